@@ -1,0 +1,30 @@
+"""Where iteration latencies come from: one protocol, met by measured tables, measured kernels and the roofline."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from moescale.architecture import Architecture, FloatArray, Real
+
+
+@runtime_checkable
+class LatencySource(Protocol):
+    """Latency of one iteration of a model that is tensor-parallel over `gpus` GPUs.
+
+    All numeric arguments, and the fields of `model`, broadcast against each other; the answer has their common shape,
+    in seconds. Where a source cannot answer (outside its table, shape not measured) it answers NaN, never a guess.
+    A source never knows a scaling law.
+    """
+
+    @property
+    def name(self) -> str:
+        """What to print as the source, such as `roofline`."""
+        ...
+
+    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+        """Seconds to process the prompts of `batch` requests (at least 1) of `prompt_tokens` tokens each."""
+        ...
+
+    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+        """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
+        ...
