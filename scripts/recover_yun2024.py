@@ -1,0 +1,258 @@
+"""Recover the ten coefficients of equation 4 of Yun et al. 2024 from the numbers that the paper prints about its law.
+
+    python scripts/recover_yun2024.py            writes the catalogue's yun2024-recovered.toml and docs/recovery.md
+
+What is used: the two dense-equivalent surfaces on the sweep's grid, the loss-optimal sizes of the dense and the E = 8
+model, and the over-trained E = 8 sizes (catalogue/published_yun2024.toml); the physical box of the law; and, as an input
+of its own, that the gain from 16 to 32 experts is smaller than from 8 to 16, which the paper states but the numbers
+alone do not force. Everything else that the paper claims is left out, to be predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from moescale.allocation import Budget, loss_optimal, smallest_at_loss
+from moescale.architecture import FloatArray
+from moescale.errors import InfeasibleError
+from moescale.family import Convention, ModelFamily
+from moescale.files import write_atomically
+from moescale.laws import Law, Observed, law_text
+from moescale.laws import loss as law_loss
+from moescale.laws import yun2024
+
+SURFACE_SIGMA = 0.002  # the surfaces are themselves fits: they and equation 4 cannot agree better than about this
+SIZE_SIGMA = 0.02  # sizes are printed to three digits, read off a grid of unknown step
+GAIN_SIGMA = 1e-4  # how softly the saturation input is imposed, in nats
+# A member of the family of near-equal solutions reproduces the inputs about as well as the best one.
+FAMILY_SURFACE_RMS, FAMILY_SIZE_ERROR = 0.0025, 0.05
+DATE = "2026-11-21"
+
+# mu of hl = mu N^(2/3) does not enter the recovery; the shape of the family is used by serving cost only.
+FAMILY = ModelFamily(
+    name="yun2024",
+    top_k=2,
+    moe_every=2,
+    ffn_ratio=8.0 / 3.0,
+    d_model_per_layer=128.0,
+    convention="paper",
+    tokenizer="32k vocabulary (inferred from the printed model names)",
+    dataset="SlimPajama",
+)
+
+
+@dataclass(frozen=True)
+class Published:
+    """The numbers of the catalogue file as arrays."""
+
+    n_params: FloatArray
+    tokens: FloatArray
+    surfaces: tuple[dict[str, float], ...]
+    optima: tuple[dict[str, float], ...]
+    overtrained: tuple[dict[str, float], ...]
+
+
+def read_published() -> Published:
+    """The published numbers that the recovery uses."""
+    text = resources.files("moescale.catalogue").joinpath("published_yun2024.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    n, d = np.meshgrid(table["sweep"]["n_params"], table["sweep"]["tokens"], indexing="ij")
+    return Published(
+        n.ravel().astype(float),
+        d.ravel(),
+        tuple(table["surface"]),
+        tuple(table["optimum"]),
+        tuple(table["overtrained"]),
+    )
+
+
+def law_of(theta: FloatArray, convention: Convention) -> Law:
+    """A law around one coefficient set."""
+    return Law(
+        name="recovered",
+        form=yun2024.FORM,
+        theta=theta,
+        family=replace(FAMILY, convention=convention),
+        source="",
+        date=DATE,
+        fit_range={},
+        draws=np.empty((0, theta.size)),
+    )
+
+
+def surface_errors(published: Published, theta: FloatArray, convention: Convention) -> FloatArray:
+    """ln(law / printed surface) on the sweep's grid, (k, surfaces * grid)."""
+    law = law_of(theta[0], convention)
+    parts = []
+    for s in published.surfaces:
+        printed = s["F"] + s["A"] / published.n_params ** s["alpha"] + s["B"] / published.tokens ** s["beta"]
+        ours = law_loss(law, published.n_params, published.tokens, s["experts"], theta=theta)
+        parts.append(np.log(ours / printed))
+    return np.concatenate(parts, axis=-1)
+
+
+def size_errors(published: Published, theta: FloatArray, convention: Convention) -> FloatArray:
+    """ln(ours / printed) of the loss-optimal and the over-trained sizes, (k, 6); large where there is no such size."""
+    law = law_of(theta[0], convention)
+    columns: list[FloatArray] = []
+    for row in published.optima:
+        found = loss_optimal(law, Budget(row["budget_flops"]), row["experts"], theta=theta)
+        columns.append(np.log(found.n_params[:, 0] / row["n_params"]))
+    for row in published.overtrained:
+        budget = Budget(row["budget_flops"])
+        base = loss_optimal(law, budget, row["base_experts"], theta=theta)
+        found = smallest_at_loss(law, budget, row["experts"], base.loss, theta=theta)
+        columns.append(np.nan_to_num(np.log(found.n_params[:, 0] / row["n_params"]), nan=3.0))
+    return np.stack(columns, axis=-1)
+
+
+def gain_excess(published: Published, theta: FloatArray, convention: Convention) -> FloatArray:
+    """How much the gain 16 -> 32 exceeds the gain 8 -> 16 at each sweep size, in nats; negative when it saturates."""
+    law = law_of(theta[0], convention)
+    sizes, at = np.unique(published.n_params, return_index=True)
+    l8, l16, l32 = (law_loss(law, sizes, published.tokens[at], e, theta=theta) for e in (8.0, 16.0, 32.0))
+    return (l16 - l32) - (l8 - l16)
+
+
+def residuals(
+    published: Published, theta: FloatArray, convention: Convention, shift: FloatArray | None = None
+) -> FloatArray:
+    """All weighted residuals for each of k coefficient sets, (k, r); `shift` perturbs the printed numbers (log)."""
+    errors = np.concatenate(
+        (
+            surface_errors(published, theta, convention) / SURFACE_SIGMA,
+            size_errors(published, theta, convention) / SIZE_SIGMA,
+        ),
+        axis=-1,
+    )
+    if shift is not None:
+        errors = errors - shift
+    hinge = np.maximum(gain_excess(published, theta, convention), 0.0) / GAIN_SIGMA
+    return np.concatenate((errors, hinge), axis=-1)
+
+
+def solve(
+    published: Published,
+    start: FloatArray,
+    box: FloatArray,
+    convention: Convention,
+    *,
+    shift: FloatArray | None = None,
+    fixed_e_max: float | None = None,
+    evaluations: int = 60,
+) -> tuple[FloatArray, float]:
+    """Bounded least squares from one start; the optimum and its summed squares (infinite if it leaves the law's domain)."""
+    free = np.ones(start.size, dtype=bool)
+    if fixed_e_max is not None:
+        free[yun2024.MAX] = False
+        start = start.copy()
+        start[yun2024.MAX] = np.log(fixed_e_max)
+    inside = box[:, 0] + 1e-6 * (box[:, 1] - box[:, 0]), box[:, 1] - 1e-6 * (box[:, 1] - box[:, 0])
+    start = np.clip(start, *inside)
+    step = 1e-6
+
+    def whole(x: FloatArray) -> FloatArray:
+        theta = start.copy()
+        theta[free] = x
+        return theta
+
+    def evaluate(x: FloatArray) -> FloatArray:
+        return residuals(published, whole(x)[None], convention, shift)[0]
+
+    def derivative(x: FloatArray) -> FloatArray:
+        # Central differences, all coefficients in one call.
+        moves = np.zeros((2 * x.size, start.size))
+        for i, j in enumerate(np.flatnonzero(free)):
+            moves[2 * i, j], moves[2 * i + 1, j] = step, -step
+        values = residuals(published, whole(x) + moves, convention, shift)
+        return ((values[0::2] - values[1::2]) / (2 * step)).T
+
+    try:
+        found = least_squares(
+            evaluate,
+            start[free],
+            jac=derivative,  # type: ignore[arg-type]
+            bounds=(box[free, 0], box[free, 1]),
+            x_scale="jac",
+            max_nfev=evaluations,
+        )
+    except (InfeasibleError, ValueError):
+        return start, float("inf")
+    return whole(found.x), float(2.0 * found.cost)
+
+
+def first_starts(published: Published, box: FloatArray, count: int, seed: int) -> FloatArray:
+    """Random shapes in the box, amplitudes from the printed E = 8 surface."""
+    rng = np.random.default_rng(seed)
+    low = np.array([4.0, 0.25, -3.0, 0.1, 6.0, 0.3, 0.1, -0.01, 0.0, box[yun2024.MAX, 0]])
+    high = np.array([7.0, 0.45, 1.0, 2.0, 10.0, 0.5, 0.6, 0.005, 0.8, np.log(4000.0)])
+    return rng.uniform(low, high, size=(count, low.size))
+
+
+def best_of(
+    published: Published, box: FloatArray, convention: Convention, count: int, seed: int
+) -> tuple[FloatArray, float, int]:
+    """The best optimum over many starts, its summed squares, and how many starts came within 5% of it."""
+    found = [
+        solve(published, start, box, convention, evaluations=100)
+        for start in first_starts(published, box, count, seed)
+    ]
+    values = np.array([value for _, value in found])
+    best = int(np.argmin(values))
+    return found[best][0], float(values[best]), int((values <= values[best] * 1.05).sum())
+
+
+def family_of_solutions(
+    published: Published, best: FloatArray, box: FloatArray, convention: Convention, wanted: int, seed: int
+) -> tuple[FloatArray, int]:
+    """Coefficient sets that reproduce the inputs about as well as the best: (k, 10), and how many were tried.
+
+    Each is a refit to inputs perturbed within their errors (a shift and a tilt of each surface, and each size), with E_max
+    drawn log-uniformly from its range, because the inputs leave it open.
+    """
+    rng = np.random.default_rng(seed)
+    grid = published.n_params.size
+    kept: list[FloatArray] = []
+    tried = 0
+    ln_n, ln_d = np.log(published.n_params), np.log(published.tokens)
+    tilts = np.stack((np.ones(grid), (ln_n - ln_n.mean()) / np.ptp(ln_n), (ln_d - ln_d.mean()) / np.ptp(ln_d)))
+    while len(kept) < wanted and tried < 20 * wanted:
+        tried += 1
+        smooth = [rng.normal(size=3) @ tilts for _ in published.surfaces]
+        sizes = rng.normal(size=len(published.optima) + len(published.overtrained))
+        shift = np.concatenate((*smooth, sizes))
+        e_max = float(np.exp(rng.uniform(box[yun2024.MAX, 0], np.log(4000.0))))
+        theta, value = solve(
+            published, best, box, convention, shift=shift, fixed_e_max=e_max, evaluations=25
+        )
+        if not np.isfinite(value):
+            continue
+        surfaces = surface_errors(published, theta[None], convention)[0]
+        sizes_off = size_errors(published, theta[None], convention)[0]
+        saturates = gain_excess(published, theta[None], convention)[0].max() <= 0.0
+        if (
+            np.sqrt(np.mean(surfaces**2)) <= FAMILY_SURFACE_RMS
+            and np.abs(sizes_off).max() <= FAMILY_SIZE_ERROR
+            and saturates
+        ):
+            kept.append(theta)
+    return np.array(kept).reshape(-1, best.size), tried
+
+
+if __name__ == "__main__":
+    import time
+
+    box = yun2024.bounds(Observed(experts_max=32.0, loss_min=2.2))
+    p = read_published()
+    for conv in ("paper", "exact", "dense"):
+        t = time.time()
+        th, v, n = best_of(p, box, conv, 12, 0)
+        print(conv, v, n, time.time() - t, dict(zip(yun2024.FORM.names, yun2024.decode(th).round(5))))
+        print(" surf rms", np.sqrt(np.mean(surface_errors(p, th[None], conv) ** 2)), "sizes", size_errors(p, th[None], conv).round(4), gain_excess(p, th[None], conv), flush=True)
