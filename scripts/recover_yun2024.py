@@ -33,7 +33,10 @@ SIZE_SIGMA = 0.02  # sizes are printed to three digits, read off a grid of unkno
 GAIN_SIGMA = 1e-4  # how softly the saturation input is imposed, in nats
 # A member of the family of near-equal solutions reproduces the inputs about as well as the best one.
 FAMILY_SURFACE_RMS, FAMILY_SIZE_ERROR = 0.0025, 0.05
+DENSE_OPTIMA = ((2.12e21, 3.36e9), (5.96e21, 6.14e9))  # budget, printed size: where saturation is imposed too
 DATE = "2026-11-21"
+STARTS = 24
+FAMILY_SIZE = 64
 
 # mu of hl = mu N^(2/3) does not enter the recovery; the shape of the family is used by serving cost only.
 FAMILY = ModelFamily(
@@ -113,11 +116,19 @@ def size_errors(published: Published, theta: FloatArray, convention: Convention)
     return np.stack(columns, axis=-1)
 
 
-def gain_excess(published: Published, theta: FloatArray, convention: Convention) -> FloatArray:
-    """How much the gain 16 -> 32 exceeds the gain 8 -> 16 at each sweep size, in nats; negative when it saturates."""
-    law = law_of(theta[0], convention)
+def saturation_points(published: Published) -> tuple[FloatArray, FloatArray]:
+    """Where saturation is imposed: the sweep's sizes, and the printed dense optima, so that plans lie within."""
     sizes, at = np.unique(published.n_params, return_index=True)
-    l8, l16, l32 = (law_loss(law, sizes, published.tokens[at], e, theta=theta) for e in (8.0, 16.0, 32.0))
+    n = np.concatenate((sizes, [size for _, size in DENSE_OPTIMA]))
+    d = np.concatenate((published.tokens[at], [budget / 6.0 / size for budget, size in DENSE_OPTIMA]))
+    return n, d
+
+
+def gain_excess(published: Published, theta: FloatArray, convention: Convention) -> FloatArray:
+    """How much the gain 16 -> 32 exceeds the gain 8 -> 16, in nats; negative where it saturates."""
+    law = law_of(theta[0], convention)
+    n, d = saturation_points(published)
+    l8, l16, l32 = (law_loss(law, n, d, e, theta=theta) for e in (8.0, 16.0, 32.0))
     return (l16 - l32) - (l8 - l16)
 
 
@@ -246,13 +257,142 @@ def family_of_solutions(
     return np.array(kept).reshape(-1, best.size), tried
 
 
-if __name__ == "__main__":
-    import time
+def evidence_by_convention(published: Published, box: FloatArray) -> list[str]:
+    """Rows of a table: how well each counting convention fits, with and without the E = 8 optima."""
+    rows = ["| training FLOPs of a top-2 model | inputs | summed squares | surfaces, RMS | largest size error |", "|---|---|---|---|---|"]
+    without = replace(published, optima=tuple(row for row in published.optima if row["experts"] == 1))
+    multiples = {"paper": "6 (5/3) N D", "exact": "6 (4/3) N D", "dense": "6 N D"}
+    for label, inputs in (("all", published), ("without the E = 8 optima", without)):
+        for convention, multiple in multiples.items():
+            theta, value, _ = best_of(inputs, box, convention, 8, 1)  # type: ignore[arg-type]
+            surfaces = surface_errors(inputs, theta[None], convention)  # type: ignore[arg-type]
+            sizes = size_errors(inputs, theta[None], convention)  # type: ignore[arg-type]
+            rows.append(
+                f"| {multiple} ({convention}) | {label} | {value:.1f} | {np.sqrt(np.mean(surfaces**2)):.2%} | "
+                f"{np.abs(np.expm1(sizes)).max():.1%} |"
+            )
+            print(rows[-1], flush=True)
+    return rows
 
+
+def error_rows(published: Published, best: FloatArray, family: FloatArray) -> list[str]:
+    """Rows of a table: every number that was used, printed and recovered, with the family's spread."""
+    rows = ["| input | printed | recovered | error | family, 5% to 95% |", "|---|---|---|---|---|"]
+    both = np.concatenate((best[None], family))
+    surfaces = surface_errors(published, both, "paper").reshape(len(both), len(published.surfaces), -1)
+    for i, row in enumerate(published.surfaces):
+        rms = np.sqrt(np.mean(surfaces[:, i] ** 2, axis=-1))
+        worst = np.abs(surfaces[0, i]).max()
+        low, high = np.percentile(rms[1:], [5, 95])
+        rows.append(
+            f"| surface at E = {row['experts']}, 20 points | - | RMS {rms[0]:.3%}, largest {worst:.3%} | | "
+            f"RMS {low:.3%} to {high:.3%} |"
+        )
+    sizes = size_errors(published, both, "paper")
+    kinds = [("loss-optimal", row) for row in published.optima] + [("over-trained", row) for row in published.overtrained]
+    for i, (kind, row) in enumerate(kinds):
+        ours = row["n_params"] * np.exp(sizes[:, i])
+        low, high = np.percentile(ours[1:], [5, 95])
+        rows.append(
+            f"| {kind} size, E = {row['experts']}, {row['budget_flops']:.3g} FLOPs | {row['n_params'] / 1e9:.3f}B | "
+            f"{ours[0] / 1e9:.3f}B | {np.expm1(sizes[0, i]):+.1%} | {low / 1e9:.3f}B to {high / 1e9:.3f}B |"
+        )
+    return rows
+
+
+def parameter_rows(best: FloatArray, family: FloatArray) -> list[str]:
+    """Rows of a table: the ten coefficients and their spread over the family."""
+    rows = ["| parameter | best | family, 5% to 95% |", "|---|---|---|"]
+    values, spread = yun2024.decode(best), np.percentile(yun2024.decode(family), [5, 95], axis=0)
+    for name, value, low, high in zip(yun2024.FORM.names, values, *spread, strict=True):
+        rows.append(f"| {name} | {value:.6g} | {low:.4g} to {high:.4g} |")
+    return rows
+
+
+def main() -> None:
+    """Recover, then write the law file and the page that shows every error."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--law", type=Path, default=Path("src/moescale/catalogue/laws/yun2024-recovered.toml"))
+    parser.add_argument("--page", type=Path, default=Path("docs/recovery.md"))
+    options = parser.parse_args()
+
+    published = read_published()
     box = yun2024.bounds(Observed(experts_max=32.0, loss_min=2.2))
-    p = read_published()
-    for conv in ("paper", "exact", "dense"):
-        t = time.time()
-        th, v, n = best_of(p, box, conv, 12, 0)
-        print(conv, v, n, time.time() - t, dict(zip(yun2024.FORM.names, yun2024.decode(th).round(5))))
-        print(" surf rms", np.sqrt(np.mean(surface_errors(p, th[None], conv) ** 2)), "sizes", size_errors(p, th[None], conv).round(4), gain_excess(p, th[None], conv), flush=True)
+    best, value, agreeing = best_of(published, box, "paper", STARTS, 0)
+    print(f"best of {STARTS} starts: summed squares {value:.2f}, {agreeing} within 5% of it", flush=True)
+    print("\n".join(parameter_rows(best, best[None])), flush=True)
+    family, tried = family_of_solutions(published, best, box, "paper", FAMILY_SIZE, 2)
+    print(f"family: {len(family)} of {tried} perturbed refits kept", flush=True)
+    surface_rms = float(np.sqrt(np.mean(surface_errors(published, best[None], "paper") ** 2)))
+    sizes = size_errors(published, best[None], "paper")[0]
+    notes = (
+        "The paper does not print its coefficients; these reproduce the numbers that it does print (docs/recovery.md).",
+        "E_max is not identified: values from 16 to 4000 fit almost equally well; the draws carry that spread.",
+        "That 16 to 32 experts gain less than 8 to 16 was imposed (an input, from the paper's text).",
+        "Sizes leave embeddings out.",
+    )
+    law = Law(
+        name="yun2024-recovered",
+        form=yun2024.FORM,
+        theta=best,
+        family=FAMILY,
+        source="recovered by scripts/recover_yun2024.py from the numbers printed in arXiv 2404.02852",
+        date=DATE,
+        fit_range={
+            "n_params": (float(published.n_params.min()), float(published.n_params.max())),
+            "tokens": (float(published.tokens.min()), float(published.tokens.max())),
+            "experts": (1.0, 32.0),
+        },
+        draws=family,
+        notes=notes,
+        max_experts=32.0,
+        evidence={
+            "starts": STARTS,
+            "starts_within_5_percent": agreeing,
+            "surface_rms": surface_rms,
+            "largest_size_error": float(np.abs(np.expm1(sizes)).max()),
+            "family_members": len(family),
+            "family_tried": tried,
+        },
+    )
+    options.law.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.law, law_text(law))
+    page = [
+        "# Recovering the paper's coefficients",
+        "",
+        "Written by `python scripts/recover_yun2024.py`; do not edit. Yun et al. 2024 fit equation 4 but print none of its ten",
+        "coefficients. They print, in the text and in comments of the LaTeX source, two surfaces fitted to it and some sizes",
+        "read off it. Bounded least squares inside the physical box finds coefficients that reproduce all of them.",
+        "",
+        f"Best of {STARTS} random starts ({agreeing} came within 5% of its summed squares): RMS log error on the surfaces",
+        f"{surface_rms:.3%}, largest error of a size {np.abs(np.expm1(sizes)).max():.1%}.",
+        "",
+        "## Every number that was used",
+        "",
+        *error_rows(published, best, family),
+        "",
+        "Also used, as a statement and not as a number: the gain from 16 to 32 experts is smaller than from 8 to 16, at the",
+        "sweep's sizes and at the two printed dense optima. Without it solutions whose gains grow with every doubling fit",
+        "as well. So the claim `saturate` is an input and is never counted as confirmed.",
+        "",
+        "## The coefficients, and how little is known of some",
+        "",
+        *parameter_rows(best, family),
+        "",
+        f"The family holds {len(family)} members, kept from {tried} refits to inputs perturbed within their errors with E_max",
+        f"drawn log-uniformly from 16 to 4000. A member is kept if its surfaces are within {FAMILY_SURFACE_RMS:.2%} RMS, every size within",
+        f"{FAMILY_SIZE_ERROR:.0%}, and its gains saturate. Every answer of `plan` with this law carries the family's 5% to 95% range.",
+        "",
+        "## Which FLOP count do the paper's numbers support?",
+        "",
+        *evidence_by_convention(published, box),
+        "",
+        "The preference for 5/3 rests on the two E = 8 optima, and on reading the commented sizes beside them as E = 8 optima:",
+        "without them the three conventions fit about alike.",
+        "",
+    ]
+    write_atomically(options.page, "\n".join(page))
+
+
+if __name__ == "__main__":
+    main()
