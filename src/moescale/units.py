@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from numbers import Real as RealNumber
+from typing import Any
 
 from moescale.errors import InputError
 
@@ -30,9 +31,10 @@ def parse_quantity(text: str | float) -> float:
     after Ki .. Pi binary bytes. Raises InputError for anything else, and for negative, infinite, not-a-number and
     overflowing values.
     """
-    if isinstance(text, RealNumber) and not isinstance(text, bool):
-        return _checked(_to_float(text), text)
-    matched = _QUANTITY.fullmatch(text) if isinstance(text, str) and len(text) <= _LONGEST else None
+    given: Any = text  # callers pass what they read: JSON and TOML values, NumPy scalars
+    if isinstance(given, RealNumber) and type(given) is not bool:
+        return _checked(_to_float(given), given)
+    matched = _QUANTITY.fullmatch(given) if isinstance(given, str) and len(given) <= _LONGEST else None
     factor = _FACTORS.get(matched["suffix"].upper()) if matched else None
     if matched is None or factor is None:
         raise _not_a_quantity(text)
@@ -80,8 +82,8 @@ def _significant(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _scaled(value: float, steps: list[tuple[float, str]], above: str | None = None) -> str:
-    """`value` in the largest unit of `steps` (ascending) that it reaches after rounding to three digits."""
+def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
+    """`value` in the largest unit of `steps` (ascending) that it reaches when rounded to three digits."""
     if not math.isfinite(value):
         return f"{value}"
     rounded = float(f"{value:.2e}")
@@ -89,7 +91,7 @@ def _scaled(value: float, steps: list[tuple[float, str]], above: str | None = No
     for candidate, name in steps[1:]:
         if abs(rounded) >= candidate:
             size, unit = candidate, name
-    return f"{_significant(rounded / size if above is None else value / size)}{unit}"
+    return f"{_significant(value / size)}{unit}"
 
 
 def format_count(value: float) -> str:
@@ -112,7 +114,7 @@ def format_flops(value: float) -> str:
 def format_bytes(value: float) -> str:
     """Bytes in binary units to three significant digits: 80 GiB, 128 KiB."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    return _scaled(value, [(1024.0**power, f" {unit}") for power, unit in enumerate(units)], above="exact")
+    return _scaled(value, [(1024.0**power, f" {unit}") for power, unit in enumerate(units)])
 
 
 def format_usd(value: float) -> str:
