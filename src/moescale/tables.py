@@ -124,7 +124,7 @@ def as_values(column: Any) -> NDArray[Any]:
 
 
 def as_flags(column: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """A column of true/false, yes/no or 1/0 as bool (False where missing), and the mask of the cells that are neither."""
+    """A column of true/false, yes/no or 1/0 as bool, False where missing; and the mask of the other cells."""
     import pyarrow as pa
 
     pc = _compute()
@@ -445,13 +445,11 @@ def _mapping_columns(frame: Mapping[Any, Any]) -> dict[str, _Makers]:
 def _narwhals_columns(frame: Any) -> dict[str, _Makers]:
     import narwhals as nw
 
-    names: Any = getattr(frame, "columns", None)
-    if _are_names(names):
-        _refuse_duplicates(list(names), FRAME)
+    _refuse_duplicates(_frame_names(frame), FRAME)
     try:
         wrapped: Any = nw.from_native(frame)
         eager: Any = wrapped.collect() if isinstance(wrapped, nw.LazyFrame) else wrapped
-        return {str(name): (eager[name].to_arrow, eager[name].to_list) for name in eager.columns}
+        return {str(name): (eager.get_column(name).to_arrow, eager.get_column(name).to_list) for name in eager.columns}
     except Exception as error:  # each frame library has its own errors
         raise InputError(
             f"cannot read a table from {type(frame).__name__}: {_first_line(error)}",
@@ -459,12 +457,12 @@ def _narwhals_columns(frame: Any) -> dict[str, _Makers]:
         ) from error
 
 
-def _are_names(names: Any) -> bool:
-    """Whether an object's `columns` are names: those of a PyArrow table are the arrays themselves."""
-    try:
-        return all(isinstance(name, str) for name in names)
-    except TypeError:
-        return False
+def _frame_names(frame: Any) -> list[str]:
+    """The column names of a frame that may repeat them (PyArrow, pandas); none for others, whose names are distinct."""
+    names: Any = getattr(frame, "column_names", None)
+    if names is None and not hasattr(frame, "collect"):  # a lazy frame would compute its schema
+        names = getattr(frame, "columns", None)
+    return [] if names is None or callable(names) else [str(name) for name in names]
 
 
 def _scalar(cell: Any) -> Any:
