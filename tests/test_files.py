@@ -1,0 +1,140 @@
+"""Atomic writing and bounded reading: what is on disk afterwards, and what the errors say."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from moescale.errors import InputError
+from moescale.files import read_bytes, read_text, write_atomically
+
+
+def test_text_and_bytes_round_trip(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a.txt", "loss 2.5 – é\n")
+    assert read_text(tmp_path / "a.txt") == "loss 2.5 – é\n"
+    assert write_atomically(tmp_path / "a.txt", b"\x00\xff") == tmp_path / "a.txt"
+    assert read_bytes(tmp_path / "a.txt") == b"\x00\xff"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa")
+    assert read_text(tmp_path / "a.txt") == "a"
+
+
+def test_new_files_follow_the_umask_and_old_ones_keep_their_permissions(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "new", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+    (tmp_path / "new").chmod(0o600)
+    write_atomically(tmp_path / "new", "y")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
+
+
+def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_atomically(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    write_atomically("/dev/null", "gone")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "write"])
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_file_and_no_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, fault: BaseException
+) -> None:
+    (tmp_path / "plan.json").write_text("old")
+
+    def fail(*_: object, **__: object) -> None:
+        raise fault
+
+    if step == "fsync":
+        monkeypatch.setattr("os.fsync", fail)
+    elif step == "replace":
+        monkeypatch.setattr(Path, "replace", fail)
+    else:
+        monkeypatch.setattr("os.fdopen", lambda descriptor, _: os.close(descriptor) or fail())
+    with pytest.raises(InputError if isinstance(fault, OSError) else KeyboardInterrupt) as caught:
+        write_atomically(tmp_path / "plan.json", "new")
+    if isinstance(fault, OSError):
+        assert "disk is full" in str(caught.value)
+    assert os.listdir(tmp_path) == ["plan.json"]
+    assert (tmp_path / "plan.json").read_text() == "old"
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "file").write_text("")
+    for path, words in {
+        tmp_path / "result" / "plan.json": ("does not exist", "nearest: results", "create the folder"),
+        tmp_path / "results": ("is a folder",),
+        tmp_path / "file" / "plan.json": ("is a file, not a folder",),
+        "": ("empty",),
+        "a\0b": ("cannot be written",),
+        tmp_path / ("n" * 300): ("cannot be written",),
+    }.items():
+        with pytest.raises(InputError) as caught:
+            write_atomically(path, "x")
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert sorted(os.listdir(tmp_path)) == ["file", "results"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser")
+def test_permissions_are_respected(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("old")
+    (tmp_path / "kept").chmod(0o400)
+    with pytest.raises(InputError, match="permission denied"):
+        write_atomically(tmp_path / "kept", "new")
+    assert (tmp_path / "kept").read_text() == "old"
+
+
+def test_permission_errors_of_the_system_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(InputError, match="permission denied"):
+        write_atomically(tmp_path / "plan.json", "x")
+
+
+def test_text_that_is_not_unicode_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="character 1 cannot be written"):
+        write_atomically(tmp_path / "a", "x\ud800")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("x" * 11)
+    (tmp_path / "latin.txt").write_bytes("ok\ncafé".encode("latin-1"))
+    (tmp_path / "wide.txt").write_bytes("runs".encode("utf-16"))
+    for path, words in {
+        tmp_path / "run.csv": ("no such file", "nearest: runs.csv"),
+        tmp_path / "nowhere" / "run.csv": ("folder", "does not exist"),
+        tmp_path: ("is a folder",),
+        tmp_path / "runs.csv": ("larger than 10 bytes",),
+        tmp_path / "latin.txt": ("not UTF-8", "line 2", "0xe9"),
+        tmp_path / "wide.txt": ("UTF-16",),
+        "": ("file name to read is empty",),
+        "a\0b": ("cannot be read",),
+    }.items():
+        with pytest.raises(InputError) as caught:
+            read_text(path, limit_bytes=10)
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_an_endless_file_is_refused() -> None:
+    with pytest.raises(InputError, match="larger than"):
+        read_bytes("/dev/zero", limit_bytes=1000)
