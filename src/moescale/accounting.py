@@ -77,6 +77,7 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
     Routers are d_model x n_experts without bias. float64 holds every count exactly up to 9e15.
     """
     a = architecture
+    small_parts = 0.0 if a.matrices_only else 1.0
     layers, moe_layers, width = _array(a.n_layers), _array(a.n_moe_layers), _array(a.d_model)
     vocab = _array(a.vocab_size)
     embedding = vocab * width * (1.0 if a.tied_embeddings else 2.0)
@@ -86,12 +87,13 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
     experts, active_experts = a.n_experts * expert, a.top_k * expert
     has_shared = _array(a.d_shared_expert) > 0
     shared = moe_layers * np.where(has_shared, ffn_params(a, a.d_shared_expert), 0.0)
-    router = moe_layers * width * (a.n_experts + (np.where(has_shared, 1.0, 0.0) if a.shared_expert_gate else 0.0))
+    router = small_parts * moe_layers * width * (a.n_experts + (np.where(has_shared, 1.0, 0.0) if a.shared_expert_gate else 0.0))
     norms = (2.0 * layers + 1.0) * width
     if a.qk_norm_full_width and a.qk_norm:
         norms = norms + layers * (_array(a.n_heads) + a.n_kv_heads) * a.head_dim
     elif a.qk_norm:
         norms = norms + 2.0 * layers * a.head_dim
+    norms = small_parts * norms
     rest = embedding + attention + dense_ffn + shared + router + norms
     parts = {
         "total": rest + experts,
@@ -174,24 +176,26 @@ def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> Flo
     return experts * touched
 
 
-def total_params(n_params_dense: Real, n_experts: Real, ffn_share: Real = PAPER_EXPERT_SHARE) -> FloatArray:
-    """Total parameters (1 + (E - 1) c) N of a dense N with E experts, c = `ffn_share` of N replicated by each."""
-    return (1.0 + (_array(n_experts) - 1.0) * ffn_share) * n_params_dense
+def total_params(n_params_dense: Real, n_experts: Real, expert_share: Real = PAPER_EXPERT_SHARE) -> FloatArray:
+    """Total parameters (1 + (E - 1) c) N of a dense N with E experts, c = `expert_share` of N replicated by each."""
+    return (1.0 + (_array(n_experts) - 1.0) * expert_share) * n_params_dense
 
 
 def active_multiple(
-    n_experts: Real, top_k: Real, convention: str, *, ffn_share: Real = PAPER_EXPERT_SHARE
+    n_experts: Real,
+    top_k: Real,
+    convention: str,
+    *,
+    expert_share: Real = PAPER_EXPERT_SHARE,
+    ffn_share: Real = PAPER_FFN_SHARE,
 ) -> FloatArray:
     """Parameters that one token meets over the dense N, under a named convention of CONVENTIONS; 1 for a dense model.
 
-    K = min(top_k, n_experts). `ffn_share` is c of total_params and enters the `exact` convention only. Raises
-    InputError for an unknown convention.
+    K = min(top_k, n_experts). `expert_share` is c of total_params, `ffn_share` is a, the share of N in FFNs (c times how
+    many layers apart the MoE layers are). Raises InputError for an unknown convention.
     """
-    chosen = np.minimum(_array(top_k), _array(n_experts))
-    if convention == "paper":
-        return chosen * PAPER_FFN_SHARE + 1.0 - PAPER_FFN_SHARE
-    if convention == "exact":
-        return 1.0 + (chosen - 1.0) * ffn_share
-    if convention == "dense":
-        return np.ones(np.broadcast_shapes(chosen.shape, np.shape(ffn_share)))
-    raise unknown_name("convention", convention, CONVENTIONS)
+    further = np.minimum(_array(top_k), _array(n_experts)) - 1.0
+    shares = {"paper": ffn_share, "exact": expert_share, "dense": 0.0}
+    if convention not in shares:
+        raise unknown_name("convention", convention, CONVENTIONS)
+    return 1.0 + further * _array(shares[convention])

@@ -45,6 +45,7 @@ class Architecture:
     tied_embeddings: bool = False
     qk_norm: bool = False  # per-head RMSNorm of queries and keys (Qwen3)
     qkv_bias: bool = False  # biases of the query, key and value projections (Qwen2)
+    matrices_only: bool = False  # leave norms and routers out of every count, as the paper's abstraction of N and E does
     name: str = ""
     qk_norm_full_width: bool = False  # with qk_norm: one weight for every channel of all heads (OLMoE), not per head
     attention_output_bias: bool = False  # bias of the output projection of attention

@@ -12,18 +12,11 @@ from typing import Literal
 
 import numpy as np
 
+from moescale.accounting import CONVENTIONS, active_multiple, total_params
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import unknown_name
 
-Convention = Literal["paper", "exact", "dense"]
-
-# How training FLOPs of a top-k model count, as 6 * (activated parameters) * D.
-CONVENTIONS: dict[str, str] = {
-    "paper": "(K a + 1 - a) N with a the FFN share, as if every layer held experts: 5/3 N for top-2 (section 2.1, figures)",
-    "exact": "parameters that one token meets: 4/3 N for top-2 in every other layer (appendix B)",
-    "dense": "N: experts cost no training compute (6 N D)",
-}
-
+Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFamily:
@@ -55,45 +48,67 @@ def with_convention(family: ModelFamily, name: str) -> ModelFamily:
     return replace(family, convention=name)  # type: ignore[arg-type]
 
 
-def width(family: ModelFamily, n_params: Real) -> FloatArray:
-    """d_model (real-valued) of the dense model with `n_params` parameters, same shape."""
+def aspect_ratio(mu: float, layer_multiple: float) -> float:
+    """d_model / n_layers for which h l = mu N^(2/3), where a layer holds `layer_multiple` h^2 parameters."""
+    return 1.0 / (mu**3 * layer_multiple**2)
+
+
+def width(family: ModelFamily, n_params: Real, *, kv_heads: Real | None = None) -> FloatArray:
+    """d_model (real-valued) of the dense model with `n_params` parameters, same shape.
+
+    With `kv_heads` (grouped queries) keys and values are narrower, and the model a little wider for the same N.
+    """
     n = np.asarray(n_params, dtype=float)
-    cubic = family.layer_multiple / family.d_model_per_layer  # N = cubic d^3 + linear d
     linear = family.embedding_matrices * family.vocab_size
-    if linear == 0.0:
-        return np.cbrt(n / cubic)
-    # One real root of a depressed cubic (d^3 + p d = q with p, q > 0), in the form that does not cancel.
-    p, q = linear / cubic, n / cubic
-    return 2.0 * np.sqrt(p / 3.0) * np.sinh(np.arcsinh(1.5 * q / p * np.sqrt(3.0 / p)) / 3.0)
+    # N = cubic d^3 + square d^2 + linear d. Newton from above a convex rising function falls onto the root.
+    cubic, square = family.layer_multiple / family.d_model_per_layer, 0.0
+    d = _root(n, cubic, square, linear)
+    if kv_heads is not None:
+        cubic = (family.layer_multiple - 2.0) / family.d_model_per_layer
+        square = 2.0 * np.asarray(kv_heads, float) * family.head_dim / family.d_model_per_layer
+        d = np.where(d / family.head_dim > kv_heads, _root(n, cubic, square, linear), d)
+    return d
 
 
-def expert_params(family: ModelFamily, n_params: Real) -> FloatArray:
-    """Parameters of one expert in each MoE layer, over all MoE layers: what every further expert adds, same shape."""
+def _root(n: FloatArray, cubic: Real, square: Real, linear: Real) -> FloatArray:
+    d = np.cbrt(n / cubic)
+    for _ in range(60):
+        step = (((cubic * d + square) * d + linear) * d - n) / ((3.0 * cubic * d + 2.0 * square) * d + linear)
+        d = d - step
+        if np.all(np.abs(step) <= 4e-16 * d):
+            break
+    return d
+
+
+def _expert_share(family: ModelFamily, n_params: Real) -> Real:
+    """c: what every further expert adds, over all MoE layers, as a share of N; same shape, or one number."""
+    if family.embedding_matrices * family.vocab_size == 0.0:
+        return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
     d = width(family, n_params)
-    return family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every
+    return family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every / n_params
 
 
 def n_total(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Parameters that must be held in memory; (1 + (E - 1)/3) N in the paper's family. Arguments broadcast."""
-    return np.asarray(n_params, float) + (np.asarray(experts, float) - 1.0) * expert_params(family, n_params)
+    return total_params(np.asarray(n_params, float), experts, _expert_share(family, n_params))
+
+
+def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """Training FLOPs a token as a multiple of 6 N under the family's convention. Arguments broadcast."""
+    share = _expert_share(family, n_params)
+    return active_multiple(
+        experts, family.top_k, family.convention, expert_share=share, ffn_share=family.moe_every * share
+    )
 
 
 def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Parameters that one token activates under the family's convention. Arguments broadcast; K = min(top_k, E)."""
-    n = np.asarray(n_params, float)
-    further = np.minimum(family.top_k, np.asarray(experts, float)) - 1.0
-    layers = {"paper": float(family.moe_every), "exact": 1.0, "dense": 0.0}[family.convention]
-    return n + further * layers * expert_params(family, n)
+    return flops_multiple(family, n_params, experts) * np.asarray(n_params, float)
 
 
 def training_flops(family: ModelFamily, n_params: Real, tokens: Real, experts: Real) -> FloatArray:
     """Training FLOPs, 6 * n_active * D. Arguments broadcast."""
     return 6.0 * n_active(family, n_params, experts) * np.asarray(tokens, float)
-
-
-def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
-    """Training FLOPs a token as a multiple of 6 N. Arguments broadcast."""
-    return n_active(family, n_params, experts) / np.asarray(n_params, float)
 
 
 def tokens_within(family: ModelFamily, budget_flops: Real, n_params: Real, experts: Real) -> FloatArray:
@@ -106,7 +121,7 @@ def architecture(
 ) -> Architecture:
     """The real-valued shape of each model; `n_params` and `experts` broadcast. `kv_heads` None: one a query head."""
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
-    d = width(family, n)
+    d = width(family, n, kv_heads=kv_heads)
     layers, heads = d / family.d_model_per_layer, d / family.head_dim
     k = float(family.top_k if top_k is None else top_k)
     return Architecture(
@@ -121,7 +136,8 @@ def architecture(
         top_k=np.minimum(k, e),
         d_expert=family.ffn_ratio * d,
         ffn_matrices=family.ffn_matrices,
-        vocab_size=family.vocab_size,
+        vocab_size=family.vocab_size if family.embedding_matrices else 0.0,
         tied_embeddings=family.embedding_matrices < 2,
+        matrices_only=True,
         name=family.name,
     )
