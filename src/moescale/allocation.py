@@ -17,7 +17,7 @@ from moescale.family import n_active, tokens_within
 from moescale.laws.form import Inputs
 from moescale.laws.law import Law
 
-SIZES = 10.0 ** np.linspace(5.0, 15.0, 321)  # where optima are looked for before they are refined: 75 in each e-fold of 10
+SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
 BISECTIONS = 60  # halves an interval of the grid to below float64 resolution
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
@@ -136,62 +136,67 @@ def at_size(
 
 
 def smallest_at_loss(
-    law: Law, budget: Budget, experts: Real, loss: Real, *, theta: FloatArray | None = None
+    law: Law,
+    budget: Budget,
+    experts: Real,
+    loss: Real,
+    *,
+    theta: FloatArray | None = None,
+    optimal: Allocation | None = None,
 ) -> Allocation:
     """Algorithm 1: the smallest model of each expert count that reaches `loss` within the budget.
 
     `loss` broadcasts against (..., m). NaN where even the loss-optimal model of that expert count does not reach it.
-    The search follows the over-trained branch, left of the optimum, where loss falls with size.
+    The search follows the over-trained branch, left of the optimum, where loss falls with size (along a budget ln L is
+    convex in ln N for laws that are a sum of powers). `optimal` saves computing loss_optimal again.
     """
     e, use = np.atleast_1d(np.asarray(experts, float)), _theta(law, theta)
-    best = loss_optimal(law, budget, e, theta=theta)
+    best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
     target = np.broadcast_to(np.asarray(loss, float), best.loss.shape)
     ln_target = np.log(target)
-    grid = np.log(_losses_on_grid(law, budget, e, use))
-    ln = np.log(SIZES)
-    # The largest grid size below the optimum whose loss is still above the target starts the bracket.
-    above = (grid > ln_target[..., None]) & (ln < np.log(best.n_params)[..., None])
-    any_above = above.any(axis=-1)
-    last = SIZES.size - 1 - np.argmax(above[..., ::-1], axis=-1)
-    low = np.where(any_above, ln[last], ln[0])
 
     def rising(at: FloatArray) -> FloatArray:
         tokens = _tokens(law, budget, np.exp(at), e)
         return ln_target - law.form.log_loss(use, _inputs(at, np.log(tokens), e))
 
-    ln_n = _bisect(rising, low, np.log(best.n_params))
+    top = np.log(best.n_params)
+    ln_n = _bisect(rising, np.full(top.shape, np.log(SIZES[0])), top)
+    # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
+    ln_n = np.where(best.loss >= target * (1.0 - 1e-12), top, ln_n)
     reachable = best.loss <= target * (1.0 + 1e-12)
-    ln_n = np.where(best.loss >= target * (1.0 - 1e-12), np.log(best.n_params), ln_n)
     return at_size(law, budget, np.where(reachable, np.exp(ln_n), np.nan), e, theta=theta)
 
 
 def best_within_cost(
-    law: Law, budget: Budget, experts: Real, usd_per_mtok: Real, cost_of: CostOf, *, theta: FloatArray | None = None
+    law: Law,
+    budget: Budget,
+    experts: Real,
+    usd_per_mtok: Real,
+    cost_of: CostOf,
+    *,
+    theta: FloatArray | None = None,
+    optimal: Allocation | None = None,
 ) -> Allocation:
     """Algorithm 2: the lowest loss of each expert count whose serving cost stays within `usd_per_mtok`.
 
     Cost rises with size, so this is the largest size within the cost, but never beyond that expert count's own optimum,
-    where more size would only raise the loss. NaN where no size on the grid is cheap enough.
+    where more size would only raise the loss. NaN where even a model of a million parameters costs more. `optimal`
+    saves computing loss_optimal again.
     """
     e = np.atleast_1d(np.asarray(experts, float))
-    best = loss_optimal(law, budget, e, theta=theta)
-    limit = np.broadcast_to(np.asarray(usd_per_mtok, float), best.loss.shape)
+    best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
     shape = best.n_params.shape
-    cost = cost_of(np.repeat(SIZES[:, None], e.size, axis=1), np.broadcast_to(e, (SIZES.size, e.size))).T  # (m, sizes)
-    within = (cost <= limit[..., None]) & (np.log(SIZES) < np.log(best.n_params)[..., None])
-    reachable = within.any(axis=-1)
-    last = SIZES.size - 1 - np.argmax(within[..., ::-1], axis=-1)
-    ln = np.log(SIZES)
-    low = np.where(reachable, ln[last], ln[0])
-    high = np.minimum(ln[np.minimum(last + 1, SIZES.size - 1)], np.log(best.n_params))
+    limit = np.broadcast_to(np.asarray(usd_per_mtok, float), shape)
     wide = np.broadcast_to(e, shape)
+    low, high = np.full(shape, np.log(SIZES[0])), np.log(best.n_params)
+    reachable = cost_of(np.exp(low), wide) <= limit
     free = cost_of(best.n_params, wide) <= limit
     # Ends on the affordable side of the boundary, so that the bound holds to the last digit.
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
         affordable = cost_of(np.exp(middle), wide) <= limit
         low, high = np.where(affordable, middle, low), np.where(affordable, high, middle)
-        if np.all(high - low <= 1e-13):
+        if np.all(high - low <= 1e-12):
             break
     n = np.where(free, best.n_params, np.where(reachable, np.exp(low), np.nan))
     return at_size(law, budget, n, e, theta=theta)

@@ -45,7 +45,8 @@ class Architecture:
     tied_embeddings: bool = False
     qk_norm: bool = False  # per-head RMSNorm of queries and keys (Qwen3)
     qkv_bias: bool = False  # biases of the query, key and value projections (Qwen2)
-    matrices_only: bool = False  # leave norms and routers out of every count, as the paper's abstraction of N and E does
+    # The paper's abstraction of N and E: norms and routers count nothing, and n_kv_heads shrinks the cache only.
+    matrices_only: bool = False
     name: str = ""
     qk_norm_full_width: bool = False  # with qk_norm: one weight for every channel of all heads (OLMoE), not per head
     attention_output_bias: bool = False  # bias of the output projection of attention
@@ -104,6 +105,8 @@ def attention_params(architecture: Architecture) -> FloatArray:
     """Parameters of the attention of one layer: four projections, with their biases."""
     a = architecture
     query_width = np.asarray(a.n_heads, dtype=float) * a.head_dim
+    if a.matrices_only:
+        return np.asarray(4.0 * a.d_model * query_width)
     kv_width = np.asarray(a.n_kv_heads, dtype=float) * a.head_dim
     count = 2 * a.d_model * (query_width + kv_width)
     if a.qkv_bias:

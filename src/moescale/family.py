@@ -53,27 +53,14 @@ def aspect_ratio(mu: float, layer_multiple: float) -> float:
     return 1.0 / (mu**3 * layer_multiple**2)
 
 
-def width(family: ModelFamily, n_params: Real, *, kv_heads: Real | None = None) -> FloatArray:
-    """d_model (real-valued) of the dense model with `n_params` parameters, same shape.
-
-    With `kv_heads` (grouped queries) keys and values are narrower, and the model a little wider for the same N.
-    """
+def width(family: ModelFamily, n_params: Real) -> FloatArray:
+    """d_model (real-valued) of the dense model with `n_params` parameters, same shape."""
     n = np.asarray(n_params, dtype=float)
+    cubic = family.layer_multiple / family.d_model_per_layer  # N = cubic d^3 + linear d
     linear = family.embedding_matrices * family.vocab_size
-    # N = cubic d^3 + square d^2 + linear d. Newton from above a convex rising function falls onto the root.
-    cubic, square = family.layer_multiple / family.d_model_per_layer, 0.0
-    d = _root(n, cubic, square, linear)
-    if kv_heads is not None:
-        cubic = (family.layer_multiple - 2.0) / family.d_model_per_layer
-        square = 2.0 * np.asarray(kv_heads, float) * family.head_dim / family.d_model_per_layer
-        d = np.where(d / family.head_dim > kv_heads, _root(n, cubic, square, linear), d)
-    return d
-
-
-def _root(n: FloatArray, cubic: Real, square: Real, linear: Real) -> FloatArray:
     d = np.cbrt(n / cubic)
-    for _ in range(60):
-        step = (((cubic * d + square) * d + linear) * d - n) / ((3.0 * cubic * d + 2.0 * square) * d + linear)
+    for _ in range(60):  # Newton from above falls onto the root of a convex rising function
+        step = ((cubic * d * d + linear) * d - n) / (3.0 * cubic * d * d + linear)
         d = d - step
         if np.all(np.abs(step) <= 4e-16 * d):
             break
@@ -119,9 +106,12 @@ def tokens_within(family: ModelFamily, budget_flops: Real, n_params: Real, exper
 def architecture(
     family: ModelFamily, n_params: Real, experts: Real, *, kv_heads: float | None = None, top_k: int | None = None
 ) -> Architecture:
-    """The real-valued shape of each model; `n_params` and `experts` broadcast. `kv_heads` None: one a query head."""
+    """The real-valued shape of each model; `n_params` and `experts` broadcast.
+
+    `kv_heads` sets what the cache holds a layer (None: one a query head); the parameters stay those of the law's family.
+    """
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
-    d = width(family, n, kv_heads=kv_heads)
+    d = width(family, n)
     layers, heads = d / family.d_model_per_layer, d / family.head_dim
     k = float(family.top_k if top_k is None else top_k)
     return Architecture(
