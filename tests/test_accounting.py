@@ -37,7 +37,7 @@ def test_published_sizes_to_the_stated_digit(shape: Shape) -> None:
 
 
 def test_mixtral_and_qwen_to_the_parameter() -> None:
-    # As Hugging Face's safetensors metadata state them.
+    # As transformers counts them on the meta device (the engine test of test_architecture.py repeats that).
     exact = {
         "mixtral-8x7b": 46_702_792_704,
         "llama-3.1-8b": 8_030_261_248,

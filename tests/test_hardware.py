@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from importlib import resources
 
 import pytest
@@ -107,3 +108,10 @@ def test_traffic_by_name() -> None:
     assert all(isinstance(entry, Traffic) and entry.source for entry in traffics().values())
     with pytest.raises(InputError, match="splitwise-conversation"):
         find_traffic("splitwise-chat")
+
+
+@pytest.mark.parametrize("lengths", [(-1, 10), (10, 0), (10, -5), (math.nan, 10), (10, math.inf)])
+def test_impossible_lengths_are_refused(lengths: tuple[float, float]) -> None:
+    assert Traffic(0, 1).output_tokens == 1
+    with pytest.raises(InputError, match="_tokens must be finite"):
+        Traffic(*lengths)
