@@ -397,6 +397,12 @@ def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path) -> None:
         read_latency_table(write(tmp_path / "t.csv", rows, columns))
 
 
+def test_a_column_that_appears_twice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", measured(trilinear), [*COLUMNS, "batch"])
+    with pytest.raises(InputError, match="'batch' appears 2 times"):
+        read_latency_table(path)
+
+
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "noise.parquet").write_bytes(b"not a table")
     (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00\x81")
@@ -466,6 +472,11 @@ def test_keys_that_transformers_fills_in_may_be_absent() -> None:
 def test_fp8_weights_read_faster_than_bf16() -> None:
     bf16, fp8 = silicon(gpu=H100), silicon(gpu=H100, weight_bytes_per_param=1.0)
     assert fp8.decode_s(MODEL, 2, 16, 640) < bf16.decode_s(MODEL, 2, 16, 640)
+
+
+def test_measured_kernels_leave_the_terminal_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    silicon(gpu=H100).decode_s(MODEL, 4, 8, 640)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_iteration_overhead_is_added() -> None:

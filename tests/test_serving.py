@@ -261,6 +261,8 @@ def test_records_describe_one_model() -> None:
         ("prompt_tokens", 0.0),
         ("output_tokens", float("inf")),
         ("max_gpus", 0),
+        ("max_gpus", 2.5),
+        ("max_gpus", 10**9),
         ("max_num_seqs", 0.5),
         ("memory_fraction", 1.5),
         ("utilization", 0.0),
@@ -272,7 +274,7 @@ def test_impossible_deployments_are_refused_by_name(field: str, value: float) ->
         cheapest(TINY, Straight(), replace(TINY_SERVED, **{field: value}))
 
 
-@pytest.mark.parametrize("gpus", [0, 1.5, -2, float("nan")])
+@pytest.mark.parametrize("gpus", [0, 1.5, -2, float("nan"), float("inf"), 10**9])
 def test_impossible_gpu_counts_are_refused(gpus: float) -> None:
-    with pytest.raises(InputError, match="whole numbers of at least 1"):
+    with pytest.raises(InputError, match="whole numbers from 1 to"):
         serve(TINY, gpus, Straight(), TINY_SERVED)

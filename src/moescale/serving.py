@@ -53,6 +53,8 @@ class Serving:
     infeasible: FloatArray  # index into REASONS, 0 where feasible
 
 
+MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the pen from filling the memory
+
 LIMITS = ("memory", "max_num_seqs", "latency")
 
 REASONS = (
@@ -101,8 +103,8 @@ def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: D
     """
     _check(deployment)
     count = np.asarray(gpus, dtype=np.float64)
-    if not np.all((count >= 1) & (count == np.floor(count))):
-        raise InputError(f"GPU counts must be whole numbers of at least 1, not {gpus!r}", where="gpus")
+    if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
+        raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {gpus!r}", where="gpus")
     p, n = deployment.prompt_tokens, deployment.output_tokens
     weight_bytes = deployment.weight_bytes_per_param * count_parameters(model).total
     kv_bytes = kv_bytes_per_token(model, deployment.kv_bytes_per_element)
@@ -297,5 +299,7 @@ def _check(deployment: Deployment) -> None:
     for name, value in shares.items():
         if not 0 < value <= 1:
             raise InputError(f"{name} must be above 0 and at most 1, not {value:g}", where="deployment")
-    if deployment.max_gpus != int(deployment.max_gpus):
-        raise InputError(f"max_gpus must be a whole number, not {deployment.max_gpus:g}", where="deployment")
+    if deployment.max_gpus > MOST_GPUS or deployment.max_gpus != int(deployment.max_gpus):
+        raise InputError(
+            f"max_gpus must be a whole number of at most {MOST_GPUS}, not {deployment.max_gpus:g}", where="deployment"
+        )

@@ -213,3 +213,5 @@ def _check_columns(file: Path, present: list[str]) -> None:
                 nearest=nearest_names(column, present),
                 next_step=f"a latency table has the columns {', '.join(COLUMNS)}",
             )
+        if present.count(column) > 1:
+            raise InputError(f"column {column!r} appears {present.count(column)} times", where=str(file))
