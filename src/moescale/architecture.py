@@ -244,9 +244,11 @@ def _load(path: Path) -> tuple[Mapping[str, Any], str]:
             raise InputError(
                 "no such file", where=str(path), next_step="give a config.json, or the folder that holds one"
             )
-        if path.stat().st_size > _LARGEST_FILE:
-            raise InputError("too large for a config.json", where=str(path), next_step="weights have no shape in text")
-        parsed = json.loads(path.read_bytes().decode("utf-8-sig"))
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            raise InputError("too large for a config.json", where=str(path), next_step="give the model's config.json")
+        parsed = json.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
     except UnicodeDecodeError as error:

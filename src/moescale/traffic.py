@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
 from moescale import catalogue
-from moescale.errors import unknown_name
+from moescale.errors import InputError, unknown_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Traffic:
-    """Mean lengths of a request."""
+    """Mean lengths of a request; raises InputError unless they are finite, prompts not negative, outputs positive."""
 
     prompt_tokens: float
     output_tokens: float
     source: str = "given by the user"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.prompt_tokens) and self.prompt_tokens >= 0):
+            raise InputError(f"prompt_tokens must be finite and not negative, not {self.prompt_tokens!r}")
+        if not (math.isfinite(self.output_tokens) and self.output_tokens > 0):
+            raise InputError(f"output_tokens must be finite and positive, not {self.output_tokens!r}")
 
 
 @cache

@@ -32,7 +32,9 @@ def parse_quantity(text: str | float) -> float:
     overflowing values.
     """
     given: Any = text  # callers pass what they read: JSON and TOML values, NumPy scalars
-    if isinstance(given, RealNumber) and type(given) is not bool:
+    if isinstance(given, bool):
+        raise _not_a_quantity(given)
+    if isinstance(given, RealNumber):
         return _checked(_to_float(given), given)
     matched = _QUANTITY.fullmatch(given) if isinstance(given, str) and len(given) <= _LONGEST else None
     factor = _FACTORS.get(matched["suffix"].upper()) if matched else None
@@ -86,17 +88,19 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     """`value` in the largest unit of `steps` (ascending) that it reaches when rounded to three digits."""
     if not math.isfinite(value):
         return f"{value}"
-    rounded = float(f"{value:.2e}")
     size, unit = steps[0]
     for candidate, name in steps[1:]:
-        if abs(rounded) >= candidate:
+        if abs(float(f"{value:.2e}")) >= candidate:
             size, unit = candidate, name
-    return f"{_significant(value / size)}{unit}"
+    shown = value / size
+    if size != steps[0][0] and abs(shown) < 1:  # 59.97 s rounds up to a minute
+        shown = math.copysign(1.0, shown)
+    return f"{_significant(shown)}{unit}"
 
 
 def format_count(value: float) -> str:
-    """A count to three significant digits: 7.12B, 567M, 1.5T; above 1000T in powers of ten."""
-    if math.isfinite(value) and abs(value) >= 9.995e14:
+    """A count to three significant digits: 7.12B, 567M, 1.5T; beyond 1000T or below 0.001 in powers of ten."""
+    if math.isfinite(value) and value != 0 and not 1e-3 <= abs(value) < 9.995e14:
         return format_flops(value)
     return _scaled(value, [(1.0, ""), (1e3, "K"), (1e6, "M"), (1e9, "B"), (1e12, "T")])
 
@@ -105,10 +109,11 @@ def format_flops(value: float) -> str:
     """A number of operations in powers of ten to three significant digits: 5.15e21."""
     if not math.isfinite(value):
         return f"{value}"
+    if value == 0 or 1 <= abs(value) < 999.5:
+        return _significant(value)
     mantissa, exponent = f"{value:.2e}".split("e")
     power = int(exponent)
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    return mantissa if power == 0 else f"{mantissa}e{power}"
+    return f"{mantissa.rstrip('0').rstrip('.')}e{power}"
 
 
 def format_bytes(value: float) -> str:
