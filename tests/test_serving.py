@@ -100,6 +100,20 @@ def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
     assert served.prefill_s == pytest.approx(0.2 * 10.3375 / 2, rel=1e-15)
 
 
+def test_prompts_are_prefilled_whole_and_decoded_at_their_mean_length() -> None:
+    @dataclass(frozen=True)
+    class ByLength(Straight):
+        def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+            return np.broadcast_to(prompt_tokens, common_shape(model, gpus, batch))
+
+        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+            return np.broadcast_to(context_tokens, common_shape(model, gpus, batch))
+
+    served = serve(TINY, 1, ByLength(), TINY_SERVED)
+    assert served.prefill_s == pytest.approx(10 * 0.516875, rel=1e-15)
+    assert served.decode_s == 10 + 20 / 2
+
+
 def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
     served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=12))
     assert served.batch.tolist() == [pytest.approx(10.3375), 12]
