@@ -26,6 +26,9 @@ FILE_LIMIT_BYTES = 2 * 2**30
 ROW_LIMIT = 20_000_000
 """A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
 
+HEADER_LIMIT = 2**20
+"""Characters at the start of a text table in which its header must end."""
+
 MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none")
 """Cells of a text file that mean "no value", in lower case."""
 
@@ -204,7 +207,7 @@ def _to_bool(array: Any) -> NDArray[np.bool_]:
 def _read_file(path: str) -> Table:
     suffix = Path(path).suffix.lower()
     data = read_bytes(path, limit_bytes=FILE_LIMIT_BYTES)
-    if not data.strip():
+    if not data or data.isspace():
         raise InputError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
     readers: dict[str, Callable[[bytes, str], Any]] = {
         "csv": lambda data, path: _read_delimited(data, path, ","),
@@ -244,16 +247,15 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    text = decode_utf8(data, where=path)
-    first_line = text.lstrip("\r\n").split("\n", 1)[0]
+    head = decode_utf8(data, where=path)[:HEADER_LIMIT].lstrip("\r\n")
+    first_line = head.split("\n", 1)[0]
     if delimiter not in first_line:  # semicolons and tabs under a .csv name are common
         delimiter = next((other for other in ",\t;" if other in first_line), delimiter)
     try:
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
         header = next(row for row in rows if row)
     except (csv.Error, StopIteration) as error:
         raise InputError(f"the first line is no row of column names ({error})", where=path) from error
-    del text
     _refuse_duplicates([name.strip() for name in header], path)
     bad_rows: list[Any] = []
 
