@@ -58,8 +58,8 @@ def main() -> None:
         print(json.dumps({"bare_interpreter_seconds": bare_s, "imports": rows}, indent=2))
         return
     print(f"best of {options.repeats} cold starts; bare interpreter {bare_s:.3f} s")
-    for name in seconds:
-        print(f"import {name:<20} {seconds[name]:.3f} s  heavy: {', '.join(loaded[name]) or 'none'}")
+    for name, best_s in seconds.items():
+        print(f"import {name:<20} {best_s:.3f} s  heavy: {', '.join(loaded[name]) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -256,7 +256,15 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
         header = next(row for row in rows if row)
     except (csv.Error, StopIteration) as error:
         raise InputError(f"the first line is no row of column names ({error})", where=path) from error
-    _refuse_duplicates([name.strip() for name in header], path)
+    if header[0].startswith("#"):
+        raise InputError(
+            f"the first line is a comment, not column names: {header[0][:60]!r}", where=path, next_step="remove it"
+        )
+    # Spreadsheets leave columns without a name.
+    names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
+    _refuse_duplicates(names, path)
+    if data.count(b'"') % 2:
+        _refuse_open_quote(data.decode("utf-8-sig"), delimiter, path)
     bad_rows: list[Any] = []
 
     def note(row: Any) -> str:
@@ -294,7 +302,21 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
                 next_step="give every row one cell a column; quote cells that hold the delimiter",
             ) from error
         raise InputError(f"cannot be read as CSV: {_first_line(error)}", where=path) from error
-    return table.rename_columns([name.strip() for name in table.column_names])
+    return table.rename_columns(names)
+
+
+def _refuse_open_quote(text: str, delimiter: str, path: str) -> None:
+    """Raise for a quote that is never closed: the rows after it would become part of one cell."""
+    row = -1
+    try:
+        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
+            row += bool(cells)
+    except csv.Error as error:
+        raise InputError(
+            f"the quotes do not pair up: {error}",
+            where=f"{path}, data row {row + 1}",
+            next_step='close each quoted cell with ", and write a quote inside it as ""',
+        ) from error
 
 
 def _read_parquet(data: bytes, path: str) -> Any:
