@@ -73,6 +73,11 @@ class RunTable:
     def __len__(self) -> int:
         return len(self.loss)
 
+    def __reduce__(self) -> tuple[Callable[[], RunTable], tuple[()]]:
+        # A read-only mapping cannot be pickled; worker processes get a table through its constructor.
+        state = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return partial(RunTable, **{**state, "columns": dict(self.columns)}), ()
+
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """All columns under the names they have in a file: what a filter sees and `write_runs` writes."""
         return {
@@ -396,7 +401,7 @@ def _repeats_warning(
     if not same.any():
         return None
     repeated = np.sort(rows[order[1:][same]])
-    return f"{_count(same, 'repeat')} of the size, tokens and experts of another run; all are kept ({_rows_text(repeated)})"
+    return f"{_count(same, 'repeat')} of another run's size, tokens and experts; all are kept ({_rows_text(repeated)})"
 
 
 def _read_only(values: NDArray[Any]) -> NDArray[Any]:
