@@ -343,6 +343,8 @@ def test_a_fault_is_named_where_it_stands(tmp_path: Path, text: str, words: tupl
         ("r.jsonl", _json_lines(_columns()) + '{"tokens": \n', ("line 4", "is not JSON")),
         ("r.jsonl", _json_lines(_columns()) + "5\n", ("line 4", "must be an object, not 5")),
         ("r.jsonl", '{"tokens": 1, "tokens": 2}\n', ("two columns are named 'tokens'",)),
+        ("r.jsonl", "null", ("line 1", "must be an object, not null")),
+        ("r.jsonl", "{\n" + _json_lines(_columns())[1:], ("line 1", "one JSON object a line")),
         ("r.json", "[1, 2]", ("data row 1", "must be an object")),
         ("r.json", "[" * 100_000, ("is not JSON lines",)),
         ("r.json", "[]", ("no size column",)),

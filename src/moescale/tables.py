@@ -340,29 +340,13 @@ def _read_parquet(data: bytes, path: str) -> Any:
 
 
 def _read_json(data: bytes, path: str) -> Any:
-    """JSON lines by pyarrow; by Python, slower and with the line of the fault, where that gives up."""
-    import pyarrow as pa
-    import pyarrow.json as pa_json
+    """JSON lines, or one JSON array of objects.
 
+    Parsed by Python: pyarrow 26's reader ends the process with a segmentation fault on a row that is `null`, turns text
+    into dates, and cannot say which value broke a column's type.
+    """
     text = decode_utf8(data, where=path)
 
-    def parse(schema: Any) -> Any:
-        return pa_json.read_json(
-            pa.BufferReader(data),
-            read_options=pa_json.ReadOptions(block_size=min(max(2**24, len(data) // 16), 2**31 - 1)),
-            parse_options=pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
-        )
-
-    try:
-        table = parse(None)
-        dates = [field.name for field in table.schema if pa.types.is_temporal(field.type)]
-        # Text that looks like a date is text.
-        return parse(pa.schema([(name, pa.string()) for name in dates])) if dates else table
-    except Exception:  # mixed types, a JSON array, broken lines: told apart below
-        return _records_to_table(_json_records(text, path))
-
-
-def _json_records(text: str, path: str) -> list[dict[str, Any]]:
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) < len(pairs):
@@ -370,33 +354,36 @@ def _json_records(text: str, path: str) -> list[dict[str, Any]]:
         return record
 
     decoder = json.JSONDecoder(object_pairs_hook=distinct)
-    text = text.removeprefix("\ufeff")
+    records: list[dict[str, Any]] = []
     try:
         if text.lstrip().startswith("["):
-            whole = decoder.decode(text)
-            for row, record in enumerate(whole, start=1):
+            records = decoder.decode(text)
+            for row, record in enumerate(records, start=1):
                 _require_record(record, f"{path}, data row {row}")
-            return whole
-        records: list[dict[str, Any]] = []
-        for line_number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                try:
-                    record = decoder.decode(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(
-                        f"is not JSON: {error.msg} at column {error.colno}: {line[:60]!r}",
-                        where=f"{path}, line {line_number}",
-                        next_step="write one JSON object a line",
-                    ) from error
-                _require_record(record, f"{path}, line {line_number}")
-                records.append(record)
+        else:
+            for line_number, line in enumerate(text.split("\n"), start=1):
+                if line and not line.isspace():
+                    record = _decode_line(decoder, line, f"{path}, line {line_number}")
+                    _require_record(record, f"{path}, line {line_number}")
+                    records.append(record)
     except InputError:
         raise
     except (ValueError, RecursionError, MemoryError) as error:
         raise InputError(
             f"is not JSON lines: {_first_line(error)}", where=path, next_step="write one JSON object a line"
         ) from error
-    return records
+    return _records_to_table(records)
+
+
+def _decode_line(decoder: json.JSONDecoder, line: str, where: str) -> Any:
+    try:
+        return decoder.decode(line)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"is not JSON: {error.msg} at column {error.colno}: {line[:60]!r}",
+            where=where,
+            next_step="write one JSON object a line",
+        ) from error
 
 
 def _require_record(record: Any, where: str) -> None:
