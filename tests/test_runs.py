@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,8 +98,7 @@ def test_every_format_gives_the_same_table(tmp_path: Path, name: str, content: s
     runs = read_runs(path)
     _check_is_the_example(runs)
     assert runs.source == str(path)
-    assert runs.sha256 is not None
-    assert len(runs.sha256) == 64
+    assert runs.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,13 @@ def test_other_columns_keep_their_kind(tmp_path: Path) -> None:
     assert runs.where("ok").columns["lr"].tolist() == [1e-3]
 
 
+def test_cells_may_hold_quotes_line_breaks_and_delimiters(tmp_path: Path) -> None:
+    text = 'n_params_dense,n_experts,tokens,loss,note,\n1e8,1,1e9,3,"two\nlines, ""quoted""",\n1e8,2,1e9,3,6" rule,\n'
+    runs = read_runs(_write(tmp_path, text))
+    assert runs.columns["note"].tolist() == ['two\nlines, "quoted"', '6" rule']
+    assert np.isnan(runs.columns["column_6"]).all()
+
+
 def test_json_text_that_looks_like_a_date_stays_text(tmp_path: Path) -> None:
     columns = {**_columns(), "run_id": ["2024-01-01", "2024-01-02", "2024-01-03"]}
     assert read_runs(_write(tmp_path, _json_lines(columns), "r.jsonl")).columns["run_id"][0] == "2024-01-01"
@@ -194,6 +202,14 @@ def test_a_table_from_arrays_does_not_alias_them() -> None:
         RunTable(n_params=sizes, tokens=np.ones(3), experts=np.ones(2), loss=np.ones(2))
 
 
+def test_a_table_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    runs = read_runs(_write(tmp_path, CSV)).where("n_experts > 1")
+    copy = pickle.loads(pickle.dumps(runs))
+    assert (copy.source, copy.sha256, copy.row_numbers.tolist()) == (runs.source, runs.sha256, [2, 3])
+    assert copy.columns["split"].tolist() == runs.columns["split"].tolist()
+    assert not copy.loss.flags.writeable
+
+
 def test_select_refuses_what_is_no_mask(tmp_path: Path) -> None:
     runs = read_runs(_write(tmp_path, CSV))
     for mask in ([True], [0, 1, 2], True):
@@ -211,7 +227,7 @@ def test_a_filter_drops_broken_rows(tmp_path: Path) -> None:
 def test_a_filter_that_missing_values_leave_undecided_says_so(tmp_path: Path) -> None:
     runs = read_runs(_write(tmp_path, CSV + "d,1e8,2,,3,train\n"), where="tokens > 1e9")
     assert len(runs) == 3
-    assert "1 runs left out" in runs.warnings[0]
+    assert "1 run left out" in runs.warnings[0]
     assert "data row 4" in runs.warnings[0]
 
 
@@ -240,7 +256,7 @@ def test_diverged_runs_are_left_out_with_a_warning(tmp_path: Path, flags: str, n
 def test_repeats_are_kept_with_a_warning_that_follows_the_filter(tmp_path: Path) -> None:
     runs = read_runs(_write(tmp_path, CSV + "d,1e8,1,2e9,3.2,train\n"))
     assert len(runs) == 4
-    assert "1 rows repeat" in runs.warnings[0]
+    assert "1 repeat of" in runs.warnings[0]
     assert "data row 4" in runs.warnings[0]
     assert runs.where("run_id != 'd'").warnings == ()
     assert len(runs.where("n_experts == 1").warnings) == 1
@@ -265,7 +281,7 @@ def _bad_csv_cases() -> list[tuple[str, tuple[str, ...]]]:
         (cell("b,2e8,8", "b,2e8,2.5"), ("'2.5' is not a whole number",)),
         (cell("2.9", "0"), ("column 'loss'", "a cross-entropy loss is positive")),
         (cell("2.9", "-1"), ("column 'loss'", "a cross-entropy loss is positive")),
-        (CSV + "d,1,1,x,1,t\ne,1,1,y,1,t\n", ("data row 4", "and 1 more rows")),
+        (CSV + "d,1,1,x,1,t\ne,1,1,y,1,t\n", ("data row 4", "and 1 more such rows")),
         (cell("n_experts", "num_experts"), ("no column 'n_experts'", "nearest: num_experts", "1 for dense")),
         (cell("tokens", "token"), ("no column 'tokens'", "nearest: token", "columns: run_id")),
         (cell("loss", "final_loss"), ("no column 'loss'", "final_loss", "--loss-column")),
@@ -280,6 +296,8 @@ def _bad_csv_cases() -> list[tuple[str, tuple[str, ...]]]:
         (cell("split", "diverged"), ("data row 1, column 'diverged'", "'train' is neither true nor false")),
         (CSV.replace("split", "diverged").replace("train", "1").replace("test", "1"), ("marked as diverged",)),
         (ROWS, ("no size column",)),
+        ("# runs of March\n" + CSV, ("first line is a comment", "remove it")),
+        (CSV.replace("b,", '"b,'), ("data row 2", "quotes do not pair up")),
     ]
 
 
@@ -325,6 +343,8 @@ def test_a_fault_is_named_where_it_stands(tmp_path: Path, text: str, words: tupl
         ("r.jsonl", _json_lines(_columns()) + '{"tokens": \n', ("line 4", "is not JSON")),
         ("r.jsonl", _json_lines(_columns()) + "5\n", ("line 4", "must be an object, not 5")),
         ("r.jsonl", '{"tokens": 1, "tokens": 2}\n', ("two columns are named 'tokens'",)),
+        ("r.jsonl", "null", ("line 1", "must be an object, not null")),
+        ("r.jsonl", "{\n" + _json_lines(_columns())[1:], ("line 1", "one JSON object a line")),
         ("r.json", "[1, 2]", ("data row 1", "must be an object")),
         ("r.json", "[" * 100_000, ("is not JSON lines",)),
         ("r.json", "[]", ("no size column",)),

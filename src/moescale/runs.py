@@ -73,6 +73,11 @@ class RunTable:
     def __len__(self) -> int:
         return len(self.loss)
 
+    def __reduce__(self) -> tuple[Callable[[], RunTable], tuple[()]]:
+        # A read-only mapping cannot be pickled; worker processes get a table through its constructor.
+        state = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return partial(RunTable, **{**state, "columns": dict(self.columns)}), ()
+
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """All columns under the names they have in a file: what a filter sees and `write_runs` writes."""
         return {
@@ -270,7 +275,7 @@ def _diverged(table: tables.Table, rows: NDArray[np.int64], warnings: list[str])
                 next_step="write true or false (or 1 or 0)",
             )
         if flags.any():
-            warnings.append(f"{int(flags.sum())} runs left out: column {name!r} is true ({_rows_text(rows[flags])})")
+            warnings.append(f"{_count(flags, 'run')} left out: column {name!r} is true ({_rows_text(rows[flags])})")
         out |= flags
     return out
 
@@ -287,17 +292,9 @@ def _filter(
     """The rows for which `where` holds; the columns it had to convert are left in `converted`."""
     asked = [name for name in column_names(where) if name in table.columns]
     converted.update({name: tables.as_values(table.columns[name]) for name in asked if name not in numbers})
-    visible = {name: converted.get(name, np.zeros(0)) for name in table.columns}
-    visible.update({name: array for name, (array, _) in numbers.items()})
-    # Columns that the filter does not read stay unconverted; evaluate needs one length.
-    used = {name: visible[name] for name in visible if name in asked or name in numbers}
-    try:
-        holds, decided = evaluate_decided(where, used)
-    except InputError as error:
-        missing = [name for name in column_names(where) if name not in table.columns]
-        if missing:
-            raise unknown_name("column", missing[0], table.columns, where=error.where) from error
-        raise
+    unread = np.broadcast_to(np.nan, table.n_rows)  # stands for the columns that the filter does not read
+    visible = {name: numbers[name][0] if name in numbers else converted.get(name, unread) for name in table.columns}
+    holds, decided = evaluate_decided(where, visible)
     undecided = candidates & ~decided
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
     for name in asked:
@@ -316,7 +313,7 @@ def _undecided_warning(undecided: NDArray[np.bool_], rows: NDArray[np.int64]) ->
     if not undecided.any():
         return None
     return (
-        f"{int(undecided.sum())} runs left out: a missing value or a division by zero leaves the filter undecided "
+        f"{_count(undecided, 'run')} left out: a missing value or a division by zero leaves the filter undecided "
         f"({_rows_text(rows[undecided])})"
     )
 
@@ -359,7 +356,7 @@ def _validate(
 
 
 def _bad_cell(table: tables.Table, name: str, index: int, row: int, what: str, count: int) -> InputError:
-    more = f" (and {count - 1:,} more rows)" if count > 1 else ""
+    more = f" (and {count - 1:,} more such rows)" if count > 1 else ""
     hints = {
         "is not a number": "write plain numbers such as 7e9",
         "is missing": "fill it in",
@@ -381,6 +378,11 @@ def _at(table: tables.Table, row: int, column: str) -> str:
     return f"{table.source}, data row {row}, column {column!r}"
 
 
+def _count(mask: NDArray[np.bool_], noun: str) -> str:
+    number = int(mask.sum())
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+
+
 def _rows_text(rows: NDArray[np.int64]) -> str:
     shown = ", ".join(str(row) for row in rows[:5].tolist())
     return f"data row{'s' if len(rows) > 1 else ''} {shown}{' ..' if len(rows) > 5 else ''}"
@@ -399,7 +401,7 @@ def _repeats_warning(
     if not same.any():
         return None
     repeated = np.sort(rows[order[1:][same]])
-    return f"{len(repeated)} rows repeat the size, tokens and experts of another; all are kept ({_rows_text(repeated)})"
+    return f"{_count(same, 'repeat')} of another run's size, tokens and experts; all are kept ({_rows_text(repeated)})"
 
 
 def _read_only(values: NDArray[Any]) -> NDArray[Any]:

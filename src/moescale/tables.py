@@ -26,6 +26,9 @@ FILE_LIMIT_BYTES = 2 * 2**30
 ROW_LIMIT = 20_000_000
 """A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
 
+HEADER_LIMIT = 2**20
+"""Characters at the start of a text table in which its header must end."""
+
 MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none")
 """Cells of a text file that mean "no value", in lower case."""
 
@@ -204,7 +207,7 @@ def _to_bool(array: Any) -> NDArray[np.bool_]:
 def _read_file(path: str) -> Table:
     suffix = Path(path).suffix.lower()
     data = read_bytes(path, limit_bytes=FILE_LIMIT_BYTES)
-    if not data.strip():
+    if not data or data.isspace():
         raise InputError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
     readers: dict[str, Callable[[bytes, str], Any]] = {
         "csv": lambda data, path: _read_delimited(data, path, ","),
@@ -244,17 +247,24 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    text = decode_utf8(data, where=path)
-    first_line = text.lstrip("\r\n").split("\n", 1)[0]
+    head = decode_utf8(data, where=path)[:HEADER_LIMIT].lstrip("\r\n")
+    first_line = head.split("\n", 1)[0]
     if delimiter not in first_line:  # semicolons and tabs under a .csv name are common
         delimiter = next((other for other in ",\t;" if other in first_line), delimiter)
     try:
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
         header = next(row for row in rows if row)
     except (csv.Error, StopIteration) as error:
         raise InputError(f"the first line is no row of column names ({error})", where=path) from error
-    del text
-    _refuse_duplicates([name.strip() for name in header], path)
+    if header[0].startswith("#"):
+        raise InputError(
+            f"the first line is a comment, not column names: {header[0][:60]!r}", where=path, next_step="remove it"
+        )
+    # Spreadsheets leave columns without a name.
+    names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
+    _refuse_duplicates(names, path)
+    if data.count(b'"') % 2:
+        _refuse_open_quote(data.decode("utf-8-sig"), delimiter, path)
     bad_rows: list[Any] = []
 
     def note(row: Any) -> str:
@@ -292,7 +302,21 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
                 next_step="give every row one cell a column; quote cells that hold the delimiter",
             ) from error
         raise InputError(f"cannot be read as CSV: {_first_line(error)}", where=path) from error
-    return table.rename_columns([name.strip() for name in table.column_names])
+    return table.rename_columns(names)
+
+
+def _refuse_open_quote(text: str, delimiter: str, path: str) -> None:
+    """Raise for a quote that is never closed: the rows after it would become part of one cell."""
+    row = -1
+    try:
+        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
+            row += bool(cells)
+    except csv.Error as error:
+        raise InputError(
+            f"the quotes do not pair up: {error}",
+            where=f"{path}, data row {row + 1}",
+            next_step='close each quoted cell with ", and write a quote inside it as ""',
+        ) from error
 
 
 def _read_parquet(data: bytes, path: str) -> Any:
@@ -316,29 +340,13 @@ def _read_parquet(data: bytes, path: str) -> Any:
 
 
 def _read_json(data: bytes, path: str) -> Any:
-    """JSON lines by pyarrow; by Python, slower and with the line of the fault, where that gives up."""
-    import pyarrow as pa
-    import pyarrow.json as pa_json
+    """JSON lines, or one JSON array of objects.
 
+    Parsed by Python: pyarrow 26's reader ends the process with a segmentation fault on a row that is `null`, turns text
+    into dates, and cannot say which value broke a column's type.
+    """
     text = decode_utf8(data, where=path)
 
-    def parse(schema: Any) -> Any:
-        return pa_json.read_json(
-            pa.BufferReader(data),
-            read_options=pa_json.ReadOptions(block_size=min(max(2**24, len(data) // 16), 2**31 - 1)),
-            parse_options=pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
-        )
-
-    try:
-        table = parse(None)
-        dates = [field.name for field in table.schema if pa.types.is_temporal(field.type)]
-        # Text that looks like a date is text.
-        return parse(pa.schema([(name, pa.string()) for name in dates])) if dates else table
-    except Exception:  # mixed types, a JSON array, broken lines: told apart below
-        return _records_to_table(_json_records(text, path))
-
-
-def _json_records(text: str, path: str) -> list[dict[str, Any]]:
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) < len(pairs):
@@ -346,33 +354,36 @@ def _json_records(text: str, path: str) -> list[dict[str, Any]]:
         return record
 
     decoder = json.JSONDecoder(object_pairs_hook=distinct)
-    text = text.removeprefix("\ufeff")
+    records: list[dict[str, Any]] = []
     try:
         if text.lstrip().startswith("["):
-            whole = decoder.decode(text)
-            for row, record in enumerate(whole, start=1):
+            records = decoder.decode(text)
+            for row, record in enumerate(records, start=1):
                 _require_record(record, f"{path}, data row {row}")
-            return whole
-        records: list[dict[str, Any]] = []
-        for line_number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                try:
-                    record = decoder.decode(line)
-                except json.JSONDecodeError as error:
-                    raise InputError(
-                        f"is not JSON: {error.msg} at column {error.colno}: {line[:60]!r}",
-                        where=f"{path}, line {line_number}",
-                        next_step="write one JSON object a line",
-                    ) from error
-                _require_record(record, f"{path}, line {line_number}")
-                records.append(record)
+        else:
+            for line_number, line in enumerate(text.split("\n"), start=1):
+                if line and not line.isspace():
+                    record = _decode_line(decoder, line, f"{path}, line {line_number}")
+                    _require_record(record, f"{path}, line {line_number}")
+                    records.append(record)
     except InputError:
         raise
     except (ValueError, RecursionError, MemoryError) as error:
         raise InputError(
             f"is not JSON lines: {_first_line(error)}", where=path, next_step="write one JSON object a line"
         ) from error
-    return records
+    return _records_to_table(records)
+
+
+def _decode_line(decoder: json.JSONDecoder, line: str, where: str) -> Any:
+    try:
+        return decoder.decode(line)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"is not JSON: {error.msg} at column {error.colno}: {line[:60]!r}",
+            where=where,
+            next_step="write one JSON object a line",
+        ) from error
 
 
 def _require_record(record: Any, where: str) -> None:
