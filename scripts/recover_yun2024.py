@@ -20,9 +20,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from moescale.allocation import Budget, loss_optimal, smallest_at_loss
-from moescale.architecture import FloatArray, hl_coefficient, shapes
+from moescale.architecture import FloatArray
 from moescale.errors import InfeasibleError
-from moescale.family import Convention, ModelFamily, aspect_ratio
+from moescale.family import Convention, find_family
 from moescale.files import write_atomically
 from moescale.laws import Law, Observed, law_text
 from moescale.laws import loss as law_loss
@@ -38,18 +38,7 @@ DATE = "2026-11-21"
 STARTS = 24
 FAMILY_SIZE = 64
 
-# The aspect ratio does not enter the recovery; it is the shape that serving cost is computed for.
-MU, _ = hl_coefficient(shape for shape in shapes().values() if not np.any(shape.n_moe_layers))
-FAMILY = ModelFamily(
-    name="yun2024",
-    top_k=2,
-    moe_every=2,
-    ffn_ratio=8.0 / 3.0,
-    d_model_per_layer=aspect_ratio(MU, 12.0),
-    convention="paper",
-    tokenizer="32k vocabulary (inferred from the printed model names)",
-    dataset="SlimPajama",
-)
+FAMILY = find_family("yun2024")
 
 
 @dataclass(frozen=True)

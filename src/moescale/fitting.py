@@ -14,7 +14,9 @@ import numpy as np
 
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
+from moescale.family import ModelFamily
 from moescale.laws.form import Inputs, LawForm, LinearPart, Observed, make_inputs
+from moescale.laws.law import Law
 
 HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
 SCAN_POINTS = 8192
@@ -45,6 +47,25 @@ class Fit:
     seconds: float
     fit_range: dict[str, tuple[float, float]]
     warnings: tuple[str, ...]
+
+    def to_dict(self, intervals: dict[str, tuple[float, float]] | None = None) -> dict[str, object]:
+        """The record of the command line's contract; `intervals` are those of a bootstrap."""
+        return {
+            "law": self.form.name,
+            "n_runs": self.n_runs,
+            "parameters": self.parameters,
+            "intervals": {k: list(v) for k, v in intervals.items()} if intervals else None,
+            "rmsle": self.rmsle,
+            "huber": self.huber,
+            "objective": self.objective,
+            "starts": self.starts,
+            "starts_at_optimum": self.starts_at_optimum,
+            "seconds": self.seconds,
+            "fit_range": {k: list(v) for k, v in self.fit_range.items()},
+            "at_bound": list(self.at_bound),
+            "not_identified": list(self.not_identified),
+            "warnings": list(self.warnings),
+        }
 
 
 def huber(residual: FloatArray, delta: float = HUBER_DELTA) -> FloatArray:
@@ -266,9 +287,13 @@ def fit(
     best = int(np.argmin(reached))
     theta = candidates[best]
     at_optimum = int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum())
+    ranges = {
+        name: (float(values.min()), float(values.max()))
+        for name, values in (("n_params", n_params), ("tokens", tokens), ("experts", experts))
+    }
     return describe(
         form, theta, x, ln_loss, box,
-        starts=tried, starts_at_optimum=at_optimum, notes=notes, seconds=time.perf_counter() - began,
+        fit_range=ranges, starts=tried, starts_at_optimum=at_optimum, notes=notes, seconds=time.perf_counter() - began,
     )  # fmt: skip
 
 
@@ -300,6 +325,7 @@ def describe(
     ln_loss: FloatArray,
     box: FloatArray,
     *,
+    fit_range: dict[str, tuple[float, float]],
     starts: int,
     starts_at_optimum: int,
     notes: list[str],
@@ -325,11 +351,6 @@ def describe(
     if not_identified:
         notes.append(f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs still are)")
     public = form.decode(theta)
-    ranges = {
-        "n_params": (float(np.exp(x.ln_n.min())), float(np.exp(x.ln_n.max()))),
-        "tokens": (float(np.exp(x.ln_d.min())), float(np.exp(x.ln_d.max()))),
-        "experts": (float(x.experts.min()), float(x.experts.max())),
-    }
     return Fit(
         form=form,
         theta=theta,
@@ -344,7 +365,7 @@ def describe(
         not_identified=not_identified,
         standard_error={name: float(value) for name, value in zip(form.names, error, strict=True)},
         seconds=seconds,
-        fit_range=ranges,
+        fit_range=fit_range,
         warnings=tuple(notes),
     )
 
@@ -365,3 +386,37 @@ def _standard_errors(
     error = np.full(theta.size, np.inf)
     error[~fixed] = np.sqrt(variance * share) / norm
     return error
+
+
+def fitted_law(
+    found: Fit,
+    family: ModelFamily,
+    *,
+    name: str,
+    source: str,
+    date: str,
+    draws: FloatArray | None = None,
+    evidence: dict[str, object] | None = None,
+) -> Law:
+    """The law that a fit found, with the family of models that the runs belong to and a bootstrap's draws (k, p)."""
+    facts: dict[str, object] = {
+        "n_runs": found.n_runs,
+        "rmsle": found.rmsle,
+        "huber": found.huber,
+        "starts": found.starts,
+        "starts_at_optimum": found.starts_at_optimum,
+        "objective": f"sum of Huber terms, delta {HUBER_DELTA:g}, of ln L",
+    }
+    return Law(
+        name=name,
+        form=found.form,
+        theta=found.theta,
+        family=family,
+        source=source,
+        date=date,
+        fit_range=found.fit_range,
+        draws=np.empty((0, found.theta.size)) if draws is None else draws,
+        notes=found.warnings,
+        max_experts=found.fit_range["experts"][1] if found.form.uses_experts else None,
+        evidence=facts | (evidence or {}),
+    )

@@ -53,6 +53,10 @@ class Candidate:
         record = {f.name: getattr(self, f.name) for f in fields(self)}
         return {k: _plain(v) for k, v in record.items() if v is not None}
 
+    def without_intervals(self) -> Candidate:
+        """The same model without its intervals."""
+        return replace(self, intervals=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buildable:
