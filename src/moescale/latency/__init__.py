@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from moescale.architecture import Architecture, FloatArray, Real
+
+# The fields of an Architecture that may be arrays.
+NUMERIC_FIELDS = (
+    "n_layers",
+    "d_model",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "d_ffn",
+    "n_moe_layers",
+    "n_experts",
+    "top_k",
+    "d_expert",
+    "d_shared_expert",
+    "vocab_size",
+)
 
 
 @runtime_checkable
@@ -28,3 +46,9 @@ class LatencySource(Protocol):
     def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
         """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
         ...
+
+
+def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:
+    """Shape that all fields of `model` and all `numbers` broadcast to."""
+    shapes = {np.shape(getattr(model, name)) for name in NUMERIC_FIELDS}
+    return np.broadcast_shapes(*shapes, *(np.shape(number) for number in numbers))

@@ -1,0 +1,201 @@
+"""Parameters, FLOPs and cache bytes of an architecture, and of the paper's (N, E) abstraction: pure functions.
+
+Everything broadcasts over the fields of the architecture and the other arguments. What a count includes is always
+named: `active` counts both embedding tables once, as Mixtral's published 12.9B does; `non_embedding_*` leave the
+tables out, as the paper's N does; matmul parameters are those that a token is multiplied with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from moescale.architecture import Architecture, FloatArray, Real, attention_params, ffn_params
+from moescale.errors import unknown_name
+
+# The paper's family (arXiv 2404.02852, section 2.1 and appendix B): gated FFN of 8/3 the model's width, hence 2/3 of a
+# dense model's parameters, and experts in every other layer, hence half of those.
+PAPER_FFN_SHARE = 2 / 3  # a: FFN over all parameters of a layer
+PAPER_EXPERT_SHARE = 1 / 3  # c: parameters that each further expert adds, over N
+# arXiv 2502.05172 (runs with top-1 routing): gated FFN of 3 times the width in every layer: 9 d^2 of 13 d^2.
+JOINT_EXPERT_SHARE = 9 / 13
+
+# How many parameters one token of a model with E experts meets, as a multiple of the dense N.
+CONVENTIONS = {
+    "paper": "K a + 1 - a with a = 2/3 (paper's section 2.1 and figures): 5/3 for top-2, as if every layer had experts",
+    "exact": "1 + (K - 1) c with c the share of N that experts replicate (1/3 in the paper's family): 4/3 for top-2",
+    "dense": "1: experts are given free compute",
+}
+
+# Which parameters training FLOPs are counted on.
+TRAINING_COUNTS = {
+    "active": "all that a token meets, embedding tables included",
+    "non-embedding": "all that a token meets but the embedding tables (the paper's N, Kaplan 2020)",
+    "matmul": "those that a token is multiplied with: no norms, no biases, no lookup of the input embedding",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Numbers of parameters of a whole model; each entry has the common shape of the architecture's fields."""
+
+    total: FloatArray  # everything, embedding tables included
+    active: FloatArray  # what one token meets: all but the routed experts it is not sent to
+    embedding: FloatArray  # input and output tables (one table where they are tied)
+    attention: FloatArray
+    dense_ffn: FloatArray  # FFNs of layers without experts
+    experts: FloatArray  # all routed experts
+    active_experts: FloatArray  # the top_k of them that one token meets
+    shared_experts: FloatArray
+    router: FloatArray  # routers, and the gate of shared experts where there is one
+    norms: FloatArray
+
+    @property
+    def non_embedding_total(self) -> FloatArray:
+        """Everything but the embedding tables."""
+        return self.total - self.embedding
+
+    @property
+    def non_embedding_active(self) -> FloatArray:
+        """What one token meets but the embedding tables."""
+        return self.active - self.embedding
+
+    def to_dict(self) -> dict[str, float | list[float]]:
+        """Plain numbers (lists where the architecture holds arrays) by name."""
+        names = [field.name for field in fields(self)] + ["non_embedding_total", "non_embedding_active"]
+        return {name: np.asarray(getattr(self, name)).tolist() for name in names}
+
+
+def _array(value: Real) -> FloatArray:
+    return np.asarray(value, dtype=np.float64)
+
+
+def count_parameters(architecture: Architecture) -> ParameterCount:
+    """Parameters of `architecture` by part, as transformers builds the families that from_config reads.
+
+    Routers are d_model x n_experts without bias. float64 holds every count exactly up to 9e15.
+    """
+    a = architecture
+    small_parts = 0.0 if a.matrices_only else 1.0
+    layers, moe_layers, width = _array(a.n_layers), _array(a.n_moe_layers), _array(a.d_model)
+    vocab = _array(a.vocab_size)
+    embedding = vocab * width * (1.0 if a.tied_embeddings else 2.0)
+    attention = layers * attention_params(a)
+    dense_ffn = (layers - moe_layers) * ffn_params(a, a.d_ffn)
+    expert = moe_layers * ffn_params(a, a.d_expert)
+    experts, active_experts = a.n_experts * expert, a.top_k * expert
+    has_shared = _array(a.d_shared_expert) > 0
+    shared = moe_layers * np.where(has_shared, ffn_params(a, a.d_shared_expert), 0.0)
+    router = small_parts * moe_layers * width * (a.n_experts + (np.where(has_shared, 1.0, 0.0) if a.shared_expert_gate else 0.0))
+    norms = (2.0 * layers + 1.0) * width
+    if a.qk_norm_full_width and a.qk_norm:
+        norms = norms + layers * (_array(a.n_heads) + a.n_kv_heads) * a.head_dim
+    elif a.qk_norm:
+        norms = norms + 2.0 * layers * a.head_dim
+    norms = small_parts * norms
+    rest = embedding + attention + dense_ffn + shared + router + norms
+    parts = {
+        "total": rest + experts,
+        "active": rest + active_experts,
+        "embedding": embedding,
+        "attention": attention,
+        "dense_ffn": dense_ffn,
+        "experts": experts,
+        "active_experts": active_experts,
+        "shared_experts": shared,
+        "router": router,
+        "norms": norms,
+    }
+    whole = np.broadcast_shapes(*(np.shape(part) for part in parts.values()))
+    return ParameterCount(**{name: np.array(np.broadcast_to(part, whole)) for name, part in parts.items()})
+
+
+def active_matmul_params(architecture: Architecture) -> FloatArray:
+    """Parameters that one token is multiplied with: those it meets, without norms and biases, and without the input
+    embedding, which is looked up; the output projection counts, tied or not.
+    """
+    a = architecture
+    bare = _without_biases(a)
+    counted = count_parameters(bare)
+    output = _array(a.vocab_size) * a.d_model
+    return counted.non_embedding_active - counted.norms + output
+
+
+def _without_biases(a: Architecture) -> Architecture:
+    return replace(a, qkv_bias=False, attention_output_bias=False, ffn_bias=False)
+
+
+def kv_bytes_per_token(architecture: Architecture, bytes_per_element: Real = 2.0) -> FloatArray:
+    """Bytes of keys and values that one token of context holds in all layers together (2.0: bf16)."""
+    a = architecture
+    return 2.0 * _array(a.n_layers) * a.n_kv_heads * a.head_dim * bytes_per_element
+
+
+def training_flops_per_token(
+    architecture: Architecture, *, counted: str = "active", sequence_tokens: Real = 0.0
+) -> FloatArray:
+    """FLOPs to train on one token: 6 times the parameters that TRAINING_COUNTS[`counted`] names.
+
+    Two operations a parameter forward and four backward. A positive `sequence_tokens` adds causal attention over
+    sequences of that length, 6 l (n_heads head_dim) T: half of all pairs (Kaplan et al. 2020, section 2.1).
+    Raises InputError for an unknown count.
+    """
+    a = architecture
+    if counted not in TRAINING_COUNTS:
+        raise unknown_name("count of training parameters", counted, TRAINING_COUNTS)
+    if counted == "matmul":
+        params = active_matmul_params(a)
+    else:
+        counts = count_parameters(a)
+        params = counts.active if counted == "active" else counts.non_embedding_active
+    attention = 6.0 * _array(a.n_layers) * a.n_heads * a.head_dim * sequence_tokens
+    return 6.0 * params + attention
+
+
+def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> FloatArray:
+    """FLOPs to produce one token after `context_tokens` others: 2 a matmul parameter it meets, and attention.
+
+    Attention multiplies queries with all keys and weights with all values: 4 l (n_heads head_dim) context.
+    """
+    a = architecture
+    attention = 4.0 * _array(a.n_layers) * a.n_heads * a.head_dim * context_tokens
+    return 2.0 * active_matmul_params(a) + attention
+
+
+def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> FloatArray:
+    """Experts of a layer that a batch of `tokens` touches on average: E (1 - (1 - K/E)^tokens), uniform routing.
+
+    Accurate for tiny K/E times tokens and for huge batches; K above E counts as E; the arguments broadcast.
+    """
+    experts, batch = _array(n_experts), _array(tokens)
+    share = np.minimum(_array(top_k) / experts, 1.0)
+    everywhere = share >= 1.0  # where the logarithm below would be infinite
+    log_missed = np.log1p(-np.where(everywhere, 0.0, share))
+    touched = np.where(everywhere, np.where(batch > 0, 1.0, 0.0), -np.expm1(batch * log_missed))
+    return experts * touched
+
+
+def total_params(n_params_dense: Real, n_experts: Real, expert_share: Real = PAPER_EXPERT_SHARE) -> FloatArray:
+    """Total parameters (1 + (E - 1) c) N of a dense N with E experts, c = `expert_share` of N replicated by each."""
+    return (1.0 + (_array(n_experts) - 1.0) * expert_share) * n_params_dense
+
+
+def active_multiple(
+    n_experts: Real,
+    top_k: Real,
+    convention: str,
+    *,
+    expert_share: Real = PAPER_EXPERT_SHARE,
+    ffn_share: Real = PAPER_FFN_SHARE,
+) -> FloatArray:
+    """Parameters that one token meets over the dense N, under a named convention of CONVENTIONS; 1 for a dense model.
+
+    K = min(top_k, n_experts). `expert_share` is c of total_params, `ffn_share` is a, the share of N in FFNs (c times how
+    many layers apart the MoE layers are). Raises InputError for an unknown convention.
+    """
+    further = np.minimum(_array(top_k), _array(n_experts)) - 1.0
+    shares = {"paper": ffn_share, "exact": expert_share, "dense": 0.0}
+    if convention not in shares:
+        raise unknown_name("convention", convention, CONVENTIONS)
+    return 1.0 + further * _array(shares[convention])

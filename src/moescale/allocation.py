@@ -1,0 +1,214 @@
+"""How to spend a training budget: loss-optimal size, cheapest size at a loss (Algorithm 1), best loss at a cost (2).
+
+All functions take a law and arrays of expert counts (m,); with `theta` (k, p) they answer for each of k coefficient
+sets at once and gain a leading axis of k. Sizes are real-valued; a buildable shape is planning's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from moescale.architecture import FloatArray, Real
+from moescale.errors import InfeasibleError, InputError
+from moescale.family import n_active, tokens_within
+from moescale.laws.form import Inputs
+from moescale.laws.law import Law
+
+SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
+BISECTIONS = 60  # halves an interval of the grid to below float64 resolution
+
+CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Sizes, tokens and losses, all of shape (m,) or (k, m); NaN where there is no such allocation."""
+
+    experts: FloatArray
+    n_params: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Training compute, and the largest number of tokens that may be used (None: as many as the compute pays for)."""
+
+    flops: float
+    max_tokens: float | None = None
+
+
+def _inputs(ln_n: FloatArray, ln_d: FloatArray, experts: FloatArray) -> Inputs:
+    distinct, index = np.unique(experts, return_inverse=True)
+    return Inputs(ln_n, ln_d, experts, distinct, index)
+
+
+def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+    tokens = tokens_within(law.family, budget.flops, n_params, experts)
+    return tokens if budget.max_tokens is None else np.minimum(tokens, budget.max_tokens)
+
+
+def _theta(law: Law, theta: FloatArray | None) -> FloatArray:
+    return law.theta if theta is None else theta
+
+
+def loss_on_budget(
+    law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, *, theta: FloatArray | None = None
+) -> FloatArray:
+    """Loss of models that use the whole budget; `n_params` (..., m) and `experts` (m,), answer (..., m)."""
+    tokens = _tokens(law, budget, n_params, experts)
+    return np.exp(law.form.log_loss(_theta(law, theta), _inputs(np.log(n_params), np.log(tokens), experts)))
+
+
+def _slope_on_budget(
+    law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray
+) -> FloatArray:
+    """d ln L / d ln N along the budget."""
+    n = np.exp(ln_n)
+    tokens = tokens_within(law.family, budget.flops, n, experts)
+    # ln D falls as ln n_active rises: with slope 1 wherever activated parameters are proportional to N.
+    step = 1e-5
+    wider, narrower = (n_active(law.family, np.exp(ln_n + s), experts) for s in (step, -step))
+    fall = np.log(wider / narrower) / (2.0 * step)
+    if budget.max_tokens is not None:
+        fall = np.where(tokens > budget.max_tokens, 0.0, fall)
+        tokens = np.minimum(tokens, budget.max_tokens)
+    in_n, in_d = law.form.slopes(theta, _inputs(ln_n, np.log(tokens), experts))
+    return in_n - in_d * fall
+
+
+def _bisect(rising: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
+    """Where a function that is negative at `low` and positive at `high` changes sign, elementwise."""
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        positive = rising(middle) > 0
+        high = np.where(positive, middle, high)
+        low = np.where(positive, low, middle)
+        if np.all(high - low <= 4e-16 * np.abs(high)):
+            break
+    return 0.5 * (low + high)
+
+
+def _losses_on_grid(law: Law, budget: Budget, experts: FloatArray, theta: FloatArray) -> FloatArray:
+    """Loss at every grid size, (..., m, sizes)."""
+    m, sizes = experts.size, SIZES.size
+    n = np.tile(SIZES, m)
+    flat = loss_on_budget(law, budget, n, np.repeat(experts, sizes), theta=theta)
+    return flat.reshape(*theta.shape[:-1], m, sizes)
+
+
+def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray | None = None) -> Allocation:
+    """The size with the lowest loss for the budget at each expert count.
+
+    Raises InfeasibleError where the loss falls or rises over the whole range of sizes (no trade-off in the law).
+    """
+    e, use = np.atleast_1d(np.asarray(experts, float)), _theta(law, theta)
+    _check_budget(budget)
+    grid = _losses_on_grid(law, budget, e, use)
+    best = np.argmin(grid, axis=-1)
+    if theta is None and np.any((best == 0) | (best == SIZES.size - 1)):
+        raise InfeasibleError(
+            f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters "
+            f"at {budget.flops:.3g} FLOPs",
+            next_step="give a budget nearer to the runs that the law was fitted on, or another law",
+        )
+    ln = np.log(SIZES)
+    low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, SIZES.size - 1)]
+    ln_n = _bisect(lambda at: _slope_on_budget(law, budget, at, e, use), low, high)
+    return at_size(law, budget, np.exp(ln_n), e, theta=theta)
+
+
+def at_size(
+    law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, *, theta: FloatArray | None = None
+) -> Allocation:
+    """The allocation that trains models of given size with the whole budget; NaN sizes stay NaN."""
+    known = np.where(np.isfinite(n_params), n_params, 1e9)
+    gone = ~np.isfinite(n_params)
+    return Allocation(
+        np.broadcast_to(experts, n_params.shape),
+        n_params,
+        np.where(gone, np.nan, _tokens(law, budget, known, experts)),
+        np.where(gone, np.nan, loss_on_budget(law, budget, known, experts, theta=theta)),
+    )
+
+
+def smallest_at_loss(
+    law: Law,
+    budget: Budget,
+    experts: Real,
+    loss: Real,
+    *,
+    theta: FloatArray | None = None,
+    optimal: Allocation | None = None,
+) -> Allocation:
+    """Algorithm 1: the smallest model of each expert count that reaches `loss` within the budget.
+
+    `loss` broadcasts against (..., m). NaN where even the loss-optimal model of that expert count does not reach it.
+    The search follows the over-trained branch, left of the optimum, where loss falls with size (along a budget ln L is
+    convex in ln N for laws that are a sum of powers). `optimal` saves computing loss_optimal again.
+    """
+    e, use = np.atleast_1d(np.asarray(experts, float)), _theta(law, theta)
+    best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
+    target = np.broadcast_to(np.asarray(loss, float), best.loss.shape)
+    ln_target = np.log(target)
+
+    def rising(at: FloatArray) -> FloatArray:
+        tokens = _tokens(law, budget, np.exp(at), e)
+        return ln_target - law.form.log_loss(use, _inputs(at, np.log(tokens), e))
+
+    top = np.log(best.n_params)
+    ln_n = _bisect(rising, np.full(top.shape, np.log(SIZES[0])), top)
+    # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
+    ln_n = np.where(best.loss >= target * (1.0 - 1e-12), top, ln_n)
+    reachable = best.loss <= target * (1.0 + 1e-12)
+    return at_size(law, budget, np.where(reachable, np.exp(ln_n), np.nan), e, theta=theta)
+
+
+def best_within_cost(
+    law: Law,
+    budget: Budget,
+    experts: Real,
+    usd_per_mtok: Real,
+    cost_of: CostOf,
+    *,
+    theta: FloatArray | None = None,
+    optimal: Allocation | None = None,
+) -> Allocation:
+    """Algorithm 2: the lowest loss of each expert count whose serving cost stays within `usd_per_mtok`.
+
+    Cost rises with size, so this is the largest size within the cost, but never beyond that expert count's own optimum,
+    where more size would only raise the loss. NaN where even a model of a million parameters costs more. `optimal`
+    saves computing loss_optimal again.
+    """
+    e = np.atleast_1d(np.asarray(experts, float))
+    best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
+    shape = best.n_params.shape
+    limit = np.broadcast_to(np.asarray(usd_per_mtok, float), shape)
+    wide = np.broadcast_to(e, shape)
+    low, high = np.full(shape, np.log(SIZES[0])), np.log(best.n_params)
+    reachable = cost_of(np.exp(low), wide) <= limit
+    free = cost_of(best.n_params, wide) <= limit
+    # Ends on the affordable side of the boundary, so that the bound holds to the last digit.
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        affordable = cost_of(np.exp(middle), wide) <= limit
+        low, high = np.where(affordable, middle, low), np.where(affordable, high, middle)
+        if np.all(high - low <= 1e-12):
+            break
+    n = np.where(free, best.n_params, np.where(reachable, np.exp(low), np.nan))
+    return at_size(law, budget, n, e, theta=theta)
+
+
+def _check_budget(budget: Budget) -> None:
+    for name, value in (("budget", budget.flops), ("max_tokens", budget.max_tokens)):
+        if value is not None and not (np.isfinite(value) and value > 0):
+            raise InputError(f"{name} {value!r} is not a positive number", next_step="for example --budget 5e21")
+    if not 1e12 <= budget.flops <= 1e32:
+        raise InputError(
+            f"a budget of {budget.flops:.3g} training FLOPs is outside what a language model is trained with",
+            nearest="1e12 to 1e32",
+            next_step="give training FLOPs in total, not per second or per token",
+        )

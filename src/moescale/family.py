@@ -1,0 +1,133 @@
+"""The family of models that a law was fitted on: what its N counts, how N and E become parameters, FLOPs and a shape.
+
+A law's N means nothing without this. The paper's family (Yun et al. 2024) is top-2 with experts in every other layer; the
+runs of Ludziejewski et al. 2025 are top-1 with experts in every layer. Using one's accounting with the other's law wipes
+out the gain of the experts, so a plan takes all of it from the law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from moescale.accounting import CONVENTIONS, active_multiple, total_params
+from moescale.architecture import Architecture, FloatArray, Real
+from moescale.errors import unknown_name
+
+Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFamily:
+    """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed)."""
+
+    name: str
+    top_k: int
+    moe_every: int  # experts replace the FFN of one in so many layers
+    ffn_ratio: float  # d_ffn / d_model
+    d_model_per_layer: float  # d_model / n_layers
+    ffn_matrices: int = 3  # gated
+    head_dim: float = 128.0
+    vocab_size: float = 0.0  # rows of the embedding; 0 where N leaves embeddings out
+    embedding_matrices: int = 0  # how many of them N counts (input, output)
+    convention: Convention = "exact"
+    tokenizer: str = ""
+    dataset: str = ""
+
+    @property
+    def layer_multiple(self) -> float:
+        """Parameters of a dense layer in units of d_model^2: four attention matrices and the FFN."""
+        return 4.0 + self.ffn_matrices * self.ffn_ratio
+
+
+def with_convention(family: ModelFamily, name: str) -> ModelFamily:
+    """The family with another named convention for training FLOPs; InputError if the name is unknown."""
+    if name not in CONVENTIONS:
+        raise unknown_name("convention", name, CONVENTIONS)
+    return replace(family, convention=name)  # type: ignore[arg-type]
+
+
+def aspect_ratio(mu: float, layer_multiple: float) -> float:
+    """d_model / n_layers for which h l = mu N^(2/3), where a layer holds `layer_multiple` h^2 parameters."""
+    return 1.0 / (mu**3 * layer_multiple**2)
+
+
+def width(family: ModelFamily, n_params: Real) -> FloatArray:
+    """d_model (real-valued) of the dense model with `n_params` parameters, same shape."""
+    n = np.asarray(n_params, dtype=float)
+    cubic = family.layer_multiple / family.d_model_per_layer  # N = cubic d^3 + linear d
+    linear = family.embedding_matrices * family.vocab_size
+    d = np.cbrt(n / cubic)
+    for _ in range(60):  # Newton from above falls onto the root of a convex rising function
+        step = ((cubic * d * d + linear) * d - n) / (3.0 * cubic * d * d + linear)
+        d = d - step
+        if np.all(np.abs(step) <= 4e-16 * d):
+            break
+    return d
+
+
+def _expert_share(family: ModelFamily, n_params: Real) -> Real:
+    """c: what every further expert adds, over all MoE layers, as a share of N; same shape, or one number."""
+    if family.embedding_matrices * family.vocab_size == 0.0:
+        return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
+    d = width(family, n_params)
+    return family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every / n_params
+
+
+def n_total(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """Parameters that must be held in memory; (1 + (E - 1)/3) N in the paper's family. Arguments broadcast."""
+    return total_params(np.asarray(n_params, float), experts, _expert_share(family, n_params))
+
+
+def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """Training FLOPs a token as a multiple of 6 N under the family's convention. Arguments broadcast."""
+    share = _expert_share(family, n_params)
+    return active_multiple(
+        experts, family.top_k, family.convention, expert_share=share, ffn_share=family.moe_every * share
+    )
+
+
+def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """Parameters that one token activates under the family's convention. Arguments broadcast; K = min(top_k, E)."""
+    return flops_multiple(family, n_params, experts) * np.asarray(n_params, float)
+
+
+def training_flops(family: ModelFamily, n_params: Real, tokens: Real, experts: Real) -> FloatArray:
+    """Training FLOPs, 6 * n_active * D. Arguments broadcast."""
+    return 6.0 * n_active(family, n_params, experts) * np.asarray(tokens, float)
+
+
+def tokens_within(family: ModelFamily, budget_flops: Real, n_params: Real, experts: Real) -> FloatArray:
+    """Tokens that a training budget pays for at this size and expert count. Arguments broadcast."""
+    return np.asarray(budget_flops, float) / (6.0 * n_active(family, n_params, experts))
+
+
+def architecture(
+    family: ModelFamily, n_params: Real, experts: Real, *, kv_heads: float | None = None, top_k: int | None = None
+) -> Architecture:
+    """The real-valued shape of each model; `n_params` and `experts` broadcast.
+
+    `kv_heads` sets what the cache holds a layer (None: one a query head); the parameters stay those of the law's family.
+    """
+    n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
+    d = width(family, n)
+    layers, heads = d / family.d_model_per_layer, d / family.head_dim
+    k = float(family.top_k if top_k is None else top_k)
+    return Architecture(
+        n_layers=layers,
+        d_model=d,
+        n_heads=heads,
+        n_kv_heads=heads if kv_heads is None else np.minimum(heads, kv_heads),
+        head_dim=family.head_dim,
+        d_ffn=family.ffn_ratio * d,
+        n_moe_layers=np.where(e > 1.0, layers / family.moe_every, 0.0),
+        n_experts=e,
+        top_k=np.minimum(k, e),
+        d_expert=family.ffn_ratio * d,
+        ffn_matrices=family.ffn_matrices,
+        vocab_size=family.vocab_size if family.embedding_matrices else 0.0,
+        tied_embeddings=family.embedding_matrices < 2,
+        matrices_only=True,
+        name=family.name,
+    )

@@ -1,0 +1,367 @@
+"""Fit a law to runs: scan by variable projection, polish by Newton on the summed Huber objective, report the optimum.
+
+The objective is the paper's: sum over runs of Huber_delta(ln Lhat - ln L), delta = 1e-3. It is summed, never averaged:
+an average would shrink the gradient and stop the search early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from moescale.architecture import FloatArray
+from moescale.errors import InputError
+from moescale.laws.form import Inputs, LawForm, LinearPart, Observed, make_inputs
+
+HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
+SCAN_POINTS = 8192
+POLISHED_STARTS = 128
+FINISHED_STARTS = 24  # the best of them after the first iterations, carried on until they stop
+SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
+SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
+
+Progress = Callable[[str, float], None]  # what is being done, and the share of it that is done
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """An optimum and how it was found. `theta` is in search coordinates, `parameters` in public units."""
+
+    form: LawForm
+    theta: FloatArray
+    parameters: dict[str, float]
+    n_runs: int
+    rmsle: float  # sqrt(mean((ln L - ln Lhat)^2))
+    huber: float  # mean of the Huber terms
+    objective: float  # their sum: what was minimised
+    starts: int
+    starts_at_optimum: int
+    at_bound: tuple[str, ...]
+    not_identified: tuple[str, ...]
+    standard_error: dict[str, float]  # of the search coordinate (the logarithm where the search moves it)
+    seconds: float
+    fit_range: dict[str, tuple[float, float]]
+    warnings: tuple[str, ...]
+
+
+def huber(residual: FloatArray, delta: float = HUBER_DELTA) -> FloatArray:
+    """Huber terms: r^2 / 2 within delta, delta (|r| - delta / 2) beyond."""
+    size = np.abs(residual)
+    small = np.minimum(size, delta)
+    return small * (size - 0.5 * small)
+
+
+def objective(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: FloatArray) -> FloatArray:
+    """Summed Huber objective at each theta, shape (...)."""
+    return huber(form.log_loss(theta, x) - ln_loss).sum(axis=-1)
+
+
+def objective_gradient(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: FloatArray) -> FloatArray:
+    """Gradient of the summed Huber objective at each theta, shape (..., p)."""
+    pull = np.clip(form.log_loss(theta, x) - ln_loss, -HUBER_DELTA, HUBER_DELTA)
+    return (pull[..., None, :] @ form.jacobian(theta, x))[..., 0, :]
+
+
+def polish(
+    form: LawForm,
+    starts: FloatArray,
+    x: Inputs,
+    ln_loss: FloatArray,
+    box: FloatArray,
+    *,
+    weights: FloatArray | None = None,
+    delta: float = HUBER_DELTA,
+    max_iterations: int = 2000,
+    tolerance: float = 1e-13,
+) -> tuple[FloatArray, FloatArray]:
+    """Minimise the summed Huber objective inside a box from each of k starts by damped Newton with the exact Hessian.
+
+    `starts` is (k, p), `weights` (k, n) or (n,) multiplies the terms (a bootstrap's counts). Returns the optima (k, p)
+    and their objectives (k,). A search ends when a step improves the objective by less than `tolerance` relative.
+    """
+    low, high = box[:, 0], box[:, 1]
+    theta = np.clip(np.atleast_2d(starts).astype(float), low, high)
+    count, p = theta.shape
+    w = np.ones((count, ln_loss.size)) if weights is None else np.broadcast_to(weights, (count, ln_loss.size))
+
+    def value(at: FloatArray, weight: FloatArray) -> FloatArray:
+        return (weight * huber(form.log_loss(at, x) - ln_loss, delta)).sum(axis=-1)
+
+    best = value(theta, w)
+    damping = np.full(count, 1e-3)
+    active = np.arange(count)
+    stalled = np.zeros(count, dtype=int)
+    identity = np.eye(p)
+    for _ in range(max_iterations):
+        if active.size == 0:
+            break
+        at, weight = theta[active], w[active]
+        residual = form.log_loss(at, x) - ln_loss
+        slope = form.jacobian(at, x)
+        pull = weight * np.clip(residual, -delta, delta)
+        gradient = (pull[:, None, :] @ slope)[:, 0, :]
+        inside = weight * (np.abs(residual) < delta)
+        hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + form.curvature(at, x, pull)
+
+        held = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
+        gradient = np.where(held, 0.0, gradient)
+        # Coordinates differ in scale by orders of magnitude; the Gauss-Newton diagonal makes damping mean the same in all.
+        norm = np.sqrt(np.einsum("kn,knp->kp", weight, slope**2)) + 1e-12
+        scaled = hessian / (norm[:, :, None] * norm[:, None, :])
+        free = ~held
+        scaled = np.where(free[:, :, None] & free[:, None, :], scaled, identity)
+        values, vectors = np.linalg.eigh(scaled)
+        g = (np.swapaxes(vectors, 1, 2) @ (gradient / norm)[..., None])[..., 0]
+        # |eigenvalue|: a direction of negative curvature is descended, not climbed.
+        step = -g / (np.maximum(np.abs(values), 1e-14) + damping[active, None])
+        move = (vectors @ step[..., None])[..., 0] / norm
+        trial = np.clip(at + np.where(held, 0.0, move), low, high)
+        reached = value(trial, weight)
+        gain = best[active] - reached
+        better = gain > 0
+        theta[active[better]] = trial[better]
+        small = gain < tolerance * np.abs(best[active])
+        best[active[better]] = reached[better]
+        damping[active] = np.where(better, damping[active] / 8.0, damping[active] * 6.0)
+        np.clip(damping, 1e-12, 1e8, out=damping)
+        stalled[active] = np.where(better & ~small, 0, stalled[active] + 1)
+        active = active[stalled[active] < 12]
+    return theta, best
+
+
+def _lattice(count: int, dimensions: int) -> FloatArray:
+    """A deterministic low-discrepancy set in the unit cube, (count, dimensions): Kronecker's, with Roberts' constants."""
+    root = 2.0
+    for _ in range(64):
+        root = (1.0 + root) ** (1.0 / (dimensions + 1))
+    steps = root ** -np.arange(1, dimensions + 1)
+    return (0.5 + np.arange(1, count + 1)[:, None] * steps) % 1.0
+
+
+def _nonnegative_least_squares(gram: FloatArray, target: FloatArray) -> FloatArray:
+    """Non-negative x that minimises x' gram x - 2 target' x for each of m small problems, by trying every support.
+
+    gram (m, k, k), target (m, k), answer (m, k). k is at most 5, so there are at most 31 supports.
+    """
+    m, k = target.shape
+    best = np.zeros((m, k))
+    lowest = np.zeros(m)
+    ridge = 1e-12 * np.einsum("mkk->mk", gram).max(axis=1)
+    for support in range(1, 2**k):
+        columns = np.array([j for j in range(k) if support >> j & 1])
+        sub = gram[:, columns[:, None], columns] + ridge[:, None, None] * np.eye(columns.size)
+        solution = np.linalg.solve(sub, target[:, columns][..., None])[..., 0]
+        value = -(solution * target[:, columns]).sum(axis=1)
+        chosen = (solution >= 0).all(axis=1) & (value < lowest)
+        lowest[chosen] = value[chosen]
+        best[chosen] = 0.0
+        best[np.ix_(chosen, columns)] = solution[chosen]
+    return best
+
+
+def scan(
+    form: LawForm, part: LinearPart, x: Inputs, ln_loss: FloatArray, box: FloatArray, region: FloatArray, count: int
+) -> tuple[FloatArray, FloatArray]:
+    """Variable projection: at `count` points of the shape parameters solve for the best amplitudes.
+
+    Returns theta (count, p), clipped to the box, and the Huber objective of each (count,).
+    """
+    shape_points = region[:, 0] + _lattice(count, len(part.shape)) * (region[:, 1] - region[:, 0])
+    theta = np.empty((count, len(form.parameters)))
+    values = np.empty(count)
+    chunk = max(1, 2_000_000 // max(1, ln_loss.size))
+    for first in range(0, count, chunk):
+        points = shape_points[first : first + chunk]
+        # Relative residuals: (sum_k a_k phi_k) / (L exp(-offset)) - 1 is close to the residual of the logarithm.
+        columns = part.basis(points, x) * np.exp(part.offset(points, x) - ln_loss)[..., None]
+        norm = np.sqrt((columns**2).mean(axis=-2)) + 1e-300
+        columns = columns / norm[:, None, :]
+        gram = np.swapaxes(columns, 1, 2) @ columns
+        amplitudes = _nonnegative_least_squares(gram, columns.sum(axis=1)) / norm
+        block = np.empty((len(points), theta.shape[1]))
+        block[:, part.shape] = points
+        block[:, part.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
+        block = np.clip(block, box[:, 0], box[:, 1])
+        theta[first : first + chunk] = block
+        values[first : first + chunk] = objective(form, block, x, ln_loss)
+    return theta, values
+
+
+def _spread_rows(count: int, wanted: int) -> np.typing.NDArray[np.intp]:
+    """`wanted` row numbers spread evenly over `count` rows."""
+    return np.unique(np.linspace(0, count - 1, wanted).astype(np.intp))
+
+
+def check_runs(form: LawForm, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> list[str]:
+    """Refuse tables that cannot hold a fit, and warn about variables that do not vary."""
+    if n_params.size < 3:
+        raise InputError(
+            f"{n_params.size} runs are too few to fit {form.name} with its {len(form.parameters)} parameters",
+            next_step=f"give at least 3 runs, and more than {len(form.parameters)} for a fit that can be checked",
+        )
+    notes: list[str] = []
+    if n_params.size <= len(form.parameters):
+        notes.append(
+            f"{n_params.size} runs for {len(form.parameters)} parameters: the fit passes through the noise; "
+            f"predictions away from the runs mean little"
+        )
+    for label, values in (("size", n_params), ("tokens", tokens), ("n_experts", experts)):
+        if label == "n_experts" and not form.uses_experts:
+            if np.unique(values).size > 1:
+                notes.append(f"{form.name} has no term in n_experts, but the runs vary it; filter with --where")
+        elif np.unique(values).size == 1:
+            notes.append(f"all runs have the same {label} ({values[0]:g}): its terms cannot be told from the constant")
+    return notes
+
+
+def fit(
+    form: LawForm,
+    n_params: FloatArray,
+    tokens: FloatArray,
+    experts: FloatArray,
+    loss: FloatArray,
+    *,
+    starts: str | int = "auto",
+    progress: Progress | None = None,
+) -> Fit:
+    """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box.
+
+    `starts` is "auto" (scan, polish the best 128), an integer (how many scanned points to polish) or "paper" (every
+    start of the publication's grid). Raises InputError for tables that cannot hold a fit.
+    """
+    began = time.perf_counter()
+    n_params, tokens, experts, loss = (np.asarray(v, dtype=float) for v in (n_params, tokens, experts, loss))
+    notes = check_runs(form, n_params, tokens, experts)
+    x, ln_loss = make_inputs(n_params, tokens, experts), np.log(loss)
+    observed = Observed(experts_max=float(experts.max()), loss_min=float(loss.min()))
+    box = form.bounds(observed)
+    report = progress or (lambda _step, _share: None)
+
+    small = ln_loss.size <= SCAN_ROWS
+    rows = np.arange(ln_loss.size) if small else _spread_rows(ln_loss.size, SCAN_ROWS)
+    x_few, ln_few = (x, ln_loss) if small else (x.rows(rows), ln_loss[rows])
+
+    if starts == "paper":
+        candidates, reached = _polish_grid(form, observed, x_few, ln_few, box, report)
+    else:
+        wanted = POLISHED_STARTS if starts == "auto" else int(starts)
+        report("scan", 0.0)
+        scanned, values = scan(
+            form, form.linear, x_few, ln_few, box, form.linear.region(observed), max(SCAN_POINTS, 4 * wanted)
+        )
+        chosen = scanned[np.argsort(values, kind="stable")[:wanted]]
+        report("polish", 0.5)
+        candidates, reached = polish(form, chosen, x_few, ln_few, box, max_iterations=60)
+        # Flat directions (E_max, F) take many steps; only searches that can still win are carried to the end.
+        leading = np.argsort(reached, kind="stable")[:FINISHED_STARTS]
+        candidates[leading], reached[leading] = polish(form, candidates[leading], x_few, ln_few, box)
+    tried = len(candidates)
+    if not small:
+        report("polish on all runs", 0.0)
+        order = np.argsort(reached, kind="stable")[:4]
+        candidates, reached = polish(form, candidates[order], x, ln_loss, box)
+    best = int(np.argmin(reached))
+    theta = candidates[best]
+    at_optimum = int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum())
+    return describe(
+        form, theta, x, ln_loss, box,
+        starts=tried, starts_at_optimum=at_optimum, notes=notes, seconds=time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _polish_grid(
+    form: LawForm, observed: Observed, x: Inputs, ln_loss: FloatArray, box: FloatArray, report: Progress
+) -> tuple[FloatArray, FloatArray]:
+    if form.published_grid is None:
+        raise InputError(f"{form.name} has no published grid of starts", next_step="use --starts auto")
+    axes = form.published_grid(observed)
+    sizes = [axis.size for axis in axes]
+    total = int(np.prod(sizes))
+    chunk = max(64, 400_000 // ln_loss.size)
+    kept_theta: list[FloatArray] = []
+    kept_value: list[FloatArray] = []
+    for first in range(0, total, chunk):
+        report("published grid", first / total)
+        index = np.unravel_index(np.arange(first, min(first + chunk, total)), sizes)
+        block = np.stack([axis[i] for axis, i in zip(axes, index, strict=True)], axis=1)
+        theta, value = polish(form, block, x, ln_loss, box)
+        kept_theta.append(theta)
+        kept_value.append(value)
+    return np.concatenate(kept_theta), np.concatenate(kept_value)
+
+
+def describe(
+    form: LawForm,
+    theta: FloatArray,
+    x: Inputs,
+    ln_loss: FloatArray,
+    box: FloatArray,
+    *,
+    starts: int,
+    starts_at_optimum: int,
+    notes: list[str],
+    seconds: float,
+) -> Fit:
+    """The Fit record of an optimum: errors, bounds that it touches, parameters that the runs do not identify."""
+    residual = form.log_loss(theta, x) - ln_loss
+    rmsle = float(np.sqrt(np.mean(residual**2)))
+    terms = huber(residual)
+    touching = (theta <= box[:, 0] + 1e-9) | (theta >= box[:, 1] - 1e-9)
+    at_bound = tuple(name for name, hit in zip(form.names, touching, strict=True) if hit)
+    error = _standard_errors(form, theta, x, residual, touching)
+    # A parameter counts as identified when a 90% interval fixes it within a factor of 10 each way (logarithms), or
+    # tells an exponent from zero.
+    limit = np.array(
+        [np.log(10.0) / 1.645 if p.log else abs(t) / 1.645 for p, t in zip(form.parameters, theta, strict=True)]
+    )
+    loose = touching | (error > limit)
+    not_identified = tuple(name for name, is_loose in zip(form.names, loose, strict=True) if is_loose)
+    notes = list(notes)
+    if at_bound:
+        notes.append(f"on a bound of the physical box: {', '.join(at_bound)}")
+    if not_identified:
+        notes.append(f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs still are)")
+    public = form.decode(theta)
+    ranges = {
+        "n_params": (float(np.exp(x.ln_n.min())), float(np.exp(x.ln_n.max()))),
+        "tokens": (float(np.exp(x.ln_d.min())), float(np.exp(x.ln_d.max()))),
+        "experts": (float(x.experts.min()), float(x.experts.max())),
+    }
+    return Fit(
+        form=form,
+        theta=theta,
+        parameters={name: float(value) for name, value in zip(form.names, public, strict=True)},
+        n_runs=int(ln_loss.size),
+        rmsle=rmsle,
+        huber=float(terms.mean()),
+        objective=float(terms.sum()),
+        starts=starts,
+        starts_at_optimum=starts_at_optimum,
+        at_bound=at_bound,
+        not_identified=not_identified,
+        standard_error={name: float(value) for name, value in zip(form.names, error, strict=True)},
+        seconds=seconds,
+        fit_range=ranges,
+        warnings=tuple(notes),
+    )
+
+
+def _standard_errors(
+    form: LawForm, theta: FloatArray, x: Inputs, residual: FloatArray, fixed: np.typing.NDArray[np.bool_]
+) -> FloatArray:
+    """Gauss-Newton standard errors of the search coordinates, (p,); infinite where the runs say nothing."""
+    slope = form.jacobian(theta, x)[:, ~fixed]
+    norm = np.sqrt((slope**2).sum(axis=0)) + 1e-300
+    values, vectors = np.linalg.eigh((slope / norm).T @ (slope / norm))
+    spread = residual.size - slope.shape[1]
+    variance = float((residual**2).sum()) / max(spread, 1)
+    # An eigenvalue at rounding level is a direction without information.
+    inverse = np.where(values > 1e-13, 1.0 / np.maximum(values, 1e-300), np.inf)
+    with np.errstate(invalid="ignore"):
+        share = np.nansum(np.where(vectors**2 > 1e-12, vectors**2 * inverse, 0.0), axis=1)
+    error = np.full(theta.size, np.inf)
+    error[~fixed] = np.sqrt(variance * share) / norm
+    return error

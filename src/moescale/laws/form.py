@@ -1,0 +1,116 @@
+"""What a law is: a formula with named parameters, its derivatives, a physical box and where to look for the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from moescale.architecture import FloatArray, Real
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The variables of a law at n points: natural logarithms of size and tokens, and plain expert counts, shape (n,).
+
+    `experts_distinct` and `experts_index` factor the expert counts, of which there are few, so that a formula in E is
+    evaluated once for each distinct value.
+    """
+
+    ln_n: FloatArray
+    ln_d: FloatArray
+    experts: FloatArray
+    experts_distinct: FloatArray
+    experts_index: np.typing.NDArray[np.intp]
+
+    def rows(self, chosen: np.typing.NDArray[np.intp]) -> Inputs:
+        """The inputs at the chosen points only."""
+        return make_inputs(np.exp(self.ln_n[chosen]), np.exp(self.ln_d[chosen]), self.experts[chosen])
+
+
+def make_inputs(n_params: Real, tokens: Real, experts: Real) -> Inputs:
+    """Inputs of a law from sizes, tokens and expert counts, broadcast and flattened to one dimension."""
+    n, d, e = np.broadcast_arrays(
+        np.asarray(n_params, float), np.asarray(tokens, float), np.asarray(experts, float)
+    )
+    distinct, index = np.unique(e.ravel(), return_inverse=True)
+    return Inputs(np.log(n.ravel()), np.log(d.ravel()), e.ravel(), distinct, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a law: its public name, and whether the search moves its natural logarithm."""
+
+    name: str
+    log: bool
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the bounds of a law may depend on: the largest expert count and the smallest loss of the runs."""
+
+    experts_max: float
+    loss_min: float
+
+
+# theta has shape (..., p) in search coordinates (logarithms where Parameter.log); answers add an axis of n points.
+LogLoss = Callable[[FloatArray, Inputs], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearPart:
+    """How a law is linear in some parameters once the others are fixed: L = exp(offset) * (basis @ amplitudes).
+
+    `amplitudes` and `shape` are column numbers of theta. `basis(shape values (..., s), inputs)` gives (..., n, k),
+    `offset` gives (..., n). `region` is the (s, 2) range of the shape parameters that a search scans.
+    """
+
+    amplitudes: tuple[int, ...]
+    shape: tuple[int, ...]
+    basis: LogLoss
+    offset: LogLoss
+    region: Callable[[Observed], FloatArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawForm:
+    """A scaling law as a formula; coefficients live in `Law`.
+
+    `log_loss(theta, inputs)` is ln L, shape (..., n); `jacobian` its derivatives, (..., n, p); `curvature(theta, inputs,
+    w)` the weighted sum over points of its second derivatives, (..., p, p); `slopes` the derivatives of ln L with
+    respect to ln N and ln D, each (..., n). `bounds(observed)` is the physical box, (p, 2), in search coordinates.
+    """
+
+    name: str
+    title: str
+    equation: str
+    source: str
+    parameters: tuple[Parameter, ...]
+    encode: Callable[[FloatArray], FloatArray]  # public units -> search coordinates, any leading shape
+    decode: Callable[[FloatArray], FloatArray]  # and back
+    log_loss: LogLoss
+    jacobian: LogLoss
+    curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray]
+    slopes: Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
+    bounds: Callable[[Observed], FloatArray]
+    linear: LinearPart
+    uses_experts: bool
+    published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
+    loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = None  # closed form where one exists
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Public names of the parameters, in the order of theta."""
+        return tuple(parameter.name for parameter in self.parameters)
+
+
+def ln_sum(*ln_terms: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ln of a sum of terms given by their logarithms, shape (..., n), and each term's share of it, (k, ..., n)."""
+    z = np.stack(np.broadcast_arrays(*ln_terms))
+    top = z.max(axis=0)
+    shares = np.exp(z - top)
+    total = shares.sum(axis=0)
+    shares /= total
+    return top + np.log(total), shares

@@ -1,0 +1,95 @@
+"""A law with coefficients: what it predicts, the family of models it is about, and how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moescale.architecture import FloatArray, Real
+from moescale.family import ModelFamily
+from moescale.laws.form import LawForm, make_inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """A form, its coefficients, the family its N and E belong to, the ranges it was fitted on, and its uncertainty.
+
+    `draws` (k, p) are further coefficient sets, in search coordinates, about as good as `theta`: a bootstrap's
+    replicates, or the family of solutions of an under-determined recovery. Empty where unknown.
+    """
+
+    name: str
+    form: LawForm
+    theta: FloatArray
+    family: ModelFamily
+    source: str
+    date: str
+    fit_range: dict[str, tuple[float, float]]
+    draws: FloatArray
+    notes: tuple[str, ...] = ()
+    max_experts: float | None = None  # largest expert count that a plan may recommend
+    evidence: dict[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Coefficients in public units, by name."""
+        return {k: float(v) for k, v in zip(self.form.names, self.form.decode(self.theta), strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted loss, its 90% interval where the law has draws, and how far the point lies outside the fitted range."""
+
+    loss: float
+    interval: tuple[float, float] | None
+    extrapolation: dict[str, float]
+
+    def to_dict(self) -> dict[str, object]:
+        """The record of the command line's contract."""
+        return {
+            "loss": self.loss,
+            "interval": list(self.interval) if self.interval else None,
+            "extrapolation": self.extrapolation,
+        }
+
+
+def loss(law: Law, n_params: Real, tokens: Real, experts: Real, *, theta: FloatArray | None = None) -> FloatArray:
+    """Predicted loss in nats per token; arguments broadcast to one shape, which the answer has.
+
+    `theta` (k, p) replaces the law's coefficients, one answer for each set: the answer gains a leading axis of k.
+    """
+    n, d, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(tokens, float), np.asarray(experts, float))
+    use = law.theta if theta is None else theta
+    return np.exp(law.form.log_loss(use, make_inputs(n, d, e))).reshape(*use.shape[:-1], *n.shape)
+
+
+def extrapolation(law: Law, n_params: float, tokens: float, experts: float) -> dict[str, float]:
+    """For each variable outside the fitted range, the factor by which it lies outside: 3.0 above, 1/3 below."""
+    factors: dict[str, float] = {}
+    for name, value in (("n_params", n_params), ("tokens", tokens), ("experts", experts)):
+        if name not in law.fit_range:
+            continue
+        low, high = law.fit_range[name]
+        if value > high * (1 + 1e-9):
+            factors[name] = value / high
+        elif value < low * (1 - 1e-9):
+            factors[name] = value / low
+    return factors
+
+
+def interval(values: FloatArray, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
+    """Lower and upper quantiles of draws along the first axis that hold `level` of them."""
+    tail = 50.0 * (1.0 - level)
+    low, high = np.nanpercentile(values, [tail, 100.0 - tail], axis=0)
+    return low, high
+
+
+def predict(law: Law, n_params: float, tokens: float, experts: float = 1.0) -> Prediction:
+    """Predicted loss of one model with its interval and its distance from the fitted range."""
+    bounds = None
+    if len(law.draws):
+        low, high = interval(loss(law, n_params, tokens, experts, theta=law.draws))
+        bounds = (float(low), float(high))
+    value = float(loss(law, n_params, tokens, experts))
+    return Prediction(value, bounds, extrapolation(law, n_params, tokens, experts))

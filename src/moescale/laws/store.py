@@ -1,0 +1,179 @@
+"""Laws as TOML files: the catalogue that ships with the package, and the files that `fit` writes."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from moescale.errors import InputError, nearest_names, unknown_name
+from moescale.family import ModelFamily
+from moescale.files import read_text, write_atomically
+from moescale.laws import chinchilla, yun2024
+from moescale.laws.form import LawForm
+from moescale.laws.law import Law
+
+FORMAT = 1
+FORMS: dict[str, LawForm] = {form.name: form for form in (yun2024.FORM, chinchilla.FORM)}
+ALIASES = {"yun": "yun2024", "moe": "yun2024", "hoffmann": "chinchilla"}
+
+
+def find_form(name: str) -> LawForm:
+    """The law form of this name or alias; InputError with the nearest names otherwise."""
+    key = ALIASES.get(name.lower(), name.lower())
+    if key in FORMS:
+        return FORMS[key]
+    hint = "that is a coefficient set; use it with plan and predict" if key in catalogue_names() else None
+    error = unknown_name("law", name, FORMS)
+    raise InputError(error.what, nearest=error.nearest, next_step=hint or error.next_step)
+
+
+@cache
+def catalogue_names() -> tuple[str, ...]:
+    """Names of the coefficient sets that ship with the package, sorted."""
+    folder = resources.files("moescale.catalogue").joinpath("laws")
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+@cache
+def _catalogue_law(name: str) -> Law:
+    text = resources.files("moescale.catalogue").joinpath("laws", f"{name}.toml").read_text(encoding="utf-8")
+    return parse_law(text, where=f"catalogue law {name}")
+
+
+def find_law(name_or_path: str) -> Law:
+    """A law of the catalogue by name, or a saved law file by path (anything that ends in .toml or names a file)."""
+    if name_or_path.lower() in catalogue_names():
+        return _catalogue_law(name_or_path.lower())
+    path = Path(name_or_path)
+    if name_or_path.endswith(".toml") or path.is_file():
+        return parse_law(read_text(path), where=str(path))
+    names = catalogue_names()
+    raise InputError(
+        f"unknown law {name_or_path!r}",
+        nearest=nearest_names(name_or_path, names),
+        next_step=f"known coefficient sets: {', '.join(names)}; or give the path of a law file that `moescale fit -o` wrote",
+    )
+
+
+def parse_law(text: str, *, where: str) -> Law:
+    """A law from the text of its TOML file; every defect is an InputError that names the place."""
+    from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+    class FamilyTable(BaseModel):
+        model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        name: str
+        top_k: int = Field(ge=1, le=1024)
+        moe_every: int = Field(ge=1, le=1024)
+        ffn_ratio: float = Field(gt=0, le=1e3)
+        d_model_per_layer: float = Field(gt=0, le=1e5)
+        ffn_matrices: int = Field(ge=2, le=3)
+        head_dim: float = Field(gt=0, le=1e4)
+        vocab_size: float = Field(ge=0, le=1e9)
+        embedding_matrices: int = Field(ge=0, le=2)
+        convention: Literal["paper", "exact", "dense"]
+        tokenizer: str = ""
+        dataset: str = ""
+
+    class LawTable(BaseModel):
+        model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        format: int
+        name: str
+        law: str
+        source: str
+        date: str
+        parameters: dict[str, float]
+        family: FamilyTable
+        fit_range: dict[str, tuple[float, float]]
+        max_experts: float | None = Field(default=None, ge=1)
+        notes: list[str] = Field(default_factory=list)
+        evidence: dict[str, object] = Field(default_factory=dict)
+        draws: list[list[float]] = Field(default_factory=list)
+
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(
+            f"not a law file: {error}", where=where, next_step="give a file that `moescale fit -o` wrote"
+        ) from None
+    version = document.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise InputError(
+            f"law file of format {version}, this program reads {FORMAT}", where=where, next_step="update moescale"
+        )
+    try:
+        table = LawTable.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"damaged law file at {place}: {first['msg']}",
+            where=where,
+            next_step="write it again with `moescale fit -o`",
+        ) from None
+    return _law_of(table.model_dump(), where)
+
+
+def _law_of(table: Mapping[str, object], where: str) -> Law:
+    form = find_form(str(table["law"]))
+    parameters: dict[str, float] = dict(table["parameters"])  # type: ignore[call-overload]
+    if set(parameters) != set(form.names):
+        raise InputError(
+            f"parameters {', '.join(sorted(parameters))} are not those of {form.name}",
+            where=where,
+            next_step=f"expected {', '.join(form.names)}",
+        )
+    draws_public = np.asarray(table["draws"], dtype=float).reshape(-1, len(form.names))
+    with np.errstate(all="ignore"):
+        theta = form.encode(np.array([parameters[name] for name in form.names]))
+        draws = form.encode(draws_public)
+    if not (np.isfinite(theta).all() and np.isfinite(draws).all()):
+        raise InputError("a parameter lies outside the domain of the law", where=where, next_step="amplitudes are positive")
+    return Law(
+        name=str(table["name"]),
+        form=form,
+        theta=theta,
+        family=ModelFamily(**table["family"]),  # type: ignore[arg-type]
+        source=str(table["source"]),
+        date=str(table["date"]),
+        fit_range=dict(table["fit_range"]),  # type: ignore[call-overload]
+        draws=draws,
+        notes=tuple(table["notes"]),  # type: ignore[arg-type]
+        max_experts=table["max_experts"],  # type: ignore[arg-type]
+        evidence=dict(table["evidence"]),  # type: ignore[call-overload]
+    )
+
+
+def law_text(law: Law) -> str:
+    """The TOML text of a law; `parse_law` reads it back to the last digit."""
+    import tomli_w
+
+    document: dict[str, object] = {
+        "format": FORMAT,
+        "name": law.name,
+        "law": law.form.name,
+        "source": law.source,
+        "date": law.date,
+        "notes": list(law.notes),
+    }
+    if law.max_experts is not None:
+        document["max_experts"] = law.max_experts
+    document |= {
+        "draws": law.form.decode(law.draws).tolist(),
+        "parameters": law.parameters,
+        "fit_range": {name: list(limits) for name, limits in law.fit_range.items()},
+        "family": asdict(law.family),
+        "evidence": law.evidence,
+    }
+    return tomli_w.dumps(document)
+
+
+def save_law(law: Law, path: str | Path) -> None:
+    """Write a law file; nothing is half-written."""
+    write_atomically(path, law_text(law))

@@ -1,0 +1,141 @@
+"""Quantities as people write them: parse 5e21, 7B, 2TB, 80GiB; print counts, FLOPs, bytes, dollars, seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from numbers import Real as RealNumber
+from typing import Any
+
+from moescale.errors import InputError
+
+_COUNT = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_DECIMAL_BYTES = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15}
+_BINARY_BYTES = {"KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40, "PIB": 2.0**50}
+_FACTORS = _COUNT | _DECIMAL_BYTES | _BINARY_BYTES
+
+_DIGITS = r"[0-9]+(?:_[0-9]+)*"
+_QUANTITY = re.compile(
+    rf"\s*\+?(?P<number>(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?[0-9]+)?)\s*(?P<suffix>[A-Za-z]*)\s*",
+    re.ASCII,
+)
+_FORMS = "write a number >= 0 such as 5e21, 1_000, 900M, 7B, 1.5T (K, M, B or G, T), 2TB (decimal bytes) or 80GiB"
+_SHOWN = 60  # characters of a bad text that a message repeats
+_LONGEST = 1000  # characters; longer text is no quantity, and digits beyond this only cost time
+
+
+def parse_quantity(text: str | float) -> float:
+    """The number that `text` states: 5e21, 1_000, 7B, 900M, 1.5T, 2TB (2e12), 80GiB (80 * 2**30).
+
+    Suffixes may be in either case; B after a number alone means billion, after K, M, G, T or P it means bytes, and
+    after Ki .. Pi binary bytes. Raises InputError for anything else, and for negative, infinite, not-a-number and
+    overflowing values.
+    """
+    given: Any = text  # callers pass what they read: JSON and TOML values, NumPy scalars
+    if isinstance(given, bool):
+        raise _not_a_quantity(given)
+    if isinstance(given, RealNumber):
+        return _checked(_to_float(given), given)
+    matched = _QUANTITY.fullmatch(given) if isinstance(given, str) and len(given) <= _LONGEST else None
+    factor = _FACTORS.get(matched["suffix"].upper()) if matched else None
+    if matched is None or factor is None:
+        raise _not_a_quantity(text)
+    number = float(matched["number"].replace("_", ""))
+    if number == 0 and re.search("[1-9]", re.split("[eE]", matched["number"])[0]):
+        raise _not_a_quantity(text, "too small for a 64-bit float")
+    return _checked(number * factor, text)
+
+
+def _to_float(value: RealNumber) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]  # every real number converts
+    except OverflowError:
+        return math.inf
+
+
+def _checked(value: float, text: object) -> float:
+    if math.isnan(value):
+        raise _not_a_quantity(text)
+    if math.isinf(value):
+        raise _not_a_quantity(text, "not finite, or too large for a 64-bit float")
+    if value < 0:
+        raise _not_a_quantity(text, "negative")
+    return value
+
+
+def _not_a_quantity(text: object, reason: str | None = None) -> InputError:
+    try:
+        shown = repr(text)
+    except ValueError:  # an integer of more digits than Python prints
+        shown = "an integer of thousands of digits"
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}.."
+    what = "an empty text is not a quantity" if isinstance(text, str) and not text.strip() else f"{shown} is "
+    if not what.startswith("an empty"):
+        what += f"not a quantity ({reason})" if reason else "not a quantity"
+    return InputError(what, next_step=_FORMS)
+
+
+def _significant(value: float, digits: int = 3) -> str:
+    """`value` with `digits` significant digits, no exponent and no trailing zeros."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
+    """`value` in the largest unit of `steps` (ascending) that it reaches when rounded to three digits."""
+    if not math.isfinite(value):
+        return f"{value}"
+    size, unit = steps[0]
+    for candidate, name in steps[1:]:
+        if abs(float(f"{value:.2e}")) >= candidate:
+            size, unit = candidate, name
+    shown = value / size
+    if size != steps[0][0] and abs(shown) < 1:  # 59.97 s rounds up to a minute
+        shown = math.copysign(1.0, shown)
+    return f"{_significant(shown)}{unit}"
+
+
+def format_count(value: float) -> str:
+    """A count to three significant digits: 7.12B, 567M, 1.5T; beyond 1000T or below 0.001 in powers of ten."""
+    if math.isfinite(value) and value != 0 and not 1e-3 <= abs(value) < 9.995e14:
+        return format_flops(value)
+    return _scaled(value, [(1.0, ""), (1e3, "K"), (1e6, "M"), (1e9, "B"), (1e12, "T")])
+
+
+def format_flops(value: float) -> str:
+    """A number of operations in powers of ten to three significant digits: 5.15e21."""
+    if not math.isfinite(value):
+        return f"{value}"
+    if value == 0 or 1 <= abs(value) < 999.5:
+        return _significant(value)
+    mantissa, exponent = f"{value:.2e}".split("e")
+    power = int(exponent)
+    return f"{mantissa.rstrip('0').rstrip('.')}e{power}"
+
+
+def format_bytes(value: float) -> str:
+    """Bytes in binary units to three significant digits: 80 GiB, 128 KiB."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    return _scaled(value, [(1024.0**power, f" {unit}") for power, unit in enumerate(units)])
+
+
+def format_usd(value: float) -> str:
+    """Dollars with the digits that matter: $1,234 from a hundred up, $12.34 from one up, $0.0512 below."""
+    if not math.isfinite(value):
+        return f"{value}"
+    size, sign = abs(value), "-" if value < 0 else ""
+    if float(f"{size:.2e}") >= 100:
+        return f"{sign}${size:,.0f}"
+    if size == 0 or float(f"{size:.2e}") >= 1:
+        return f"{sign}${size:.2f}"
+    decimals = 2 - math.floor(math.log10(float(f"{size:.2e}")))
+    return f"{sign}${size:.{decimals}f}" if decimals <= 8 else f"{sign}${format_flops(size)}"
+
+
+def format_seconds(value: float) -> str:
+    """A time to three significant digits in ns, µs, ms, s, min, h or days: 12.3 ms."""
+    units = [(1e-9, " ns"), (1e-6, " µs"), (1e-3, " ms"), (1.0, " s"), (60.0, " min"), (3600.0, " h"), (86400.0, " d")]
+    return "0 s" if value == 0 else _scaled(value, units)

@@ -1,0 +1,117 @@
+"""GPUs, prices and traffic of the catalogue: published figures, and errors that help."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from importlib import resources
+
+import pytest
+
+from moescale.errors import InputError
+from moescale.hardware import find_gpu, gpus, price, prices
+from moescale.traffic import Traffic, find_traffic, traffics
+
+GIB = 2.0**30
+A100 = ("a100-sxm-40gb", "a100-pcie-40gb", "a100-sxm-80gb", "a100-pcie-80gb")
+NAMED = (*A100, "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "gb200", "l40s", "l4", "mi300x")
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_promised_gpu_is_there_with_source_and_plausible_figures(name: str) -> None:
+    gpu = find_gpu(name)
+    assert gpu.name == name
+    assert 16 * GIB <= gpu.memory_bytes <= 300 * GIB
+    assert 1e11 < gpu.memory_bandwidth_bytes_per_s < 1e13
+    assert 1e14 < gpu.bf16_flops_per_s < 5e15
+    assert gpu.fp8_flops_per_s is None or 1.9 < gpu.fp8_flops_per_s / gpu.bf16_flops_per_s < 2.1
+    assert 3e10 < gpu.interconnect_bytes_per_s < 1e12
+    assert gpu.source
+    assert gpu.date
+
+
+def test_data_sheet_figures_of_the_papers_gpu() -> None:
+    gpu = find_gpu("a100-sxm-40gb")
+    assert gpu.memory_bytes == 40 * GIB
+    assert gpu.memory_bandwidth_bytes_per_s == 1555e9
+    assert gpu.bf16_flops_per_s == 312e12
+    assert gpu.fp8_flops_per_s is None
+    assert gpu.interconnect_bytes_per_s == 300e9
+    # The kernel tables of this chip come from the card with faster memory.
+    assert gpu.silicon_bandwidth_bytes_per_s == 2039e9
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_max_num_seqs_follows_vllms_rule(name: str) -> None:
+    gpu = find_gpu(name)
+    large = gpu.memory_bytes >= 70 * GIB and "a100" not in name
+    assert gpu.default_max_num_seqs == (1024 if large else 256)
+
+
+def test_silicon_systems_are_names_that_the_tables_have() -> None:
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        pytest.skip("aiconfigurator-core is not installed")
+    systems = resources.files("aiconfigurator_core") / "systems" / "data"
+    for gpu in gpus().values():
+        if gpu.silicon_system is not None:
+            folder = systems / gpu.silicon_system
+            assert (folder / "gemm").is_dir(), gpu.name
+            assert gpu.silicon_bandwidth_bytes_per_s is not None
+
+
+def test_a_gpu_is_found_in_either_case_and_an_unknown_one_names_its_neighbours() -> None:
+    assert find_gpu(" H100_SXM ") is find_gpu("h100-sxm")
+    with pytest.raises(InputError, match="a100-sxm-40gb") as caught:
+        find_gpu("a100-40gb")
+    assert caught.value.nearest is not None
+    with pytest.raises(InputError, match="unknown GPU ''"):
+        find_gpu("")
+
+
+def test_changing_an_answer_changes_nothing_for_the_next_caller() -> None:
+    gpus().clear()
+    prices("h100-sxm").clear()
+    traffics().clear()
+    assert find_gpu("h100-sxm") in gpus().values()
+    assert prices("h100-sxm")
+    assert traffics()
+
+
+def test_prices_are_positive_sourced_and_belong_to_known_gpus() -> None:
+    for name in gpus():
+        for entry in prices(name):
+            assert entry.usd_per_gpu_hour > 0
+            assert entry.source
+            assert entry.date
+    spot, on_demand = price("a100-sxm-80gb", "spot"), price("a100-sxm-80gb")
+    assert (spot.usd_per_gpu_hour, on_demand.usd_per_gpu_hour) == (1.30, 1.95)
+
+
+def test_a_stand_in_price_says_so() -> None:
+    assert price("a100-sxm-40gb").usd_per_gpu_hour == price("a100-pcie-40gb").usd_per_gpu_hour == 1.45
+    assert "stand-in" in price("a100-sxm-40gb").source
+
+
+def test_a_missing_price_says_what_to_pass_and_which_terms_exist() -> None:
+    with pytest.raises(InputError, match="--usd-per-gpu-hour"):
+        price("gb200")
+    with pytest.raises(InputError, match=r"on-demand at \$4.29"):
+        price("h200-sxm", "spot")
+    with pytest.raises(InputError, match="unknown GPU"):
+        price("h900")
+
+
+def test_traffic_by_name() -> None:
+    sharegpt = find_traffic("ShareGPT")
+    assert (sharegpt.prompt_tokens, sharegpt.output_tokens) == (230, 203)
+    assert find_traffic("splitwise-code") == traffics()["splitwise-code"]
+    assert all(isinstance(entry, Traffic) and entry.source for entry in traffics().values())
+    with pytest.raises(InputError, match="splitwise-conversation"):
+        find_traffic("splitwise-chat")
+
+
+@pytest.mark.parametrize("lengths", [(-1, 10), (10, 0), (10, -5), (math.nan, 10), (10, math.inf)])
+def test_impossible_lengths_are_refused(lengths: tuple[float, float]) -> None:
+    assert Traffic(0, 1).output_tokens == 1
+    with pytest.raises(InputError, match="_tokens must be finite"):
+        Traffic(*lengths)

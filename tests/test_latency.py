@@ -1,0 +1,522 @@
+"""Latency sources: what all of them promise, and each one's own arithmetic."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moescale.accounting import count_parameters
+from moescale.architecture import Architecture, from_config, from_size
+from moescale.errors import InfeasibleError, InputError
+from moescale.hardware import find_gpu
+from moescale.latency import NUMERIC_FIELDS, LatencySource
+from moescale.latency.roofline import Roofline, RooflineConstants, default_constants
+from moescale.latency.silicon import Silicon
+from moescale.latency.table import COLUMNS, LatencyTable, read_latency_table
+
+MIXTRAL: dict[str, Any] = {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+}
+MODEL = from_config(MIXTRAL)
+A100, H100 = find_gpu("a100-sxm-80gb"), find_gpu("h100-sxm")
+SIZES = (4e10, 5e10)
+BATCHES = (1.0, 8.0, 64.0)
+LENGTHS = (256.0, 1024.0)
+
+Row = dict[str, object]
+
+
+def measured(latency_s: Callable[[float, float, float], float]) -> list[Row]:
+    """Rows of a table over SIZES, BATCHES and LENGTHS for 8 experts on 2 GPUs."""
+    return [
+        {
+            "gpu": "a100-sxm-80gb",
+            "gpus": 2,
+            "n_params_total": size,
+            "n_experts": 8,
+            "stage": stage,
+            "batch": batch,
+            "tokens": tokens,
+            "latency_s": latency_s(size, batch, tokens) * (10 if stage == "prefill" else 1),
+        }
+        for stage in ("prefill", "decode")
+        for size in SIZES
+        for batch in BATCHES
+        for tokens in LENGTHS
+    ]
+
+
+def write(path: Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> Path:
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+        return path
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, delimiter="\t" if path.suffix == ".tsv" else ",", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def trilinear(size: float, batch: float, tokens: float) -> float:
+    a, b, c = size / 1e10, batch / 10, tokens / 100
+    return 1 + 2 * a + 3 * b + 5 * c + 0.5 * a * b + 0.25 * b * c + 0.125 * a * c + 0.0625 * a * b * c
+
+
+def silicon(**options: Any) -> Silicon:
+    pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
+    return Silicon(**{"config": MIXTRAL, "gpu": A100, **options})
+
+
+@pytest.fixture(params=["roofline", "table", "silicon"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> LatencySource:
+    if request.param == "roofline":
+        return Roofline(A100)
+    if request.param == "silicon":
+        return silicon()
+    return read_latency_table(write(tmp_path / "measured.csv", measured(trilinear)))
+
+
+# What every source promises: on 2 GPUs, 1 to 64 requests and 256 to 1024 tokens all three have an answer.
+
+
+def test_numeric_fields_are_those_that_may_be_arrays() -> None:
+    assert set(NUMERIC_FIELDS) == {f.name for f in fields(Architecture) if f.type == "Real"}
+
+
+def test_a_source_has_a_name_and_the_protocol(source: LatencySource) -> None:
+    assert isinstance(source, LatencySource)
+    assert source.name
+
+
+def test_a_source_answers_in_the_common_shape(source: LatencySource) -> None:
+    batch = np.array([1.0, 2.5, 64.0])
+    length = np.array([[256.0], [700.0]])
+    for ask in (source.prefill_s, source.decode_s):
+        together = ask(MODEL, 2, batch, length)
+        assert together.shape == (2, 3)
+        assert together.dtype == np.float64
+        assert np.all((together > 0) & (together < 1e4))
+        for i, j in np.ndindex(2, 3):
+            alone = ask(MODEL, 2.0, float(batch[j]), float(length[i, 0]))
+            assert alone.shape == ()
+            assert alone == pytest.approx(together[i, j], rel=1e-12)
+        assert ask(MODEL, np.array([[[2]]]), 1, 256).shape == (1, 1, 1)
+        assert ask(replace(MODEL, n_layers=np.array([32.0])), 2, 1, 256).shape == (1,)
+
+
+def test_a_source_grows_with_batch_and_length(source: LatencySource) -> None:
+    batch = np.array([1.0, 4.0, 16.0, 64.0])
+    for ask in (source.prefill_s, source.decode_s):
+        assert np.all(np.diff(ask(MODEL, 2, batch, 512.0)) > 0)
+        assert np.all(np.diff(ask(MODEL, 2, 64.0, np.array([256.0, 512.0, 1024.0]))) > 0)
+
+
+def test_a_prompt_takes_longer_than_a_token(source: LatencySource) -> None:
+    assert source.prefill_s(MODEL, 2, 8, 512) > source.decode_s(MODEL, 2, 8, 512)
+
+
+# Roofline
+
+
+def perfect(**overheads: float) -> RooflineConstants:
+    """Constants of a GPU that reaches its data sheet and starts kernels in no time."""
+    ideal = {f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
+    return RooflineConstants(**{**ideal, **overheads})
+
+
+DENSE = Architecture(n_layers=3, d_model=1024, n_heads=8, n_kv_heads=2, head_dim=128, d_ffn=4096)
+LAYER_WEIGHTS = 2 * 1024 * 1024 + 2 * 1024 * 256 + 3 * 1024 * 4096
+SPARSE = replace(DENSE, n_moe_layers=3, n_experts=16, top_k=2, d_expert=4096)
+EXPERT_WEIGHTS = 3 * 1024 * 4096
+ATTENTION_WEIGHTS = LAYER_WEIGHTS - EXPERT_WEIGHTS
+
+
+def test_one_decoded_token_reads_every_weight_and_the_cache_once() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    cache = 2 * 2 * 128 * 500
+    expected_s = 3 * 2 * (LAYER_WEIGHTS + cache) / A100.memory_bandwidth_bytes_per_s
+    assert roofline.decode_s(DENSE, 1, 1, 500) == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_a_long_prompt_costs_its_arithmetic() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    tokens = 4096
+    matmul, attention = 2 * LAYER_WEIGHTS * tokens, 2 * tokens**2 * 1024  # causal: half of 4 tokens^2 d
+    expected_s = 3 * (matmul + attention) / A100.bf16_flops_per_s
+    assert roofline.prefill_s(DENSE, 1, 1, tokens) == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_one_token_reads_only_the_experts_it_meets_and_many_tokens_read_all() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    weights_s = A100.memory_bandwidth_bytes_per_s / 2 / 3
+    cache = 2 * 2 * 128
+    assert roofline.decode_s(SPARSE, 1, 1, 1) * weights_s == pytest.approx(
+        ATTENTION_WEIGHTS + 2 * EXPERT_WEIGHTS + cache, rel=1e-12
+    )
+    two = 16 * (1 - (14 / 16) ** 2)
+    assert roofline.decode_s(SPARSE, 1, 2, 1) * weights_s == pytest.approx(
+        ATTENTION_WEIGHTS + two * EXPERT_WEIGHTS + 2 * cache, rel=1e-12
+    )
+    assert roofline.decode_s(SPARSE, 1, 100, 1) * weights_s == pytest.approx(
+        ATTENTION_WEIGHTS + 16 * (1 - (14 / 16) ** 100) * EXPERT_WEIGHTS + 100 * cache, rel=1e-12
+    )
+
+
+def test_gpus_share_the_work_and_all_reduce_twice_a_layer() -> None:
+    roofline = Roofline(A100, constants=perfect(allreduce_latency_s=1e-5))
+    on_one, on_two = roofline.decode_s(DENSE, np.array([1, 2]), 1, 500)
+    # 2 (g - 1) / g = 1 message of one bf16 hidden state, twice a layer, and one latency each.
+    reduce_s = 2 * 3 * (1024 * 2 / A100.interconnect_bytes_per_s + 1e-5)
+    assert on_two == pytest.approx(on_one / 2 + reduce_s, rel=1e-12)
+
+
+def test_kv_heads_are_replicated_beyond_their_number() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    long = 1e10  # a cache so long that nothing else counts
+    on_two, on_four = roofline.decode_s(DENSE, np.array([2, 4]), 1, long)
+    assert on_four == pytest.approx(on_two, rel=1e-5)
+
+
+def test_overheads_are_added_once_a_layer_and_once_an_iteration() -> None:
+    plain, loaded = (
+        Roofline(A100, constants=perfect(per_layer_overhead_s=layer, per_iteration_overhead_s=iteration))
+        for layer, iteration in ((0.0, 0.0), (0.25, 8.0))
+    )
+    for ask in ("prefill_s", "decode_s"):
+        added_s = getattr(loaded, ask)(DENSE, 1, 4, 100) - getattr(plain, ask)(DENSE, 1, 4, 100)
+        assert added_s == pytest.approx(3 * 0.25 + 8.0, rel=1e-12)
+
+
+def test_the_lm_head_is_read_once_and_multiplied_once_a_request() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    vocabulary = replace(DENSE, vocab_size=32000)
+    head_s = roofline.decode_s(vocabulary, 1, 1, 500) - roofline.decode_s(DENSE, 1, 1, 500)
+    assert head_s == pytest.approx(2 * 32000 * 1024 / A100.memory_bandwidth_bytes_per_s, rel=1e-9)
+    prompts_s = roofline.prefill_s(vocabulary, 1, 1000, 64) - roofline.prefill_s(DENSE, 1, 1000, 64)
+    assert prompts_s == pytest.approx(2 * 1000 * 32000 * 1024 / A100.bf16_flops_per_s, rel=1e-9)
+
+
+def test_fp8_weights_halve_the_reading_and_use_fp8_arithmetic_where_the_gpu_has_it() -> None:
+    bf16, fp8 = Roofline(H100, constants=perfect()), Roofline(H100, 1.0, constants=perfect())
+    short = (SPARSE, 1, 1, 1e-9)
+    assert fp8.decode_s(*short) == pytest.approx(bf16.decode_s(*short) / 2, rel=1e-9)
+    assert H100.fp8_flops_per_s is not None
+    wide = (replace(DENSE, head_dim=1e-6), 1, 64, 1024)  # next to no attention
+    gain = H100.fp8_flops_per_s / H100.bf16_flops_per_s
+    assert bf16.prefill_s(*wide) / fp8.prefill_s(*wide) == pytest.approx(gain, rel=1e-6)
+    on_a100 = Roofline(A100, constants=perfect()).prefill_s(*wide)
+    assert Roofline(A100, 1.0, constants=perfect()).prefill_s(*wide) == pytest.approx(on_a100, rel=1e-9)
+
+
+@given(
+    st.floats(1e7, 1e12),
+    st.sampled_from([1.0, 2.0, 4.0, 16.0, 128.0]),
+    st.integers(1, 8),
+    st.floats(1, 4096),
+    st.floats(1, 1e5),
+    st.floats(1.001, 10),
+)
+def test_the_roofline_never_falls_when_anything_grows(
+    size: float, n_experts: float, gpus: int, batch: float, tokens: float, factor: float
+) -> None:
+    roofline = Roofline(A100)
+    for ask in (roofline.prefill_s, roofline.decode_s):
+        base = ask(from_size(size, n_experts), gpus, batch, tokens) * (1 - 1e-12)
+        assert 0 < base < np.inf
+        assert ask(from_size(size, n_experts), gpus, batch * factor, tokens) >= base
+        assert ask(from_size(size, n_experts), gpus, batch, tokens * factor) >= base
+        assert ask(from_size(size * factor, n_experts), gpus, batch, tokens) >= base
+        assert ask(from_size(size, n_experts * 2), gpus, batch, tokens) >= base
+        assert ask(from_size(size, n_experts, vocab_size=32000), gpus, batch, tokens) >= base
+
+
+def test_every_roofline_constant_is_plausible() -> None:
+    for f in fields(RooflineConstants):
+        value = getattr(default_constants(), f.name)
+        assert 0 < value < (1 if f.name.endswith("efficiency") else 0.01), f.name
+
+
+@pytest.mark.parametrize("gpu", [A100, H100], ids=lambda gpu: gpu.name)
+def test_the_roofline_lies_within_a_factor_of_two_of_measured_kernels(gpu: Any) -> None:
+    kernels, roofline = silicon(gpu=gpu), Roofline(gpu)
+    gpus, batch = np.array([[1], [2], [4]]), np.array([1.0, 4.0, 16.0, 64.0, 256.0])
+    decode = roofline.decode_s(MODEL, gpus, batch, 640) / kernels.decode_s(MODEL, gpus, batch, 640)
+    prefill = roofline.prefill_s(MODEL, gpus, batch[:4], 512) / kernels.prefill_s(MODEL, gpus, batch[:4], 512)
+    assert np.all((decode > 0.5) & (decode < 2))
+    assert np.all((prefill > 0.5) & (prefill < 2))
+
+
+# Table
+
+
+@given(st.floats(*SIZES), st.floats(BATCHES[0], BATCHES[-1]), st.floats(*LENGTHS))
+def test_interpolation_is_exact_on_a_function_linear_in_each_axis(
+    tmp_path_factory: pytest.TempPathFactory, size: float, batch: float, tokens: float
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "trilinear.csv"
+    if not path.exists():
+        write(path, measured(trilinear))
+    table = read_latency_table(path)
+    model = sized(size)
+    exact = trilinear(float(count_parameters(model).total), batch, tokens)
+    assert table.decode_s(model, 2, batch, tokens) == pytest.approx(exact, rel=1e-9)
+    assert table.prefill_s(model, 2, batch, tokens) == pytest.approx(10 * exact, rel=1e-9)
+
+
+def sized(n_params_total: float) -> Architecture:
+    """A model of 8 experts with this many parameters: its dense FFN layers take up what is missing."""
+    layers = replace(MODEL, n_layers=33.0, n_moe_layers=24.0)
+    slope = 9 * 3 * layers.d_model
+    rest = float(count_parameters(replace(layers, d_ffn=0.0)).total)
+    return replace(layers, d_ffn=(n_params_total - rest) / slope)
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus", "batch", "tokens"),
+    [
+        (3.99e10, 2, 8, 512),
+        (5.01e10, 2, 8, 512),
+        (4.5e10, 1, 8, 512),
+        (4.5e10, 2, 0.5, 512),
+        (4.5e10, 2, 65, 512),
+        (4.5e10, 2, 8, 255),
+        (4.5e10, 2, 8, 1025),
+    ],
+)
+def test_outside_the_measured_range_the_answer_is_nan(
+    size: float, gpus: int, batch: float, tokens: float, tmp_path: Path
+) -> None:
+    table = read_latency_table(write(tmp_path / "t.csv", measured(trilinear)))
+    assert np.isfinite(table.decode_s(sized(4.5e10), 2, 8, 512))
+    assert np.isnan(table.decode_s(sized(size), gpus, batch, tokens))
+    assert np.isnan(table.decode_s(replace(sized(4.5e10), n_experts=4), 2, 8, 512))
+
+
+def test_sizes_may_have_batches_of_their_own(tmp_path: Path) -> None:
+    rows = [
+        row for row in measured(trilinear) if not (row["n_params_total"] == SIZES[1] and row["batch"] == BATCHES[-1])
+    ]
+    table = read_latency_table(write(tmp_path / "t.csv", rows))
+    at = table.decode_s(sized(SIZES[0]), 2, np.array([8.0, 64.0]), 512)
+    assert np.all(np.isfinite(at))
+    between = table.decode_s(sized(4.5e10), 2, np.array([8.0, 64.0]), 512)
+    assert np.isfinite(between).tolist() == [True, False]
+
+
+def test_a_dense_model_is_one_expert(tmp_path: Path) -> None:
+    dense = replace(DENSE, n_experts=7.0)  # without MoE layers the number of experts means nothing
+    size = float(count_parameters(dense).total)
+    rows = [{**row, "n_experts": 1, "n_params_total": size} for row in measured(lambda *_: 0.5)]
+    assert read_latency_table(write(tmp_path / "t.csv", rows)).decode_s(dense, 2, 8, 512) == 0.5
+
+
+def test_repeats_become_their_median(tmp_path: Path) -> None:
+    rows = measured(lambda *_: 1.0) + measured(lambda *_: 2.0) + measured(lambda *_: 40.0)
+    assert read_latency_table(write(tmp_path / "t.csv", rows)).decode_s(sized(4.5e10), 2, 8, 512) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_every_format_reads_the_same(suffix: str, tmp_path: Path) -> None:
+    table = read_latency_table(write(tmp_path / f"t{suffix}", measured(trilinear)))
+    assert table.gpu == "a100-sxm-80gb"
+    assert table.name == f"table t{suffix}"
+    assert table.decode_s(MODEL, 2, 8, 256) == pytest.approx(
+        trilinear(float(count_parameters(MODEL).total), 8, 256), rel=1e-12
+    )
+
+
+def test_one_gpu_is_chosen_where_a_table_holds_several(tmp_path: Path) -> None:
+    other = [{**row, "gpu": "h100-sxm"} for row in measured(lambda *_: 0.25)]
+    path = write(tmp_path / "t.csv", measured(lambda *_: 0.5) + other)
+    with pytest.raises(InputError, match="several GPUs: a100-sxm-80gb, h100-sxm"):
+        read_latency_table(path)
+    assert read_latency_table(path, "h100-sxm").decode_s(MODEL, 2, 8, 512) == pytest.approx(0.25)
+    with pytest.raises(InputError, match=r"unknown GPU 'h200-sxm'.*nearest: h100-sxm"):
+        read_latency_table(path, "h200-sxm")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("latency_s", "fast", r"row 3, column latency_s: 'fast' is not a number"),
+        ("latency_s", "-1", r"row 3, column latency_s: '-1' must be positive and finite"),
+        ("latency_s", "nan", r"row 3, column latency_s: 'nan' must be positive and finite"),
+        ("batch", "0", r"row 3, column batch: '0' must be positive"),
+        ("tokens", "inf", r"row 3, column tokens: 'inf' must be positive"),
+        ("gpus", "1.5", r"row 3, column gpus: '1.5' must be a whole number"),
+        ("n_experts", "", r"row 3, column n_experts: '' is not a number"),
+        ("stage", "train", r"row 3, column stage: 'train' must be prefill or decode"),
+        ("gpu", " ", r"row 3, column gpu: ' ' is empty"),
+    ],
+)
+def test_a_malformed_cell_is_named(column: str, value: str, message: str, tmp_path: Path) -> None:
+    rows = measured(trilinear)
+    rows[1] = {**rows[1], column: value}
+    with pytest.raises(InputError, match=message):
+        read_latency_table(write(tmp_path / "bad.csv", rows))
+
+
+def test_a_missing_cell_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "short.csv", measured(trilinear)[:1])
+    path.write_text(path.read_text() + "a100-sxm-80gb,2,4e10\n")
+    with pytest.raises(InputError, match="row 3, column"):
+        read_latency_table(path)
+
+
+def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path) -> None:
+    rows = [{**row, "latency": row["latency_s"]} for row in measured(trilinear)]
+    columns = [column for column in COLUMNS if column != "latency_s"] + ["latency"]
+    with pytest.raises(InputError, match=r"'latency_s' is missing; nearest: latency"):
+        read_latency_table(write(tmp_path / "t.csv", rows, columns))
+
+
+def test_a_column_that_appears_twice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", measured(trilinear), [*COLUMNS, "batch"])
+    with pytest.raises(InputError, match="'batch' appears 2 times"):
+        read_latency_table(path)
+
+
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "noise.parquet").write_bytes(b"not a table")
+    (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00\x81")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "header.csv").write_text(",".join(COLUMNS) + "\n")
+    for name in ("noise.parquet", "noise.csv", "empty.csv", "header.csv", "absent.csv", "absent.parquet", "t.xlsx"):
+        with pytest.raises(InputError, match=name):
+            read_latency_table(tmp_path / name)
+
+
+def test_a_table_answers_arrays_of_models_like_single_ones(tmp_path: Path) -> None:
+    table = read_latency_table(write(tmp_path / "t.csv", measured(trilinear)))
+    assert isinstance(table, LatencyTable)
+    depth = np.linspace(20, 40, 7)[:, None]
+    batch = np.linspace(0.5, 70, 11)
+    together = table.decode_s(replace(MODEL, n_layers=depth, n_moe_layers=depth), 2, batch, 300)
+    assert together.shape == (7, 11)
+    assert 0 < np.isnan(together).mean() < 1
+    for i, j in np.ndindex(7, 11):
+        one = replace(MODEL, n_layers=float(depth[i, 0]), n_moe_layers=float(depth[i, 0]))
+        np.testing.assert_allclose(together[i, j], table.decode_s(one, 2, float(batch[j]), 300), rtol=1e-12)
+
+
+# Silicon
+
+
+def test_fractional_batches_lie_between_whole_ones() -> None:
+    source = silicon()
+    low, between, high = source.decode_s(MODEL, 2, np.array([100.0, 100.25, 101.0]), 640)
+    assert between == pytest.approx(0.75 * low + 0.25 * high, rel=1e-12)
+
+
+def test_the_mean_context_gives_the_mean_step() -> None:
+    source = silicon()
+    steps = source.decode_s(MODEL, 2, 128, np.arange(512.0, 768.0, 8))
+    assert source.decode_s(MODEL, 2, 128, 636.0) == pytest.approx(steps.mean(), rel=2e-3)
+
+
+def test_silicon_answers_for_its_own_model_and_range_only() -> None:
+    source = silicon()
+    assert np.isfinite(source.decode_s(MODEL, 2, 2048, 640))
+    assert np.isfinite(source.decode_s(replace(MODEL, vocab_size=0), 2, 8, 640))
+    assert np.isnan(source.decode_s(MODEL, 2, 2049, 640))
+    assert np.isnan(source.prefill_s(MODEL, 2, 1, 16385))
+    assert np.isnan(source.decode_s(replace(MODEL, n_experts=16), 2, 8, 640))
+    answers = source.decode_s(replace(MODEL, n_layers=np.array([32.0, 31.0])), np.array([[2], [3]]), 8, 640)
+    assert np.isfinite(answers).tolist() == [[True, False], [False, False]]
+    assert "divisible" in str(source.refusal(3))
+    assert source.refusal(2) is None
+
+
+def test_a_config_is_a_mapping_a_file_or_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    answers = [
+        silicon(config=config).decode_s(MODEL, 2, 8, 640)
+        for config in (MIXTRAL, tmp_path, str(tmp_path / "config.json"))
+    ]
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_keys_that_transformers_fills_in_may_be_absent() -> None:
+    optional = ("architectures", "max_position_embeddings", "rms_norm_eps", "rope_theta", "torch_dtype", "hidden_act")
+    short = {key: value for key, value in MIXTRAL.items() if key not in optional}
+    assert silicon(config=short).decode_s(MODEL, 2, 8, 640) == silicon().decode_s(MODEL, 2, 8, 640)
+
+
+def test_fp8_weights_read_faster_than_bf16() -> None:
+    bf16, fp8 = silicon(gpu=H100), silicon(gpu=H100, weight_bytes_per_param=1.0)
+    assert fp8.decode_s(MODEL, 2, 16, 640) < bf16.decode_s(MODEL, 2, 16, 640)
+
+
+def test_measured_kernels_leave_the_terminal_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    silicon(gpu=H100).decode_s(MODEL, 4, 8, 640)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_iteration_overhead_is_added() -> None:
+    plain, slow = silicon(), silicon(iteration_overhead_s=0.5)
+    assert slow.decode_s(MODEL, 2, 8, 640) == pytest.approx(plain.decode_s(MODEL, 2, 8, 640) + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpu": find_gpu("a100-sxm-40gb")}, "1555 GB/s.*2039 GB/s.*roofline"),
+        ({"gpu": find_gpu("a100-pcie-80gb")}, "no measured kernels for a100-pcie-80gb.*roofline"),
+        ({"weight_bytes_per_param": 1.0}, "no fp8 arithmetic.*roofline"),
+        ({"weight_bytes_per_param": 0.5}, "weight_bytes_per_param is 0.5.*roofline"),
+        ({"config": "absent.json"}, "absent.json"),
+        ({"config": {"model_type": "mixtral"}}, "hidden_size"),
+    ],
+)
+def test_silicon_refuses_what_it_cannot_hold(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        silicon(**options)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({**MIXTRAL, "num_local_experts": 16}, "no measured kernels for this model.*roofline"),
+        (
+            {
+                **MIXTRAL,
+                "architectures": ["Qwen3MoeForCausalLM"],
+                "model_type": "qwen3_moe",
+                "decoder_sparse_step": 2,
+                "num_experts": 8,
+                "moe_intermediate_size": 14336,
+            },
+            "experts in some layers only.*roofline",
+        ),
+    ],
+)
+def test_shapes_that_were_not_measured_name_the_alternative(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(InfeasibleError, match=message):
+        silicon(config=config)

@@ -1,0 +1,294 @@
+"""Serving cost: one example worked by hand, and what must hold for every model, price and memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moescale.architecture import Architecture, FloatArray, Real, from_size
+from moescale.errors import InfeasibleError, InputError
+from moescale.hardware import Gpu, find_gpu
+from moescale.latency import LatencySource, common_shape
+from moescale.latency.roofline import Roofline
+from moescale.serving import LIMITS, Deployment, Serving, candidates, cheapest, cost, infeasible_reason, serve
+
+# 2 layers x (q 64 + k 32 + v 32 + o 64 + gate, up, down 3 x 128 + two norms 16) + final norm 8 = 1192 parameters;
+# at 2 bytes 2384 bytes of weights, and 2 layers x 2 (K, V) x 1 head x 4 x 2 bytes = 32 bytes of KV cache a token.
+TINY = Architecture(n_layers=2, d_model=8, n_heads=2, n_kv_heads=1, head_dim=4, d_ffn=16, name="tiny")
+TINY_GPU = Gpu(
+    name="toy",
+    memory_bytes=10_000.0,
+    memory_bandwidth_bytes_per_s=1e6,
+    bf16_flops_per_s=1e9,
+    fp8_flops_per_s=None,
+    interconnect_bytes_per_s=1e5,
+    default_max_num_seqs=256,
+    silicon_system=None,
+    source="made up",
+    date="2026-01-01",
+)
+TINY_SERVED = Deployment(
+    gpu=TINY_GPU,
+    usd_per_gpu_hour=3.6,
+    prompt_tokens=10,
+    output_tokens=20,
+    max_gpus=4,
+    memory_fraction=0.9,
+    utilization=0.5,
+)
+A100 = find_gpu("a100-sxm-40gb")
+SHARE_GPT = Deployment(gpu=A100, usd_per_gpu_hour=2.0, prompt_tokens=230, output_tokens=203)
+LATENCY = Roofline(A100)
+
+sizes = st.floats(1e8, 2e10)
+experts = st.sampled_from([1.0, 2.0, 4.0, 8.0, 16.0, 64.0])
+gpu_counts = st.integers(1, 8)
+
+
+@dataclass(frozen=True)
+class Straight:
+    """A latency source on a straight line, to compute with by hand; NaN above `largest_batch`."""
+
+    largest_batch: float = np.inf
+    name: str = "straight"
+
+    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+        return np.broadcast_to(0.2 * np.asarray(batch), common_shape(model, gpus, batch, prompt_tokens))
+
+    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+        batch = np.asarray(batch)
+        latency_s = np.where(batch <= self.largest_batch, 0.1 + 0.01 * batch, np.nan)
+        return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
+
+
+def entry(serving: Serving, index: tuple[int, ...]) -> list[float]:
+    return [float(getattr(serving, f.name)[index]) for f in fields(serving)]
+
+
+def test_one_gpu_by_hand() -> None:
+    served = serve(TINY, 1, Straight(), TINY_SERVED)
+    # 0.9 x 10000 - 2384 = 6616 bytes free; a request holds 10 + 20/2 = 20 tokens on average, so 640 bytes.
+    assert served.batch == pytest.approx(6616 / 640, rel=1e-15)
+    # 10.3375 / 20 = 0.516875 prompts an iteration: prefill(1) times that.
+    assert served.prefill_s == pytest.approx(0.2 * 0.516875, rel=1e-15)
+    assert served.decode_s == pytest.approx(0.1 + 0.103375, rel=1e-15)
+    assert served.iteration_s == pytest.approx(0.30675, rel=1e-15)
+    assert served.throughput_tok_s == pytest.approx(10.3375 / 0.30675, rel=1e-15)
+    # 3.6 dollars an hour are a thousandth a second; half of the plateau is used.
+    assert served.usd_per_mtok == pytest.approx(0.001 * 0.30675 / 10.3375 * 1e6 / 0.5, rel=1e-14)
+    assert served.weight_bytes == 2384
+    assert served.kv_bytes_per_token == 32
+    assert LIMITS[int(served.limited_by)] == "memory"
+    assert served.infeasible == 0
+
+
+def test_two_gpus_by_hand_hold_the_only_kv_head_twice() -> None:
+    served = serve(TINY, 2, Straight(), TINY_SERVED)
+    # 9000 - 2384/2 = 7808 bytes free a GPU, and the one KV head is on both: 640 bytes a request on each.
+    assert served.batch == pytest.approx(7808 / 640, rel=1e-15)
+    assert served.usd_per_mtok == pytest.approx(2 * 0.001 * (0.2 * 0.61 + 0.1 + 0.122) / 12.2 * 1e6 / 0.5, rel=1e-14)
+
+
+def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
+    served = serve(TINY, 1, Straight(), replace(TINY_SERVED, output_tokens=2, prompt_tokens=19))
+    assert served.batch == pytest.approx(6616 / 640, rel=1e-15)
+    assert served.prefill_s == pytest.approx(0.2 * 10.3375 / 2, rel=1e-15)
+
+
+def test_prompts_are_prefilled_whole_and_decoded_at_their_mean_length() -> None:
+    @dataclass(frozen=True)
+    class ByLength(Straight):
+        def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+            return np.broadcast_to(prompt_tokens, common_shape(model, gpus, batch))
+
+        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+            return np.broadcast_to(context_tokens, common_shape(model, gpus, batch))
+
+    served = serve(TINY, 1, ByLength(), TINY_SERVED)
+    assert served.prefill_s == pytest.approx(10 * 0.516875, rel=1e-15)
+    assert served.decode_s == 10 + 20 / 2
+
+
+def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
+    served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=12))
+    assert served.batch.tolist() == [pytest.approx(10.3375), 12]
+    assert [LIMITS[int(i)] for i in served.limited_by] == ["memory", "max_num_seqs"]
+
+
+def test_infeasible_entries_cost_infinity_and_say_why() -> None:
+    def reason(deployment: Deployment, gpus: int, latency: LatencySource) -> str | None:
+        served = serve(TINY, gpus, latency, deployment)
+        assert np.isinf(served.usd_per_mtok) == bool(served.infeasible)
+        assert (served.batch == 0) == (served.throughput_tok_s == 0) == bool(served.infeasible)
+        return infeasible_reason(served, TINY, deployment)
+
+    small = replace(TINY_SERVED, gpu=replace(TINY_GPU, memory_bytes=2e9 / 1e6))
+    assert reason(TINY_SERVED, 1, Straight()) is None
+    assert "weights take" in str(reason(small, 1, Straight()))
+    # 9000 - 2384 bytes hold 206 tokens: one request of 207 does not fit, although its mean length does.
+    long = replace(TINY_SERVED, prompt_tokens=187)
+    assert "one request of 207 tokens" in str(reason(long, 1, Straight()))
+    assert reason(replace(long, prompt_tokens=186), 1, Straight()) is None
+    assert "3 GPUs cannot share 2 attention heads" in str(reason(TINY_SERVED, 3, Straight()))
+    assert "no answer" in str(reason(TINY_SERVED, 1, Straight(largest_batch=10)))
+    assert "batch of 10.34" in str(reason(TINY_SERVED, 1, Straight(largest_batch=10)))
+
+
+def test_heads_must_divide_only_where_the_model_could_be_built() -> None:
+    searched = replace(TINY, n_layers=2.5)
+    assert np.isfinite(serve(searched, 3, Straight(), TINY_SERVED).usd_per_mtok)
+    assert np.isinf(serve(TINY, 3, Straight(), TINY_SERVED).usd_per_mtok)
+
+
+@given(sizes, experts, gpu_counts, st.floats(0.01, 100), st.floats(0.01, 1))
+def test_cost_is_proportional_to_price_and_inverse_in_utilization(
+    size: float, n_experts: float, gpus: int, factor: float, utilization: float
+) -> None:
+    model = from_size(size, n_experts)
+    base = serve(model, gpus, LATENCY, SHARE_GPT).usd_per_mtok
+    dearer = replace(SHARE_GPT, usd_per_gpu_hour=2.0 * factor)
+    assert serve(model, gpus, LATENCY, dearer).usd_per_mtok == pytest.approx(base * factor)
+    idle = replace(SHARE_GPT, utilization=utilization)
+    assert serve(model, gpus, LATENCY, idle).usd_per_mtok == pytest.approx(base / utilization)
+
+
+@given(sizes, experts, gpu_counts, st.floats(0.05, 1))
+def test_throughput_times_dollars_is_the_price(size: float, n_experts: float, gpus: int, utilization: float) -> None:
+    served = serve(from_size(size, n_experts), gpus, LATENCY, replace(SHARE_GPT, utilization=utilization))
+    if served.infeasible == 0:
+        usd_per_s = served.usd_per_mtok / 1e6 * served.throughput_tok_s * utilization
+        assert usd_per_s == pytest.approx(gpus * 2.0 / 3600)
+
+
+@given(sizes, experts, gpu_counts, st.floats(0.3, 1), st.floats(0.3, 1))
+def test_less_memory_never_costs_less(size: float, n_experts: float, gpus: int, one: float, other: float) -> None:
+    model = from_size(size, n_experts)
+    less, more = (
+        serve(model, gpus, LATENCY, replace(SHARE_GPT, memory_fraction=share)) for share in sorted((one, other))
+    )
+    assert less.usd_per_mtok >= more.usd_per_mtok * (1 - 1e-12)
+    assert less.batch <= more.batch
+
+
+@given(sizes, gpu_counts)
+def test_more_experts_leave_room_for_fewer_requests(size: float, gpus: int) -> None:
+    batch = serve(from_size(size, np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])), gpus, LATENCY, SHARE_GPT).batch
+    assert np.all(np.diff(batch[batch > 0]) < 0)
+    assert np.all(np.diff(batch) <= 0)
+
+
+@given(st.lists(sizes, min_size=1, max_size=4), st.integers(1, 8))
+def test_cheapest_is_the_minimum_over_gpu_counts(some_sizes: list[float], max_gpus: int) -> None:
+    model = from_size(np.array(some_sizes)[:, None], np.array([1.0, 8.0, 64.0]))
+    deployment = replace(SHARE_GPT, max_gpus=max_gpus)
+    best = cheapest(model, LATENCY, deployment)
+    every = [serve(model, gpus, LATENCY, deployment) for gpus in range(1, max_gpus + 1)]
+    minimum = np.min([served.usd_per_mtok for served in every], axis=0)
+    assert best.usd_per_mtok.shape == (len(some_sizes), 3)
+    np.testing.assert_array_equal(best.usd_per_mtok, minimum)
+    for index in np.ndindex(minimum.shape):
+        chosen = int(best.gpus[index]) - 1
+        np.testing.assert_array_equal(entry(best, index), entry(every[chosen], index))
+        assert all(served.usd_per_mtok[index] > minimum[index] for served in every[:chosen]) or np.isinf(minimum[index])
+
+
+def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> None:
+    @dataclass(frozen=True)
+    class FasterByGpus(Straight):
+        """Iterations that fall as 1/g at a fixed batch: every count costs the same."""
+
+        def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+            return np.zeros(common_shape(model, gpus, batch, prompt_tokens))
+
+        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+            return np.broadcast_to(1 / np.asarray(gpus), common_shape(model, gpus, batch, context_tokens))
+
+    tied = cheapest(replace(TINY, n_heads=4), FasterByGpus(), replace(TINY_SERVED, max_num_seqs=4))
+    assert tied.gpus == 1
+    nowhere = cheapest(from_size(np.array([1e9, 1e13])), LATENCY, SHARE_GPT)
+    assert np.isfinite(nowhere.usd_per_mtok).tolist() == [True, False]
+    assert nowhere.gpus[1] == SHARE_GPT.max_gpus
+
+
+@given(st.data())
+def test_an_array_call_equals_the_scalar_calls(data: st.DataObject) -> None:
+    some_sizes = data.draw(st.lists(sizes, min_size=2, max_size=3))
+    some_experts = [1.0, 8.0]
+    capped = replace(SHARE_GPT, max_num_seqs=data.draw(st.sampled_from([None, 64.0])))
+    counts = np.array([1.0, 3.0, 8.0]).reshape(3, 1, 1)
+    together = serve(from_size(np.array(some_sizes)[:, None], np.array(some_experts)), counts, LATENCY, capped)
+    assert together.batch.shape == (3, len(some_sizes), 2)
+    for g, i, j in np.ndindex(together.batch.shape):
+        alone = serve(from_size(some_sizes[i], some_experts[j]), float(counts[g, 0, 0]), LATENCY, capped)
+        np.testing.assert_allclose(entry(together, (g, i, j)), entry(alone, ()), rtol=1e-12)
+
+
+def test_candidates_hold_one_record_a_gpu_count() -> None:
+    records = candidates(TINY, Straight(), TINY_SERVED)
+    assert [record.gpus for record in records] == [1, 2, 3, 4]
+    always = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
+    figures = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}
+    assert set(records[0].to_dict()) == always | figures
+    assert set(records[2].to_dict()) == always | {"infeasible"}
+    assert records[0].n_params_total == records[0].n_params_active == 1192
+    for record in records[:2]:
+        served = serve(TINY, record.gpus, Straight(), TINY_SERVED)
+        assert (record.usd_per_mtok, record.batch) == (served.usd_per_mtok, served.batch)
+
+
+def test_cost_is_the_cheapest_candidate_as_json() -> None:
+    answer = cost(TINY, Straight(), TINY_SERVED)
+    record = json.loads(json.dumps(answer.to_dict()))
+    feasible = [c for c in record["candidates"] if "infeasible" not in c]
+    assert record["usd_per_mtok"] == min(c["usd_per_mtok"] for c in feasible)
+    assert record["gpus"] == 1
+    assert record["latency_source"] == "straight"
+    assert all(value is not None for value in record.values())
+    chosen = cost(TINY, Straight(), TINY_SERVED, gpus=2).to_dict()
+    assert chosen["gpus"] == 2
+    assert len(chosen["candidates"]) == 1
+
+
+def test_cost_of_a_model_that_no_count_holds_says_why() -> None:
+    # The largest count that could share the heads came closest: its arithmetic is shown.
+    with pytest.raises(InfeasibleError, match=r"1 to 4 x toy: .*tiny.*weights take 0\.0 GB a GPU on 2 GPUs"):
+        cost(TINY, Straight(), replace(TINY_SERVED, memory_fraction=0.05))
+    with pytest.raises(InfeasibleError, match=r"3 x toy: .*3 GPUs cannot share 2 attention heads"):
+        cost(TINY, Straight(), TINY_SERVED, gpus=3)
+
+
+def test_records_describe_one_model() -> None:
+    with pytest.raises(InputError, match="holds arrays"):
+        candidates(from_size(np.array([1e9, 2e9])), LATENCY, SHARE_GPT)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("usd_per_gpu_hour", 0.0),
+        ("usd_per_gpu_hour", float("nan")),
+        ("prompt_tokens", 0.0),
+        ("output_tokens", float("inf")),
+        ("max_gpus", 0),
+        ("max_gpus", 2.5),
+        ("max_gpus", 10**9),
+        ("max_num_seqs", 0.5),
+        ("memory_fraction", 1.5),
+        ("utilization", 0.0),
+        ("weight_bytes_per_param", -1.0),
+    ],
+)
+def test_impossible_deployments_are_refused_by_name(field: str, value: float) -> None:
+    with pytest.raises(InputError, match=field):
+        cheapest(TINY, Straight(), replace(TINY_SERVED, **{field: value}))
+
+
+@pytest.mark.parametrize("gpus", [0, 1.5, -2, float("nan"), float("inf"), 10**9])
+def test_impossible_gpu_counts_are_refused(gpus: float) -> None:
+    with pytest.raises(InputError, match="whole numbers from 1 to"):
+        serve(TINY, gpus, Straight(), TINY_SERVED)
