@@ -21,7 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "facts": ("catalogue", "architecture", "accounting", "hardware", "traffic", "family"),
     "tables": ("tables", "runs", "importers", "latency"),
     "mathematics": ("laws", "fitting", "uncertainty", "validation", "serving"),
-    "decisions": ("allocation", "frontier", "planning"),
+    "decisions": ("allocation", "frontier", "candidates", "spread", "buildable", "wording", "planning"),
     "experiments": ("training", "profiling"),
     "presentation": ("figures", "report", "reproduce", "console", "cli", "web", "__init__", "__main__"),
 }

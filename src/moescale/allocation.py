@@ -63,9 +63,7 @@ def loss_on_budget(
     return np.exp(law.form.log_loss(_theta(law, theta), _inputs(np.log(n_params), np.log(tokens), experts)))
 
 
-def _slope_on_budget(
-    law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray
-) -> FloatArray:
+def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
     tokens = tokens_within(law.family, budget.flops, n, experts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from moescale.units import parse_quantity
 if TYPE_CHECKING:
     from moescale.architecture import Architecture
     from moescale.family import ModelFamily
+    from moescale.fitting import Progress
     from moescale.hardware import Gpu
     from moescale.latency import LatencySource
     from moescale.runs import RunTable
@@ -71,26 +72,33 @@ MemoryFraction = Annotated[
 ]
 Utilization = Annotated[float, Option("--utilization", help="Share of the plateau throughput that traffic uses.")]
 Weights = Annotated[str, Option("--weights", help="bf16 or fp8.")]
-KvHeads = Annotated[float | None, _quantity_option("--kv-heads", help="Cached KV heads a layer; default: one a query head.")]
+KvHeads = Annotated[
+    float | None, _quantity_option("--kv-heads", help="Cached KV heads a layer; default: one a query head.")
+]
 Convention = Annotated[
     str | None, Option("--convention", help="Counting of training FLOPs: paper, exact or dense; default: the law's.")
 ]
 
 
 @contextmanager
-def _progress(enabled: bool) -> Iterator[Any]:
+def _progress(enabled: bool) -> Generator[Progress | None]:
     """A callback that shows what is being done on standard error, where that is a terminal."""
     if not (enabled and sys.stderr.isatty()):
         yield None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
     from moescale.console import terminal
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=terminal(error=True), transient=True) as bar:
+    with Bar(*columns, console=terminal(error=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        yield lambda step, share: bar.update(task, description=step, completed=share)
+
+        def report(step: str, share: float) -> None:
+            bar.update(task, description=step, completed=share)
+
+        yield report
 
 
 def _print_json(value: object) -> None:
@@ -180,14 +188,19 @@ def _family(runs: RunTable, named: str | None, size_column: str) -> ModelFamily:
 def fit(
     runs: Annotated[Path, Argument(help="Table of runs: CSV, TSV, Parquet or JSON lines.")],
     law: Annotated[str, Option("--law", help="Form of the law: yun2024 or chinchilla.")] = "yun2024",
-    where: Annotated[str | None, Option("--where", help="Rows to keep, such as 'tokens / n_params_active >= 2'.")] = None,
+    where: Annotated[
+        str | None, Option("--where", help="Rows to keep, such as 'tokens / n_params_active >= 2'.")
+    ] = None,
     starts: Annotated[str, Option("--starts", help="auto, paper (all 810,000 starts; hours), or how many.")] = "auto",
     bootstrap: Annotated[int, Option("--bootstrap", min=0, help="Replicates for 90% intervals; 0: none.")] = 0,
     seed: Annotated[int, Option("--seed", min=0, help="Seed of the bootstrap.")] = 0,
-    size_column: Annotated[str | None, Option("--size-column", help="Column that is N; default n_params_dense.")] = None,
+    size_column: Annotated[
+        str | None, Option("--size-column", help="Column that is N; default n_params_dense.")
+    ] = None,
     loss_column: Annotated[str, Option("--loss-column", help="Column that is the loss.")] = "loss",
     family: Annotated[
-        str | None, Option("--family", help="Family of the runs (yun2024, ludziejewski2025, dense); default: by columns.")
+        str | None,
+        Option("--family", help="Family of the runs (yun2024, ludziejewski2025, dense); default: by columns."),
     ] = None,
     output: Annotated[Path | None, Option("-o", help="Write the law to this TOML file.")] = None,
     json_: Json = False,
@@ -418,19 +431,23 @@ def plan(
         float, _quantity_option("--match-experts", help="The base: the loss-optimal model with so many experts.")
     ] = 4.0,
     max_loss: Annotated[
-        float | None, _quantity_option("--max-loss", help="Cheapest model with at most this loss, instead of the base's.")
+        float | None,
+        _quantity_option("--max-loss", help="Cheapest model with at most this loss, instead of the base's."),
     ] = None,
     max_usd_per_mtok: Annotated[
-        float | None, _quantity_option("--max-usd-per-mtok", help="Best model within this cost per million output tokens.")
+        float | None,
+        _quantity_option("--max-usd-per-mtok", help="Best model within this cost per million output tokens."),
     ] = None,
     max_tokens: Annotated[
         float | None, _quantity_option("--max-tokens", help="Training tokens that exist; no plan uses more.")
     ] = None,
     lifetime_tokens: Annotated[
-        float | None, _quantity_option("--lifetime-tokens", help="Output tokens to serve in all: adds the serving bill.")
+        float | None,
+        _quantity_option("--lifetime-tokens", help="Output tokens to serve in all: adds the serving bill."),
     ] = None,
     bootstrap: Annotated[
-        int | None, Option("--bootstrap", min=0, help="Draws of the law for intervals; default: all it carries; 0: none.")
+        int | None,
+        Option("--bootstrap", min=0, help="Draws of the law for intervals; default: all it carries; 0: none."),
     ] = None,
     convention: Convention = None,
     top_k: Annotated[

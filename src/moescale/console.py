@@ -91,7 +91,9 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
         text += f"  (90% of the law's draws: {predicted.interval[0]:.4f} to {predicted.interval[1]:.4f})"
     console.print(text)
     for name, factor in predicted.extrapolation.items():
-        console.print(f"extrapolated: {name} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted")
+        console.print(
+            f"extrapolated: {name} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
+        )
     console.print(f"law {law.name}: {law.source}")
 
 
@@ -181,7 +183,9 @@ def show_plan(console: Console, plan: Plan) -> None:
     ratios = ["of own opt.", "active/base", "cost/base"]
     base = "dense model" if plan.base_experts == 1 else f"E = {plan.base_experts:g}"
     console.print()
-    _table(console, "Loss-optimal", [*head, "GPUs; 90% of draws"], [_candidate_row(c, False) for c in plan.loss_optimal])
+    _table(
+        console, "Loss-optimal", [*head, "GPUs; 90% of draws"], [_candidate_row(c, False) for c in plan.loss_optimal]
+    )
     _table(
         console,
         f"Same loss as the loss-optimal {base} ({plan.base_loss:.4f}), cheapest to serve (Algorithm 1)",
@@ -193,7 +197,7 @@ def show_plan(console: Console, plan: Plan) -> None:
             console,
             f"Same cost as the loss-optimal {base} ({format_usd(plan.base_usd_per_mtok)}), best loss (Algorithm 2)",
             [*head, *ratios, "GPUs"],
-            [_candidate_row(c.without_intervals(), True) for c in plan.bounded_cost],
+            [_candidate_row(c.with_intervals({}), True) for c in plan.bounded_cost],
         )
     step = max(1, len(plan.frontier) // 10)
     _table(

@@ -20,6 +20,7 @@ from moescale.errors import unknown_name
 
 Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFamily:
     """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed)."""
@@ -156,7 +157,11 @@ def architecture(
 
 
 def match_family(
-    n_params: FloatArray, experts: FloatArray, *, top_k: FloatArray | None = None, n_params_total: FloatArray | None = None
+    n_params: FloatArray,
+    experts: FloatArray,
+    *,
+    top_k: FloatArray | None = None,
+    n_params_total: FloatArray | None = None,
 ) -> tuple[ModelFamily, list[str]]:
     """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
 

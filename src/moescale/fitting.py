@@ -259,7 +259,7 @@ def fit(
     x, ln_loss = make_inputs(n_params, tokens, experts), np.log(loss)
     observed = Observed(experts_max=float(experts.max()), loss_min=float(loss.min()))
     box = form.bounds(observed)
-    report = progress or (lambda _step, _share: None)
+    report = progress or _no_progress
 
     small = ln_loss.size <= SCAN_ROWS
     rows = np.arange(ln_loss.size) if small else _spread_rows(ln_loss.size, SCAN_ROWS)
@@ -295,6 +295,10 @@ def fit(
         form, theta, x, ln_loss, box,
         fit_range=ranges, starts=tried, starts_at_optimum=at_optimum, notes=notes, seconds=time.perf_counter() - began,
     )  # fmt: skip
+
+
+def _no_progress(step: str, share: float) -> None:
+    """Report to nobody."""
 
 
 def _polish_grid(

@@ -30,7 +30,9 @@ def bootstrap(
     runs are taken as independent; runs that branch off one trunk are not, and make these intervals too narrow.
     """
     if not 2 <= replicates <= 100_000:
-        raise InputError(f"{replicates} bootstrap replicates", nearest="2 to 100000", next_step="for example --bootstrap 200")
+        raise InputError(
+            f"{replicates} bootstrap replicates", nearest="2 to 100000", next_step="for example --bootstrap 200"
+        )
     rng = np.random.default_rng(seed)
     n = ln_loss.size
     box = fit.form.bounds(Observed(experts_max=float(x.experts.max()), loss_min=float(np.exp(ln_loss.min()))))
@@ -42,7 +44,9 @@ def bootstrap(
         weights = rng.multinomial(n, np.full(n, 1.0 / n), size=count).astype(float)
         near = fit.theta * (1.0 + JITTER * rng.normal(size=(count, fit.theta.size)))
         starts = np.concatenate((np.repeat(fit.theta[None], count, axis=0), near))
-        theta, value = polish(fit.form, starts, x, ln_loss, box, weights=np.concatenate((weights, weights)), max_iterations=60)
+        theta, value = polish(
+            fit.form, starts, x, ln_loss, box, weights=np.concatenate((weights, weights)), max_iterations=60
+        )
         second = value[count:] < value[:count]
         found[first : first + count] = np.where(second[:, None], theta[count:], theta[:count])
     return found

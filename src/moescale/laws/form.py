@@ -31,9 +31,7 @@ class Inputs:
 
 def make_inputs(n_params: Real, tokens: Real, experts: Real) -> Inputs:
     """Inputs of a law from sizes, tokens and expert counts, broadcast and flattened to one dimension."""
-    n, d, e = np.broadcast_arrays(
-        np.asarray(n_params, float), np.asarray(tokens, float), np.asarray(experts, float)
-    )
+    n, d, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(tokens, float), np.asarray(experts, float))
     distinct, index = np.unique(e.ravel(), return_inverse=True)
     return Inputs(np.log(n.ravel()), np.log(d.ravel()), e.ravel(), distinct, index)
 
@@ -98,7 +96,9 @@ class LawForm:
     linear: LinearPart
     uses_experts: bool
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
-    loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = None  # closed form where one exists
+    loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = (
+        None  # closed form where one exists
+    )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -135,7 +135,9 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
         theta = form.encode(np.array([parameters[name] for name in form.names]))
         draws = form.encode(draws_public)
     if not (np.isfinite(theta).all() and np.isfinite(draws).all()):
-        raise InputError("a parameter lies outside the domain of the law", where=where, next_step="amplitudes are positive")
+        raise InputError(
+            "a parameter lies outside the domain of the law", where=where, next_step="amplitudes are positive"
+        )
     return Law(
         name=str(table["name"]),
         form=form,
