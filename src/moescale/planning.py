@@ -220,8 +220,7 @@ def make_plan(
         return candidates(allocation, costs, lifetime_tokens=question.lifetime_tokens, unreachable=unreachable)
 
     def at_loss(limit: float) -> list[Candidate]:
-        found = smallest_at_loss(law, budget, e, limit, optimal=best)
-        return with_ratios(rows(found, f"no size reaches a loss of {limit:.5g}"), optima, base)
+        return _at_loss(law, question, costs, best, optima, limit)
 
     def within_cost(limit: float) -> list[Candidate]:
         found = best_within_cost(law, budget, e, limit, costs.usd_per_mtok, optimal=best)
@@ -298,6 +297,16 @@ def make_plan(
     return replace(plan, second_opinion=_second_opinion(plan, second_law, question, deployment, latency))
 
 
+def _at_loss(
+    law: Law, question: Question, costs: Costs, best: Allocation, optima: list[Candidate], limit: float
+) -> list[Candidate]:
+    """Algorithm 1 at every expert count: the smallest, hence cheapest, models that reach a loss."""
+    found = smallest_at_loss(law, question.budget, best.experts, limit, optimal=best)
+    missed = f"no size reaches a loss of {limit:.5g}"
+    records = candidates(found, costs, lifetime_tokens=question.lifetime_tokens, unreachable=missed)
+    return with_ratios(records, optima, optima[question.experts.index(question.match_experts)])
+
+
 def _frontier(
     law: Law,
     budget: Budget,
@@ -323,9 +332,13 @@ def _second_opinion(
     plan: Plan, law: Law, question: Question, deployment: Deployment, latency: LatencySource
 ) -> SecondOpinion | None:
     """What another law answers to Algorithm 1 with its own base, in a sentence; None where it has no answer."""
-    asked = replace(question, convention=None, max_loss=None, max_usd_per_mtok=None, draws=0)
+    asked, _ = _check(replace(question, convention=None, max_loss=None, max_usd_per_mtok=None), law)
+    costs = Costs(law.family, latency, deployment, asked.kv_heads)
     try:
-        other = make_plan(law, asked, deployment, latency).recommendation.model
+        best = loss_optimal(law, asked.budget, np.array(asked.experts))
+        optima = candidates(best, costs)
+        base_loss = float(best.loss[asked.experts.index(asked.match_experts)])
+        other, _ = _choose(asked, law, _at_loss(law, asked, costs, best, optima, base_loss))
     except InfeasibleError:
         return None
     if other.cost_ratio is None or other.n_params is None:
