@@ -125,7 +125,7 @@ def polish(
         pull = weight * np.clip(residual, -delta, delta)
         gradient = (pull[:, None, :] @ slope)[:, 0, :]
         inside = weight * (np.abs(residual) < delta)
-        hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + form.curvature(at, x, pull)
+        hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + _curvature(form, at, x, pull)
 
         held = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
         gradient = np.where(held, 0.0, gradient)
@@ -151,6 +151,20 @@ def polish(
         stalled[active] = np.where(better & ~small, 0, stalled[active] + 1)
         active = active[stalled[active] < 12]
     return theta, best
+
+
+def _curvature(form: LawForm, theta: FloatArray, x: Inputs, weights: FloatArray) -> FloatArray:
+    """The form's own weighted second derivatives, or central differences of its first, (k, p, p)."""
+    if form.curvature is not None:
+        return form.curvature(theta, x, weights)
+    p = theta.shape[-1]
+    out = np.empty((*theta.shape, p))
+    for j in range(p):
+        step = np.zeros(p)
+        step[j] = 1e-5
+        wider, narrower = form.jacobian(theta + step, x), form.jacobian(theta - step, x)
+        out[..., j, :] = (weights[..., None, :] @ (wider - narrower))[..., 0, :] / 2e-5
+    return 0.5 * (out + np.swapaxes(out, -1, -2))
 
 
 def _lattice(count: int, dimensions: int) -> FloatArray:
@@ -184,12 +198,24 @@ def _nonnegative_least_squares(gram: FloatArray, target: FloatArray) -> FloatArr
 
 
 def scan(
+    form: LawForm, x: Inputs, ln_loss: FloatArray, box: FloatArray, observed: Observed, count: int
+) -> tuple[FloatArray, FloatArray]:
+    """Look at `count` points of the parameters: theta (count, p), clipped to the box, and the objective of each (count,).
+
+    Where the form is linear in some parameters this is variable projection: only the others are scanned.
+    """
+    if form.linear is not None:
+        return _scan_projected(form, form.linear, x, ln_loss, box, form.linear.region(observed), count)
+    region = box if form.region is None else form.region(observed)
+    theta = np.clip(region[:, 0] + _lattice(count, len(region)) * np.diff(region)[:, 0], box[:, 0], box[:, 1])
+    chunk = max(1, 2_000_000 // max(1, ln_loss.size))
+    values = [objective(form, theta[i : i + chunk], x, ln_loss) for i in range(0, count, chunk)]
+    return theta, np.concatenate(values)
+
+
+def _scan_projected(
     form: LawForm, part: LinearPart, x: Inputs, ln_loss: FloatArray, box: FloatArray, region: FloatArray, count: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Variable projection: at `count` points of the shape parameters solve for the best amplitudes.
-
-    Returns theta (count, p), clipped to the box, and the Huber objective of each (count,).
-    """
     shape_points = region[:, 0] + _lattice(count, len(part.shape)) * (region[:, 1] - region[:, 0])
     theta = np.empty((count, len(form.parameters)))
     values = np.empty(count)
@@ -270,9 +296,7 @@ def fit(
     else:
         wanted = POLISHED_STARTS if starts == "auto" else int(starts)
         report("scan", 0.0)
-        scanned, values = scan(
-            form, form.linear, x_few, ln_few, box, form.linear.region(observed), max(SCAN_POINTS, 4 * wanted)
-        )
+        scanned, values = scan(form, x_few, ln_few, box, observed, max(SCAN_POINTS, 4 * wanted))
         chosen = scanned[np.argsort(values, kind="stable")[:wanted]]
         report("polish", 0.5)
         candidates, reached = polish(form, chosen, x_few, ln_few, box, max_iterations=60)
