@@ -105,9 +105,8 @@ class LawForm:
     curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray] | None = None  # None: differences of the jacobian
     linear: LinearPart | None = None  # None: the search scans `region` instead
     region: Callable[[Observed], FloatArray] | None = None  # (p, 2) in search coordinates, where `linear` is None
-    extra_inputs: Mapping[str, float | None] = MappingProxyType(
-        {}
-    )  # further variables and their defaults (None: needed)
+    # Further variables by name, with their defaults (None: must be given).
+    extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
     loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = (
