@@ -292,6 +292,7 @@ def make_plan(
                     answering,
                     own,
                     loss_bound=question.max_loss is not None,
+                    cost_bound=question.max_loss is None and question.max_usd_per_mtok is not None,
                     memory_limited=deployment.max_num_seqs is None,
                 )
             ),
