@@ -97,6 +97,7 @@ class LawForm:
     bounds: Callable[[Observed], FloatArray]
     linear: LinearPart
     uses_experts: bool
+    domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
     loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = None  # closed form where one exists
 

@@ -61,7 +61,7 @@ def loss(law: Law, n_params: Real, tokens: Real, experts: Real, *, theta: FloatA
     """
     n, d, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(tokens, float), np.asarray(experts, float))
     use = law.theta if theta is None else theta
-    return np.exp(law.form.log_loss(use, make_inputs(n, d, e))).reshape(*use.shape[:-1], *n.shape)
+    return np.exp(law.form.log_loss(use, make_inputs(n, d, e))).reshape((*use.shape[:-1], *n.shape))
 
 
 def extrapolation(law: Law, n_params: float, tokens: float, experts: float) -> dict[str, float]:
