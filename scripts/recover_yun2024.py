@@ -20,13 +20,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from moescale.allocation import Budget, loss_optimal, smallest_at_loss
-from moescale.architecture import FloatArray, hl_coefficient, shapes
+from moescale.architecture import FloatArray
 from moescale.errors import InfeasibleError
-from moescale.family import Convention, ModelFamily, aspect_ratio
+from moescale.family import Convention, find_family
 from moescale.files import write_atomically
-from moescale.laws import Law, Observed, law_text
+from moescale.laws import Law, Observed, law_text, yun2024
 from moescale.laws import loss as law_loss
-from moescale.laws import yun2024
 
 SURFACE_SIGMA = 0.002  # the surfaces are themselves fits: they and equation 4 cannot agree better than about this
 SIZE_SIGMA = 0.02  # sizes are printed to three digits, read off a grid of unknown step
@@ -38,18 +37,7 @@ DATE = "2026-11-21"
 STARTS = 24
 FAMILY_SIZE = 64
 
-# The aspect ratio does not enter the recovery; it is the shape that serving cost is computed for.
-MU, _ = hl_coefficient(shape for shape in shapes().values() if not np.any(shape.n_moe_layers))
-FAMILY = ModelFamily(
-    name="yun2024",
-    top_k=2,
-    moe_every=2,
-    ffn_ratio=8.0 / 3.0,
-    d_model_per_layer=aspect_ratio(MU, 12.0),
-    convention="paper",
-    tokenizer="32k vocabulary (inferred from the printed model names)",
-    dataset="SlimPajama",
-)
+FAMILY = find_family("yun2024")
 
 
 @dataclass(frozen=True)
@@ -213,8 +201,7 @@ def best_of(
 ) -> tuple[FloatArray, float, int]:
     """The best optimum over many starts, its summed squares, and how many starts came within 5% of it."""
     found = [
-        solve(published, start, box, convention, evaluations=100)
-        for start in first_starts(published, box, count, seed)
+        solve(published, start, box, convention, evaluations=100) for start in first_starts(published, box, count, seed)
     ]
     values = np.array([value for _, value in found])
     best = int(np.argmin(values))
@@ -241,9 +228,7 @@ def family_of_solutions(
         sizes = rng.normal(size=len(published.optima) + len(published.overtrained))
         shift = np.concatenate((*smooth, sizes))
         e_max = float(np.exp(rng.uniform(box[yun2024.MAX, 0], np.log(4000.0))))
-        theta, value = solve(
-            published, best, box, convention, shift=shift, fixed_e_max=e_max, evaluations=25
-        )
+        theta, value = solve(published, best, box, convention, shift=shift, fixed_e_max=e_max, evaluations=25)
         if not np.isfinite(value):
             continue
         surfaces = surface_errors(published, theta[None], convention)[0]
@@ -260,7 +245,10 @@ def family_of_solutions(
 
 def evidence_by_convention(published: Published, box: FloatArray) -> list[str]:
     """Rows of a table: how well each counting convention fits, with and without the E = 8 optima."""
-    rows = ["| training FLOPs of a top-2 model | inputs | summed squares | surfaces, RMS | largest size error |", "|---|---|---|---|---|"]
+    rows = [
+        "| training FLOPs of a top-2 model | inputs | summed squares | surfaces, RMS | largest size error |",
+        "|---|---|---|---|---|",
+    ]
     without = replace(published, optima=tuple(row for row in published.optima if row["experts"] == 1))
     multiples = {"paper": "6 (5/3) N D", "exact": "6 (4/3) N D", "dense": "6 N D"}
     for label, inputs in (("all", published), ("without the E = 8 optima", without)):
@@ -290,7 +278,9 @@ def error_rows(published: Published, best: FloatArray, family: FloatArray) -> li
             f"RMS {low:.3%} to {high:.3%} |"
         )
     sizes = size_errors(published, both, "paper")
-    kinds = [("loss-optimal", row) for row in published.optima] + [("over-trained", row) for row in published.overtrained]
+    kinds = [("loss-optimal", row) for row in published.optima] + [
+        ("over-trained", row) for row in published.overtrained
+    ]
     for i, (kind, row) in enumerate(kinds):
         ours = row["n_params"] * np.exp(sizes[:, i])
         low, high = np.percentile(ours[1:], [5, 95])

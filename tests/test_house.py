@@ -17,13 +17,13 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # From the ground up. A module imports from its own layer and from those above it in this table (below it in the house);
 # a package such as latency/ counts as one module.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("errors", "units", "files", "expressions", "catalogue"),
-    "facts": ("architecture", "accounting", "hardware", "traffic", "family"),
+    "ground": ("errors", "units", "files", "expressions"),
+    "facts": ("catalogue", "architecture", "accounting", "hardware", "traffic", "family"),
     "tables": ("tables", "runs", "importers", "latency"),
     "mathematics": ("laws", "fitting", "uncertainty", "validation", "serving"),
-    "decisions": ("allocation", "frontier", "planning"),
+    "decisions": ("allocation", "frontier", "candidates", "spread", "buildable", "wording", "planning"),
     "experiments": ("training", "profiling"),
-    "presentation": ("figures", "report", "reproduce", "cli", "web", "__init__", "__main__"),
+    "presentation": ("figures", "report", "reproduce", "console", "cli", "web", "__init__", "__main__"),
 }
 # Experiments need libraries that most installs lack: only the command line starts them.
 IMPORTERS_OF_EXPERIMENTS = ("cli",)

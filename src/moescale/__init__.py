@@ -1,1 +1,104 @@
-"""moescale."""
+"""Plan the pre-training of Mixture-of-Experts language models: scaling law, serving cost, and the model to train.
+
+The public names below load their modules on first use, so that `import moescale` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moescale.allocation import Allocation, Budget, best_within_cost, loss_optimal, smallest_at_loss
+    from moescale.architecture import Architecture, from_config
+    from moescale.errors import InfeasibleError, InputError, MoescaleError
+    from moescale.family import ModelFamily, families, find_family
+    from moescale.fitting import Fit, fit, fitted_law
+    from moescale.hardware import Gpu, find_gpu, gpus, price
+    from moescale.latency.roofline import Roofline
+    from moescale.latency.silicon import Silicon
+    from moescale.latency.table import read_latency_table
+    from moescale.laws import Law, find_form, find_law, loss, predict, save_law
+    from moescale.planning import Plan, Question, make_plan
+    from moescale.runs import RunTable, read_runs
+    from moescale.serving import Cost, Deployment, cheapest, cost, serve
+    from moescale.uncertainty import bootstrap
+    from moescale.units import parse_quantity
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "allocation": ("Allocation", "Budget", "best_within_cost", "loss_optimal", "smallest_at_loss"),
+    "architecture": ("Architecture", "from_config"),
+    "errors": ("InfeasibleError", "InputError", "MoescaleError"),
+    "family": ("ModelFamily", "families", "find_family"),
+    "fitting": ("Fit", "fit", "fitted_law"),
+    "hardware": ("Gpu", "find_gpu", "gpus", "price"),
+    "latency.roofline": ("Roofline",),
+    "latency.silicon": ("Silicon",),
+    "latency.table": ("read_latency_table",),
+    "laws": ("Law", "find_form", "find_law", "loss", "predict", "save_law"),
+    "planning": ("Plan", "Question", "make_plan"),
+    "runs": ("RunTable", "read_runs"),
+    "serving": ("Cost", "Deployment", "cheapest", "cost", "serve"),
+    "uncertainty": ("bootstrap",),
+    "units": ("parse_quantity",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Allocation",
+    "Architecture",
+    "Budget",
+    "Cost",
+    "Deployment",
+    "Fit",
+    "Gpu",
+    "InfeasibleError",
+    "InputError",
+    "Law",
+    "ModelFamily",
+    "MoescaleError",
+    "Plan",
+    "Question",
+    "Roofline",
+    "RunTable",
+    "Silicon",
+    "__version__",
+    "best_within_cost",
+    "bootstrap",
+    "cheapest",
+    "cost",
+    "families",
+    "find_family",
+    "find_form",
+    "find_gpu",
+    "find_law",
+    "fit",
+    "fitted_law",
+    "from_config",
+    "gpus",
+    "loss",
+    "loss_optimal",
+    "make_plan",
+    "parse_quantity",
+    "predict",
+    "price",
+    "read_latency_table",
+    "read_runs",
+    "save_law",
+    "serve",
+    "smallest_at_loss",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'moescale' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"moescale.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -87,7 +87,12 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
     experts, active_experts = a.n_experts * expert, a.top_k * expert
     has_shared = _array(a.d_shared_expert) > 0
     shared = moe_layers * np.where(has_shared, ffn_params(a, a.d_shared_expert), 0.0)
-    router = small_parts * moe_layers * width * (a.n_experts + (np.where(has_shared, 1.0, 0.0) if a.shared_expert_gate else 0.0))
+    router = (
+        small_parts
+        * moe_layers
+        * width
+        * (a.n_experts + (np.where(has_shared, 1.0, 0.0) if a.shared_expert_gate else 0.0))
+    )
     norms = (2.0 * layers + 1.0) * width
     if a.qk_norm_full_width and a.qk_norm:
         norms = norms + layers * (_array(a.n_heads) + a.n_kv_heads) * a.head_dim

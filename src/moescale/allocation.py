@@ -18,6 +18,7 @@ from moescale.laws.form import Inputs
 from moescale.laws.law import Law
 
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
+SECTIONS = 24  # of an interval in each step of a search that prices models
 BISECTIONS = 60  # halves an interval of the grid to below float64 resolution
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
@@ -63,9 +64,7 @@ def loss_on_budget(
     return np.exp(law.form.log_loss(_theta(law, theta), _inputs(np.log(n_params), np.log(tokens), experts)))
 
 
-def _slope_on_budget(
-    law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray
-) -> FloatArray:
+def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
     tokens = tokens_within(law.family, budget.flops, n, experts)
@@ -191,13 +190,15 @@ def best_within_cost(
     low, high = np.full(shape, np.log(SIZES[0])), np.log(best.n_params)
     reachable = cost_of(np.exp(low), wide) <= limit
     free = cost_of(best.n_params, wide) <= limit
-    # Ends on the affordable side of the boundary, so that the bound holds to the last digit.
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        affordable = cost_of(np.exp(middle), wide) <= limit
-        low, high = np.where(affordable, middle, low), np.where(affordable, high, middle)
-        if np.all(high - low <= 1e-12):
-            break
+    # Sections instead of halves: one call prices many sizes. Ends on the affordable side, so the bound holds exactly.
+    cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in shape))
+    wides = np.broadcast_to(wide, (SECTIONS + 1, *shape))
+    while np.any(high - low > 1e-12):
+        at = low + (high - low) * cuts
+        affordable = cost_of(np.exp(at), wides) <= limit
+        affordable[0], affordable[-1] = True, False
+        last = np.argmin(affordable, axis=0)[None] - 1  # before the first that is too dear
+        low, high = np.take_along_axis(at, last, 0)[0], np.take_along_axis(at, last + 1, 0)[0]
     n = np.where(free, best.n_params, np.where(reachable, np.exp(low), np.nan))
     return at_size(law, budget, n, e, theta=theta)
 

@@ -8,7 +8,6 @@ tree is walked over an allow-list of nodes in float64, so no expression can hang
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, nearest_names
+from moescale.units import parse_quantity
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 60
@@ -26,12 +26,9 @@ ALLOWED = (
     "+ - * / **, < <= == != >= >, in {1, 2}, and, or, not, parentheses"
 )
 
-SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-"""Decimal suffixes of counts, upper or lower case; B and G both mean 10^9."""
-
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
-    |(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?)(?P<suffix>[kKmMbBgGtT]?)(?P<junk>\w*)
+    |(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?\w*)
     |(?P<text>'[^'\n]*'|"[^"\n]*")
     |(?P<quoted>`[^`\n]+`)
     |(?P<name>[^\W\d]\w*)
@@ -158,14 +155,12 @@ def _mask(expression: str) -> tuple[str, dict[int, _Leaf]]:
             raise _error(expression, position, what, _HINTS.get(character))
         piece = match.group()
         kind = match.lastgroup or ""
-        if match.group("number") is not None:
-            kind = "number"
         operand = kind in ("number", "text", "quoted") or (kind == "name" and piece.lower() not in _KEYWORDS)
         if operand and last_was_operand:
             # Stand-ins that touch would merge into one.
             raise _error(expression, position, "two values side by side", "put an operator between them")
         if kind == "number":
-            leaves[position] = _Leaf("number", _number(expression, position, match))
+            leaves[position] = _Leaf("number", _number(expression, position, piece))
             piece = "0" * len(piece)
         elif kind == "text":
             if "\\" in piece:
@@ -199,19 +194,11 @@ def _mask(expression: str) -> tuple[str, dict[int, _Leaf]]:
     return "".join(pieces), leaves
 
 
-def _number(expression: str, position: int, match: re.Match[str]) -> float:
-    if match.group("junk"):
-        raise _error(
-            expression, position, f"{match.group()!r} is not a number", "suffixes are K, M, B (or G) and T, as in 20B"
-        )
+def _number(expression: str, position: int, text: str) -> float:
     try:
-        value = float(match.group("number"))
-    except ValueError as error:  # misplaced underscores
-        raise _error(expression, position, f"{match.group()!r} is not a number") from error
-    value *= SUFFIXES.get(match.group("suffix").lower(), 1.0)
-    if not math.isfinite(value):
-        raise _error(expression, position, f"{match.group()[:20]!r} is too large a number")
-    return value
+        return parse_quantity(text)
+    except InputError as error:
+        raise _error(expression, position, error.what, error.next_step) from error
 
 
 def _walk(node: ast.expr, parsed: _Parsed, columns: Mapping[str, NDArray[Any]], depth: int) -> _Value:

@@ -8,10 +8,12 @@ out the gain of the experts, so a plan takes all of it from the law.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
 
+from moescale import catalogue
 from moescale.accounting import CONVENTIONS, active_multiple, total_params
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InputError, unknown_name
@@ -36,10 +38,30 @@ class ModelFamily:
     tokenizer: str = ""
     dataset: str = ""
 
+    source: str = ""
+
     @property
     def layer_multiple(self) -> float:
         """Parameters of a dense layer in units of d_model^2: four attention matrices and the FFN."""
         return 4.0 + self.ffn_matrices * self.ffn_ratio
+
+
+@cache
+def families() -> dict[str, ModelFamily]:
+    """Every family of the catalogue by name."""
+    table = catalogue.read("families.toml")
+    return {
+        name: ModelFamily(name=name, **{key: value for key, value in entry.items() if key != "date"})
+        for name, entry in table.items()
+    }
+
+
+def find_family(name: str) -> ModelFamily:
+    """The family called `name`; InputError with the nearest names otherwise."""
+    known = families()
+    if name.lower() not in known:
+        raise unknown_name("family of models", name, known)
+    return known[name.lower()]
 
 
 def with_convention(family: ModelFamily, name: str) -> ModelFamily:
@@ -138,3 +160,38 @@ def architecture(
         matrices_only=True,
         name=family.name,
     )
+
+
+def match_family(
+    n_params: FloatArray,
+    experts: FloatArray,
+    *,
+    top_k: FloatArray | None = None,
+    n_params_total: FloatArray | None = None,
+) -> tuple[ModelFamily, list[str]]:
+    """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
+
+    All arrays are (n,). Without either column the paper's family is assumed, and the remark says so.
+    """
+    known = families()
+    if top_k is None and n_params_total is None:
+        return known["yun2024"], [
+            "the table has neither top_k nor n_params_total: the runs are taken for the paper's family (top-2, experts in "
+            "every other layer); name another with --family"
+        ]
+    scores: dict[str, float] = {}
+    for name, family in known.items():
+        score = 0.0
+        if top_k is not None:
+            score += float(np.mean(np.minimum(top_k, experts) != np.minimum(family.top_k, experts)))
+        if n_params_total is not None:
+            score += float(np.median(np.abs(np.log(n_params_total / n_total(family, n_params, experts)))))
+        scores[name] = score
+    best = min(scores, key=lambda name: scores[name])
+    remarks: list[str] = []
+    if scores[best] > 0.05:
+        remarks.append(
+            f"no family of the catalogue matches top_k and n_params_total of the runs (closest: {best}); a plan with this "
+            f"law counts parameters and FLOPs as {best} does; name another with --family"
+        )
+    return known[best], remarks

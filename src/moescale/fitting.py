@@ -14,7 +14,9 @@ import numpy as np
 
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
+from moescale.family import ModelFamily
 from moescale.laws.form import Inputs, LawForm, LinearPart, Observed, make_inputs
+from moescale.laws.law import Law
 
 HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
 SCAN_POINTS = 8192
@@ -45,6 +47,25 @@ class Fit:
     seconds: float
     fit_range: dict[str, tuple[float, float]]
     warnings: tuple[str, ...]
+
+    def to_dict(self, intervals: dict[str, tuple[float, float]] | None = None) -> dict[str, object]:
+        """The record of the command line's contract; `intervals` are those of a bootstrap."""
+        return {
+            "law": self.form.name,
+            "n_runs": self.n_runs,
+            "parameters": self.parameters,
+            "intervals": {k: list(v) for k, v in intervals.items()} if intervals else None,
+            "rmsle": self.rmsle,
+            "huber": self.huber,
+            "objective": self.objective,
+            "starts": self.starts,
+            "starts_at_optimum": self.starts_at_optimum,
+            "seconds": self.seconds,
+            "fit_range": {k: list(v) for k, v in self.fit_range.items()},
+            "at_bound": list(self.at_bound),
+            "not_identified": list(self.not_identified),
+            "warnings": list(self.warnings),
+        }
 
 
 def huber(residual: FloatArray, delta: float = HUBER_DELTA) -> FloatArray:
@@ -104,7 +125,7 @@ def polish(
         pull = weight * np.clip(residual, -delta, delta)
         gradient = (pull[:, None, :] @ slope)[:, 0, :]
         inside = weight * (np.abs(residual) < delta)
-        hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + form.curvature(at, x, pull)
+        hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + _curvature(form, at, x, pull)
 
         held = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
         gradient = np.where(held, 0.0, gradient)
@@ -130,6 +151,20 @@ def polish(
         stalled[active] = np.where(better & ~small, 0, stalled[active] + 1)
         active = active[stalled[active] < 12]
     return theta, best
+
+
+def _curvature(form: LawForm, theta: FloatArray, x: Inputs, weights: FloatArray) -> FloatArray:
+    """The form's own weighted second derivatives, or central differences of its first, (k, p, p)."""
+    if form.curvature is not None:
+        return form.curvature(theta, x, weights)
+    p = theta.shape[-1]
+    out = np.empty((*theta.shape, p))
+    for j in range(p):
+        step = np.zeros(p)
+        step[j] = 1e-5
+        wider, narrower = form.jacobian(theta + step, x), form.jacobian(theta - step, x)
+        out[..., j, :] = (weights[..., None, :] @ (wider - narrower))[..., 0, :] / 2e-5
+    return 0.5 * (out + np.swapaxes(out, -1, -2))
 
 
 def _lattice(count: int, dimensions: int) -> FloatArray:
@@ -163,12 +198,24 @@ def _nonnegative_least_squares(gram: FloatArray, target: FloatArray) -> FloatArr
 
 
 def scan(
+    form: LawForm, x: Inputs, ln_loss: FloatArray, box: FloatArray, observed: Observed, count: int
+) -> tuple[FloatArray, FloatArray]:
+    """Look at `count` points of the parameters: theta (count, p), clipped to the box, and the objective of each (count,).
+
+    Where the form is linear in some parameters this is variable projection: only the others are scanned.
+    """
+    if form.linear is not None:
+        return _scan_projected(form, form.linear, x, ln_loss, box, form.linear.region(observed), count)
+    region = box if form.region is None else form.region(observed)
+    theta = np.clip(region[:, 0] + _lattice(count, len(region)) * np.diff(region)[:, 0], box[:, 0], box[:, 1])
+    chunk = max(1, 2_000_000 // max(1, ln_loss.size))
+    values = [objective(form, theta[i : i + chunk], x, ln_loss) for i in range(0, count, chunk)]
+    return theta, np.concatenate(values)
+
+
+def _scan_projected(
     form: LawForm, part: LinearPart, x: Inputs, ln_loss: FloatArray, box: FloatArray, region: FloatArray, count: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Variable projection: at `count` points of the shape parameters solve for the best amplitudes.
-
-    Returns theta (count, p), clipped to the box, and the Huber objective of each (count,).
-    """
     shape_points = region[:, 0] + _lattice(count, len(part.shape)) * (region[:, 1] - region[:, 0])
     theta = np.empty((count, len(form.parameters)))
     values = np.empty(count)
@@ -238,7 +285,7 @@ def fit(
     x, ln_loss = make_inputs(n_params, tokens, experts), np.log(loss)
     observed = Observed(experts_max=float(experts.max()), loss_min=float(loss.min()))
     box = form.bounds(observed)
-    report = progress or (lambda _step, _share: None)
+    report = progress or _no_progress
 
     small = ln_loss.size <= SCAN_ROWS
     rows = np.arange(ln_loss.size) if small else _spread_rows(ln_loss.size, SCAN_ROWS)
@@ -249,9 +296,7 @@ def fit(
     else:
         wanted = POLISHED_STARTS if starts == "auto" else int(starts)
         report("scan", 0.0)
-        scanned, values = scan(
-            form, form.linear, x_few, ln_few, box, form.linear.region(observed), max(SCAN_POINTS, 4 * wanted)
-        )
+        scanned, values = scan(form, x_few, ln_few, box, observed, max(SCAN_POINTS, 4 * wanted))
         chosen = scanned[np.argsort(values, kind="stable")[:wanted]]
         report("polish", 0.5)
         candidates, reached = polish(form, chosen, x_few, ln_few, box, max_iterations=60)
@@ -266,10 +311,18 @@ def fit(
     best = int(np.argmin(reached))
     theta = candidates[best]
     at_optimum = int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum())
+    ranges = {
+        name: (float(values.min()), float(values.max()))
+        for name, values in (("n_params", n_params), ("tokens", tokens), ("experts", experts))
+    }
     return describe(
         form, theta, x, ln_loss, box,
-        starts=tried, starts_at_optimum=at_optimum, notes=notes, seconds=time.perf_counter() - began,
+        fit_range=ranges, starts=tried, starts_at_optimum=at_optimum, notes=notes, seconds=time.perf_counter() - began,
     )  # fmt: skip
+
+
+def _no_progress(step: str, share: float) -> None:
+    """Report to nobody."""
 
 
 def _polish_grid(
@@ -300,6 +353,7 @@ def describe(
     ln_loss: FloatArray,
     box: FloatArray,
     *,
+    fit_range: dict[str, tuple[float, float]],
     starts: int,
     starts_at_optimum: int,
     notes: list[str],
@@ -325,11 +379,6 @@ def describe(
     if not_identified:
         notes.append(f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs still are)")
     public = form.decode(theta)
-    ranges = {
-        "n_params": (float(np.exp(x.ln_n.min())), float(np.exp(x.ln_n.max()))),
-        "tokens": (float(np.exp(x.ln_d.min())), float(np.exp(x.ln_d.max()))),
-        "experts": (float(x.experts.min()), float(x.experts.max())),
-    }
     return Fit(
         form=form,
         theta=theta,
@@ -344,7 +393,7 @@ def describe(
         not_identified=not_identified,
         standard_error={name: float(value) for name, value in zip(form.names, error, strict=True)},
         seconds=seconds,
-        fit_range=ranges,
+        fit_range=fit_range,
         warnings=tuple(notes),
     )
 
@@ -368,3 +417,37 @@ def _standard_errors(
     # Runs without noise (variance 0) still say nothing along a direction without information.
     error[~fixed] = np.where(np.isinf(share), np.inf, np.sqrt(variance * np.where(np.isinf(share), 0.0, share)) / norm)
     return error
+
+
+def fitted_law(
+    found: Fit,
+    family: ModelFamily,
+    *,
+    name: str,
+    source: str,
+    date: str,
+    draws: FloatArray | None = None,
+    evidence: dict[str, object] | None = None,
+) -> Law:
+    """The law that a fit found, with the family of models that the runs belong to and a bootstrap's draws (k, p)."""
+    facts: dict[str, object] = {
+        "n_runs": found.n_runs,
+        "rmsle": found.rmsle,
+        "huber": found.huber,
+        "starts": found.starts,
+        "starts_at_optimum": found.starts_at_optimum,
+        "objective": f"sum of Huber terms, delta {HUBER_DELTA:g}, of ln L",
+    }
+    return Law(
+        name=name,
+        form=found.form,
+        theta=found.theta,
+        family=family,
+        source=source,
+        date=date,
+        fit_range=found.fit_range,
+        draws=np.empty((0, found.theta.size)) if draws is None else draws,
+        notes=found.warnings,
+        max_experts=found.fit_range["experts"][1] if found.form.uses_experts else None,
+        evidence=facts | (evidence or {}),
+    )

@@ -354,25 +354,39 @@ def _read_json(data: bytes, path: str) -> Any:
         return record
 
     decoder = json.JSONDecoder(object_pairs_hook=distinct)
-    records: list[dict[str, Any]] = []
     try:
-        if text.lstrip().startswith("["):
-            records = decoder.decode(text)
-            for row, record in enumerate(records, start=1):
-                _require_record(record, f"{path}, data row {row}")
-        else:
-            for line_number, line in enumerate(text.split("\n"), start=1):
-                if line and not line.isspace():
-                    record = _decode_line(decoder, line, f"{path}, line {line_number}")
-                    _require_record(record, f"{path}, line {line_number}")
-                    records.append(record)
+        is_array = text.lstrip().startswith("[")
+        records: Any = decoder.decode(text) if is_array else _decode_lines(decoder, text, path)
     except InputError:
         raise
     except (ValueError, RecursionError, MemoryError) as error:
         raise InputError(
             f"is not JSON lines: {_first_line(error)}", where=path, next_step="write one JSON object a line"
         ) from error
+    for row, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise InputError(
+                f"a row must be an object, not {json.dumps(record)[:60]}",
+                where=f"{path}, data row {row}",
+                next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}',
+            )
     return _records_to_table(records)
+
+
+def _decode_lines(decoder: json.JSONDecoder, text: str, path: str) -> list[Any]:
+    """The values of all lines that are not blank: at one go, and line by line to find the one at fault."""
+    lines = [line for line in text.split("\n") if line and not line.isspace()]
+    try:
+        values = decoder.decode(f"[{','.join(lines)}]")
+        if len(values) == len(lines):
+            return values
+    except (ValueError, RecursionError):
+        pass  # the loop below meets the same fault, and knows its line
+    return [
+        _decode_line(decoder, line, f"{path}, line {number}")
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line and not line.isspace()
+    ]
 
 
 def _decode_line(decoder: json.JSONDecoder, line: str, where: str) -> Any:
@@ -386,15 +400,6 @@ def _decode_line(decoder: json.JSONDecoder, line: str, where: str) -> Any:
         ) from error
 
 
-def _require_record(record: Any, where: str) -> None:
-    if not isinstance(record, dict):
-        raise InputError(
-            f"a row must be an object, not {json.dumps(record)[:60]}",
-            where=where,
-            next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}',
-        )
-
-
 def _records_to_table(records: list[dict[str, Any]]) -> Any:
     import pyarrow as pa
 
@@ -406,10 +411,13 @@ def _mixed_array(values: list[Any]) -> Any:
     """Cells of any Python type: float64 if all are numbers, else text, in which numbers stay readable as numbers."""
     import pyarrow as pa
 
+    kinds = set(map(type, values)) - {type(None)}
     try:
-        if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+        if kinds <= {int, float}:
             return pa.array([None if value is None else float(value) for value in values], pa.float64())
-    except OverflowError:  # an integer beyond float64; as text it reads as infinite
+        if kinds == {str}:
+            return pa.array(values, pa.large_string())
+    except (OverflowError, UnicodeError):  # an integer beyond float64, a lone surrogate: handled cell by cell
         pass
     return pa.array([None if value is None else _cell_text(value) for value in values], pa.large_string())
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,19 +23,26 @@ class Inputs:
     experts: FloatArray
     experts_distinct: FloatArray
     experts_index: np.typing.NDArray[np.intp]
+    extra: Mapping[str, FloatArray] = field(
+        default_factory=dict[str, FloatArray]
+    )  # further variables by name, such as unique_tokens, (n,)
 
     def rows(self, chosen: np.typing.NDArray[np.intp]) -> Inputs:
         """The inputs at the chosen points only."""
-        return make_inputs(np.exp(self.ln_n[chosen]), np.exp(self.ln_d[chosen]), self.experts[chosen])
+        distinct, index = np.unique(self.experts[chosen], return_inverse=True)
+        extra = {name: values[chosen] for name, values in self.extra.items()}
+        return Inputs(self.ln_n[chosen], self.ln_d[chosen], self.experts[chosen], distinct, index, extra)
 
 
-def make_inputs(n_params: Real, tokens: Real, experts: Real) -> Inputs:
-    """Inputs of a law from sizes, tokens and expert counts, broadcast and flattened to one dimension."""
-    n, d, e = np.broadcast_arrays(
-        np.asarray(n_params, float), np.asarray(tokens, float), np.asarray(experts, float)
+def make_inputs(n_params: Real, tokens: Real, experts: Real, extra: Mapping[str, Real] | None = None) -> Inputs:
+    """Inputs of a law from sizes, tokens, expert counts and further variables, broadcast and flattened to (n,)."""
+    further = dict(extra or {})
+    n, d, e, *rest = np.broadcast_arrays(
+        *(np.asarray(values, dtype=float) for values in (n_params, tokens, experts, *further.values()))
     )
     distinct, index = np.unique(e.ravel(), return_inverse=True)
-    return Inputs(np.log(n.ravel()), np.log(d.ravel()), e.ravel(), distinct, index)
+    flat = {name: values.ravel() for name, values in zip(further, rest, strict=True)}
+    return Inputs(np.log(n.ravel()), np.log(d.ravel()), e.ravel(), distinct, index, flat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +99,20 @@ class LawForm:
     decode: Callable[[FloatArray], FloatArray]  # and back
     log_loss: LogLoss
     jacobian: LogLoss
-    curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray]
     slopes: Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
     bounds: Callable[[Observed], FloatArray]
-    linear: LinearPart
     uses_experts: bool
     domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
+    curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray] | None = None  # None: differences of the jacobian
+    linear: LinearPart | None = None  # None: the search scans `region` instead
+    region: Callable[[Observed], FloatArray] | None = None  # (p, 2) in search coordinates, where `linear` is None
+    # Further variables by name, with their defaults (None: must be given).
+    extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
-    loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = None  # closed form where one exists
+    loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = (
+        None  # closed form where one exists
+    )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -37,13 +37,13 @@ def find_form(name: str) -> LawForm:
 @cache
 def catalogue_names() -> tuple[str, ...]:
     """Names of the coefficient sets that ship with the package, sorted."""
-    folder = resources.files("moescale.catalogue").joinpath("laws")
+    folder = resources.files("moescale.catalogue") / "laws"
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
 
 @cache
 def _catalogue_law(name: str) -> Law:
-    text = resources.files("moescale.catalogue").joinpath("laws", f"{name}.toml").read_text(encoding="utf-8")
+    text = (resources.files("moescale.catalogue") / "laws" / f"{name}.toml").read_text(encoding="utf-8")
     return parse_law(text, where=f"catalogue law {name}")
 
 
@@ -87,6 +87,7 @@ def parse_law(text: str, *, where: str) -> Law:
         convention: Literal["paper", "exact", "dense"]
         tokenizer: str = ""
         dataset: str = ""
+        source: str = ""
 
     class LawTable(BaseModel):
         model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -160,7 +161,9 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
         draws = form.encode(draws_public)
     if not (np.isfinite(theta).all() and np.isfinite(draws).all()):
         raise InputError(
-            f"a parameter or a draw lies outside the domain of {form.name}", where=where, next_step=f"where {form.domain}"
+            f"a parameter or a draw lies outside the domain of {form.name}",
+            where=where,
+            next_step=f"where {form.domain}",
         )
     return Law(
         name=str(table["name"]),

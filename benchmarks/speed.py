@@ -1,0 +1,80 @@
+"""The speed claims, measured: best of five, on the machine at hand.
+
+    python benchmarks/speed.py                  MOESCALE_SHARED names the folder with the public run table
+
+Prints a table: what, limit in seconds, best of five. Exits 1 if a limit is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+REPEATS = 5
+
+
+def best_of(action: Callable[[], object]) -> float:
+    """Shortest wall-clock seconds of REPEATS calls."""
+    times: list[float] = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def cold(*arguments: str) -> Callable[[], object]:
+    """A fresh interpreter with these arguments."""
+    return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+
+def warm_plan() -> Callable[[], object]:
+    """The default plan in this process, after one call that warms it."""
+    from moescale import Budget, Deployment, Question, Roofline, find_gpu, find_law, make_plan, price
+
+    gpu = find_gpu("a100-sxm-40gb")
+    deployment = Deployment(
+        gpu=gpu, usd_per_gpu_hour=price(gpu.name).usd_per_gpu_hour, prompt_tokens=230.0, output_tokens=203.0
+    )
+    question = Question(budget=Budget(5.15e21))
+    law, second = find_law("yun2024-recovered"), find_law("yun2024-joint")
+
+    def call() -> object:
+        return make_plan(law, question, deployment, Roofline(gpu), second_law=second)
+
+    call()
+    return call
+
+
+def main() -> int:
+    """Measure, print, and say by the exit code whether every limit holds."""
+    rows: list[tuple[str, float, Callable[[], object]]] = [
+        ("import moescale, cold process", 0.3, cold("-c", "import moescale")),
+        ("moescale plan --budget 5.15e21 --json, cold process", 2.0, cold("-m", "moescale", "plan", "--budget", "5.15e21", "--json")),
+        ("make_plan, warm, with draws and the second law", 0.1, warm_plan()),
+    ]  # fmt: skip
+    shared = os.environ.get("MOESCALE_SHARED")
+    runs = Path(shared, "data", "joint_moe_runs", "runs.csv") if shared else None
+    if runs is not None and runs.exists():
+        arguments = ("fit", str(runs), "--size-column", "n_params_active", "--json")
+        where = ("--where", "tokens / n_params_active >= 2")
+        rows.insert(
+            1, ("moescale fit of 234 public runs, cold process", 5.0, cold("-m", "moescale", *arguments, *where))
+        )
+    else:
+        print("moescale fit of 234 public runs: not measured, MOESCALE_SHARED does not name the run table")
+    missed = 0
+    print(f"{'what':<56} {'limit':>8} {'best of 5':>10}")
+    for what, limit, action in rows:
+        seconds = best_of(action)
+        missed += seconds > limit
+        print(f"{what:<56} {limit:>6.2f} s {seconds:>8.3f} s{'' if seconds <= limit else '  missed'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

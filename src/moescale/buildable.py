@@ -1,0 +1,77 @@
+"""From a real-valued size to a shape with whole layers and heads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from moescale.candidates import Candidate
+from moescale.errors import InputError
+from moescale.family import ModelFamily, architecture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buildable:
+    """Whole-number shape nearest to a recommended size: what a configuration file would hold."""
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    d_ffn: int
+    n_experts: int
+    top_k: int
+    moe_every: int
+    n_params: float  # dense-equivalent, counted as the law counts it
+    n_params_total: float
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def buildable(family: ModelFamily, model: Candidate, *, gpus: int = 1, kv_heads: float | None = None) -> Buildable:
+    """The whole-number shape nearest to a model's N whose heads split over `gpus` GPUs (tensor parallel).
+
+    Depth is a multiple of the MoE spacing, width a multiple of the head dimension, FFN width a multiple of 64.
+    """
+    if model.n_params is None:
+        raise InputError("an infeasible model has no shape")
+    wanted = architecture(family, model.n_params, model.experts, kv_heads=kv_heads)
+    hd = int(family.head_dim)
+    heads, layers = float(wanted.n_heads), float(wanted.n_layers)
+    step = math.lcm(gpus, 1)
+    best: tuple[float, Buildable] | None = None
+    for n_heads in range(step, int(heads * 1.5) + 2 * step, step):
+        d = n_heads * hd
+        d_ffn = 64 * max(1, round(family.ffn_ratio * d / 64))
+        embedding = family.embedding_matrices * family.vocab_size * d
+        per_layer = 4.0 * d * d + family.ffn_matrices * d * d_ffn
+        for n_layers in range(family.moe_every, int(layers * 2) + 2 * family.moe_every, family.moe_every):
+            n = n_layers * per_layer + embedding
+            # Off by size counts most; within a percent of it the family's aspect ratio decides.
+            off = abs(math.log(n / model.n_params)) + 0.02 * abs(math.log(n_layers / layers))
+            if best is not None and off >= best[0]:
+                continue
+            expert = n_layers / family.moe_every * family.ffn_matrices * d * d_ffn
+            kv = n_heads if kv_heads is None else min(n_heads, int(kv_heads))
+            best = (
+                off,
+                Buildable(
+                    n_layers=n_layers,
+                    d_model=d,
+                    n_heads=n_heads,
+                    n_kv_heads=kv,
+                    head_dim=hd,
+                    d_ffn=d_ffn,
+                    n_experts=int(model.experts),
+                    top_k=int(min(family.top_k, model.experts)),
+                    moe_every=family.moe_every,
+                    n_params=float(n),
+                    n_params_total=float(n + (model.experts - 1) * expert),
+                ),
+            )
+    if best is None:
+        raise InputError(f"no whole-number shape near {model.n_params:.3g} parameters", next_step="raise the budget")
+    return best[1]

@@ -1,0 +1,144 @@
+"""Models that a budget can train, with their loss and serving cost: the rows of a plan's tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from moescale.allocation import Allocation
+from moescale.architecture import FloatArray
+from moescale.family import ModelFamily, architecture, n_active, n_total
+from moescale.latency import LatencySource
+from moescale.serving import REASONS, Deployment, Serving, cheapest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One model that the budget can train: what it is, its loss, what serving it costs; None where not applicable.
+
+    `size_ratio` is to that expert count's own loss-optimal size, the `_to_base` ratios are to the base model. Intervals
+    hold 90% of the law's draws.
+    """
+
+    experts: float
+    n_params: float | None = None  # dense-equivalent N of the law
+    n_params_active: float | None = None  # under the law's convention
+    n_params_total: float | None = None
+    tokens: float | None = None
+    loss: float | None = None
+    usd_per_mtok: float | None = None
+    gpus: int | None = None
+    batch: float | None = None
+    size_ratio: float | None = None
+    size_ratio_to_base: float | None = None
+    active_ratio_to_base: float | None = None
+    cost_ratio: float | None = None
+    lifetime_usd: float | None = None  # serving the lifetime tokens
+    infeasible: str | None = None
+    intervals: dict[str, tuple[float, float]] | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; keys that do not apply are absent."""
+        record = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: plain(v) for k, v in record.items() if v is not None}
+
+    def with_intervals(self, intervals: dict[str, tuple[float, float]]) -> Candidate:
+        """The same model with intervals, where it is feasible and there are any."""
+        return replace(self, intervals=intervals) if intervals and self.infeasible is None else self
+
+    def alone(self, *, size_ratio: float) -> Candidate:
+        """The same model without intervals and without a base to compare with."""
+        return replace(
+            self,
+            size_ratio=size_ratio,
+            intervals=None,
+            size_ratio_to_base=None,
+            active_ratio_to_base=None,
+            cost_ratio=None,
+        )
+
+
+def plain(value: object) -> object:
+    """JSON-ready form of a field: whole expert counts as integers, intervals as lists."""
+    if isinstance(value, dict):
+        return {k: list(v) for k, v in value.items()}  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, np.floating | float) and float(value).is_integer() and abs(value) < 1e6:
+        return int(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Serving cost as a function of size and experts, for one law's family and one deployment."""
+
+    family: ModelFamily
+    latency: LatencySource
+    deployment: Deployment
+    kv_heads: float | None
+
+    def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+        """Dollars per million tokens at the cheapest GPU count; infinite where none serves. Arguments of one shape."""
+        return self.serving(n_params, experts).usd_per_mtok
+
+    def serving(self, n_params: FloatArray, experts: FloatArray) -> Serving:
+        """All serving figures at the cheapest GPU count. Arguments of one shape."""
+        shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads)
+        return cheapest(shapes, self.latency, self.deployment)
+
+
+def candidates(
+    allocation: Allocation, costs: Costs, *, lifetime_tokens: float | None = None, unreachable: str = ""
+) -> list[Candidate]:
+    """Records of an allocation of shape (m,); `unreachable` says why an entry is NaN."""
+    known = np.where(np.isfinite(allocation.n_params), allocation.n_params, 1e9)
+    served = costs.serving(known, allocation.experts)
+    active = n_active(costs.family, known, allocation.experts)
+    total = n_total(costs.family, known, allocation.experts)
+    records: list[Candidate] = []
+    for i, e in enumerate(allocation.experts):
+        if not np.isfinite(allocation.n_params[i]):
+            records.append(Candidate(experts=float(e), infeasible=unreachable))
+            continue
+        record = Candidate(
+            experts=float(e),
+            n_params=float(known[i]),
+            n_params_active=float(active[i]),
+            n_params_total=float(total[i]),
+            tokens=float(allocation.tokens[i]),
+            loss=float(allocation.loss[i]),
+        )
+        usd = float(served.usd_per_mtok[i])
+        if math.isfinite(usd):
+            lifetime = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
+            record = replace(
+                record, usd_per_mtok=usd, gpus=int(served.gpus[i]), batch=float(served.batch[i]), lifetime_usd=lifetime
+            )
+        else:
+            reason = REASONS[int(served.infeasible[i])]
+            record = replace(
+                record, infeasible=f"{reason} of {costs.deployment.max_gpus} x {costs.deployment.gpu.name}"
+            )
+        records.append(record)
+    return records
+
+
+def with_ratios(records: list[Candidate], optima: Sequence[Candidate], base: Candidate) -> list[Candidate]:
+    """The records with their sizes and costs set against their own optimum and the base model."""
+
+    def ratio(over: float | None, under: float | None) -> float | None:
+        return None if over is None or under is None else over / under
+
+    own = {c.experts: c.n_params for c in optima}
+    return [
+        replace(
+            c,
+            size_ratio=ratio(c.n_params, own[c.experts]),
+            size_ratio_to_base=ratio(c.n_params, base.n_params),
+            active_ratio_to_base=ratio(c.n_params_active, base.n_params_active),
+            cost_ratio=ratio(c.usd_per_mtok, base.usd_per_mtok),
+        )
+        for c in records
+    ]

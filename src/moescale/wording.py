@@ -1,0 +1,110 @@
+"""A recommendation in words: why this model, and what could make it wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from moescale.allocation import Budget, at_size
+from moescale.candidates import Candidate
+from moescale.laws.law import Law, extrapolation
+from moescale.units import format_count, format_usd
+
+
+def named(count: float) -> str:
+    return "dense model" if count == 1 else f"{count:g}-expert model"
+
+
+def why(model: Candidate, rule: str, base: Candidate, bounded_cost: list[Candidate], law: Law, own: Candidate) -> str:
+    """The recommendation in words, with its numbers."""
+    size, tokens = format_count(model.n_params or 0.0), format_count(model.tokens or 0.0)
+    share = (model.n_params or 0.0) / (own.n_params or math.inf)
+    parts = [
+        f"{rule[0].upper()}{rule[1:]}: {model.experts:g} expert{'s' if model.experts != 1 else ''} at {size} "
+        f"(dense-equivalent; {share:.0%} of that expert count's own loss-optimal size), trained on {tokens} tokens, "
+        f"loss {model.loss:.4f}, {format_usd(model.usd_per_mtok or 0.0)} a million tokens on {model.gpus} GPU"
+        f"{'s' if model.gpus != 1 else ''}."
+    ]
+    if base.usd_per_mtok and model.usd_per_mtok and model.experts != base.experts:
+        text = f"That is {model.usd_per_mtok / base.usd_per_mtok:.0%} of what the loss-optimal {named(base.experts)} costs to serve"
+        spread = (model.intervals or {}).get("cost_ratio")
+        text += f" (90% of the law's draws: {spread[0]:.0%} to {spread[1]:.0%})." if spread else "."
+        parts.append(text)
+    ceiling = law.max_experts or math.inf
+    better = [c for c in bounded_cost if c.loss is not None and c.usd_per_mtok is not None and c.experts <= ceiling]
+    if better and base.usd_per_mtok:
+        best = min(better, key=lambda c: c.loss or math.inf)
+        if best.loss is not None and base.loss is not None and best.loss < base.loss - 1e-9:
+            parts.append(
+                f"If quality matters more: {best.experts:g} experts at {format_count(best.n_params or 0.0)} reach "
+                f"{best.loss:.4f} at the cost of the loss-optimal {named(base.experts)} ({base.loss:.4f})."
+            )
+    return " ".join(parts)
+
+
+def caveats(
+    law: Law,
+    budget: Budget,
+    model: Candidate,
+    records: list[Candidate],
+    own: Candidate,
+    *,
+    loss_bound: bool,
+    memory_limited: bool,
+) -> list[str]:
+    """What could make the recommendation wrong."""
+    notes: list[str] = []
+    far = extrapolation(law, model.n_params or 1.0, model.tokens or 1.0, model.experts)
+    if far:
+        words = {"n_params": "N", "tokens": "D", "experts": "E"}
+        listed = ", ".join(
+            f"{words[name]} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
+            for name, factor in far.items()
+        )
+        notes.append(f"Extrapolated: {listed}.")
+    if own.n_params and own.loss:
+        e = np.array([model.experts])
+        shares = np.linspace(0.05, 1.0, 400)
+        curve = at_size(law, budget, shares * own.n_params, np.repeat(e, shares.size)).loss
+        flat = shares[curve <= own.loss * 1.001]
+        if flat.size:
+            notes.append(
+                f"The optimum is flat: from {flat[0]:.0%} of the loss-optimal size on, the loss is within 0.1% of the best."
+            )
+    close = [
+        c
+        for c in records
+        if c.usd_per_mtok
+        and c.experts != model.experts
+        and c.experts <= (law.max_experts or math.inf)
+        and c.usd_per_mtok <= 1.05 * (model.usd_per_mtok or 0.0)
+    ]
+    if close:
+        listed = ", ".join(
+            f"{c.experts:g} experts (+{(c.usd_per_mtok or 0) / (model.usd_per_mtok or 1) - 1:.1%})" for c in close
+        )
+        notes.append(f"As good within 5% of the cost: {listed}.")
+    beyond = [
+        c
+        for c in records
+        if law.max_experts
+        and c.experts > law.max_experts
+        and c.usd_per_mtok
+        and c.usd_per_mtok < (model.usd_per_mtok or 0.0)
+    ]
+    if beyond:
+        notes.append(
+            f"{', '.join(f'{c.experts:g}' for c in beyond)} experts look cheaper still, but the law was fitted up to "
+            f"{law.max_experts:g} experts and is not trusted beyond."
+        )
+    if loss_bound:
+        notes.append(
+            f"--max-loss is in the units of {law.name} ({law.family.dataset or 'its dataset'}, nats per token of its own "
+            f"tokenizer): calibrate the law to your own runs before you rely on it."
+        )
+    if not law.family.embedding_matrices:
+        notes.append("Sizes leave embeddings out, as the law does; serving memory here does too.")
+    if memory_limited:
+        notes.append("The batch is limited by memory alone; a server's own limit (--max-num-seqs) makes tokens dearer.")
+    return notes
