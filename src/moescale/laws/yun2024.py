@@ -30,11 +30,12 @@ A, ALPHA, B, BETA, C, GAMMA, F, D, START, MAX = range(len(PARAMETERS))
 
 
 def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 10)."""
+    """Search coordinates from public units, any leading shape (..., 10); NaN unless 1 <= E_start < E_max."""
     theta = np.array(public, dtype=float)
+    known = (theta[..., START] >= 1.0) & (theta[..., START] < theta[..., MAX])
     logs = [A, B, C, F, MAX]
     theta[..., logs] = np.log(theta[..., logs])
-    theta[..., START] = np.log(theta[..., START]) / theta[..., MAX]
+    theta[..., START] = np.where(known, np.log(theta[..., START]) / theta[..., MAX], np.nan)
     return theta
 
 
@@ -239,5 +240,6 @@ FORM = LawForm(
     bounds=bounds,
     linear=LinearPart((A, B, C, F), SHAPE, _basis, _offset, _region),
     uses_experts=True,
+    domain="amplitudes are positive and 1 <= E_start < E_max",
     published_grid=published_grid,
 )
