@@ -1,6 +1,6 @@
 """Write docs/shapes.md: how well h l = mu N^(2/3) holds for real models (figure 9 of Yun et al. 2024, as a table).
 
-    python scripts/document_shapes.py
+python scripts/document_shapes.py
 """
 
 from __future__ import annotations

@@ -39,7 +39,10 @@ def commands(block: str) -> list[tuple[str, str]]:
 
 def run(command: str) -> str:
     """What a command prints on both streams, without blanks at line ends."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",
+    }
     done = subprocess.run(command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"`{command}` exits with {done.returncode}: {done.stderr}")
