@@ -23,7 +23,7 @@ from moescale.family import architecture
 from moescale.frontier import pareto
 from moescale.hardware import find_gpu, price
 from moescale.latency.roofline import Roofline
-from moescale.laws import FORMS, Law, loss
+from moescale.laws import FORMS, Law, find_law, loss
 from moescale.planning import Plan, Question, make_plan
 from moescale.serving import Deployment, cheapest
 
@@ -207,6 +207,17 @@ def test_promises_hold_under_every_convention_and_base(convention: str, match: f
 )
 def test_promises_hold_for_other_families(family: Any) -> None:
     assert_kept(ask(law=replace(LAW, family=family)), replace(LAW, family=family), served_on())
+
+
+@pytest.mark.parametrize("name", ["yun2024-recovered", "yun2024-joint"])
+def test_promises_hold_for_the_laws_that_are_shipped(name: str) -> None:
+    law, second = find_law(name), find_law("yun2024-joint")
+    plan = ask(law=law, second=second)
+    assert_kept(plan, law, served_on())
+    assert plan.law == name
+    assert (plan.second_opinion is None) == (name == second.name)
+    # Both laws' runs stop at 32 experts.
+    assert max(c.experts for c in plan.frontier) <= 32
 
 
 def test_serving_options_reach_the_costs() -> None:
