@@ -158,6 +158,11 @@ def _choose(question: Question, law: Law, rows: list[Candidate], optima: list[Ca
     Raises InfeasibleError when no model that the law may speak of meets the bounds and can be served.
     """
     allowed = [c for c in rows if c.experts <= (law.max_experts or math.inf)]
+    if not allowed:
+        raise InfeasibleError(
+            f"{law.name} speaks of at most {law.max_experts:g} experts, fewer than any that was asked for",
+            next_step=f"add smaller counts to --experts, such as {law.max_experts:g}, and to --match-experts",
+        )
     served = [c for c in allowed if c.usd_per_mtok is not None]
     limit = question.max_usd_per_mtok
     if question.max_loss is None and limit is not None:
