@@ -398,12 +398,15 @@ def predict(
     json_: Json = False,
 ) -> None:
     """Predict the loss of one model."""
+    import numpy as np
+
     from moescale.laws import predict as predict_loss
 
     chosen = _law(law)
     if not chosen.form.uses_experts and experts != 1:
         _warn([f"{chosen.name} knows dense models only: --experts {experts:g} changes nothing"])
-    predicted = predict_loss(chosen, n_params, tokens, experts)
+    with np.errstate(over="ignore"):  # told below
+        predicted = predict_loss(chosen, n_params, tokens, experts)
     if not math.isfinite(predicted.loss):
         raise InputError(
             f"{chosen.name} gives no finite loss at this size, tokens and experts",
@@ -475,7 +478,7 @@ def cost(
         return
     from moescale.console import show_cost, terminal
 
-    show_cost(terminal(), answer, card.name)
+    show_cost(terminal(), answer, deployment)
 
 
 def _gpu(name: str) -> Gpu:
@@ -638,6 +641,8 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; one message and an exit code for every error (0 done, 1 no answer, 2 bad input)."""
     asked = list(sys.argv[1:] if arguments is None else arguments)
+    with suppress(AttributeError):  # a stream that someone has put in its place
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a law's source may hold any letter
     try:
         code = app(args=asked, prog_name="moescale", standalone_mode=False)
         sys.stdout.flush()
