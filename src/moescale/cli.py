@@ -576,6 +576,8 @@ def plan(
     json_: Json = False,
 ) -> None:
     """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
+    import numpy as np
+
     from moescale.allocation import Budget
     from moescale.family import with_convention
     from moescale.laws import find_law
@@ -595,9 +597,18 @@ def plan(
         _gpu(gpu), usd_per_gpu_hour, weights=weights, prompt=prompt, output=output, max_gpus=max_gpus,
         max_num_seqs=_max_num_seqs(max_num_seqs), memory_fraction=memory_fraction, utilization=utilization,
     )  # fmt: skip
+    counts = _expert_counts(experts)
+    ceiling = chosen.max_experts
+    if ceiling is not None and min(*counts, match_experts) > ceiling:
+        raise InputError(
+            f"{chosen.name} was fitted up to {ceiling:g} experts and may recommend no more",
+            where="--experts",
+            nearest=f"{ceiling:g}",
+            next_step="add a count that the law may recommend",
+        )
     question = Question(
         budget=Budget(budget, max_tokens),
-        experts=_expert_counts(experts),
+        experts=counts,
         match_experts=float(match_experts),
         max_loss=max_loss,
         max_usd_per_mtok=max_usd_per_mtok,
@@ -607,7 +618,8 @@ def plan(
         convention=convention,
     )
     source = _latency(latency, deployment, None)
-    with _at("--budget"):
+    # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
+    with _at("--budget"), np.errstate(over="ignore"):
         answer = make_plan(chosen, question, deployment, source, second_law=find_law(SECOND_LAW))
     if json_:
         _print_json(answer.to_dict())
