@@ -669,9 +669,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(f"{error.format_message().rstrip('.')}; `moescale{command} --help` lists what there is", 2)
     except SystemExit as stop:
         # The reader of our output has closed it (`| head`), which typer turns into an exit: nothing is wrong.
-        if isinstance(stop.__context__, BrokenPipeError):
-            _drop_output()
-        raise
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        _drop_output()
     except BrokenPipeError:
         _drop_output()
     except OSError as error:
