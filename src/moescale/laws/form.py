@@ -102,6 +102,7 @@ class LawForm:
     slopes: Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
     bounds: Callable[[Observed], FloatArray]
     uses_experts: bool
+    uses_tokens: bool = True
     curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray] | None = None  # None: differences of the jacobian
     linear: LinearPart | None = None  # None: the search scans `region` instead
     region: Callable[[Observed], FloatArray] | None = None  # (p, 2) in search coordinates, where `linear` is None
