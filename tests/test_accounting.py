@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from families import PAPER
 from moescale.accounting import (
     CONVENTIONS,
     JOINT_EXPERT_SHARE,
@@ -22,8 +23,9 @@ from moescale.accounting import (
     total_params,
     training_flops_per_token,
 )
-from moescale.architecture import Architecture, Shape, dense_equivalent_params, from_size, published_shapes, shapes
+from moescale.architecture import Architecture, Shape, dense_equivalent_params, published_shapes, shapes
 from moescale.errors import InputError
+from moescale.family import architecture
 
 
 @pytest.mark.parametrize("shape", published_shapes().values(), ids=published_shapes())
@@ -284,8 +286,8 @@ def test_conventions_of_the_abstraction() -> None:
 
 
 @given(st.floats(1e7, 1e12), st.integers(1, 128))
-def test_a_shape_made_from_size_agrees_with_the_abstraction(n_params: float, n_experts: int) -> None:
-    model = from_size(n_params, n_experts)
+def test_a_shape_of_the_paper_agrees_with_the_abstraction(n_params: float, n_experts: int) -> None:
+    model = architecture(PAPER, n_params, float(n_experts))
     counted = count_parameters(model)
     body = counted.attention + counted.dense_ffn
     assert float(body + counted.experts) == pytest.approx(float(total_params(n_params, n_experts)), rel=1e-9)

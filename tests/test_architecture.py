@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from families import PAPER
 from moescale.accounting import count_parameters, kv_bytes_per_token
 from moescale.architecture import (
     Architecture,
-    dense_equivalent_params,
     from_config,
-    from_size,
     hl_coefficient,
     shapes,
     validate,
 )
 from moescale.errors import InputError
+from moescale.family import architecture, aspect_ratio
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -257,7 +258,8 @@ def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[s
 
 def test_hl_follows_the_two_thirds_power() -> None:
     # A family that obeys the rule exactly is fitted exactly.
-    mu, errors = hl_coefficient([from_size(n, mu=0.05) for n in (1e8, 1e9, 7e10)])
+    obedient = replace(PAPER, d_model_per_layer=aspect_ratio(0.05, PAPER.layer_multiple))
+    mu, errors = hl_coefficient([architecture(obedient, n, 1.0) for n in (1e8, 1e9, 7e10)])
     assert mu == pytest.approx(0.05, rel=1e-12)
     np.testing.assert_allclose(errors, 0, atol=1e-12)
     # Real models, 125M to 480B (the paper's figure 9): dense ones scatter by 8% on average, 20% at most.
@@ -270,45 +272,6 @@ def test_hl_follows_the_two_thirds_power() -> None:
     assert np.log1p(errors).mean() == pytest.approx(0, abs=1e-12)
     with pytest.raises(InputError):
         hl_coefficient([])
-
-
-def test_a_size_becomes_a_shape_like_the_real_ones() -> None:
-    # Llama-7B holds 6.48e9 parameters beside its embeddings, in 32 layers of 4096.
-    made = from_size(6.476e9)
-    assert float(made.d_model) == pytest.approx(4096, rel=0.1)
-    assert float(made.n_layers) == pytest.approx(32, rel=0.2)
-
-
-def test_sizes_and_experts_broadcast_and_grouped_queries_keep_the_size() -> None:
-    sizes, experts = np.array([[1e9], [3e9]]), np.array([1.0, 4.0, 16.0])
-    for kv_heads in (None, 8):
-        made = from_size(sizes, experts, n_kv_heads=kv_heads, vocab_size=32000)
-        counted = count_parameters(made)
-        assert counted.total.shape == (2, 3)
-        np.testing.assert_allclose(dense_equivalent_params(made), np.broadcast_to(sizes, (2, 3)), rtol=1e-12)
-        np.testing.assert_array_equal(counted.router[:, 0], 0.0)  # one expert is a dense model
-        assert np.all(np.diff(counted.total, axis=1) > 0)
-    joint = from_size(1e9, 8, top_k=1, moe_every=1, ffn_ratio=3.0)
-    expert_share = count_parameters(joint).experts / 8 / 1e9
-    assert float(expert_share) == pytest.approx(9 / 13, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"n_params_dense": 0.0},
-        {"n_params_dense": -1e9},
-        {"n_params_dense": math.nan},
-        {"n_params_dense": math.inf},
-        {"n_params_dense": 1e9, "n_experts": 0.5},
-        {"n_params_dense": 1e9, "n_experts": 4, "top_k": 0},
-        {"n_params_dense": 1e9, "moe_every": 0},
-        {"n_params_dense": 1e4, "n_kv_heads": 64},
-    ],
-)
-def test_impossible_sizes_are_refused(arguments: dict[str, float]) -> None:
-    with pytest.raises(InputError):
-        from_size(**arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

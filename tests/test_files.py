@@ -129,6 +129,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         tmp_path / "wide.txt": ("UTF-16",),
         "": ("file name to read is empty",),
         "a\0b": ("cannot be read",),
+        "x" * 5000: ("cannot be read: File name too long",),
     }.items():
         with pytest.raises(InputError) as caught:
             read_text(path, limit_bytes=10)

@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from families import PAPER
 from moescale.accounting import count_parameters
-from moescale.architecture import Architecture, from_config, from_size
+from moescale.architecture import Architecture, from_config
 from moescale.errors import InfeasibleError, InputError
+from moescale.family import architecture
 from moescale.hardware import find_gpu
 from moescale.latency import NUMERIC_FIELDS, LatencySource
 from moescale.latency.roofline import Roofline, RooflineConstants, default_constants
@@ -247,14 +249,16 @@ def test_the_roofline_never_falls_when_anything_grows(
     size: float, n_experts: float, gpus: int, batch: float, tokens: float, factor: float
 ) -> None:
     roofline = Roofline(A100)
+    model = architecture(PAPER, size, n_experts)
+    more_experts, larger = architecture(PAPER, size, n_experts * 2), architecture(PAPER, size * factor, n_experts)
     for ask in (roofline.prefill_s, roofline.decode_s):
-        base = ask(from_size(size, n_experts), gpus, batch, tokens) * (1 - 1e-12)
+        base = ask(model, gpus, batch, tokens) * (1 - 1e-12)
         assert 0 < base < np.inf
-        assert ask(from_size(size, n_experts), gpus, batch * factor, tokens) >= base
-        assert ask(from_size(size, n_experts), gpus, batch, tokens * factor) >= base
-        assert ask(from_size(size * factor, n_experts), gpus, batch, tokens) >= base
-        assert ask(from_size(size, n_experts * 2), gpus, batch, tokens) >= base
-        assert ask(from_size(size, n_experts, vocab_size=32000), gpus, batch, tokens) >= base
+        assert ask(model, gpus, batch * factor, tokens) >= base
+        assert ask(model, gpus, batch, tokens * factor) >= base
+        assert ask(larger, gpus, batch, tokens) >= base
+        assert ask(more_experts, gpus, batch, tokens) >= base
+        assert ask(replace(model, vocab_size=32000), gpus, batch, tokens) >= base
 
 
 def test_every_roofline_constant_is_plausible() -> None:

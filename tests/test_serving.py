@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moescale.architecture import Architecture, FloatArray, Real, from_size
+from families import PAPER
+from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InfeasibleError, InputError
+from moescale.family import architecture
 from moescale.hardware import Gpu, find_gpu
 from moescale.latency import LatencySource, common_shape
 from moescale.latency.roofline import Roofline
@@ -149,7 +151,7 @@ def test_heads_must_divide_only_where_the_model_could_be_built() -> None:
 def test_cost_is_proportional_to_price_and_inverse_in_utilization(
     size: float, n_experts: float, gpus: int, factor: float, utilization: float
 ) -> None:
-    model = from_size(size, n_experts)
+    model = architecture(PAPER, size, n_experts)
     base = serve(model, gpus, LATENCY, SHARE_GPT).usd_per_mtok
     dearer = replace(SHARE_GPT, usd_per_gpu_hour=2.0 * factor)
     assert serve(model, gpus, LATENCY, dearer).usd_per_mtok == pytest.approx(base * factor)
@@ -159,7 +161,7 @@ def test_cost_is_proportional_to_price_and_inverse_in_utilization(
 
 @given(sizes, experts, gpu_counts, st.floats(0.05, 1))
 def test_throughput_times_dollars_is_the_price(size: float, n_experts: float, gpus: int, utilization: float) -> None:
-    served = serve(from_size(size, n_experts), gpus, LATENCY, replace(SHARE_GPT, utilization=utilization))
+    served = serve(architecture(PAPER, size, n_experts), gpus, LATENCY, replace(SHARE_GPT, utilization=utilization))
     if served.infeasible == 0:
         usd_per_s = served.usd_per_mtok / 1e6 * served.throughput_tok_s * utilization
         assert usd_per_s == pytest.approx(gpus * 2.0 / 3600)
@@ -167,7 +169,7 @@ def test_throughput_times_dollars_is_the_price(size: float, n_experts: float, gp
 
 @given(sizes, experts, gpu_counts, st.floats(0.3, 1), st.floats(0.3, 1))
 def test_less_memory_never_costs_less(size: float, n_experts: float, gpus: int, one: float, other: float) -> None:
-    model = from_size(size, n_experts)
+    model = architecture(PAPER, size, n_experts)
     less, more = (
         serve(model, gpus, LATENCY, replace(SHARE_GPT, memory_fraction=share)) for share in sorted((one, other))
     )
@@ -177,14 +179,14 @@ def test_less_memory_never_costs_less(size: float, n_experts: float, gpus: int, 
 
 @given(sizes, gpu_counts)
 def test_more_experts_leave_room_for_fewer_requests(size: float, gpus: int) -> None:
-    batch = serve(from_size(size, np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])), gpus, LATENCY, SHARE_GPT).batch
+    batch = serve(architecture(PAPER, size, np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])), gpus, LATENCY, SHARE_GPT).batch
     assert np.all(np.diff(batch[batch > 0]) < 0)
     assert np.all(np.diff(batch) <= 0)
 
 
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(1, 8))
 def test_cheapest_is_the_minimum_over_gpu_counts(some_sizes: list[float], max_gpus: int) -> None:
-    model = from_size(np.array(some_sizes)[:, None], np.array([1.0, 8.0, 64.0]))
+    model = architecture(PAPER, np.array(some_sizes)[:, None], np.array([1.0, 8.0, 64.0]))
     deployment = replace(SHARE_GPT, max_gpus=max_gpus)
     best = cheapest(model, LATENCY, deployment)
     every = [serve(model, gpus, LATENCY, deployment) for gpus in range(1, max_gpus + 1)]
@@ -210,7 +212,7 @@ def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> No
 
     tied = cheapest(replace(TINY, n_heads=4), FasterByGpus(), replace(TINY_SERVED, max_num_seqs=4))
     assert tied.gpus == 1
-    nowhere = cheapest(from_size(np.array([1e9, 1e13])), LATENCY, SHARE_GPT)
+    nowhere = cheapest(architecture(PAPER, np.array([1e9, 1e13]), 1.0), LATENCY, SHARE_GPT)
     assert np.isfinite(nowhere.usd_per_mtok).tolist() == [True, False]
     assert nowhere.gpus[1] == SHARE_GPT.max_gpus
 
@@ -221,10 +223,12 @@ def test_an_array_call_equals_the_scalar_calls(data: st.DataObject) -> None:
     some_experts = [1.0, 8.0]
     capped = replace(SHARE_GPT, max_num_seqs=data.draw(st.sampled_from([None, 64.0])))
     counts = np.array([1.0, 3.0, 8.0]).reshape(3, 1, 1)
-    together = serve(from_size(np.array(some_sizes)[:, None], np.array(some_experts)), counts, LATENCY, capped)
+    together = serve(
+        architecture(PAPER, np.array(some_sizes)[:, None], np.array(some_experts)), counts, LATENCY, capped
+    )
     assert together.batch.shape == (3, len(some_sizes), 2)
     for g, i, j in np.ndindex(together.batch.shape):
-        alone = serve(from_size(some_sizes[i], some_experts[j]), float(counts[g, 0, 0]), LATENCY, capped)
+        alone = serve(architecture(PAPER, some_sizes[i], some_experts[j]), float(counts[g, 0, 0]), LATENCY, capped)
         np.testing.assert_allclose(entry(together, (g, i, j)), entry(alone, ()), rtol=1e-12)
 
 
@@ -264,7 +268,7 @@ def test_cost_of_a_model_that_no_count_holds_says_why() -> None:
 
 def test_records_describe_one_model() -> None:
     with pytest.raises(InputError, match="holds arrays"):
-        candidates(from_size(np.array([1e9, 2e9])), LATENCY, SHARE_GPT)
+        candidates(architecture(PAPER, np.array([1e9, 2e9]), 1.0), LATENCY, SHARE_GPT)
 
 
 @pytest.mark.parametrize(

@@ -347,6 +347,42 @@ def predict(
 
 
 @app.command()
+def compare(
+    runs: Annotated[Path, Argument(help="Table of runs: CSV, TSV, Parquet or JSON lines.")],
+    holdout: Annotated[str, Option("--holdout", help="Rows to predict instead of fitting, such as 'tokens >= 12e9'.")],
+    law: Annotated[list[str] | None, Option("--law", help="Form of a law; repeat to compare.")] = None,
+    where: Annotated[str | None, Option("--where", help="Rows to use at all.")] = None,
+    size_column: Annotated[
+        str | None, Option("--size-column", help="Column that is N; default n_params_dense.")
+    ] = None,
+    loss_column: Annotated[str, Option("--loss-column", help="Column that is the loss.")] = "loss",
+    json_: Json = False,
+) -> None:
+    """Fit laws on some runs and test them on the others: in-sample and held-out error.
+
+    Example: `moescale compare runs.csv --law yun2024 --law chinchilla --holdout "tokens >= 12e9"`
+    """
+    from moescale.expressions import evaluate
+    from moescale.laws import find_form
+    from moescale.runs import read_runs
+    from moescale.validation import RunArrays, hold_out
+
+    forms = [find_form(name) for name in law or ["yun2024"]]
+    table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
+    _warn(table.warnings)
+    held_out = evaluate(holdout, table.to_columns())
+    arrays = RunArrays(table.n_params, table.tokens, table.experts, table.loss, {})
+    with _progress(not json_) as progress:
+        records = [hold_out(form, arrays, held_out, progress=progress) for form in forms]
+    if json_:
+        _print_json([record.to_dict() for record in records])
+        return
+    from moescale.console import show_comparison, terminal
+
+    show_comparison(terminal(), records)
+
+
+@app.command()
 def cost(
     config: Annotated[Path | None, Option("--config", help="Hugging Face config.json, or its folder.")] = None,
     n_params: Annotated[

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from moescale.laws.law import Law, Prediction
     from moescale.planning import Candidate, Plan
     from moescale.serving import Cost
+    from moescale.validation import HoldOut
 
 
 def terminal(*, error: bool = False) -> Console:
@@ -82,6 +83,24 @@ def show_laws(console: Console, laws: Sequence[Law]) -> None:
         for law in laws
     ]
     _table(console, "Coefficient sets", ("name", "form", "models", "parameters", "source"), rows)
+
+
+def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
+    """How each law predicts the runs that it was not fitted on, best first."""
+    rows = [
+        (
+            r.law,
+            str(r.parameters),
+            str(r.n_train),
+            f"{r.rmsle_train * 1e3:.2f}e-3",
+            str(r.n_holdout),
+            f"{r.rmsle_holdout * 1e3:.2f}e-3",
+            f"{r.bias_holdout * 1e3:+.2f}e-3",
+        )
+        for r in sorted(records, key=lambda r: r.rmsle_holdout)
+    ]
+    head = ("law", "parameters", "fitted on", "RMSLE", "held out", "RMSLE held out", "bias held out")
+    _table(console, "RMS error of ln L", head, rows)
 
 
 def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:

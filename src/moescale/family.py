@@ -16,7 +16,7 @@ import numpy as np
 from moescale import catalogue
 from moescale.accounting import CONVENTIONS, active_multiple, total_params
 from moescale.architecture import Architecture, FloatArray, Real
-from moescale.errors import unknown_name
+from moescale.errors import InputError, unknown_name
 
 Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
 
@@ -132,11 +132,17 @@ def architecture(
     """The real-valued shape of each model; `n_params` and `experts` broadcast.
 
     `kv_heads` sets what the cache holds a layer (None: one a query head); the parameters stay those of the law's family.
+    Raises InputError unless sizes are finite and positive, and experts, kv_heads and top_k finite and at least 1.
     """
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
+    k = float(family.top_k if top_k is None else top_k)
+    if not np.all((n > 0) & (n < np.inf)):
+        raise InputError("n_params must be finite and positive", where=family.name)
+    for name, values in (("experts", e), ("top_k", k), ("kv_heads", 1.0 if kv_heads is None else kv_heads)):
+        if not np.all((np.asarray(values) >= 1) & (np.asarray(values) < np.inf)):
+            raise InputError(f"{name} must be finite and at least 1", where=family.name)
     d = width(family, n)
     layers, heads = d / family.d_model_per_layer, d / family.head_dim
-    k = float(family.top_k if top_k is None else top_k)
     return Architecture(
         n_layers=layers,
         d_model=d,

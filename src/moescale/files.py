@@ -152,7 +152,7 @@ def _write_error(name: str, error: OSError | ValueError) -> InputError:
 def _read_error(name: str, error: OSError | ValueError) -> InputError:
     if isinstance(error, FileNotFoundError):
         folder = Path(name).parent
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # unlike Path.is_dir, never an error
             return InputError(
                 f"no such file: the folder {str(folder)!r} does not exist",
                 where=name,
@@ -160,7 +160,7 @@ def _read_error(name: str, error: OSError | ValueError) -> InputError:
                 next_step="check the path",
             )
         return InputError("no such file", where=name, nearest=nearest_file_names(name), next_step="check the path")
-    if isinstance(error, IsADirectoryError) or ("\0" not in name and Path(name).is_dir()):
+    if isinstance(error, IsADirectoryError) or os.path.isdir(name):
         return InputError("is a folder, not a file", where=name, next_step="give a file inside it")
     if isinstance(error, PermissionError):
         return InputError("cannot be read: permission denied", where=name)

@@ -402,17 +402,20 @@ def _standard_errors(
     form: LawForm, theta: FloatArray, x: Inputs, residual: FloatArray, fixed: np.typing.NDArray[np.bool_]
 ) -> FloatArray:
     """Gauss-Newton standard errors of the search coordinates, (p,); infinite where the runs say nothing."""
+    error = np.full(theta.size, np.inf)
     slope = form.jacobian(theta, x)[:, ~fixed]
+    spread = residual.size - slope.shape[1]
+    if spread < 1:  # nothing is left over to judge the noise by
+        return error
     norm = np.sqrt((slope**2).sum(axis=0)) + 1e-300
     values, vectors = np.linalg.eigh((slope / norm).T @ (slope / norm))
-    spread = residual.size - slope.shape[1]
-    variance = float((residual**2).sum()) / max(spread, 1)
+    variance = float((residual**2).sum()) / spread
     # An eigenvalue at rounding level is a direction without information.
     inverse = np.where(values > 1e-13, 1.0 / np.maximum(values, 1e-300), np.inf)
     with np.errstate(invalid="ignore"):
         share = np.nansum(np.where(vectors**2 > 1e-12, vectors**2 * inverse, 0.0), axis=1)
-    error = np.full(theta.size, np.inf)
-    error[~fixed] = np.sqrt(variance * share) / norm
+    # Runs without noise (variance 0) still say nothing along a direction without information.
+    error[~fixed] = np.where(np.isinf(share), np.inf, np.sqrt(variance * np.where(np.isinf(share), 0.0, share)) / norm)
     return error
 
 

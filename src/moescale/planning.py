@@ -152,7 +152,7 @@ def _check(question: Question, law: Law) -> tuple[Question, list[str]]:
     return replace(question, experts=tuple(experts), match_experts=base), notes
 
 
-def _choose(question: Question, law: Law, rows: list[Candidate]) -> tuple[Candidate, str]:
+def _choose(question: Question, law: Law, rows: list[Candidate], optima: list[Candidate]) -> tuple[Candidate, str]:
     """The recommended model among the rows that answer the question, and the rule that chose it.
 
     Raises InfeasibleError when no model that the law may speak of meets the bounds and can be served.
@@ -174,10 +174,17 @@ def _choose(question: Question, law: Law, rows: list[Candidate]) -> tuple[Candid
         if question.max_loss is None
         else f"a loss of at most {question.max_loss:g}"
     )
+    lowest = min(c.loss or math.inf for c in optima if c.experts <= (law.max_experts or math.inf))
+    if question.max_loss is not None and question.max_loss < lowest:
+        raise InfeasibleError(
+            f"no model of {question.budget.flops:.3g} FLOPs reaches {goal}",
+            nearest=f"the lowest loss of this budget is {lowest:.4f}",
+            next_step="raise --budget, or relax --max-loss",
+        )
     if not served:
         raise InfeasibleError(
             f"no model of {question.budget.flops:.3g} FLOPs that reaches {goal} can be served{_reasons(allowed)}",
-            next_step="raise --budget, relax the bound, allow more GPUs, or take a GPU with more memory",
+            next_step="allow more GPUs, take a GPU with more memory, or lower the budget",
         )
     best = min(served, key=lambda c: (c.usd_per_mtok or math.inf, c.experts))
     if limit is not None and (best.usd_per_mtok or math.inf) > limit:
@@ -251,7 +258,7 @@ def make_plan(
         answering = at_loss(question.max_loss)
     elif question.max_usd_per_mtok is not None:
         answering = within_cost(question.max_usd_per_mtok)
-    model, rule = _choose(question, law, answering)
+    model, rule = _choose(question, law, answering, optima)
     own = optima[question.experts.index(model.experts)]
     reasons = why(model, rule, base, bounded_cost, law, own)
     if spread is not None and answering is bounded_loss:
@@ -285,6 +292,7 @@ def make_plan(
                     answering,
                     own,
                     loss_bound=question.max_loss is not None,
+                    cost_bound=question.max_loss is None and question.max_usd_per_mtok is not None,
                     memory_limited=deployment.max_num_seqs is None,
                 )
             ),
@@ -338,7 +346,7 @@ def _second_opinion(
         best = loss_optimal(law, asked.budget, np.array(asked.experts))
         optima = candidates(best, costs)
         base_loss = float(best.loss[asked.experts.index(asked.match_experts)])
-        other, _ = _choose(asked, law, _at_loss(law, asked, costs, best, optima, base_loss))
+        other, _ = _choose(asked, law, _at_loss(law, asked, costs, best, optima, base_loss), optima)
     except InfeasibleError:
         return None
     if other.cost_ratio is None or other.n_params is None:

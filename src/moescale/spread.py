@@ -36,6 +36,8 @@ def _limits(figures: dict[str, FloatArray], count: int) -> list[Limits]:
     found: list[Limits] = [{} for _ in range(count)]
     for name, values in figures.items():
         known = np.flatnonzero(np.isfinite(values).mean(axis=0) >= 0.5)  # else most draws have no such model
+        if known.size == 0:
+            continue
         finite = np.where(np.isfinite(values[:, known]), values[:, known], np.nan)
         for j, low, high in zip(known, *interval(finite), strict=True):
             found[j][name] = (float(low), float(high))

@@ -51,6 +51,7 @@ def caveats(
     own: Candidate,
     *,
     loss_bound: bool,
+    cost_bound: bool,
     memory_limited: bool,
 ) -> list[str]:
     """What could make the recommendation wrong."""
@@ -72,19 +73,17 @@ def caveats(
             notes.append(
                 f"The optimum is flat: from {flat[0]:.0%} of the loss-optimal size on, the loss is within 0.1% of the best."
             )
-    close = [
-        c
-        for c in records
-        if c.usd_per_mtok
-        and c.experts != model.experts
-        and c.experts <= (law.max_experts or math.inf)
-        and c.usd_per_mtok <= 1.05 * (model.usd_per_mtok or 0.0)
-    ]
-    if close:
-        listed = ", ".join(
-            f"{c.experts:g} experts (+{(c.usd_per_mtok or 0) / (model.usd_per_mtok or 1) - 1:.1%})" for c in close
-        )
-        notes.append(f"As good within 5% of the cost: {listed}.")
+    ceiling = law.max_experts or math.inf
+    rivals = [c for c in records if c.experts != model.experts and c.experts <= ceiling and c.usd_per_mtok and c.loss]
+    if cost_bound:
+        close = [
+            f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if (c.loss or 0) <= 1.001 * (model.loss or 0)
+        ]
+        notes += [f"As good within 0.1% of the loss: {', '.join(close)}."] if close else []
+    else:
+        dearer = {c.experts: (c.usd_per_mtok or 0.0) / (model.usd_per_mtok or 1.0) - 1.0 for c in rivals}
+        close = [f"{e:g} experts ({more:+.1%})" for e, more in dearer.items() if more <= 0.05]
+        notes += [f"As good within 5% of the cost: {', '.join(close)}."] if close else []
     beyond = [
         c
         for c in records

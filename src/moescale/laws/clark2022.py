@@ -104,6 +104,7 @@ FORM = LawForm(
     bounds=bounds,
     linear=LinearPart((D,), (A, B, C, START, MAX), _basis, _offset, _region),
     uses_experts=True,
+    domain=effective_experts.DOMAIN,
     uses_tokens=False,
     no_allocation="it has no term in the training tokens (all of its runs have the same number of them)",
 )

@@ -17,13 +17,14 @@ PARAMETERS = (
     Parameter("E_start", False, "effective experts of a dense model"),
     Parameter("E_max", True, "effective experts that no expert count exceeds"),
 )
+DOMAIN = "1 <= E_start < E_max"
 LARGEST = 1e4  # of E_max: more experts than anyone has trained
 
 
 def encode_pair(start: FloatArray, ceiling: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Search coordinates (u, m) of E_start and E_max, of any shape."""
+    """Search coordinates (u, m) of E_start and E_max, of any shape; u is NaN unless 1 <= E_start < E_max."""
     ln_max = np.log(ceiling)
-    return np.log(start) / ln_max, ln_max
+    return np.where((start >= 1.0) & (start < ceiling), np.log(start) / ln_max, np.nan), ln_max
 
 
 def decode_pair(ratio: FloatArray, ln_max: FloatArray) -> tuple[FloatArray, FloatArray]:

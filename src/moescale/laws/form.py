@@ -103,6 +103,7 @@ class LawForm:
     bounds: Callable[[Observed], FloatArray]
     uses_experts: bool
     uses_tokens: bool = True
+    domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray] | None = None  # None: differences of the jacobian
     linear: LinearPart | None = None  # None: the search scans `region` instead
     region: Callable[[Observed], FloatArray] | None = None  # (p, 2) in search coordinates, where `linear` is None

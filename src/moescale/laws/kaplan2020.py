@@ -76,5 +76,6 @@ FORM = LawForm(
     bounds=bounds,
     region=region,
     uses_experts=False,
+    domain="N_c and D_c are positive",
     no_allocation="its D is the size of the training set at early stopping, which a FLOP budget does not fix",
 )

@@ -214,4 +214,5 @@ FORM = LawForm(
     bounds=bounds,
     linear=LinearPart((A, B, C), (ALPHA, DELTA, GAMMA, BETA, OMEGA, ZETA, START, MAX), _basis, _offset, _region),
     uses_experts=True,
+    domain=f"amplitudes are positive and {effective_experts.DOMAIN}",
 )

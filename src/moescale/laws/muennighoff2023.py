@@ -160,5 +160,6 @@ FORM = LawForm(
     bounds=bounds,
     linear=LinearPart((E, A), (G, ALPHA, BETA, R_D, R_N), _basis, _offset, _region),
     uses_experts=False,
+    domain="amplitudes and exponents are positive",
     extra_inputs={"unique_tokens": float("inf")},
 )

@@ -91,7 +91,7 @@ def find_law(name_or_path: str) -> Law:
     if name_or_path.lower() in catalogue_names():
         return _catalogue_law(name_or_path.lower())
     path = Path(name_or_path)
-    if name_or_path.endswith(".toml") or path.is_file():
+    if name_or_path.endswith(".toml") or _is_file(path):
         return parse_law(read_text(path), where=str(path))
     names = catalogue_names()
     raise InputError(
@@ -99,6 +99,13 @@ def find_law(name_or_path: str) -> Law:
         nearest=nearest_names(name_or_path, names),
         next_step=f"known coefficient sets: {', '.join(names)}; or give the path of a law file that `moescale fit -o` wrote",
     )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than the system allows
+        return False
 
 
 def parse_law(text: str, *, where: str) -> Law:
@@ -123,7 +130,7 @@ def parse_law(text: str, *, where: str) -> Law:
 
     class LawTable(BaseModel):
         model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-        format: int
+        format: int = Field(ge=1)
         name: str
         law: str
         source: str
@@ -138,7 +145,7 @@ def parse_law(text: str, *, where: str) -> Law:
 
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # malformed TOML, and numbers or nesting beyond limits
         raise InputError(
             f"not a law file: {error}", where=where, next_step="give a file that `moescale fit -o` wrote"
         ) from None
@@ -161,7 +168,10 @@ def parse_law(text: str, *, where: str) -> Law:
 
 
 def _law_of(table: Mapping[str, object], where: str) -> Law:
-    form = find_form(str(table["law"]))
+    try:
+        form = find_form(str(table["law"]))
+    except InputError as error:
+        raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from None
     parameters: dict[str, float] = dict(table["parameters"])  # type: ignore[call-overload]
     if set(parameters) != set(form.names):
         raise InputError(
@@ -169,13 +179,30 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
             where=where,
             next_step=f"expected {', '.join(form.names)}",
         )
-    draws_public = np.asarray(table["draws"], dtype=float).reshape(-1, len(form.names))
+    rows: list[list[float]] = list(table["draws"])  # type: ignore[call-overload]
+    for i, row in enumerate(rows):
+        if len(row) != len(form.names):
+            raise InputError(
+                f"damaged law file at draws.{i}: {len(row)} numbers",
+                where=where,
+                next_step=f"expected {len(form.names)}, one for each of {', '.join(form.names)}",
+            )
+    fit_range: dict[str, tuple[float, float]] = dict(table["fit_range"])  # type: ignore[call-overload]
+    for name, (low, high) in fit_range.items():
+        if not 0 < low <= high:
+            raise InputError(
+                f"damaged law file at fit_range.{name}: {low:g} to {high:g} is not a range of positive numbers",
+                where=where,
+            )
+    draws_public = np.array(rows, dtype=float).reshape(-1, len(form.names))
     with np.errstate(all="ignore"):
         theta = form.encode(np.array([parameters[name] for name in form.names]))
         draws = form.encode(draws_public)
     if not (np.isfinite(theta).all() and np.isfinite(draws).all()):
         raise InputError(
-            "a parameter lies outside the domain of the law", where=where, next_step="amplitudes are positive"
+            f"a parameter or a draw lies outside the domain of {form.name}",
+            where=where,
+            next_step=f"where {form.domain}",
         )
     return Law(
         name=str(table["name"]),
@@ -184,7 +211,7 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
         family=ModelFamily(**table["family"]),  # type: ignore[arg-type]
         source=str(table["source"]),
         date=str(table["date"]),
-        fit_range=dict(table["fit_range"]),  # type: ignore[call-overload]
+        fit_range=fit_range,
         draws=draws,
         notes=tuple(table["notes"]),  # type: ignore[arg-type]
         max_experts=table["max_experts"],  # type: ignore[arg-type]
@@ -193,7 +220,7 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
 
 
 def law_text(law: Law) -> str:
-    """The TOML text of a law; `parse_law` reads it back to the last digit."""
+    """The TOML text of a law; `parse_law` reads it back but for the rounding of logarithms (relative 1e-14)."""
     import tomli_w
 
     document: dict[str, object] = {

@@ -37,7 +37,7 @@ A, ALPHA, B, BETA, C, GAMMA, F, D, START, MAX = range(len(PARAMETERS))
 
 
 def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 10)."""
+    """Search coordinates from public units, any leading shape (..., 10); NaN unless 1 <= E_start < E_max."""
     theta = np.array(public, dtype=float)
     logs = [A, B, C, F]
     theta[..., logs] = np.log(theta[..., logs])
@@ -203,5 +203,6 @@ FORM = LawForm(
     bounds=bounds,
     linear=LinearPart((A, B, C, F), SHAPE, _basis, _offset, _region),
     uses_experts=True,
+    domain=f"amplitudes are positive and {effective_experts.DOMAIN}",
     published_grid=published_grid,
 )
