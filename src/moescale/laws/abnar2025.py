@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.architecture import FloatArray
+from moescale.architecture import FloatArray, Real
 from moescale.laws.coordinates import AMPLITUDE, EXPONENT, log_coordinates
 from moescale.laws.form import Inputs, LawForm, Observed, Parameter
 from moescale.laws.power_terms import PowerTerms, Term
@@ -57,6 +57,11 @@ def bounds(observed: Observed) -> FloatArray:
     )
 
 
+def sparsity_of(experts: FloatArray, top_k: Real) -> dict[str, FloatArray]:
+    """S of models that activate min(top_k, E) of E experts; same shape."""
+    return {"sparsity": 1.0 - np.minimum(top_k, experts) / experts}
+
+
 FORM = LawForm(
     name="abnar2025",
     title="MoE law in total size and sparsity",
@@ -75,4 +80,5 @@ FORM = LawForm(
     ),
     uses_experts=False,
     extra_inputs={"sparsity": None},
+    implied_inputs=sparsity_of,
 )

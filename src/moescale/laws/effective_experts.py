@@ -42,9 +42,7 @@ def region_of_pair(observed: Observed) -> tuple[tuple[float, float], tuple[float
     return (0.0, 0.95), bounds_of_pair(observed)[1]
 
 
-def effective_experts(
-    ln_start: FloatArray, ln_max: FloatArray, experts: FloatArray, shift: float = 1.0
-) -> FloatArray:
+def effective_experts(ln_start: FloatArray, ln_max: FloatArray, experts: FloatArray, shift: float = 1.0) -> FloatArray:
     """Ehat at each expert count; `ln_start` and `ln_max` of shape (...), `experts` (m,), answer (..., m)."""
     start, ceiling = np.exp(-ln_start)[..., None], np.exp(-ln_max)[..., None]
     gap = start - ceiling

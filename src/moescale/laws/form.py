@@ -109,6 +109,8 @@ class LawForm:
     region: Callable[[Observed], FloatArray] | None = None  # (p, 2) in search coordinates, where `linear` is None
     # Further variables by name, with their defaults (None: must be given).
     extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    # Further inputs (n,) that expert counts (n,) and top_k imply, where a plan may set them by itself.
+    implied_inputs: Callable[[FloatArray, Real], Mapping[str, FloatArray]] | None = None
     no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
     loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = (

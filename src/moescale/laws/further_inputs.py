@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError, nearest_names
 from moescale.laws.form import LawForm
+
+Column = np.typing.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class FurtherInput:
     high: float
     includes_low: bool
 
-    def allows(self, values: FloatArray) -> FloatArray:
+    def allows(self, values: FloatArray) -> np.typing.NDArray[np.bool_]:
         """Where values are in range, same shape."""
         above = values >= self.low if self.includes_low else values > self.low
         return above & ((values < self.high) | (np.isposinf(values) & np.isposinf(self.high)))
@@ -80,3 +83,38 @@ def further_inputs(form: LawForm, given: Mapping[str, Real] | None, *, where: st
             )
         filled[name] = value
     return filled
+
+
+def known_to(form: LawForm, given: Mapping[str, Real]) -> dict[str, Real]:
+    """Those of the given inputs that the form has: what one of several laws takes from a shared table or budget."""
+    return {name: value for name, value in given.items() if name in form.extra_inputs}
+
+
+def from_columns(
+    forms: Sequence[LawForm], columns: Mapping[str, Column], experts: FloatArray, *, source: str
+) -> dict[str, FloatArray]:
+    """The further inputs of the forms that a table of runs has as columns, (n,) each.
+
+    What the expert counts (n,) and a column top_k imply is filled in where no column states it. Raises InputError for a
+    column that is not numeric or has a gap.
+    """
+    wanted = dict.fromkeys(name for form in forms for name in form.extra_inputs if name in columns)
+    found: dict[str, FloatArray] = {}
+    for name in wanted:
+        column = columns[name]
+        if column.dtype.kind != "f" or not np.isfinite(column[~np.isposinf(column)]).all():
+            raise InputError(
+                f"column {name!r} holds cells that are not numbers, or none at all",
+                where=source,
+                next_step=f"fill them in ({FURTHER_INPUTS[name].meaning}), or leave the rows out with --where",
+            )
+        found[name] = column.astype(float)
+    top_k = columns.get("top_k")
+    if top_k is not None and top_k.dtype.kind == "f" and np.isfinite(top_k).all():
+        for form in forms:
+            implied = form.implied_inputs(experts, top_k) if form.implied_inputs else {}
+            for name, values in implied.items():
+                # A name may mean another thing to another form (sparse weights), which top_k says nothing about.
+                if all(other.implied_inputs for other in forms if name in other.extra_inputs):
+                    found.setdefault(name, values)
+    return found

@@ -80,7 +80,9 @@ def _columns(theta: FloatArray) -> tuple[FloatArray, ...]:
     return tuple(theta[..., column, None] for column in (G, ALPHA, BETA, R_D, R_N))
 
 
-def _terms(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, tuple[FloatArray, ...], tuple[FloatArray, ...]]:
+def _terms(
+    theta: FloatArray, x: Inputs
+) -> tuple[FloatArray, FloatArray, tuple[FloatArray, ...], tuple[FloatArray, ...]]:
     """ln L, the share of each term in it, and the effective size and data."""
     ln_g, alpha, beta, *_ = shape = _columns(theta)
     size, data = _effective(shape, x)

@@ -39,41 +39,51 @@ class PowerTerms:
     n_parameters: int
     variables: Variables = size_and_data
 
-    def _slopes(self, x: Inputs) -> FloatArray:
-        """Derivatives of the logarithm of each term in theta, (k, n, p): they do not depend on theta."""
+    def _shares(self, theta: FloatArray, x: Inputs) -> tuple[dict[str, FloatArray], FloatArray, FloatArray]:
+        """The variables, ln L (..., n), and the share of each term in L, (k, ..., n)."""
         values = self.variables(x)
-        slopes = np.zeros((len(self.terms), x.ln_n.size, self.n_parameters))
-        for k, term in enumerate(self.terms):
-            slopes[k, :, term.amplitude] = 1.0
-            for name, column in term.exponents.items():
-                slopes[k, :, column] = -values[name]
-        return slopes
+        t = theta[..., None, :]
 
-    def _shares(self, theta: FloatArray, slopes: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return ln_sum(*(theta @ slope.T for slope in slopes))
+        def ln_term(term: Term) -> FloatArray:
+            powers = (t[..., column] * values[name] for name, column in term.exponents.items())
+            return t[..., term.amplitude] - sum(powers, start=np.zeros_like(x.ln_n))
+
+        total, shares = ln_sum(*(ln_term(term) for term in self.terms))
+        return values, total, shares
+
+    def _slopes(self, term: Term, values: Mapping[str, FloatArray]) -> tuple[list[int], list[FloatArray]]:
+        """The columns that a term depends on and the derivatives of its logarithm in them: independent of theta."""
+        one = np.ones_like(values["n"])
+        rows = [one, *(-values[name] * one for name in term.exponents)]
+        return [term.amplitude, *term.exponents.values()], rows
 
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
-        return self._shares(theta, self._slopes(x))[0]
+        return self._shares(theta, x)[1]
 
     def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """Derivatives of ln L in search coordinates, shape (..., n, p)."""
-        slopes = self._slopes(x)
-        return _mean(self._shares(theta, slopes)[1], slopes)
+        values, _, shares = self._shares(theta, x)
+        out = np.zeros((*shares.shape[1:], self.n_parameters))
+        for share, term in zip(shares, self.terms, strict=True):
+            for column, slope in zip(*self._slopes(term, values), strict=True):
+                out[..., column] += share * slope
+        return out
 
     def curvature(self, theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
         """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
-        slopes = self._slopes(x)
-        shares = self._shares(theta, slopes)[1]
-        mean = _mean(shares, slopes)
+        values, _, shares = self._shares(theta, x)
+        mean = self.jacobian(theta, x)
         h = -np.swapaxes(mean * w[..., None], -1, -2) @ mean
-        for share, slope in zip(shares, slopes, strict=True):
-            h += (slope * (w * share)[..., None]).swapaxes(-1, -2) @ slope
+        for share, term in zip(shares, self.terms, strict=True):
+            columns, rows = self._slopes(term, values)
+            v = np.stack(rows, axis=-2)
+            h[..., np.array(columns)[:, None], columns] += (v * (w * share)[..., None, :]) @ np.swapaxes(v, -1, -2)
         return h
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-        shares = self._shares(theta, self._slopes(x))[1]
+        shares = self._shares(theta, x)[2]
 
         def along(name: str) -> FloatArray:
             parts = (
@@ -91,9 +101,16 @@ class PowerTerms:
         columns = tuple(region)
         limits = np.array(list(region.values()))
 
+        place = {column: position for position, column in enumerate(columns)}
+
         def basis(shape: FloatArray, x: Inputs) -> FloatArray:
-            slopes = self._slopes(x)[:, :, list(columns)]
-            return np.stack([np.exp(shape @ slope.T) for slope in slopes], axis=-1)
+            values = self.variables(x)
+            zero = np.zeros((*shape.shape[:-1], x.ln_n.size))
+            logs = [
+                sum((-shape[..., place[c], None] * values[name] for name, c in term.exponents.items()), start=zero)
+                for term in self.terms
+            ]
+            return np.exp(np.stack(logs, axis=-1))
 
         def offset(shape: FloatArray, x: Inputs) -> FloatArray:
             return np.zeros((*shape.shape[:-1], x.ln_n.size))
@@ -102,11 +119,3 @@ class PowerTerms:
             return limits
 
         return LinearPart(amplitudes, columns, basis, offset, scanned)
-
-
-def _mean(shares: FloatArray, slopes: FloatArray) -> FloatArray:
-    """Mean of the terms' slopes (k, n, p) under their shares (k, ..., n), shape (..., n, p)."""
-    out = np.zeros((*shares.shape[1:], slopes.shape[-1]))
-    for share, slope in zip(shares, slopes, strict=True):
-        out += share[..., None] * slope
-    return out

@@ -124,6 +124,7 @@ def parse_law(text: str, *, where: str) -> Law:
         vocab_size: float = Field(ge=0, le=1e9)
         embedding_matrices: int = Field(ge=0, le=2)
         convention: Literal["paper", "exact", "dense"]
+        n_counts: Literal["dense", "total"] = "dense"
         tokenizer: str = ""
         dataset: str = ""
         source: str = ""
@@ -189,7 +190,7 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
             )
     fit_range: dict[str, tuple[float, float]] = dict(table["fit_range"])  # type: ignore[call-overload]
     for name, (low, high) in fit_range.items():
-        if not 0 < low <= high:
+        if not (0 < low <= high or (low == 0 < high and name in form.extra_inputs)):
             raise InputError(
                 f"damaged law file at fit_range.{name}: {low:g} to {high:g} is not a range of positive numbers",
                 where=where,
