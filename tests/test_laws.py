@@ -83,10 +83,10 @@ def some_theta(form: LawForm, count: int, seed: int = 1) -> FloatArray:
     return np.concatenate((anywhere[: count // 2], np.clip(balanced, low, high)[count // 2 :]))
 
 
-def difference(f: Callable[[FloatArray], FloatArray], at: FloatArray, column: int) -> FloatArray:
+def difference(f: Callable[[FloatArray], FloatArray], at: FloatArray, column: int, width: float = 1e-3) -> FloatArray:
     """Fourth-order central difference of f in one column of `at` (..., p)."""
     step = np.zeros(at.shape[-1])
-    step[column] = h = 1e-3 * max(0.1, float(np.abs(at[..., column]).min()))
+    step[column] = h = width * max(0.1, float(np.abs(at[..., column]).min()))
     return (8.0 * (f(at + step) - f(at - step)) - (f(at + 2 * step) - f(at - 2 * step))) / (12.0 * h)
 
 
@@ -94,19 +94,25 @@ def difference(f: Callable[[FloatArray], FloatArray], at: FloatArray, column: in
 def test_derivatives_equal_differences(form: LawForm) -> None:
     x = some_inputs()
     weights = np.random.default_rng(2).normal(size=x.ln_n.size)
+    judged = 0
     for theta in some_theta(form, 100):
         jacobian = form.jacobian(theta, x)
         for j in range(theta.size):
-            slope = difference(lambda at: form.log_loss(at, x), theta, j)
-            np.testing.assert_allclose(jacobian[:, j], slope, rtol=1e-6, atol=1e-6 * (1e-3 + np.abs(slope).max()))
+            slope, finer = (difference(lambda at: form.log_loss(at, x), theta, j, width) for width in (1e-3, 1e-4))
+            tolerance = 1e-6 * (np.abs(slope) + 1e-3 + np.abs(slope).max())
+            settled = np.abs(slope - finer) <= 0.3 * tolerance  # not where a bend of saturation lies within the step
+            judged += int(settled.sum())
+            assert np.all((np.abs(jacobian[:, j] - finer) <= tolerance)[settled]), form.names[j]
         if form.curvature is None:
             continue
         bends = form.curvature(theta, x, weights)
-        np.testing.assert_allclose(bends, bends.T, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(bends, bends.T, rtol=1e-10, atol=1e-12 * (1.0 + np.abs(bends).max()))
         scale = np.sqrt((np.abs(weights)[:, None] * jacobian**2).sum(axis=0)) + 1e-4
         for j in range(theta.size):
             bend = difference(lambda at: weights @ form.jacobian(at, x), theta, j)
             assert np.all(np.abs(bends[j] - bend) <= 1e-6 * (np.abs(bend) + scale * scale[j])), form.names[j]
+
+    assert judged >= 0.97 * 100 * x.ln_n.size * len(form.names)
 
 
 @every_form
@@ -331,7 +337,7 @@ def test_every_law_of_the_catalogue_reads() -> None:
         extra = {"sparsity": 0.5} if law.form.extra_inputs.get("sparsity", 0.0) is None else {}
         assert np.isfinite(loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)).all()
         assert set(law.fit_range) <= {"n_params", "tokens", "experts", *law.form.extra_inputs}
-        assert any("ranscription" in note or "Coefficients as" in note for note in law.notes) or "fitted" in law.source
+        assert any("ranscription" in note or "Coefficients as" in note for note in law.notes) or name in SHIPPED
         if law.form.uses_experts:
             assert law.max_experts is not None
             assert law.max_experts <= law.fit_range["experts"][1]

@@ -53,7 +53,7 @@ def decode(theta: FloatArray) -> FloatArray:
 
 def _saturated(ln_x: FloatArray, ln_unit: FloatArray, ln_r: FloatArray) -> tuple[FloatArray, ...]:
     """ln of u + u R (1 - exp(-(x/u - 1) / R)), or ln x where x <= u, and its derivatives in ln x, ln u and ln R."""
-    over = np.maximum(ln_x - ln_unit, 0.0)
+    over = np.clip(ln_x - ln_unit, 0.0, 300.0)  # beyond e^300 times the unit nothing changes, and e^x stays finite
     r, excess = np.exp(ln_r), np.expm1(over)
     decay = np.exp(-excess / r)
     whole = 1.0 + r * -np.expm1(-excess / r)
