@@ -5,6 +5,7 @@ python scripts/document_laws.py
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 from moescale.family import ModelFamily
@@ -46,13 +47,11 @@ def fitted_range(law: Law) -> str:
 
 
 def form_section(form: LawForm) -> list[str]:
-    """A form: formula, inputs, parameters, whether it plans."""
+    """A form: what its module says of it, inputs, parameters, whether it plans."""
     return [
         f"### {form.name}: {form.title}",
         "",
-        "```",
-        form.equation,
-        "```",
+        (importlib.import_module(f"moescale.laws.{form.name}").__doc__ or form.equation).strip(),
         "",
         f"- Source: {form.source}",
         f"- Inputs: {inputs(form)}",
