@@ -19,12 +19,12 @@ from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_
 from moescale.units import parse_quantity
 
 if TYPE_CHECKING:
-    from moescale.architecture import Architecture
+    from moescale.architecture import Architecture, FloatArray
     from moescale.family import ModelFamily
     from moescale.fitting import Progress
     from moescale.hardware import Gpu
     from moescale.latency import LatencySource
-    from moescale.laws import Law
+    from moescale.laws import Law, LawForm
     from moescale.runs import RunTable
     from moescale.serving import Deployment
 
@@ -144,6 +144,41 @@ KvHeads = Annotated[
 Convention = Annotated[str | None, _text("--convention", "FLOPs counted as paper, exact or dense; default: the law's.")]
 
 
+UniqueTokens = Annotated[
+    float | None,
+    _number("--unique-tokens", "Distinct tokens there are; laws of repeated data need it.", most=MOST_TOKENS),
+]
+Granularity = Annotated[
+    float | None, _number("--granularity", "d_ff over an expert's width, for laws of fine-grained MoE.", LEAST)
+]
+Sparsity = Annotated[
+    float | None, _number("--sparsity", "Unused share of weights or experts, for laws that have it.", 0, 1)
+]
+
+
+def _given(**options: float | None) -> dict[str, float]:
+    """The further inputs of a law that the command line names."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _run_inputs(forms: Sequence[LawForm], table: RunTable, given: dict[str, float]) -> dict[str, FloatArray]:
+    """The forms' further inputs at each run: a column of the table, or else the option's value for all of them."""
+    import numpy as np
+
+    from moescale.laws.further_inputs import from_columns, option
+
+    found = from_columns(forms, table.columns, table.experts, source=table.source)
+    for name, value in given.items():
+        if name in table.columns:
+            raise InputError(
+                f"the table has a column {name!r} of its own", where=option(name), next_step="leave it out"
+            )
+        if not any(name in form.extra_inputs for form in forms):
+            raise InputError(f"{', '.join(form.name for form in forms)} has no input {name!r}", where=option(name))
+        found[name] = np.full(len(table), value)
+    return found
+
+
 @contextmanager
 def _progress(enabled: bool) -> Generator[Progress | None]:
     """A callback that shows what is being done on standard error, where that is a terminal."""
@@ -241,7 +276,7 @@ def _matched_family(runs: RunTable, size_column: str) -> tuple[ModelFamily, list
         runs.n_params, runs.experts, top_k=numeric["top_k"], n_params_total=numeric["n_params_total"]
     )
     if size_column == "n_params_total":
-        remarks.append("the size column counts all experts; a plan takes the law's N for a dense-equivalent size")
+        family = replace(family, n_counts="total")
     return family, remarks
 
 
@@ -253,7 +288,7 @@ def _matched_family(runs: RunTable, size_column: str) -> tuple[ModelFamily, list
 )
 def fit(
     runs: Annotated[Path, _file("RUNS", "Table of runs: CSV, TSV, Parquet or JSON lines.")],
-    law: Annotated[str, _text("--law", "Form of the law: yun2024 or chinchilla.")] = "yun2024",
+    law: Annotated[str, _text("--law", "Form of the law, such as yun2024 or chinchilla.")] = "yun2024",
     where: Annotated[
         str | None, _text("--where", "Rows to keep, such as 'tokens / n_params_active >= 2'.", "EXPR")
     ] = None,
@@ -268,6 +303,9 @@ def fit(
         str | None,
         _text("--family", "Family of the runs (yun2024, ludziejewski2025, dense); default: by columns."),
     ] = None,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     output: Annotated[Path | None, _file("-o", "Write the law to this TOML file.")] = None,
     json_: Json = False,
 ) -> None:
@@ -279,6 +317,7 @@ def fit(
     from moescale.fitting import fit as fit_law
     from moescale.fitting import fitted_law
     from moescale.laws import find_form, make_inputs, save_law
+    from moescale.laws.further_inputs import further_inputs
     from moescale.runs import read_runs
 
     # All that can be refused is refused before the fit, which may take minutes.
@@ -295,14 +334,18 @@ def fit(
     with _at("--where"):
         table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     about, remarks = (named, []) if named else _matched_family(table, table.size_column)
+    given = _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+    extra = further_inputs(form, _run_inputs([form], table, given), where=table.source)
     with _progress(not json_) as progress, _at(str(runs)):
-        found = fit_law(form, table.n_params, table.tokens, table.experts, table.loss, starts=how, progress=progress)
+        found = fit_law(
+            form, table.n_params, table.tokens, table.experts, table.loss, extra=extra, starts=how, progress=progress
+        )
         draws, intervals = None, None
         if bootstrap:
             from moescale.uncertainty import bootstrap as resample
             from moescale.uncertainty import parameter_intervals
 
-            x = make_inputs(table.n_params, table.tokens, table.experts)
+            x = make_inputs(table.n_params, table.tokens, table.experts, extra)
             draws = resample(found, x, np.log(table.loss), bootstrap, seed, progress=progress)
             intervals = parameter_intervals(found, draws)
     found = replace(found, warnings=(*table.warnings, *remarks, *found.warnings))
@@ -395,6 +438,9 @@ def predict(
     tokens: Annotated[float, _number("--tokens", "Training tokens D, such as 300B.", most=MOST_TOKENS)],
     law: LawName = DEFAULT_LAW,
     experts: Annotated[int, _number("--experts", "Experts E of a layer; 1 is dense.", whole=True)] = 1,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     json_: Json = False,
 ) -> None:
     """Predict the loss of one model."""
@@ -404,9 +450,10 @@ def predict(
 
     chosen = _law(law)
     if not chosen.form.uses_experts and experts != 1:
-        _warn([f"{chosen.name} knows dense models only: --experts {experts:g} changes nothing"])
+        _warn([f"{chosen.name} has no term in the number of experts: --experts {experts:g} changes nothing"])
+    extra = _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
     with np.errstate(over="ignore"):  # told below
-        predicted = predict_loss(chosen, n_params, tokens, experts)
+        predicted = predict_loss(chosen, n_params, tokens, experts, extra=extra)
     if not math.isfinite(predicted.loss):
         raise InputError(
             f"{chosen.name} gives no finite loss at this size, tokens and experts",
@@ -434,6 +481,9 @@ def compare(
     where: Annotated[str | None, _text("--where", "Rows to use at all.", "EXPR")] = None,
     size_column: Annotated[str | None, _text("--size-column", "Column that is N; default n_params_dense.")] = None,
     loss_column: Annotated[str, _text("--loss-column", "Column that is the loss.")] = "loss",
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     json_: Json = False,
 ) -> None:
     """Fit laws to some runs and test them on the others."""
@@ -448,7 +498,9 @@ def compare(
         table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     with _at("--holdout"):
         held_out = evaluate(holdout, table.to_columns())
-    arrays = RunArrays(table.n_params, table.tokens, table.experts, table.loss, {})
+    given = _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+    extra = _run_inputs(forms, table, given)
+    arrays = RunArrays(table.n_params, table.tokens, table.experts, table.loss, extra)
     with _progress(not json_) as progress, _at(str(runs)):
         records = [hold_out(form, arrays, held_out, progress=progress) for form in forms]
     if json_:
@@ -612,6 +664,9 @@ def plan(
     utilization: Utilization = 1.0,
     weights: Weights = "bf16",
     kv_heads: KvHeads = None,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     json_: Json = False,
 ) -> None:
     """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
@@ -646,7 +701,9 @@ def plan(
             next_step="add a count that the law may recommend",
         )
     question = Question(
-        budget=Budget(budget, max_tokens),
+        budget=Budget(
+            budget, max_tokens, _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+        ),
         experts=counts,
         match_experts=float(match_experts),
         max_loss=max_loss,

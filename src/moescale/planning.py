@@ -305,7 +305,7 @@ def make_plan(
         ),
         warnings=tuple(notes),
     )
-    if second_law is None or second_law.name == law.name:
+    if second_law is None or second_law.name == law.name or not law.form.uses_experts:
         return plan
     return replace(plan, second_opinion=_second_opinion(plan, second_law, question, deployment, latency))
 
@@ -345,7 +345,8 @@ def _second_opinion(
     plan: Plan, law: Law, question: Question, deployment: Deployment, latency: LatencySource
 ) -> SecondOpinion | None:
     """What another law answers to Algorithm 1 with its own base, in a sentence; None where it has no answer."""
-    asked, _ = _check(replace(question, convention=None, max_loss=None, max_usd_per_mtok=None), law)
+    bare = replace(question.budget, extra={})  # further inputs belong to the plan's own law
+    asked, _ = _check(replace(question, budget=bare, convention=None, max_loss=None, max_usd_per_mtok=None), law)
     costs = Costs(law.family, latency, deployment, asked.kv_heads)
     try:
         best = loss_optimal(law, asked.budget, np.array(asked.experts))
