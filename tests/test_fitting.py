@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.fitting import HUBER_DELTA, Fit, fit, huber, objective, objective_gradient, polish
+from moescale.fitting import HUBER_DELTA, Fit, describe, fit, huber, objective, objective_gradient, polish
 from moescale.laws import FORMS, Inputs, Observed, find_law, make_inputs
 from moescale.runs import RunTable, read_runs
 
@@ -142,6 +142,9 @@ def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> No
     start_values = objective(FORMS[name], np.clip(starts, *box.T), x, ln_loss)
     assert np.all(value <= start_values)
     np.testing.assert_allclose(value, objective(FORMS[name], theta, x, ln_loss), rtol=1e-12)
+    again, last = polish(FORMS[name], theta, x, ln_loss, box, max_iterations=20)
+    assert np.all(last <= value)
+    np.testing.assert_allclose(objective(FORMS[name], again, x, ln_loss), last, rtol=1e-12)
 
 
 @every_form
@@ -266,6 +269,30 @@ def test_bounds_and_unidentified_parameters_are_reported() -> None:
     assert any(f"on a bound of the physical box: {', '.join(found.at_bound)}" == note for note in found.warnings)
 
 
+@pytest.mark.parametrize(("side", "columns"), [(0, (0, 3)), (1, (2, 4)), (0, ()), (1, (1,))])
+def test_exactly_the_parameters_on_a_bound_are_named(side: int, columns: tuple[int, ...]) -> None:
+    n, d, e, loss = runs_of("chinchilla", NOISE)
+    x, box, theta = make_inputs(n, d, e), box_of("chinchilla", e, loss), truth("chinchilla")
+    theta[0] = box[0, 1] - 1e-3  # near a bound is not on it
+    theta[list(columns)] = box[list(columns), side]
+    found = describe(
+        CHINCHILLA,
+        theta,
+        x,
+        np.log(loss),
+        box,
+        starts=1,
+        starts_at_optimum=1,
+        notes=["a note"],
+        seconds=0.0,
+        fit_range={},
+    )
+    assert found.at_bound == tuple(CHINCHILLA.names[j] for j in columns)
+    assert set(found.at_bound) <= set(found.not_identified)
+    assert found.warnings[0] == "a note"
+    assert all(np.isinf(found.standard_error[name]) for name in found.at_bound)
+
+
 def test_one_expert_count_says_that_its_terms_are_unknown() -> None:
     n, d, e, loss = runs_of("yun2024", NOISE)
     dense = e == 1
@@ -326,7 +353,7 @@ def test_large_tables_are_fitted_on_all_their_rows() -> None:
     n, d, e, loss = (np.tile(values, 105) for values in runs_of("chinchilla"))
     loss = loss * np.exp(NOISE * np.random.default_rng(3).normal(size=loss.size))
     assert n.size == 2100
-    found = fit(CHINCHILLA, n, d, e, loss, starts=4)
+    found = fit(CHINCHILLA, n, d, e, loss, starts=2)
     assert found.n_runs == 2100
     x, ln_loss, box = make_inputs(n, d, e), np.log(loss), box_of("chinchilla", e, loss)
     _, polished = polish(CHINCHILLA, found.theta, x, ln_loss, box)

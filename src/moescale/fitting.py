@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError
@@ -129,18 +130,21 @@ def polish(
         hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + _curvature(form, at, x, pull)
 
         held = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
-        gradient = np.where(held, 0.0, gradient)
         # Coordinates differ in scale by orders of magnitude; the Gauss-Newton diagonal makes damping mean the same in all.
         norm = np.sqrt(np.einsum("kn,knp->kp", weight, slope**2)) + 1e-12
         scaled = hessian / (norm[:, :, None] * norm[:, None, :])
-        free = ~held
-        scaled = np.where(free[:, :, None] & free[:, None, :], scaled, identity)
-        values, vectors = np.linalg.eigh(scaled)
-        g = (np.swapaxes(vectors, 1, 2) @ (gradient / norm)[..., None])[..., 0]
-        # |eigenvalue|: a direction of negative curvature is descended, not climbed.
-        step = -g / (np.maximum(np.abs(values), 1e-14) + damping[active, None])
-        move = (vectors @ step[..., None])[..., 0] / norm
-        trial = np.clip(at + np.where(held, 0.0, move), low, high)
+        move = _damped_step(scaled, gradient / norm, held, np.zeros_like(at), damping[active], identity) / norm
+        beyond = (at + move < low) | (at + move > high)
+        if beyond.any():
+            # A step cut off at the box would change direction: put the blocked coordinates on their bounds, solve again.
+            rows = np.flatnonzero(beyond.any(axis=1))
+            blocked = beyond[rows]
+            to_bound = np.where(blocked, np.clip(at[rows] + move[rows], low, high) - at[rows], 0.0) * norm[rows]
+            again = _damped_step(
+                scaled[rows], (gradient / norm)[rows], held[rows] | blocked, to_bound, damping[active[rows]], identity
+            )
+            move[rows] = again / norm[rows]
+        trial = np.clip(at + move, low, high)
         reached = value(trial, weight)
         gain = best[active] - reached
         better = gain > 0
@@ -152,6 +156,25 @@ def polish(
         stalled[active] = np.where(better & ~small, 0, stalled[active] + 1)
         active = active[stalled[active] < 12]
     return theta, best
+
+
+def _damped_step(
+    hessian: FloatArray,
+    gradient: FloatArray,
+    fixed: npt.NDArray[np.bool_],
+    given: FloatArray,
+    damping: FloatArray,
+    identity: FloatArray,
+) -> FloatArray:
+    """Newton step of k searches, (k, p), whose `fixed` coordinates move by `given`, the others by the damped solution."""
+    free = ~fixed
+    reduced = np.where(free[:, :, None] & free[:, None, :], hessian, identity)
+    pull = np.where(free, gradient + (hessian @ given[..., None])[..., 0], 0.0)
+    values, vectors = np.linalg.eigh(reduced)
+    along = (np.swapaxes(vectors, 1, 2) @ pull[..., None])[..., 0]
+    # |eigenvalue|: a direction of negative curvature is descended, not climbed.
+    step = -along / (np.maximum(np.abs(values), 1e-14) + damping[:, None])
+    return np.where(free, (vectors @ step[..., None])[..., 0], given)
 
 
 def _curvature(form: LawForm, theta: FloatArray, x: Inputs, weights: FloatArray) -> FloatArray:

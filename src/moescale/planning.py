@@ -163,8 +163,8 @@ def _choose(question: Question, law: Law, rows: list[Candidate], optima: list[Ca
     allowed = [c for c in rows if c.experts <= (law.max_experts or math.inf)]
     if not allowed:
         raise InfeasibleError(
-            f"{law.name} was fitted up to {law.max_experts:g} experts, and no plan was asked for so few",
-            next_step=f"give --experts up to {law.max_experts:g}, or a law of larger expert counts",
+            f"{law.name} speaks of at most {law.max_experts:g} experts, fewer than any that was asked for",
+            next_step=f"add smaller counts to --experts, such as {law.max_experts:g}, and to --match-experts",
         )
     served = [c for c in allowed if c.usd_per_mtok is not None]
     limit = question.max_usd_per_mtok
