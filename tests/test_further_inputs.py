@@ -135,8 +135,9 @@ def test_a_law_of_all_parameters_is_asked_for_them() -> None:
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    main([*arguments, "--json"])  # raises SystemExit unless all is well
-    return json.loads(capsys.readouterr().out)
+    main([*arguments, "--json"])  # leaves with SystemExit where there is no answer
+    printed = capsys.readouterr()
+    return json.loads(printed.out)
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str]:

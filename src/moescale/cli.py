@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -141,19 +141,16 @@ Weights = Annotated[str, _text("--weights", "bf16 or fp8.")]
 KvHeads = Annotated[
     int | None, _number("--kv-heads", "Cached KV heads a layer; default: one a query head.", whole=True)
 ]
-Convention = Annotated[str | None, _text("--convention", "FLOPs counted as paper, exact or dense; default: the law's.")]
-
-
 UniqueTokens = Annotated[
-    float | None,
-    _number("--unique-tokens", "Distinct tokens there are; laws of repeated data need it.", most=MOST_TOKENS),
+    float | None, _number("--unique-tokens", "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS)
 ]
 Granularity = Annotated[
-    float | None, _number("--granularity", "d_ff over an expert's width, for laws of fine-grained MoE.", LEAST)
+    float | None, _number("--granularity", "d_ff over an expert's width, for laws of fine-grained MoE.", LEAST, 1e6)
 ]
 Sparsity = Annotated[
     float | None, _number("--sparsity", "Unused share of weights or experts, for laws that have it.", 0, 1)
 ]
+Convention = Annotated[str | None, _text("--convention", "FLOPs counted as paper, exact or dense; default: the law's.")]
 
 
 def _given(**options: float | None) -> dict[str, float]:
@@ -161,20 +158,18 @@ def _given(**options: float | None) -> dict[str, float]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _run_inputs(forms: Sequence[LawForm], table: RunTable, given: dict[str, float]) -> dict[str, FloatArray]:
-    """The forms' further inputs at each run: a column of the table, or else the option's value for all of them."""
+def _run_inputs(form: LawForm, table: RunTable, given: Mapping[str, float]) -> dict[str, FloatArray]:
+    """The form's further inputs at each run: a column of the table, or else the option's value for all of them."""
     import numpy as np
 
     from moescale.laws.further_inputs import from_columns, option
 
-    found = from_columns(forms, table.columns, table.experts, source=table.source)
+    found = from_columns(form, table.columns, table.experts, source=table.source)
     for name, value in given.items():
         if name in table.columns:
             raise InputError(
-                f"the table has a column {name!r} of its own", where=option(name), next_step="leave it out"
+                f"the table has a column {name!r} of its own", where=option(name), next_step="leave the option out"
             )
-        if not any(name in form.extra_inputs for form in forms):
-            raise InputError(f"{', '.join(form.name for form in forms)} has no input {name!r}", where=option(name))
         found[name] = np.full(len(table), value)
     return found
 
@@ -334,8 +329,9 @@ def fit(
     with _at("--where"):
         table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     about, remarks = (named, []) if named else _matched_family(table, table.size_column)
-    given = _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
-    extra = further_inputs(form, _run_inputs([form], table, given), where=table.source)
+    extra = further_inputs(
+        form, _run_inputs(form, table, _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity))
+    )
     with _progress(not json_) as progress, _at(str(runs)):
         found = fit_law(
             form, table.n_params, table.tokens, table.experts, table.loss, extra=extra, starts=how, progress=progress
@@ -489,6 +485,7 @@ def compare(
     """Fit laws to some runs and test them on the others."""
     from moescale.expressions import evaluate
     from moescale.laws import find_form
+    from moescale.laws.further_inputs import check_names, known_to
     from moescale.runs import read_runs
     from moescale.validation import RunArrays, hold_out
 
@@ -499,10 +496,16 @@ def compare(
     with _at("--holdout"):
         held_out = evaluate(holdout, table.to_columns())
     given = _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
-    extra = _run_inputs(forms, table, given)
-    arrays = RunArrays(table.n_params, table.tokens, table.experts, table.loss, extra)
+    check_names(forms, given)
+    # The same name may mean another thing to another form, so each takes its own from the table.
+    arrays = [
+        RunArrays(
+            table.n_params, table.tokens, table.experts, table.loss, _run_inputs(form, table, known_to(form, given))
+        )
+        for form in forms
+    ]
     with _progress(not json_) as progress, _at(str(runs)):
-        records = [hold_out(form, arrays, held_out, progress=progress) for form in forms]
+        records = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
     if json_:
         _print_json([record.to_dict() for record in records])
     else:
@@ -651,6 +654,9 @@ def plan(
             whole=True,
         ),
     ] = None,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     convention: Convention = None,
     top_k: Annotated[
         int | None, _number("--top-k", "Experts a token meets; must be the law's own (default).", whole=True)
@@ -664,9 +670,6 @@ def plan(
     utilization: Utilization = 1.0,
     weights: Weights = "bf16",
     kv_heads: KvHeads = None,
-    unique_tokens: UniqueTokens = None,
-    granularity: Granularity = None,
-    sparsity: Sparsity = None,
     json_: Json = False,
 ) -> None:
     """Which model to train with a budget: experts, size, tokens, and what serving it costs."""

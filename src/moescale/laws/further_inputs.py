@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from moescale.errors import InputError, nearest_names
 from moescale.laws.form import LawForm
 
 Column = np.typing.NDArray[Any]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +86,36 @@ def further_inputs(form: LawForm, given: Mapping[str, Real] | None, *, where: st
     return filled
 
 
-def known_to(form: LawForm, given: Mapping[str, Real]) -> dict[str, Real]:
+def known_to(form: LawForm, given: Mapping[str, Value]) -> dict[str, Value]:
     """Those of the given inputs that the form has: what one of several laws takes from a shared table or budget."""
     return {name: value for name, value in given.items() if name in form.extra_inputs}
 
 
+def check_names(forms: Sequence[LawForm], given: Mapping[str, Real]) -> None:
+    """InputError for a given input that none of the forms has."""
+    for name in given:
+        if not any(name in form.extra_inputs for form in forms):
+            raise InputError(
+                f"no input {name!r} in {', '.join(form.name for form in forms)}",
+                where=option(name),
+                next_step="leave it out, or take a law that has it",
+            )
+
+
 def from_columns(
-    forms: Sequence[LawForm], columns: Mapping[str, Column], experts: FloatArray, *, source: str
+    form: LawForm, columns: Mapping[str, Column], experts: FloatArray, *, source: str
 ) -> dict[str, FloatArray]:
-    """The further inputs of the forms that a table of runs has as columns, (n,) each.
+    """The further inputs of the form that a table of runs has as columns, (n,) each.
 
     What the expert counts (n,) and a column top_k imply is filled in where no column states it. Raises InputError for a
     column that is not numeric or has a gap.
     """
-    wanted = dict.fromkeys(name for form in forms for name in form.extra_inputs if name in columns)
     found: dict[str, FloatArray] = {}
-    for name in wanted:
+    for name in form.extra_inputs:
+        if name not in columns:
+            continue
         column = columns[name]
-        if column.dtype.kind != "f" or not np.isfinite(column[~np.isposinf(column)]).all():
+        if column.dtype.kind != "f" or np.isnan(column).any():
             raise InputError(
                 f"column {name!r} holds cells that are not numbers, or none at all",
                 where=source,
@@ -110,11 +123,6 @@ def from_columns(
             )
         found[name] = column.astype(float)
     top_k = columns.get("top_k")
-    if top_k is not None and top_k.dtype.kind == "f" and np.isfinite(top_k).all():
-        for form in forms:
-            implied = form.implied_inputs(experts, top_k) if form.implied_inputs else {}
-            for name, values in implied.items():
-                # A name may mean another thing to another form (sparse weights), which top_k says nothing about.
-                if all(other.implied_inputs for other in forms if name in other.extra_inputs):
-                    found.setdefault(name, values)
+    if form.implied_inputs and top_k is not None and top_k.dtype.kind == "f" and np.isfinite(top_k).all():
+        return {**form.implied_inputs(experts, top_k), **found}
     return found
