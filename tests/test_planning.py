@@ -377,7 +377,7 @@ def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     with pytest.raises(InfeasibleError, match="recovered speaks of at most 8 experts"):
         ask(replace(question, experts=(64.0,), match_experts=64.0), law=low)
     # A base beyond the law sets a loss that the law's own counts may not reach.
-    with pytest.raises(InfeasibleError, match="no size reaches a loss of"):
+    with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal"):
         ask(replace(question, match_experts=64.0), law=low)
 
 
