@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -112,6 +113,10 @@ class LawForm:
     loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = (
         None  # closed form where one exists
     )
+    # Equation 4 of Yun et al. (its parameters first, then ln N0 if there is one more), which the search of the paper's
+    # grid knows how to factorise, and how theta holds E_start.
+    equation4: Literal["ratio", "spread"] | None = None
+    free: LawForm | None = None  # the same law in coordinates and limits that admit unphysical values
 
     @property
     def names(self) -> tuple[str, ...]:

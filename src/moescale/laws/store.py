@@ -15,12 +15,12 @@ import numpy as np
 from moescale.errors import InputError, nearest_names, unknown_name
 from moescale.family import ModelFamily
 from moescale.files import read_text, write_atomically
-from moescale.laws import chinchilla, yun2024
+from moescale.laws import chinchilla, yun2024, yun2024_centred
 from moescale.laws.form import LawForm
 from moescale.laws.law import Law
 
 FORMAT = 1
-FORMS: dict[str, LawForm] = {form.name: form for form in (yun2024.FORM, chinchilla.FORM)}
+FORMS: dict[str, LawForm] = {form.name: form for form in (yun2024.FORM, yun2024_centred.FORM, chinchilla.FORM)}
 ALIASES = {"yun": "yun2024", "moe": "yun2024", "hoffmann": "chinchilla"}
 
 
