@@ -303,7 +303,15 @@ def _descend(
                 size[lane] = b[lane] / a[lane]
 
 
-@numba.njit(parallel=True, fastmath={"contract"})
+def _cached(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled on first use and kept on disk, or compiled for this process only where no cache folder is writable."""
+    try:
+        return numba.njit(parallel=True, fastmath={"contract"}, cache=True)(function)
+    except RuntimeError:
+        return numba.njit(parallel=True, fastmath={"contract"})(function)
+
+
+@_cached
 def _search(starts, low, high, metric, ln_n, ln_d, experts, n_of, d_of, e_of, ln_loss, delta, free, iterations):
     count, p = starts.shape
     theta_out = np.empty((count, p))
@@ -331,13 +339,16 @@ def search(
     starts: FloatArray,
     box: FloatArray,
     metric: FloatArray,
-    runs: Any,
+    runs: tuple[Any, ...],
     delta: float,
     free: bool,
     iterations: int,
 ) -> tuple[FloatArray, FloatArray]:
+    """`moescale.grid.descend` from starts (k, 11) on all cores: theta (k, 11) and objectives (k,).
+
+    `runs` are distinct ln N, ln D and E, the three index arrays, and ln L. `free` says how theta holds E_start: False,
+    ln E_start / ln E_max; True, ln ln(E_max / E_start).
+    """
+    low, high = (np.ascontiguousarray(side) for side in box.T)
     with _pool:
-        return _search(
-            np.ascontiguousarray(starts), np.ascontiguousarray(box[:, 0]), np.ascontiguousarray(box[:, 1]), metric,
-            runs.ln_n, runs.ln_d, runs.experts, runs.n_of, runs.d_of, runs.e_of, runs.ln_loss, delta, free, iterations,
-        )  # fmt: skip
+        return _search(np.ascontiguousarray(starts), low, high, metric, *runs, delta, free, iterations)
