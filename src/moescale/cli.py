@@ -187,11 +187,16 @@ def _family(runs: RunTable, named: str | None, size_column: str) -> ModelFamily:
 @app.command()
 def fit(
     runs: Annotated[Path, Argument(help="Table of runs: CSV, TSV, Parquet or JSON lines.")],
-    law: Annotated[str, Option("--law", help="Form of the law: yun2024 or chinchilla.")] = "yun2024",
+    law: Annotated[str, Option("--law", help="Form of the law: yun2024, yun2024-centred or chinchilla.")] = "yun2024",
     where: Annotated[
         str | None, Option("--where", help="Rows to keep, such as 'tokens / n_params_active >= 2'.")
     ] = None,
-    starts: Annotated[str, Option("--starts", help="auto, paper (all 810,000 starts; hours), or how many.")] = "auto",
+    starts: Annotated[
+        str, Option("--starts", help="auto, paper (all 810,000 starts of the appendix; a minute), or how many.")
+    ] = "auto",
+    free: Annotated[
+        bool, Option("--free", help="Without the physical box: the problem is then ill-posed; to see that it is.")
+    ] = False,
     bootstrap: Annotated[int, Option("--bootstrap", min=0, help="Replicates for 90% intervals; 0: none.")] = 0,
     seed: Annotated[int, Option("--seed", min=0, help="Seed of the bootstrap.")] = 0,
     size_column: Annotated[
@@ -224,7 +229,14 @@ def fit(
     about = _family(table, family, table.size_column)
     with _progress(not json_) as progress:
         found = fit_law(
-            form, table.n_params, table.tokens, table.experts, table.loss, starts=_starts(starts), progress=progress
+            form,
+            table.n_params,
+            table.tokens,
+            table.experts,
+            table.loss,
+            starts=_starts(starts),
+            free=free,
+            progress=progress,
         )
         draws, intervals = None, None
         if bootstrap:

@@ -292,7 +292,7 @@ def fit(
     n_params, tokens, experts, loss = (np.asarray(v, dtype=float) for v in (n_params, tokens, experts, loss))
     notes = check_runs(form, n_params, tokens, experts)
     x, ln_loss = make_inputs(n_params, tokens, experts), np.log(loss)
-    observed = Observed(experts_max=float(experts.max()), loss_min=float(loss.min()))
+    observed = Observed(float(experts.max()), float(loss.min()), float(np.exp(x.ln_n.mean())))
     if free:
         form = form.free or widened(form)
     box = form.bounds(observed)
@@ -367,6 +367,7 @@ def polish_grid(
 def widened(form: LawForm) -> LawForm:
     """The form without its physical box, where it has no further coordinates for that."""
     limits = np.array([(-70.0, 300.0) if parameter.log else (-10.0, 10.0) for parameter in form.parameters])
+
     def bounds(_: Observed) -> FloatArray:
         return limits
 

@@ -25,6 +25,7 @@ ARMIJO = 1e-4  # share of the promised decrease that a step must keep
 SHRINK = 0.4  # of the step after a refusal
 RIDGE = 1e-2  # added to the normalised Gauss-Newton matrix, whose inverse is the metric of the search
 METRIC_STARTS = 512  # starts over which that matrix is averaged
+LARGEST_EXPONENT = 690.0  # without the box a term may leave the range of a double; it is then held at its edge
 SLAB = 16_384  # starts between two reports of progress, compiled
 NUMPY_NUMBERS = 120_000  # numbers in an array of the NumPy search: starts times runs, so that it stays in the cache
 NUMPY_SECONDS = 3e-8  # per start, run and iteration, one core of a 2024 server: a first estimate of the time
@@ -118,8 +119,9 @@ def search_grid(
     *,
     progress: Progress,
     compiled: bool | None = None,
+    iterations: int = ITERATIONS,
 ) -> Searched:
-    """L-BFGS of ITERATIONS steps from every start of a grid, inside the box; `compiled` None uses numba where it can.
+    """L-BFGS of `iterations` steps from every start of a grid, inside the box; `compiled` None uses numba where it can.
 
     KeyboardInterrupt ends the search; what was done until then is returned.
     """
@@ -132,9 +134,9 @@ def search_grid(
         progress("published grid", 0.0)
         metric = average_metric(form, np.clip(sample, box[:, 0], box[:, 1]), x)
         search, slab = (
-            _compiled_search(form, box, metric, x, ln_loss, delta)
+            _compiled_search(form, box, metric, x, ln_loss, delta, iterations)
             if use_numba
-            else _numpy_search(form, box, metric, x, ln_loss, delta)
+            else _numpy_search(form, box, metric, x, ln_loss, delta, iterations)
         )
         while done < total:
             numbers = np.arange(done, min(done + slab, total))
@@ -163,7 +165,13 @@ Search = Callable[[FloatArray], tuple[FloatArray, FloatArray]]  # starts (k, p) 
 
 
 def _compiled_search(
-    form: LawForm, box: FloatArray, metric: FloatArray, x: Inputs, ln_loss: FloatArray, delta: float
+    form: LawForm,
+    box: FloatArray,
+    metric: FloatArray,
+    x: Inputs,
+    ln_loss: FloatArray,
+    delta: float,
+    iterations: int,
 ) -> tuple[Search, int]:
     from moescale import grid_kernel
 
@@ -180,7 +188,7 @@ def _compiled_search(
         theta, value = grid_kernel.search(
             padded, wide_box, wide_metric,
             (runs.ln_n, runs.ln_d, runs.experts, runs.n_of, runs.d_of, runs.e_of, runs.ln_loss),
-            delta, form.equation4 == "spread", ITERATIONS,
+            delta, form.equation4 == "spread", iterations,
         )  # fmt: skip
         return theta[:, :p], value
 
@@ -188,7 +196,13 @@ def _compiled_search(
 
 
 def _numpy_search(
-    form: LawForm, box: FloatArray, metric: FloatArray, x: Inputs, ln_loss: FloatArray, delta: float
+    form: LawForm,
+    box: FloatArray,
+    metric: FloatArray,
+    x: Inputs,
+    ln_loss: FloatArray,
+    delta: float,
+    iterations: int,
 ) -> tuple[Search, int]:
     if form.equation4:
         evaluate = _equation4(factor(x, ln_loss), delta, form.equation4)
@@ -196,7 +210,7 @@ def _numpy_search(
         evaluate = _any_form(form, x, ln_loss, delta)
 
     def search(starts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        theta, value = descend(evaluate, np.ascontiguousarray(starts.T), box, metric)
+        theta, value = descend(evaluate, np.ascontiguousarray(starts.T), box, metric, iterations)
         return theta.T, value
 
     return search, max(64, NUMPY_NUMBERS // ln_loss.size)
@@ -234,7 +248,7 @@ def _equation4(runs: Factored, delta: float, start: Literal["ratio", "spread"]) 
     def evaluate(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         ln_a, alpha, ln_b, beta, ln_c, gamma, ln_f, d, at_start, ln_max, *centre = theta
         e, e_u, e_m, *_ = yun2024.effective_derivatives(at_start, ln_max, runs.experts[:, None], start)
-        a, b, c = np.exp(ln_a - alpha * ln_n), np.exp(ln_b - beta * e), np.exp(ln_c - gamma * ln_d)
+        a, b, c = (_finite_exp(z) for z in (ln_a - alpha * ln_n, ln_b - beta * e, ln_c - gamma * ln_d))
         f = np.exp(ln_f)
         lever = ln_n - centre[0] if centre else ln_n + np.zeros_like(d)
         total = a[runs.n_of] + b[runs.e_of]
@@ -312,6 +326,10 @@ def descend(
         weight[h] = np.where(good, 1.0 / np.where(good, along, 1.0), 0.0)
         size = np.where(good, along / np.where(good, across, 1.0), size)
     return theta, value
+
+
+def _finite_exp(z: FloatArray) -> FloatArray:
+    return np.exp(np.clip(z, -LARGEST_EXPONENT, LARGEST_EXPONENT))
 
 
 def _dot(a: FloatArray, b: FloatArray) -> FloatArray:

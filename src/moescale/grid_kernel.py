@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 
 from moescale.architecture import FloatArray
 
-LANES = 16  # starts that advance together: two AVX-512 or four AVX2 vectors, and a block's history stays in the L1 cache
+LANES = 64  # starts that advance together: whole vectors, and enough of them to pay for each loop's entry
 PARAMETERS = 11  # of equation 4, and ln N0
 MEMORY = 6  # pairs of steps that the L-BFGS remembers
 
@@ -52,7 +52,8 @@ def _double(_context, bits):
 
 @numba.njit(inline="always", fastmath={"contract"})
 def _exp(x):
-    """e^x for |x| <= 700 without a branch or a call, to 2 units in the last place."""
+    """e^x without a branch or a call, to 2 units in the last place; x is held within +-690, as in `moescale.grid`."""
+    x = min(max(x, -690.0), 690.0)
     k = math.floor(x * 1.4426950408889634 + 0.5)
     r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10
     p = 1.0 / 479001600.0
@@ -214,9 +215,7 @@ def _dot(a, b, out):
 
 
 @numba.njit(fastmath={"contract"})
-def _descend(
-    theta, value, low, high, metric, ln_n, ln_d, experts, n_of, d_of, e_of, ln_loss, delta, free, iterations
-):
+def _descend(theta, value, low, high, metric, ln_n, ln_d, experts, n_of, d_of, e_of, ln_loss, delta, free, iterations):
     p = theta.shape[0]
     work = (
         np.empty((ln_n.size, LANES)), np.empty((ln_d.size, LANES)), np.empty((experts.size, LANES)),

@@ -57,10 +57,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the bounds of a law may depend on: the largest expert count and the smallest loss of the runs."""
+    """What the bounds and the search region of a law may depend on: largest expert count, smallest loss, typical size."""
 
     experts_max: float
     loss_min: float
+    n_params_mid: float = 1e9  # geometric mean of the sizes
 
 
 # theta has shape (..., p) in search coordinates (logarithms where Parameter.log); answers add an axis of n points.

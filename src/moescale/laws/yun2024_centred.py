@@ -20,8 +20,8 @@ from moescale.laws.form import LinearPart, Observed, Parameter
 
 CENTRE = yun2024.CENTRE
 # ln N0: any positive size will do, since the runs' own N0 may lie far outside their sizes where d is small.
-N0_LIMITS = (-20.0, 80.0)
-N0_REGION = (np.log(1e5), np.log(1e13))  # of N0 that the search scans
+N0_LIMITS = (-60.0, 80.0)
+N0_REGION = np.log((1e-5, 1e4))  # of N0 over the runs' mean size that the search scans
 D_REGION = (-0.2, 0.2)  # of d: ten times the published law's, since ln(N/N0) is some ten times smaller than ln N
 SHAPE = (*yun2024.SHAPE, CENTRE)
 
@@ -36,25 +36,25 @@ def free_bounds(observed: Observed) -> FloatArray:
     return np.vstack((yun2024.free_bounds(observed), N0_LIMITS))
 
 
-def _centred_region(region: FloatArray) -> FloatArray:
-    wide = np.vstack((region, N0_REGION))
+def _centred_region(region: FloatArray, observed: Observed) -> FloatArray:
+    wide = np.vstack((region, np.log(observed.n_params_mid) + N0_REGION))
     wide[yun2024.S_D] = D_REGION
     return wide
 
 
 def region(observed: Observed) -> FloatArray:
     """Where the shape parameters are looked for, (7, 2)."""
-    return _centred_region(yun2024.region(observed))
+    return _centred_region(yun2024.region(observed), observed)
 
 
 def free_region(observed: Observed) -> FloatArray:
     """Where they are looked for without the box, (7, 2)."""
-    return _centred_region(yun2024.free_region(observed))
+    return _centred_region(yun2024.free_region(observed), observed)
 
 
 def published_grid(observed: Observed, start: yun2024.Start = "ratio") -> tuple[FloatArray, ...]:
-    """The starts of yun2024, with N0 = 1e9 (ours: the paper has no N0)."""
-    return (*yun2024.published_grid(observed, start), np.array([np.log(1e9)]))
+    """The starts of yun2024, with N0 the mean size of the runs (ours: the paper has no N0)."""
+    return (*yun2024.published_grid(observed, start), np.array([np.log(observed.n_params_mid)]))
 
 
 _ABOUT = {
