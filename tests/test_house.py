@@ -20,7 +20,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "ground": ("errors", "units", "files", "expressions"),
     "facts": ("catalogue", "architecture", "accounting", "hardware", "traffic", "family"),
     "tables": ("tables", "runs", "importers", "latency"),
-    "mathematics": ("laws", "fitting", "uncertainty", "validation", "serving"),
+    "mathematics": ("laws", "grid", "grid_kernel", "fitting", "uncertainty", "validation", "serving"),
     "decisions": ("allocation", "frontier", "candidates", "spread", "buildable", "wording", "planning"),
     "experiments": ("training", "profiling"),
     "presentation": ("figures", "report", "reproduce", "console", "cli", "web", "__init__", "__main__"),
@@ -48,7 +48,7 @@ UNLOADED = (
 # Of these, the ones that are imported inside the functions that use them, wherever they are used ..
 LAZY = tuple(name for name in UNLOADED if name not in ("typer", "rich", "pydantic"))
 # .. except in modules that are nothing without them.
-EAGER_MODULES = ("training", "profiling", "web")
+EAGER_MODULES = ("training", "profiling", "web", "grid_kernel")
 
 
 @dataclass(frozen=True)

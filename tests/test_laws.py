@@ -60,7 +60,7 @@ EXTRA_RANGES: dict[str, tuple[float, float]] = {
     "sparsity": (0.0, 0.95),
 }
 # Parameters with which size or data may lose their worth at some expert count.
-INTERACTIONS = {"yun2024": ["d"], "clark2022": ["c"], "ludziejewski2025": ["gamma", "zeta"]}
+INTERACTIONS = {"yun2024": ["d"], "yun2024-centred": ["d"], "clark2022": ["c"], "ludziejewski2025": ["gamma", "zeta"]}
 
 
 def some_inputs(form: LawForm, n: int = 12, seed: int = 0) -> Inputs:

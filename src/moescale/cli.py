@@ -287,7 +287,10 @@ def fit(
     where: Annotated[
         str | None, _text("--where", "Rows to keep, such as 'tokens / n_params_active >= 2'.", "EXPR")
     ] = None,
-    starts: Annotated[str, _text("--starts", "auto, paper (all 810,000; hours), or how many.")] = "auto",
+    starts: Annotated[str, _text("--starts", "auto, paper (all 810,000; a minute or more), or how many.")] = "auto",
+    free: Annotated[
+        bool, Option("--free", help="Without the physical box: then the problem is ill-posed; to see that it is.")
+    ] = False,
     bootstrap: Annotated[
         int, _number("--bootstrap", "Replicates for 90% intervals; 0: none.", 0, MOST_REPLICATES, whole=True)
     ] = 0,
@@ -334,8 +337,9 @@ def fit(
     )
     with _progress(not json_) as progress, _at(str(runs)):
         found = fit_law(
-            form, table.n_params, table.tokens, table.experts, table.loss, extra=extra, starts=how, progress=progress
-        )
+            form, table.n_params, table.tokens, table.experts, table.loss,
+            extra=extra, starts=how, free=free, progress=progress,
+        )  # fmt: skip
         draws, intervals = None, None
         if bootstrap:
             from moescale.uncertainty import bootstrap as resample

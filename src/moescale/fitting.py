@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from moescale import grid
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError
 from moescale.family import ModelFamily
@@ -25,6 +26,8 @@ SCAN_POINTS = 8192
 POLISHED_STARTS = 128
 FINISHED_STARTS = 24  # the best of them after the first iterations, carried on until they stop
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
+POLISHED_ENDS = 400  # of the searches from a published grid
+FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
 
 Progress = Callable[[str, float], None]  # what is being done, and the share of it that is done
@@ -309,20 +312,29 @@ def fit(
     *,
     extra: Mapping[str, Real] | None = None,
     starts: str | int = "auto",
+    free: bool = False,
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box.
+    """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box, or `free` of it.
 
     `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
     `starts` is "auto" (scan, polish the best 128), an integer (how many scanned points to polish) or "paper" (every
-    start of the publication's grid). Raises InputError for tables that cannot hold a fit.
+    start of the publication's grid; Ctrl-C ends it early and keeps the best, with a warning). `free` replaces the box
+    by limits that only keep the arithmetic finite: the optimum may then be unphysical. Raises InputError for tables
+    that cannot hold a fit.
+
+    `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
+    "paper" the best 400 distinct ends are carried on, each counted as often as starts share it (the box makes many of
+    the 810,000 starts equal), so that the count is a lower bound.
     """
     began = time.perf_counter()
     n_params, tokens, experts, loss = (np.asarray(v, dtype=float) for v in (n_params, tokens, experts, loss))
     further = further_inputs(form, extra)
     notes = check_runs(form, n_params, tokens, experts, further)
     x, ln_loss = make_inputs(n_params, tokens, experts, further), np.log(loss)
-    observed = Observed(experts_max=float(experts.max()), loss_min=float(loss.min()))
+    observed = Observed(float(experts.max()), float(loss.min()), float(np.exp(x.ln_n.mean())))
+    if free:
+        form = form.free or widened(form)
     box = form.bounds(observed)
     report = progress or _no_progress
 
@@ -331,7 +343,16 @@ def fit(
     x_few, ln_few = (x, ln_loss) if small else (x.rows(rows), ln_loss[rows])
 
     if starts == "paper":
-        candidates, reached = _polish_grid(form, observed, x_few, ln_few, box, report)
+        axes = grid.published_axes(form, observed)
+        if notice := grid.slow_notice(form, ln_few.size, grid.grid_size(grid.distinct_axes(axes, box)[0])):
+            report(notice, 0.0)
+            notes.append(notice)
+        candidates, reached, searched = polish_grid(form, axes, x_few, ln_few, box, progress=report)
+        if searched.done < searched.total:
+            notes.append(
+                f"interrupted: {searched.done:,} of {searched.total:,} starts were searched from; this is the best of them"
+            )
+        tried = searched.done
     else:
         wanted = POLISHED_STARTS if starts == "auto" else int(starts)
         report("scan", 0.0)
@@ -342,7 +363,7 @@ def fit(
         # Flat directions (E_max, F) take many steps; only searches that can still win are carried to the end.
         leading = np.argsort(reached, kind="stable")[:FINISHED_STARTS]
         candidates[leading], reached[leading] = polish(form, candidates[leading], x_few, ln_few, box)
-    tried = len(candidates)
+        tried = len(candidates)
     if not small:
         report("polish on all runs", 0.0)
         order = np.argsort(reached, kind="stable")[:4]
@@ -365,25 +386,34 @@ def _no_progress(step: str, share: float) -> None:
     """Report to nobody."""
 
 
-def _polish_grid(
-    form: LawForm, observed: Observed, x: Inputs, ln_loss: FloatArray, box: FloatArray, report: Progress
-) -> tuple[FloatArray, FloatArray]:
-    if form.published_grid is None:
-        raise InputError(f"{form.name} has no published grid of starts", next_step="use --starts auto")
-    axes = form.published_grid(observed)
-    sizes = [axis.size for axis in axes]
-    total = int(np.prod(sizes))
-    chunk = max(64, 400_000 // ln_loss.size)
-    kept_theta: list[FloatArray] = []
-    kept_value: list[FloatArray] = []
-    for first in range(0, total, chunk):
-        report("published grid", first / total)
-        index = np.unravel_index(np.arange(first, min(first + chunk, total)), sizes)
-        block = np.stack([axis[i] for axis, i in zip(axes, index, strict=True)], axis=1)
-        theta, value = polish(form, block, x, ln_loss, box)
-        kept_theta.append(theta)
-        kept_value.append(value)
-    return np.concatenate(kept_theta), np.concatenate(kept_value)
+def polish_grid(
+    form: LawForm, axes: tuple[FloatArray, ...], x: Inputs, ln_loss: FloatArray, box: FloatArray, *, progress: Progress
+) -> tuple[FloatArray, FloatArray, grid.Searched]:
+    """Search from every start of a grid, polish the best distinct ends, carry those that can still win to the end.
+
+    Returns the polished theta (k, p), their objectives (k,), and the searches. An end that several starts share is
+    repeated as often.
+    """
+    searched = grid.search_grid(form, axes, x, ln_loss, box, HUBER_DELTA, progress=progress)
+    _, distinct, number = np.unique(searched.value, return_index=True, return_inverse=True)  # sorted by the objective
+    sharing = np.bincount(number, searched.sharing).astype(np.intp)[:POLISHED_ENDS]
+    chosen = distinct[:POLISHED_ENDS]
+    progress("polish", 0.0)
+    candidates, reached = polish(form, searched.theta[chosen], x, ln_loss, box, max_iterations=60)
+    progress("polish", 0.2)
+    leading = np.flatnonzero(reached <= FINISHED_FACTOR * reached.min())
+    candidates[leading], reached[leading] = polish(form, candidates[leading], x, ln_loss, box)
+    return np.repeat(candidates, sharing, axis=0), np.repeat(reached, sharing), searched
+
+
+def widened(form: LawForm) -> LawForm:
+    """The form without its physical box, where it has no further coordinates for that."""
+    limits = np.array([(-70.0, 300.0) if parameter.log else (-10.0, 10.0) for parameter in form.parameters])
+
+    def bounds(_: Observed) -> FloatArray:
+        return limits
+
+    return replace(form, bounds=bounds)
 
 
 def describe(

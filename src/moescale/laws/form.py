@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -56,10 +57,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the bounds of a law may depend on: the largest expert count and the smallest loss of the runs."""
+    """What the bounds and the search region of a law may depend on: largest expert count, smallest loss, typical size."""
 
     experts_max: float
     loss_min: float
+    n_params_mid: float = 1e9  # geometric mean of the sizes
 
 
 # theta has shape (..., p) in search coordinates (logarithms where Parameter.log); answers add an axis of n points.
@@ -116,6 +118,10 @@ class LawForm:
     loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = (
         None  # closed form where one exists
     )
+    # Equation 4 of Yun et al. (its parameters first, then ln N0 if there is one more), which the search of the paper's
+    # grid knows how to factorise, and how theta holds E_start.
+    equation4: Literal["ratio", "spread"] | None = None
+    free: LawForm | None = None  # the same law in coordinates and limits that admit unphysical values
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from moescale.laws import (
     ludziejewski2025,
     muennighoff2023,
     yun2024,
+    yun2024_centred,
 )
 from moescale.laws.form import LawForm
 from moescale.laws.law import Law
@@ -34,6 +35,7 @@ FORMS: dict[str, LawForm] = {
     form.name: form
     for form in (
         yun2024.FORM,
+        yun2024_centred.FORM,
         chinchilla.FORM,
         kaplan2020.FORM,
         clark2022.FORM,
