@@ -51,7 +51,7 @@ def form_section(form: LawForm) -> list[str]:
     return [
         f"### {form.name}: {form.title}",
         "",
-        (importlib.import_module(f"moescale.laws.{form.name}").__doc__ or form.equation).strip(),
+        (importlib.import_module(f"moescale.laws.{form.name.replace('-', '_')}").__doc__ or form.equation).strip(),
         "",
         f"- Source: {form.source}",
         f"- Inputs: {inputs(form)}",

@@ -21,6 +21,7 @@ from moescale.runs import RunTable, read_runs
 YUN, CHINCHILLA = FORMS["yun2024"], FORMS["chinchilla"]
 TRUTHS = {
     "yun2024": (90.97, 0.2766, 1.573, 0.1254, 15732.0, 0.4659, 0.3752, 0.00186, 4.427, 173.7),
+    "yun2024-centred": (90.97, 0.2766, 1.573, 0.1254, 15732.0, 0.4659, 0.3752, 0.00186, 4.427, 173.7, 3e8),
     "chinchilla": (1.69, 406.4, 410.7, 0.34, 0.28),
 } | {
     form: tuple(find_law(law).parameters.values())

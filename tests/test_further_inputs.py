@@ -29,6 +29,7 @@ PUBLISHED = {
     "ludziejewski2025": "ludziejewski2025",
     "abnar2025": "abnar2025",
 }
+OWN = {"yun2024-centred"}  # forms of this project, which no publication has coefficients for
 
 
 def study(name: str) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, dict[str, FloatArray]]:
@@ -47,7 +48,7 @@ def study(name: str) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, di
     return n, d, e, loss(law, n, d, e, extra=extra), extra
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_fit_to_runs_without_noise_predicts_and_plans_as_the_law(name: str) -> None:
     law = find_law(PUBLISHED[name])
     n, d, e, measured, extra = study(name)
@@ -67,7 +68,7 @@ def test_a_fit_to_runs_without_noise_predicts_and_plans_as_the_law(name: str) ->
 
 
 def test_every_published_form_is_covered() -> None:
-    assert set(PUBLISHED) == set(FORMS)
+    assert set(PUBLISHED) == set(FORMS) - OWN
     assert all(find_law(law).form.name == form for form, law in PUBLISHED.items())
 
 

@@ -35,7 +35,6 @@ FORMS: dict[str, LawForm] = {
     form.name: form
     for form in (
         yun2024.FORM,
-        yun2024_centred.FORM,
         chinchilla.FORM,
         kaplan2020.FORM,
         clark2022.FORM,
@@ -44,6 +43,7 @@ FORMS: dict[str, LawForm] = {
         krajewski2024.FORM,
         ludziejewski2025.FORM,
         abnar2025.FORM,
+        yun2024_centred.FORM,
     )
 }
 ALIASES = {
