@@ -75,6 +75,7 @@ Weights = Annotated[str, Option("--weights", help="bf16 or fp8.")]
 KvHeads = Annotated[
     float | None, _quantity_option("--kv-heads", help="Cached KV heads a layer; default: one a query head.")
 ]
+Plot = Annotated[Path | None, Option("--plot", help="Draw the answer to this SVG, PDF or PNG file.")]
 Convention = Annotated[
     str | None, Option("--convention", help="Counting of training FLOPs: paper, exact or dense; default: the law's.")
 ]
@@ -203,6 +204,7 @@ def fit(
         Option("--family", help="Family of the runs (yun2024, ludziejewski2025, dense); default: by columns."),
     ] = None,
     output: Annotated[Path | None, Option("-o", help="Write the law to this TOML file.")] = None,
+    plot: Plot = None,
     json_: Json = False,
 ) -> None:
     """Fit a law to a table of runs.
@@ -218,6 +220,7 @@ def fit(
     from moescale.laws import find_form, make_inputs, save_law
     from moescale.runs import read_runs
 
+    _check_plot(plot)
     form = find_form(law)
     table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     _warn(table.warnings)
@@ -258,6 +261,12 @@ def fit(
             ),
             output,
         )  # fmt: skip
+    if plot is not None:
+        from moescale.figures import fit_figure, save_figure
+        from moescale.validation import RunArrays
+
+        runs_drawn = RunArrays(table.n_params, table.tokens, table.experts, table.loss, {})
+        save_figure(fit_figure(found, runs_drawn), plot)
     if json_:
         _print_json(found.to_dict(intervals))
     else:
@@ -267,6 +276,14 @@ def fit(
         if output is not None:
             sys.stderr.write(f"wrote {output}\n")
     _warn([w for w in found.warnings if w not in table.warnings])
+
+
+def _check_plot(path: Path | None) -> None:
+    """Refuse a figure that could not be written before the work that it would show."""
+    if path is not None:
+        from moescale.figures import check_plot
+
+        check_plot(path)
 
 
 def _starts(text: str) -> str | int:
@@ -356,6 +373,7 @@ def compare(
         str | None, Option("--size-column", help="Column that is N; default n_params_dense.")
     ] = None,
     loss_column: Annotated[str, Option("--loss-column", help="Column that is the loss.")] = "loss",
+    plot: Plot = None,
     json_: Json = False,
 ) -> None:
     """Fit laws on some runs and test them on the others: in-sample and held-out error.
@@ -367,6 +385,7 @@ def compare(
     from moescale.runs import read_runs
     from moescale.validation import RunArrays, hold_out
 
+    _check_plot(plot)
     forms = [find_form(name) for name in law or ["yun2024"]]
     table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     _warn(table.warnings)
@@ -374,6 +393,10 @@ def compare(
     arrays = RunArrays(table.n_params, table.tokens, table.experts, table.loss, {})
     with _progress(not json_) as progress:
         records = [hold_out(form, arrays, held_out, progress=progress) for form in forms]
+    if plot is not None:
+        from moescale.figures import comparison_figure, save_figure
+
+        save_figure(comparison_figure(records), plot)
     if json_:
         _print_json([record.to_dict() for record in records])
         return
@@ -498,6 +521,7 @@ def plan(
     utilization: Utilization = 1.0,
     weights: Weights = "bf16",
     kv_heads: KvHeads = None,
+    plot: Plot = None,
     json_: Json = False,
 ) -> None:
     """Which model to train with a budget: experts, size, tokens, and what serving it costs.
@@ -511,6 +535,7 @@ def plan(
     from moescale.laws import find_law
     from moescale.planning import Question, make_plan
 
+    _check_plot(plot)
     chosen = find_law(law)
     if top_k is not None and top_k != chosen.family.top_k:
         raise InputError(
@@ -536,6 +561,10 @@ def plan(
     answer = make_plan(
         chosen, question, deployment, _latency(latency, deployment, None), second_law=find_law(SECOND_LAW)
     )
+    if plot is not None:
+        from moescale.figures import plan_figure, save_figure
+
+        save_figure(plan_figure(answer), plot)
     if json_:
         _print_json(answer.to_dict())
     else:

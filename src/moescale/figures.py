@@ -63,6 +63,7 @@ STYLE: Mapping[str, object] = {
     "grid.color": RULE,
     "grid.linewidth": 0.4,
     "text.color": INK,
+    "text.parse_math": False,  # a law may be called a$b$
     "xtick.color": FAINT,
     "ytick.color": FAINT,
     "xtick.labelcolor": INK,
@@ -243,20 +244,16 @@ def plan_figure(plan: Plan) -> Figure:
         figure = _figure(PAGE_WIDTH, 4.2)
         ax = figure.subplots()
         ax.set_xscale("log")
+        _limit_plan(ax, plan)
+        edge = ax.get_xlim()[1]
         optima = {c.experts: c for c in plan.loss_optimal}
         for curve in plan.curves:
             colour, best = colour_of(curve.experts), optima.get(curve.experts)
             over = curve.n_params <= (math.inf if best is None or best.n_params is None else best.n_params * (1 + 1e-9))
             last = np.flatnonzero(over)[-1] if over.any() else 0
-            ax.plot(curve.usd_per_mtok[over], curve.loss[over], color=colour)
-            ax.plot(
-                curve.usd_per_mtok[last:],
-                curve.loss[last:],
-                color=colour,
-                linewidth=0.8,
-                linestyle=(0, (3, 2)),
-                alpha=0.8,
-            )
+            usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
+            ax.plot(usd[over], curve.loss[over], color=colour)
+            ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=(0, (3, 2)), alpha=0.8)
         for c in plan.loss_optimal:
             if c.usd_per_mtok is None or c.loss is None:
                 continue
@@ -268,16 +265,15 @@ def plan_figure(plan: Plan) -> Figure:
         if front:
             x, y = zip(*front, strict=True)
             ax.plot(x, y, color="#bdbdbd", linewidth=4.5, alpha=0.5, zorder=1, solid_capstyle="round")
-        _limit_plan(ax, plan)
         _base_bound(ax, plan)
         _recommendation(ax, plan)
-        _log_ticks(ax, "x", format_usd)
+        _log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=7)
         ax.set_xlabel("serving cost (US$ per million output tokens)")
         ax.set_ylabel("loss (nats per token)")
         figure.suptitle(
-            f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, served on {plan.gpu} with "
-            f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens",
-            x=0.01, ha="left", fontsize=8.5,
+            f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, served on {plan.gpu} "
+            f"({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)",
+            x=0.01, ha="left", fontsize=8,
         )  # fmt: skip
         base = "dense model" if plan.base_experts == 1 else f"model with E = {plan.base_experts:g}"
         ax.set_title(
@@ -379,6 +375,7 @@ def _tick_places(low: float, high: float, most: int) -> list[float]:
     """Round numbers between two positive ones, as many as fit under `most`: 1, 2, 5 a decade where they do."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     sets = [
+        (1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.2, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0, 9.0),
         (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0),
         (1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
         (1.0, 2.0, 5.0),
@@ -419,7 +416,9 @@ def _points(ax: Axes, x: FloatArray, y: FloatArray, experts: FloatArray, *, size
         )  # fmt: skip
 
 
-def _key(ax: Axes, counts: Iterable[float], corner: Literal["upper left", "upper right"], *, lines: bool = False) -> None:
+def _key(
+    ax: Axes, counts: Iterable[float], corner: Literal["upper left", "upper right"], *, lines: bool = False
+) -> None:
     """Expert counts in their colours, in a corner that the curves leave free."""
     from matplotlib.lines import Line2D
 
@@ -595,8 +594,7 @@ def _limit_plan(ax: Axes, plan: Plan) -> None:
     rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.recommendation.model]
     served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None and c.loss is not None]
     cost, loss = (np.array(column) for column in zip(*served, strict=True))
-    ends = [float(np.nanmax(c.usd_per_mtok)) for c in plan.curves if np.isfinite(c.usd_per_mtok).any()]
-    ax.set_xlim(float(cost.min()) / 1.3, max([*ends, float(cost.max())]) * 1.02)
+    ax.set_xlim(float(cost.min()) / 1.3, float(cost.max()) * 1.9)
     room = max(float(np.ptp(loss)), 0.02)
     ax.set_ylim(float(loss.min()) - 0.12 * room, float(loss.max()) + 0.35 * room)
 
@@ -605,14 +603,14 @@ def _curve_ends(ax: Axes, plan: Plan) -> list[tuple[float, float, str, str]]:
     """Where each expert count's curve is named: at its last point in the picture, with its loss-optimal size."""
     ends: list[tuple[float, float, str, str]] = []
     own = {c.experts: c.n_params for c in plan.loss_optimal}
-    low, high = ax.get_ylim()
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
     for curve in plan.curves:
-        seen = np.flatnonzero(np.isfinite(curve.usd_per_mtok) & (curve.loss > low) & (curve.loss < high))
+        x, y = curve.usd_per_mtok, curve.loss
+        seen = np.flatnonzero((x > left) & (x < right) & (y > low) & (y < high))
         if seen.size:
-            x, y = float(curve.usd_per_mtok[seen[-1]]), float(curve.loss[seen[-1]])
             size = own.get(curve.experts)
             text = _experts(curve.experts) + (f": {format_count(size)}" if size is not None else "")
-            ends.append((x, y, text, colour_of(curve.experts)))
+            ends.append((float(x[seen[-1]]), float(y[seen[-1]]), text, colour_of(curve.experts)))
     return ends
 
 
@@ -651,6 +649,7 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
 
 def _draw_parabolas(figure: Figure, ax: Axes, found: IsoFlop) -> list[tuple[float, float, float, float]]:
     ends: list[tuple[float, float, str, str]] = []
+    same = len({p.experts for p in found.parabolas}) == 1
     optima: list[tuple[float, float, float, float]] = []
     for p in found.parabolas:
         colour = colour_of(p.experts)
@@ -658,7 +657,8 @@ def _draw_parabolas(figure: Figure, ax: Axes, found: IsoFlop) -> list[tuple[floa
         grid = np.geomspace(float(p.sizes.min()), float(p.sizes.max()), 64)
         if np.isfinite(p.coefficients).all():
             ax.plot(grid, p.loss(grid), color=colour, linewidth=0.8, linestyle="-" if p.unusable is None else ":")
-            ends.append((float(grid[-1]), float(p.loss(grid[-1:])[0]), format_flops(p.flops), colour))
+            text = format_flops(p.flops) if same else f"{format_flops(p.flops)}, {_experts(p.experts)}"
+            ends.append((float(grid[-1]), float(p.loss(grid[-1:])[0]), text, colour))
         if p.unusable is None:
             optima.append((p.experts, p.flops, p.n_params_optimal, p.tokens_optimal))
             ax.plot([p.n_params_optimal], [p.loss_optimal], marker="x", color=ACCENT, markersize=4.0, zorder=4)
@@ -710,6 +710,6 @@ def _trend_labels(ax: Axes, trends: Sequence[Trend], attribute: str, symbol: str
         error = "" if law.standard_error is None else f" ± {law.standard_error:.2g}"
         ax.annotate(
             f"{_experts(trend.experts)}: {symbol} ∝ $C^{{{law.exponent:.3f}}}${error}", (0.0, 1.0), xycoords="axes fraction",
-            xytext=(4, -4 - 9 * row), textcoords="offset points", fontsize=6.5, va="top",
+            xytext=(4, -4 - 9 * row), textcoords="offset points", parse_math=True, fontsize=6.5, va="top",
             color=_readable(colour_of(trend.experts)),
         )  # fmt: skip
