@@ -18,6 +18,7 @@ pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '
 
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -224,6 +225,25 @@ def test_many_sizes_share_panels(found: Fit, runs: RunArrays) -> None:
     assert len(points) == 8 + 3
     assert sum(points[:8]) == 100
     assert overlapping(figure) == []
+
+
+def test_runs_of_one_token_count_are_drawn_against_size(found: Fit, runs: RunArrays) -> None:
+    figure = fit_figure(found, runs.where(runs.tokens == runs.tokens.min()))
+    assert scatter_points(figure) == [20, 20, 20, 20]
+    words = texts(figure)
+    assert "D = 2.5B" in words
+    assert words.count("size N (parameters)") == 2
+    assert overlapping(figure) == []
+
+
+def test_overlaps_would_be_noticed() -> None:
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    figure.text(0.5, 0.5, "one")
+    figure.text(0.51, 0.5, "two")
+    figure.text(0.99, 0.1, "three")
+    assert overlapping(figure) == [("one", "two")]
+    assert off_the_page(figure) == ["three"]
 
 
 def test_one_run_size_and_no_experts_draw(runs: RunArrays) -> None:

@@ -129,9 +129,11 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
     """A fit on its runs: loss against tokens, one panel a size (or group of sizes), and the residuals below.
 
     Points are runs, lines the law, colours expert counts. A panel of several sizes draws each size's line where those of
-    one expert count are at most three, and else the line of their geometric mean.
+    one expert count are at most three, and else the line of their geometric mean. Runs of one token count are drawn
+    against size instead.
     """
-    panels = _size_groups(runs.n_params)
+    along_size = np.unique(runs.tokens).size == 1 and np.unique(runs.n_params).size > 1
+    panels = _groups(runs.tokens if along_size else runs.n_params)
     columns = min(4, len(panels))
     rows = math.ceil(len(panels) / columns)
     with _style():
@@ -139,13 +141,13 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
         top, bottom = _stacked(figure, 1.75 * rows + 0.2, 2.1)
         axes = top.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
         for ax, members in zip(axes, panels, strict=False):
-            _size_panel(ax, found, runs, members)
+            _panel(ax, found, runs, members, along_size=along_size)
         _key(axes[len(panels) - 1], np.unique(runs.experts), "upper right")
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
         for i, ax in enumerate(axes[: len(panels)]):
             ax.tick_params(labelbottom=i + columns >= len(panels))
-        top.supxlabel("training tokens D", fontsize=8)
+        top.supxlabel("size N (parameters)" if along_size else "training tokens D", fontsize=8)
         top.supylabel("loss (nats per token)", fontsize=8)
         figure.suptitle(
             f"{found.form.name} fitted to {found.n_runs} runs: RMSLE {_thousandths(found.rmsle)}×10⁻³",
@@ -458,38 +460,56 @@ def _spread_apart(places: Sequence[float], gap: float) -> list[float]:
 
 
 def _end_labels(
-    figure: Figure, ax: Axes, ends: Sequence[tuple[float, float, str, str]], *, points: float = 7.0
+    figure: Figure,
+    ax: Axes,
+    ends: Sequence[tuple[float, float, str, str]],
+    *,
+    points: float = 7.0,
+    column: bool = False,
 ) -> None:
-    """Label points (x, y, text, colour) beside them, in their colour, apart from each other, inside a widened axis."""
+    """Label points (x, y, text, colour) at their right, in their colour, apart from each other, inside a widened axis.
+
+    With `column` the labels stand below each other, right of all points.
+    """
     if not ends:
         return
-    figure.draw_without_rendering()  # the layout decides how high the axes are
+    figure.draw_without_rendering()  # the layout decides how large the axes are
     box = ax.get_window_extent()
-    inch = figure.dpi
+    point = figure.dpi / 72.0
     low, high = ax.get_xlim()
-    room = min(0.45, (max(len(text) for _, _, text, _ in ends) * 0.60 * points + 10.0) / 72.0 * inch / box.width)
     logarithmic = ax.get_xscale() == "log"
-    if logarithmic:
-        a, b = math.log(low), math.log(high)
-    else:
-        a, b = low, high
-    furthest = max(math.log(x) if logarithmic else x for x, *_ in ends)
-    wider = max(b, a + (furthest - a) / (1.0 - room))
-    ax.set_xlim(low, math.exp(wider) if logarithmic else wider)
-    to_axes = ax.transData + ax.transAxes.inverted()
-    spots = [to_axes.transform((x, y)) for x, y, _, _ in ends]
-    gap = 1.25 * points / 72.0 * inch / box.height
-    heights = _spread_apart([float(spot[1]) for spot in spots], gap)
-    shift = max(0.0, 0.4 * gap - min(heights)) - max(0.0, max(heights) + 0.4 * gap - 1.0)
-    heights = [height + shift for height in heights]
-    for (x, y, text, colour), height in zip(ends, heights, strict=True):
-        at = float(to_axes.transform((x, y))[0])
-        moved = abs(height - float(to_axes.transform((x, y))[1])) > 0.4 * gap
+    at = np.array([math.log(x) if logarithmic else x for x, *_ in ends])
+    a, b = (math.log(low), math.log(high)) if logarithmic else (low, high)
+    room = min(0.5, (max(len(text) for _, _, text, _ in ends) * 0.60 * points + 10.0) * point / box.width)
+    b = max(b, a + (float(at.max()) - a) / (1.0 - room))
+    ax.set_xlim(low, math.exp(b) if logarithmic else b)
+    bottom, top = ax.get_ylim()
+    level = (np.array([y for _, y, *_ in ends]) - bottom) / (top - bottom)
+    gap = 1.3 * points * point / box.height
+    heights = np.array(_spread_apart(level.tolist(), gap))
+    heights += max(0.0, 0.5 * gap - heights.min()) - max(0.0, heights.max() + 0.5 * gap - 1.0)
+    across = (at - a) / (b - a)
+    starts = (np.full(at.shape, across.max()) if column else across) + 9.0 * point / box.width
+    for i, (x, y, text, colour) in enumerate(ends):
+        moved = abs(heights[i] - level[i]) > 0.4 * gap or starts[i] - across[i] > 0.06
+        line = {
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.4,
+            "shrinkA": 0.0,
+            "shrinkB": 2.0,
+            "relpos": (0.0, 0.5),
+        }
         ax.annotate(
-            text, (x, y), xycoords="data", xytext=(at + 9.0 / 72.0 * inch / box.width, height), textcoords="axes fraction",
-            color=_readable(colour), fontsize=points, ha="left", va="center", annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2.0} if moved else None,
+            text, (x, y), xytext=(starts[i], heights[i]), textcoords="axes fraction", color=_readable(colour),
+            fontsize=points, ha="left", va="center", annotation_clip=False, zorder=5, bbox=_paper(),
+            arrowprops=line if moved else None,
         )  # fmt: skip
+
+
+def _paper() -> dict[str, object]:
+    """The ground of a text that may lie on lines."""
+    return {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
 
 
 def _readable(colour: str) -> str:
@@ -503,40 +523,36 @@ def _readable(colour: str) -> str:
 # -- fit -----------------------------------------------------------------------------------------------------------------
 
 
-def _size_groups(n_params: FloatArray) -> list[FloatArray]:
-    """The distinct sizes in at most PANELS groups of about equal numbers of runs, by rising size."""
-    sizes, counts = np.unique(n_params, return_counts=True)
-    if sizes.size <= PANELS:
-        return [sizes[i : i + 1] for i in range(sizes.size)]
+def _groups(values: FloatArray) -> list[FloatArray]:
+    """The distinct values in at most PANELS groups of about equal numbers of runs, in rising order."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if distinct.size <= PANELS:
+        return [distinct[i : i + 1] for i in range(distinct.size)]
     middle = (np.cumsum(counts) - 0.5 * counts) / counts.sum()
     which = np.minimum((middle * PANELS).astype(int), PANELS - 1)
-    return [sizes[which == i] for i in range(PANELS) if np.any(which == i)]
+    return [distinct[which == i] for i in range(PANELS) if np.any(which == i)]
 
 
-def _line_sizes(runs: RunArrays, members: FloatArray, experts: float) -> FloatArray:
-    """The sizes whose lines a panel draws for one expert count."""
-    sizes = np.unique(runs.n_params[np.isin(runs.n_params, members) & (runs.experts == experts)])
-    return sizes if sizes.size <= 3 else np.exp(np.log(sizes).mean(keepdims=True))
-
-
-def _predicted(found: Fit, runs: RunArrays, n_params: float, tokens: FloatArray, experts: float) -> FloatArray:
-    """The law along tokens; further variables of the law stand at their medians over the runs."""
+def _predicted(found: Fit, runs: RunArrays, n_params: FloatArray, tokens: FloatArray, experts: float) -> FloatArray:
+    """The law on a line; further variables of the law stand at their medians over the runs."""
     extra = {name: float(np.median(values)) for name, values in runs.extra.items()}
     return np.exp(found.form.log_loss(found.theta, make_inputs(n_params, tokens, experts, extra)))
 
 
-def _size_panel(ax: Axes, found: Fit, runs: RunArrays, members: FloatArray) -> None:
-    here = np.isin(runs.n_params, members)
-    tokens = np.geomspace(float(runs.tokens[here].min()), float(runs.tokens[here].max()), 64)
+def _panel(ax: Axes, found: Fit, runs: RunArrays, members: FloatArray, *, along_size: bool) -> None:
+    """Runs of some sizes against tokens, or of one token count against sizes, with the law where the panel has runs."""
+    symbol, fixed, moving = ("D", runs.tokens, runs.n_params) if along_size else ("N", runs.n_params, runs.tokens)
+    here = np.isin(fixed, members)
+    grid = np.geomspace(float(moving[here].min()), float(moving[here].max()), 64)
     for e in np.unique(runs.experts[here]):
-        for n in _line_sizes(runs, members, float(e)):
-            ax.plot(
-                tokens, _predicted(found, runs, float(n), tokens, float(e)), color=colour_of(float(e)), linewidth=0.8
-            )
-    _points(ax, runs.tokens[here], runs.loss[here], runs.experts[here])
-    _log_counts(ax, "x", runs.tokens)
+        own = np.unique(fixed[here & (runs.experts == e)])
+        for value in own if own.size <= 3 else np.exp(np.log(own).mean(keepdims=True)):
+            n, d = (grid, value) if along_size else (value, grid)
+            ax.plot(grid, _predicted(found, runs, n, d, float(e)), color=colour_of(float(e)), linewidth=0.8)
+    _points(ax, moving[here], runs.loss[here], runs.experts[here])
+    _log_counts(ax, "x", moving)
     low, high = format_count(float(members[0])), format_count(float(members[-1]))
-    ax.set_title(f"N = {low}" if low == high else f"N = {low} to {high}")
+    ax.set_title(f"{symbol} = {low}" if low == high else f"{symbol} = {low} to {high}")
 
 
 # -- comparison ----------------------------------------------------------------------------------------------------------
@@ -595,8 +611,12 @@ def _limit_plan(ax: Axes, plan: Plan) -> None:
     served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None and c.loss is not None]
     cost, loss = (np.array(column) for column in zip(*served, strict=True))
     ax.set_xlim(float(cost.min()) / 1.3, float(cost.max()) * 1.9)
-    room = max(float(np.ptp(loss)), 0.02)
-    ax.set_ylim(float(loss.min()) - 0.12 * room, float(loss.max()) + 0.35 * room)
+    shown = [
+        float(y) for c in plan.curves for x, y in zip(c.usd_per_mtok, c.loss, strict=True) if x <= ax.get_xlim()[1]
+    ]
+    low, high = min([*shown, float(loss.min())]), float(loss.max())
+    room = max(high - low, 0.02)
+    ax.set_ylim(low - 0.2 * room, high + 0.35 * room)
 
 
 def _curve_ends(ax: Axes, plan: Plan) -> list[tuple[float, float, str, str]]:
@@ -640,7 +660,7 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
         f"train this: {_experts(model.experts)}, N = {format_count(model.n_params or 0.0)}\n"
         f"{format_count(model.tokens or 0.0)} tokens, loss {y:.4f}\n{format_usd(x)} per Mtok{share}",
         (x, y), xytext=(6, 6), textcoords=OffsetFrom(ax, (0.0, 0.0), "points"), fontsize=7.5, color=_readable(ACCENT),
-        va="bottom", zorder=6, arrowprops={"arrowstyle": "-", "color": ACCENT, "linewidth": 0.7, "shrinkB": 5.0},
+        va="bottom", zorder=6, bbox=_paper(), arrowprops={"arrowstyle": "-", "color": ACCENT, "linewidth": 0.7, "shrinkB": 5.0},
     )  # fmt: skip
 
 
@@ -665,7 +685,7 @@ def _draw_parabolas(figure: Figure, ax: Axes, found: IsoFlop) -> list[tuple[floa
     _log_counts(ax, "x", np.concatenate([p.sizes for p in found.parabolas]))
     ax.set_xlabel("size N (parameters)")
     ax.set_title("labels: FLOPs; ×: minimum; dotted: not used", fontsize=7, color=FAINT)
-    _end_labels(figure, ax, ends, points=6.0)
+    _end_labels(figure, ax, ends, points=6.0, column=True)
     return optima
 
 
