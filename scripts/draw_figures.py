@@ -23,11 +23,7 @@ def main() -> None:
         ["fit", "examples/runs.csv", "--plot", str(folder / "fit.svg")],
         ["plan", "--budget", "5.15e21", "--plot", str(folder / "plan.svg")],
     ):
-        try:
-            moescale(arguments)
-        except SystemExit as done:
-            if done.code:
-                raise
+        moescale(arguments)
 
 
 if __name__ == "__main__":

@@ -385,15 +385,17 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_the_command_line_draws(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        main([*arguments, "--plot", str(tmp_path / "figure.svg"), "--json"])
-    assert done.value.code == 0
+    main([*arguments, "--plot", str(tmp_path / "figure.svg"), "--json"])
     assert json.loads(capsys.readouterr().out)
     assert (tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
     with pytest.raises(SystemExit) as done:
         main([*arguments, "--plot", str(tmp_path / "figure.gif"), "--json"])
     assert done.value.code == 2
-    assert "figure.svg" in capsys.readouterr().err
+    assert "nearest: figure.svg" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as done:
+        main([*arguments, "--plot", str(tmp_path / "missing" / "figure.svg"), "--json"])
+    assert done.value.code == 2
+    assert "does not exist" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["figure.svg"]
 
 
@@ -406,7 +408,7 @@ def test_without_matplotlib_the_message_says_how_to_get_it(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "moescale: figures need matplotlib, which is not installed; pip install 'moescale[figures]'\n"
+        "moescale: --plot: figures need matplotlib, which is not installed; pip install 'moescale[figures]'\n"
     )
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []

@@ -32,7 +32,7 @@ class Buildable:
 
 
 def buildable(family: ModelFamily, model: Candidate, *, gpus: int = 1, kv_heads: float | None = None) -> Buildable:
-    """The whole-number shape nearest to a model's N whose heads split over `gpus` GPUs (tensor parallel).
+    """The whole-number shape nearest to a model's N whose heads split over `gpus` GPUs (tensor parallel) and `kv_heads`.
 
     Depth is a multiple of the MoE spacing, width a multiple of the head dimension, FFN width a multiple of 64.
     """
@@ -41,9 +41,13 @@ def buildable(family: ModelFamily, model: Candidate, *, gpus: int = 1, kv_heads:
     wanted = architecture(family, model.n_params, model.experts, kv_heads=kv_heads)
     hd = int(family.head_dim)
     heads, layers = float(wanted.n_heads), float(wanted.n_layers)
-    step = math.lcm(gpus, 1)
+    cache_heads = math.inf if kv_heads is None else int(kv_heads)
+    widest = int(heads * 1.5) + 2 * math.lcm(gpus, 1 if kv_heads is None else int(kv_heads))
     best: tuple[float, Buildable] | None = None
-    for n_heads in range(step, int(heads * 1.5) + 2 * step, step):
+    for n_heads in range(gpus, widest + 1, gpus):
+        kv = int(min(n_heads, cache_heads))
+        if n_heads % kv:  # grouped queries share a key-value head evenly
+            continue
         d = n_heads * hd
         d_ffn = 64 * max(1, round(family.ffn_ratio * d / 64))
         embedding = family.embedding_matrices * family.vocab_size * d
@@ -55,7 +59,6 @@ def buildable(family: ModelFamily, model: Candidate, *, gpus: int = 1, kv_heads:
             if best is not None and off >= best[0]:
                 continue
             expert = n_layers / family.moe_every * family.ffn_matrices * d * d_ffn
-            kv = n_heads if kv_heads is None else min(n_heads, int(kv_heads))
             best = (
                 off,
                 Buildable(

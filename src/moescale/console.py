@@ -1,8 +1,14 @@
-"""Answers as tables for a terminal: what the command line prints without --json."""
+"""Answers as tables for a terminal: what the command line prints without --json.
+
+Tables are set in plain text: columns that do not fit the terminal are left out, the least needed first, and nothing is
+wrapped inside a table. Reasons and notes go below it, where there is room for a sentence.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
@@ -10,83 +16,167 @@ from moescale.units import format_bytes, format_count, format_flops, format_seco
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from moescale.buildable import Buildable
     from moescale.fitting import Fit
     from moescale.laws.law import Law, Prediction
     from moescale.planning import Candidate, Plan
-    from moescale.serving import Cost
+    from moescale.serving import Cost, Deployment
     from moescale.validation import HoldOut
+
+PLAIN_WIDTH = 100  # where the output is no terminal: a file, a pipe, a page
+LONGEST_LINE = 100  # of prose: longer ones are hard to read, however wide the terminal
+FRONTIER_ROWS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; of the columns with a `rank`, that of the highest goes first where the table is too wide."""
+
+    head: str
+    text: bool = False  # left-aligned
+    rank: int = 0
 
 
 def terminal(*, error: bool = False) -> Console:
-    """A rich console on standard output, or on standard error; plain and wide when it is not a terminal."""
+    """A rich console on standard output, or on standard error; of a fixed width when it is not a terminal."""
     from rich.console import Console
 
-    console = Console(stderr=error, highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(stderr=error, highlight=False, width=132)
-    return console
+    console = Console(stderr=error, highlight=False, markup=False, emoji=False)
+    if console.is_terminal:
+        return console
+    return Console(stderr=error, highlight=False, markup=False, emoji=False, width=PLAIN_WIDTH)
 
 
-def _table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich import box
-    from rich.table import Table
+def _line(console: Console, text: str = "", *, bold: int = 0) -> None:
+    """One line as it is, its first `bold` characters bold."""
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        text = i in (0, len(columns) - 1)
-        table.add_column(column, justify="left" if text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    line = Text(_encodable(console, text.rstrip()))
+    if bold:
+        line.stylize("bold", 0, bold)
+    console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def _span(limits: Sequence[float] | None, digits: int = 4) -> str:
-    return f"{limits[0]:.{digits}g} to {limits[1]:.{digits}g}" if limits else ""
+def _encodable(console: Console, text: str) -> str:
+    """The text with plain letters for the signs that the terminal's encoding lacks."""
+    try:
+        text.encode(console.encoding)
+    except (UnicodeError, LookupError):
+        return text.replace("µ", "u").encode("ascii", "replace").decode("ascii")
+    return text
+
+
+def _say(console: Console, text: str, *, lead: str = "", indent: int = 0, first: str | None = None) -> None:
+    """A paragraph, its lead bold; `first` begins its first line, `indent` blanks the others."""
+    opening = " " * indent if first is None else first
+    lines = textwrap.wrap(
+        f"{lead}  {text}" if lead else text,
+        width=max(20, min(console.width, LONGEST_LINE)),
+        initial_indent=opening,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+    )
+    for number, line in enumerate(lines):
+        _line(console, line, bold=len(lead) + len(opening) if lead and number == 0 else 0)
+
+
+def _table(console: Console, title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """A table with its title; empty columns, and those for which there is no room, are left out."""
+    cells = [list(row) for row in rows]
+    kept = [i for i, column in enumerate(columns) if not column.rank or any(row[i] not in ("", "-") for row in cells)]
+    widths = [max(len(columns[i].head), *(len(row[i]) for row in cells), 0) for i in range(len(columns))]
+    left_out: list[str] = []
+    while sum(widths[i] + 2 for i in kept) - 2 > console.width:
+        ranked = [i for i in kept if columns[i].rank]
+        if not ranked:
+            break
+        least = max(ranked, key=lambda i: columns[i].rank)
+        kept.remove(least)
+        left_out.append(columns[least].head)
+
+    def row_text(row: Sequence[str]) -> str:
+        return "  ".join(row[i].ljust(widths[i]) if columns[i].text else row[i].rjust(widths[i]) for i in kept)
+
+    _line(console)
+    if title:
+        _line(console, title, bold=len(title))
+    head = row_text([column.head for column in columns])
+    _line(console, head, bold=len(head))
+    rule = "─" if _encodable(console, "─") == "─" else "-"
+    _line(console, rule * min(console.width, sum(widths[i] + 2 for i in kept) - 2))
+    for row in cells:
+        _line(console, row_text(row))
+    if left_out:
+        _say(console, f"No room for {', '.join(left_out)}: widen the terminal, or use --json.")
+
+
+def _span(limits: Sequence[float] | None, form: str = ".4g") -> str:
+    return f"{limits[0]:{form}} to {limits[1]:{form}}" if limits else ""
 
 
 def show_fit(console: Console, found: Fit, intervals: dict[str, tuple[float, float]] | None) -> None:
     """The optimum of a fit: how good it is, its parameters, what to mind."""
-    console.print(f"[bold]{found.form.title}[/bold]  {found.form.equation}")
-    console.print(
-        f"{found.n_runs} runs   RMSLE {found.rmsle:.4g}   mean Huber {found.huber:.4g}   "
-        f"{found.starts_at_optimum} of {found.starts} starts at the optimum   {format_seconds(found.seconds)}"
+    _say(console, found.form.equation, lead=found.form.title)
+    _say(
+        console,
+        f"{found.n_runs} runs, RMSLE {found.rmsle:.4g}, mean Huber {found.huber:.4g}, "
+        f"{found.starts_at_optimum} of {found.starts} starts at the optimum",
     )
-    rows = [
+    _line(console, f"fitted in {format_seconds(found.seconds)}")
+    remarks = {name: "on a bound" for name in found.at_bound}
+    remarks |= {name: "not identified" for name in found.not_identified if name not in remarks}
+    _table(
+        console,
+        "",
         (
-            p.name,
-            f"{found.parameters[p.name]:.6g}",
-            _span(intervals.get(p.name)) if intervals else "",
-            "on a bound" if p.name in found.at_bound else "not identified" if p.name in found.not_identified else "",
-            p.meaning,
-        )
-        for p in found.form.parameters
-    ]
-    _table(console, "", ("parameter", "value", "90% interval" if intervals else "", "", "meaning"), rows)
-    ranges = found.fit_range
-    console.print(
-        f"fitted on N {format_count(ranges['n_params'][0])} to {format_count(ranges['n_params'][1])}, "
-        f"D {format_count(ranges['tokens'][0])} to {format_count(ranges['tokens'][1])}, "
-        f"E {ranges['experts'][0]:g} to {ranges['experts'][1]:g}"
+            Column("parameter", text=True),
+            Column("value"),
+            Column("90% interval", rank=1),
+            Column("remark", text=True, rank=1),
+            Column("meaning", text=True, rank=2),
+        ),
+        [
+            (
+                p.name,
+                f"{found.parameters[p.name]:.6g}",
+                _span(intervals.get(p.name)) if intervals else "",
+                remarks.get(p.name, ""),
+                p.meaning,
+            )
+            for p in found.form.parameters
+        ],
+    )
+    _line(console)
+    _say(console, f"Fitted on {_ranges(found.fit_range)}.")
+
+
+def _ranges(fit_range: dict[str, tuple[float, float]]) -> str:
+    letters = {"n_params": "N", "tokens": "D", "experts": "E"}
+    return ", ".join(
+        f"{letters.get(name, name)} {format_count(low)} to {format_count(high)}"
+        for name, (low, high) in fit_range.items()
     )
 
 
 def show_laws(console: Console, laws: Sequence[Law]) -> None:
-    """The catalogue of coefficient sets."""
-    rows = [
-        (
-            law.name,
-            law.form.name,
-            f"top-{law.family.top_k}, every {law.family.moe_every}" if law.form.uses_experts else "dense",
-            " ".join(f"{k}={v:.4g}" for k, v in law.parameters.items()),
-            law.source,
-        )
-        for law in laws
-    ]
-    _table(console, "Coefficient sets", ("name", "form", "models", "parameters", "source"), rows)
+    """The catalogue of coefficient sets, a paragraph each."""
+    for law in laws:
+        family = law.family
+        spacing = "every layer" if family.moe_every == 1 else f"every {family.moe_every} layers"
+        models = f"top-{family.top_k}, experts {spacing}" if law.form.uses_experts else "dense models"
+        _line(console, f"{law.name}  ({law.form.name}; {models})", bold=len(law.name))
+        _say(console, f"{law.source}.", indent=2)
+        _say(console, ", ".join(f"{k} {v:.4g}" for k, v in law.parameters.items()), indent=2)
+        if law.fit_range:
+            _say(console, f"Fitted on {_ranges(law.fit_range)}.", indent=2)
+        _line(console)
+    for form in {law.form.name: law.form for law in laws}.values():
+        _say(console, form.equation, lead=form.name, indent=2, first="")
 
 
 def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
     """How each law predicts the runs that it was not fitted on, best first."""
+    heads = ("parameters", "fitted on", "RMSLE", "held out", "RMSLE held out", "bias held out")
     rows = [
         (
             r.law,
@@ -99,8 +189,7 @@ def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
         )
         for r in sorted(records, key=lambda r: r.rmsle_holdout)
     ]
-    head = ("law", "parameters", "fitted on", "RMSLE", "held out", "RMSLE held out", "bias held out")
-    _table(console, "RMS error of ln L", head, rows)
+    _table(console, "Error of ln L", (Column("law", text=True), *(Column(head) for head in heads)), rows)
 
 
 def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
@@ -108,28 +197,44 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
     text = f"loss {predicted.loss:.4f} nats per token"
     if predicted.interval:
         text += f"  (90% of the law's draws: {predicted.interval[0]:.4f} to {predicted.interval[1]:.4f})"
-    console.print(text)
+    _line(console, text, bold=len(f"loss {predicted.loss:.4f}"))
     for name, factor in predicted.extrapolation.items():
-        console.print(
-            f"extrapolated: {name} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
-        )
-    console.print(f"law {law.name}: {law.source}")
+        end = "largest" if factor > 1 else "smallest"
+        _line(console, f"extrapolated: {name} at {factor:.3g} times the {end} fitted")
+    _say(console, f"law {law.name}: {law.source}")
 
 
-def show_cost(console: Console, cost: Cost, gpu: str) -> None:
-    """The cost of one model at each GPU count."""
-    console.print(
+def show_cost(console: Console, cost: Cost, deployment: Deployment) -> None:
+    """The cost of one model: the cheapest GPU count first, then each that was looked at."""
+    name = deployment.gpu.name
+    if cost.usd_per_mtok is not None:
+        text = f"{format_usd(cost.usd_per_mtok)} per million output tokens on {cost.gpus} x {name}"
+        _line(console, text, bold=len(text))
+    _say(
+        console,
         f"{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
-        f"{format_bytes(cost.weight_bytes)}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token; "
-        f"latency from {cost.latency_source}"
+        f"{format_bytes(cost.weight_bytes)}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token",
     )
-    rows = []
-    for c in cost.candidates or ():
-        mark = "  <- cheapest" if c.gpus == cost.gpus and c.infeasible is None else ""
-        if c.usd_per_mtok is None or c.batch is None or c.throughput_tok_s is None:
-            rows.append((str(c.gpus), "-", "-", "-", "-", "-", c.infeasible or ""))
-            continue
-        rows.append(
+    _say(
+        console,
+        f"{_traffic(deployment)}; {format_usd(deployment.usd_per_gpu_hour)} a GPU hour; "
+        f"utilization {deployment.utilization:g}; latency from {cost.latency_source}",
+    )
+    looked_at = cost.candidates or ()
+    _table(
+        console,
+        "",
+        (
+            Column("GPUs"),
+            Column("$/Mtok"),
+            Column("batch"),
+            Column("output tok/s"),
+            Column("prefill"),
+            Column("decode"),
+            Column("batch limited by", text=True),
+            Column("", text=True),
+        ),
+        [
             (
                 str(c.gpus),
                 format_usd(c.usd_per_mtok),
@@ -137,93 +242,141 @@ def show_cost(console: Console, cost: Cost, gpu: str) -> None:
                 f"{c.throughput_tok_s:,.0f}",
                 format_seconds(c.prefill_s or 0.0),
                 format_seconds(c.decode_s or 0.0),
-                f"batch limited by {c.limited_by}{mark}",
+                c.limited_by or "",
+                "<- cheapest" if c.gpus == cost.gpus else "",
             )
-        )
-    _table(
-        console,
-        f"Serving on {gpu}",
-        ("GPUs", "$/Mtok", "batch", "output tok/s", "prefill", "decode", ""),
-        [(*row[:-1], row[-1]) for row in rows],
+            for c in looked_at
+            if c.usd_per_mtok is not None and c.batch is not None and c.throughput_tok_s is not None
+        ],
     )
+    _reasons(console, [(f"{c.gpus} GPU{'s' if c.gpus != 1 else ''}", c.infeasible) for c in looked_at if c.infeasible])
 
 
-def _candidate_row(c: Candidate, ratios: bool) -> list[str]:
-    name = "dense" if c.experts == 1 else f"E = {c.experts:g}"
-    if c.n_params is None:
-        return [name, *["-"] * (9 if ratios else 6), c.infeasible or ""]
-    spread = (c.intervals or {}).get("cost_ratio" if ratios else "loss")
-    row = [
-        name,
-        format_count(c.n_params),
-        format_count(c.n_params_active or 0.0),
-        format_count(c.n_params_total or 0.0),
-        format_count(c.tokens or 0.0),
-        f"{c.loss:.4f}",
-        format_usd(c.usd_per_mtok) if c.usd_per_mtok is not None else "-",
-    ]
-    if ratios:
-        row += [
-            f"{c.size_ratio:.0%}" if c.size_ratio is not None else "-",
-            f"{c.active_ratio_to_base:.0%}" if c.active_ratio_to_base is not None else "-",
-            f"{c.cost_ratio:.0%}" if c.cost_ratio is not None else "-",
-        ]
-    note = c.infeasible or (f"{c.gpus} GPU{'s' if c.gpus != 1 else ''}")
-    if spread and c.infeasible is None:
-        note += f"; {spread[0]:.0%} to {spread[1]:.0%}" if ratios else f"; loss {spread[0]:.3f} to {spread[1]:.3f}"
-    return [*row, note]
+def _traffic(deployment: Deployment) -> str:
+    return f"{deployment.prompt_tokens:g} prompt and {deployment.output_tokens:g} output tokens a request"
+
+
+def _reasons(console: Console, reasons: Iterable[tuple[str, str]]) -> None:
+    """Why rows are not in the table above, one line each; reasons in common are told once."""
+    told: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        told.setdefault(reason, []).append(name)
+    for reason, names in told.items():
+        _say(console, f"{', '.join(names)}: {reason}", indent=2, first="")
+
+
+NAME = Column("", text=True)
+SIZES = (Column("N"), Column("active", rank=2), Column("total"), Column("tokens"))
+SERVING = (Column("$/Mtok"), Column("GPUs"))
+RATIOS = (Column("N/own", rank=1), Column("active/base", rank=3), Column("cost/base", rank=1))
+
+
+def _name(c: Candidate) -> str:
+    return "dense" if c.experts == 1 else f"E = {c.experts:g}"
+
+
+def _sizes(c: Candidate) -> tuple[str, ...]:
+    return tuple(format_count(x or 0.0) for x in (c.n_params, c.n_params_active, c.n_params_total, c.tokens))
+
+
+def _serving(c: Candidate) -> tuple[str, str]:
+    return (format_usd(c.usd_per_mtok), f"{c.gpus}") if c.usd_per_mtok is not None else ("-", "-")
+
+
+def _percentages(*ratios: float | None) -> tuple[str, ...]:
+    return tuple("-" if ratio is None else f"{ratio:.0%}" for ratio in ratios)
+
+
+def _ratios(c: Candidate) -> tuple[str, ...]:
+    return _percentages(c.size_ratio, c.active_ratio_to_base, c.cost_ratio)
+
+
+def _no_answers(console: Console, rows: Sequence[Candidate]) -> None:
+    _reasons(console, [(_name(c), c.infeasible) for c in rows if c.infeasible])
+
+
+def _known(rows: Sequence[Candidate]) -> list[Candidate]:
+    return [c for c in rows if c.n_params is not None]
+
+
+def _build(a: Buildable) -> str:
+    text = f"{a.n_layers} layers, width {a.d_model}, {a.n_heads} heads ({a.n_kv_heads} KV), FFN {a.d_ffn}"
+    if a.n_experts > 1:
+        where = {1: "every layer", 2: "every other layer"}.get(a.moe_every, f"one layer in {a.moe_every}")
+        text += f", {a.n_experts} experts in {where}, top-{a.top_k}"
+    return f"Build it as {text}: {format_count(a.n_params_total)} parameters without embeddings."
 
 
 def show_plan(console: Console, plan: Plan) -> None:
     """The recommendation first, then the tables it stands on."""
-    best = plan.recommendation
-    console.print(
-        f"[bold]Plan for {format_flops(plan.budget_flops)} training FLOPs[/bold]  law {plan.law} ({plan.convention} FLOPs), "
-        f"{plan.gpu} at {format_usd(plan.usd_per_gpu_hour)}/h, {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
-        f"tokens, latency from {plan.latency_source}"
+    best, model = plan.recommendation, plan.recommendation.model
+    experts = "a dense model" if model.experts == 1 else f"{model.experts:g} experts"
+    headline = (
+        f"Recommendation: train {experts} at N = {format_count(model.n_params or 0.0)} "
+        f"on {format_count(model.tokens or 0.0)} tokens"
     )
-    console.print()
-    console.print(f"[bold]Recommendation[/bold]  {best.why}")
-    a = best.architecture
-    console.print(
-        f"Build it as {a.n_layers} layers, width {a.d_model}, {a.n_heads} heads ({a.n_kv_heads} KV), FFN {a.d_ffn}"
-        + (
-            f", {a.n_experts} experts in every {'layer' if a.moe_every == 1 else f'{a.moe_every}nd layer' if a.moe_every == 2 else f'{a.moe_every}th layer'}, top-{a.top_k}"
-            if a.n_experts > 1
-            else ""
-        )
-        + f": {format_count(a.n_params_total)} parameters without embeddings."
-    )
+    _line(console, headline, bold=len(headline))
+    _say(console, best.why)
+    _say(console, _build(best.architecture))
     if plan.second_opinion:
-        console.print(f"Second law: {plan.second_opinion.sentence}")
+        _say(console, f"Second law: {plan.second_opinion.sentence}")
+    if model.lifetime_usd is not None:
+        _say(console, f"Serving the lifetime tokens costs {format_usd(model.lifetime_usd)}.")
+    _line(console)
     for caveat in best.caveats:
-        console.print(f"  - {caveat}")
-    head = ["", "N", "active", "total", "tokens", "loss", "$/Mtok"]
-    ratios = ["of own opt.", "active/base", "cost/base"]
-    base = "dense model" if plan.base_experts == 1 else f"E = {plan.base_experts:g}"
-    console.print()
-    _table(
-        console, "Loss-optimal", [*head, "GPUs; 90% of draws"], [_candidate_row(c, False) for c in plan.loss_optimal]
+        _say(console, caveat, indent=4, first="  - ")
+    _line(console)
+    _say(
+        console,
+        f"{format_flops(plan.budget_flops)} training FLOPs; law {plan.law} ({plan.convention} FLOPs); {plan.gpu} at "
+        f"{format_usd(plan.usd_per_gpu_hour)} an hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
+        f"tokens a request; latency from {plan.latency_source}.",
+        lead="Basis",
     )
+    base = "dense model" if plan.base_experts == 1 else f"E = {plan.base_experts:g}"
+    _table(
+        console,
+        "Loss-optimal",
+        (NAME, *SIZES, Column("loss"), *SERVING, Column("loss in 90% of draws", rank=1)),
+        [
+            (_name(c), *_sizes(c), f"{c.loss:.4f}", *_serving(c), _span((c.intervals or {}).get("loss"), ".3f"))
+            for c in _known(plan.loss_optimal)
+        ],
+    )
+    _no_answers(console, plan.loss_optimal)
     _table(
         console,
         f"Same loss as the loss-optimal {base} ({plan.base_loss:.4f}), cheapest to serve (Algorithm 1)",
-        [*head, *ratios, "GPUs; cost/base, 90% of draws"],
-        [_candidate_row(c, True) for c in plan.bounded_loss],
+        (NAME, *SIZES, *SERVING, *RATIOS, Column("in 90% of draws", rank=1)),
+        [
+            (_name(c), *_sizes(c), *_serving(c), *_ratios(c), _span((c.intervals or {}).get("cost_ratio"), ".0%"))
+            for c in _known(plan.bounded_loss)
+        ],
     )
+    _no_answers(console, plan.bounded_loss)
     if plan.base_usd_per_mtok is not None:
         _table(
             console,
             f"Same cost as the loss-optimal {base} ({format_usd(plan.base_usd_per_mtok)}), best loss (Algorithm 2)",
-            [*head, *ratios, "GPUs"],
-            [_candidate_row(c.with_intervals({}), True) for c in plan.bounded_cost],
+            (NAME, *SIZES, Column("loss"), *SERVING, *RATIOS),
+            [(_name(c), *_sizes(c), f"{c.loss:.4f}", *_serving(c), *_ratios(c)) for c in _known(plan.bounded_cost)],
         )
-    step = max(1, len(plan.frontier) // 10)
+        _no_answers(console, plan.bounded_cost)
+    count = len(plan.frontier)
+    shown = sorted({round(i * (count - 1) / (FRONTIER_ROWS - 1)) for i in range(FRONTIER_ROWS)}) if count else []
     _table(
         console,
-        f"Frontier of loss against cost ({len(plan.frontier)} points, every {step}th shown; all with --json)"
-        if step > 1
-        else "Frontier of loss against cost",
-        [*head, "GPUs"],
-        [_candidate_row(c, False) for c in plan.frontier[::step]],
+        "Frontier of loss against cost"
+        + (f" ({len(shown)} of {count} points; all with --json)" if len(shown) < count else ""),
+        (NAME, *SIZES, Column("loss"), *SERVING, Column("N/own", rank=1)),
+        [
+            (_name(c), *_sizes(c), f"{c.loss:.4f}", *_serving(c), *_percentages(c.size_ratio))
+            for c in (plan.frontier[i] for i in shown)
+        ],
+    )
+    _line(console)
+    _say(
+        console,
+        "N is the dense-equivalent size, N/own its share of that expert count's own loss-optimal N; active and total are "
+        f"parameters without embeddings; /base is over the loss-optimal {base}; $/Mtok is dollars per million output tokens.",
     )

@@ -18,13 +18,12 @@ import numpy as np
 
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.files import write_atomically
+from moescale.files import check_target, write_atomically
 from moescale.fitting import Fit
 from moescale.isoflop import Envelope, IsoFlop, Trend
-from moescale.laws.form import make_inputs
 from moescale.planning import Plan
 from moescale.units import format_count, format_flops, format_usd
-from moescale.validation import Diagnosis, HoldOut, RunArrays, residuals
+from moescale.validation import Diagnosis, HoldOut, RunArrays, inputs_of, residuals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,6 +106,7 @@ def check_plot(path: str | os.PathLike[str]) -> None:
             nearest=f"{Path(path).stem or 'figure'}.svg",
             next_step=f"end the name in {', '.join(SUFFIXES)}",
         )
+    check_target(path)
     _style()
 
 
@@ -535,8 +535,10 @@ def _groups(values: FloatArray) -> list[FloatArray]:
 
 def _predicted(found: Fit, runs: RunArrays, n_params: FloatArray, tokens: FloatArray, experts: float) -> FloatArray:
     """The law on a line; further variables of the law stand at their medians over the runs."""
-    extra = {name: float(np.median(values)) for name, values in runs.extra.items()}
-    return np.exp(found.form.log_loss(found.theta, make_inputs(n_params, tokens, experts, extra)))
+    n, d = np.broadcast_arrays(np.asarray(n_params, dtype=float), np.asarray(tokens, dtype=float))
+    extra = {name: np.full(n.shape, np.median(values)) for name, values in runs.extra.items()}
+    line = RunArrays(n, d, np.full(n.shape, experts), np.ones(n.shape), extra)
+    return np.exp(found.form.log_loss(found.theta, inputs_of(found.form, line)))
 
 
 def _panel(ax: Axes, found: Fit, runs: RunArrays, members: FloatArray, *, along_size: bool) -> None:

@@ -46,6 +46,28 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     return Path(name)
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Raise the InputError that writing `path` would meet, before the work whose result it shall hold; writes nothing.
+
+    What only shows in writing (a full disk) is left to `write_atomically`.
+    """
+    name = os.fspath(path)
+    if not name:
+        raise InputError("the file name to write is empty", next_step="give a path such as out.csv")
+    try:
+        mode = _mode(Path(name))
+        if mode is not None and stat.S_ISDIR(mode):
+            raise InputError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+        target = Path(os.path.realpath(name))
+        special = mode is not None and not stat.S_ISREG(mode)
+        for place in [target] if special else [target.parent, *([target] if mode is not None else [])]:
+            os.stat(place)
+            if not os.access(place, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as error:
+        raise _write_error(name, error) from error
+
+
 def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> bytes:
     """The bytes of a file of at most `limit_bytes`.
 
@@ -127,7 +149,7 @@ def _replace(target: Path, data: bytes, permissions: int | None) -> None:
 def _write_error(name: str, error: OSError | ValueError) -> InputError:
     code = error.errno if isinstance(error, OSError) else None
     folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
-    if code == errno.ENOENT:
+    if code == errno.ENOENT and not folder.is_dir():
         return InputError(
             f"cannot be written: the folder {str(folder)!r} does not exist",
             where=name,

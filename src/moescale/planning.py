@@ -15,6 +15,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.family import with_convention
 from moescale.frontier import pareto
 from moescale.latency import LatencySource
+from moescale.laws.further_inputs import known_to
 from moescale.laws.law import Law
 from moescale.serving import Deployment
 from moescale.spread import Spread, spread_of
@@ -147,10 +148,12 @@ def _check(question: Question, law: Law) -> tuple[Question, list[str]]:
         if value is not None and not (math.isfinite(value) and value > 0):
             raise InputError(f"{value!r} is not a positive number", where=name)
     base = question.match_experts
-    if not law.form.uses_experts:
-        if experts != [1.0]:
-            notes.append(f"{law.name} knows dense models only: experts are left out of this plan")
-        experts, base = [1.0], 1.0
+    if not (law.form.uses_experts or law.form.implied_inputs):
+        least, most = law.fit_range.get("experts", (1.0, 1.0))
+        only = least if least == most else 1.0
+        if experts != [only]:
+            notes.append(f"{law.name} knows {named(only)}s only: other expert counts are left out of this plan")
+        experts, base = [only], only
     return replace(question, experts=tuple(experts), match_experts=base), notes
 
 
@@ -160,6 +163,11 @@ def _choose(question: Question, law: Law, rows: list[Candidate], optima: list[Ca
     Raises InfeasibleError when no model that the law may speak of meets the bounds and can be served.
     """
     allowed = [c for c in rows if c.experts <= (law.max_experts or math.inf)]
+    if not allowed:
+        raise InfeasibleError(
+            f"{law.name} speaks of at most {law.max_experts:g} experts, fewer than any that was asked for",
+            next_step=f"add smaller counts to --experts, such as {law.max_experts:g}, and to --match-experts",
+        )
     served = [c for c in allowed if c.usd_per_mtok is not None]
     limit = question.max_usd_per_mtok
     if question.max_loss is None and limit is not None:
@@ -177,11 +185,12 @@ def _choose(question: Question, law: Law, rows: list[Candidate], optima: list[Ca
         else f"a loss of at most {question.max_loss:g}"
     )
     lowest = min(c.loss or math.inf for c in optima if c.experts <= (law.max_experts or math.inf))
-    if question.max_loss is not None and question.max_loss < lowest:
+    if all(c.n_params is None for c in allowed):
         raise InfeasibleError(
-            f"no model of {question.budget.flops:.3g} FLOPs reaches {goal}",
+            f"no model of {question.budget.flops:.3g} FLOPs with at most {max(c.experts for c in allowed):g} experts reaches "
+            f"{goal}",
             nearest=f"the lowest loss of this budget is {lowest:.4f}",
-            next_step="raise --budget, or relax --max-loss",
+            next_step="raise --budget, relax --max-loss, or consider more experts",
         )
     if not served:
         raise InfeasibleError(
@@ -303,7 +312,7 @@ def make_plan(
         warnings=tuple(notes),
         curves=_curves(law, budget, best, costs),
     )
-    if second_law is None or second_law.name == law.name:
+    if second_law is None or second_law.name == law.name or not law.form.uses_experts:
         return plan
     return replace(plan, second_opinion=_second_opinion(plan, second_law, question, deployment, latency))
 
@@ -356,7 +365,8 @@ def _second_opinion(
     plan: Plan, law: Law, question: Question, deployment: Deployment, latency: LatencySource
 ) -> SecondOpinion | None:
     """What another law answers to Algorithm 1 with its own base, in a sentence; None where it has no answer."""
-    asked, _ = _check(replace(question, convention=None, max_loss=None, max_usd_per_mtok=None), law)
+    budget = replace(question.budget, extra=known_to(law.form, question.budget.extra))
+    asked, _ = _check(replace(question, budget=budget, convention=None, max_loss=None, max_usd_per_mtok=None), law)
     costs = Costs(law.family, latency, deployment, asked.kv_heads)
     try:
         best = loss_optimal(law, asked.budget, np.array(asked.experts))

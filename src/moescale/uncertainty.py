@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.fitting import Fit, polish
+from moescale.fitting import Fit, Progress, polish
 from moescale.laws.form import Inputs, Observed
 
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
@@ -22,33 +23,39 @@ def bootstrap(
     replicates: int,
     seed: int,
     *,
-    progress: Callable[[str, float], None] | None = None,
+    clusters: npt.NDArray[Any] | None = None,
+    progress: Progress | None = None,
 ) -> FloatArray:
     """Refit `replicates` resamples of the runs (with replacement), each from the optimum and from a point near it.
 
-    Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. Pairs are resampled, so
-    runs are taken as independent; runs that branch off one trunk are not, and make these intervals too narrow.
+    Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. `clusters` (n,) names what
+    each run shares with others, such as the trunk that it branched off: whole clusters are drawn then. Without it runs
+    are taken as independent, and where they are not the intervals come out too narrow.
     """
     if not 2 <= replicates <= 100_000:
         raise InputError(
             f"{replicates} bootstrap replicates", nearest="2 to 100000", next_step="for example --bootstrap 200"
         )
+    members = np.arange(ln_loss.size) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    count = int(members.max()) + 1
+    if count < 3:
+        raise InputError(
+            f"{count} clusters are too few to resample", where="--cluster", next_step="name a column with more values"
+        )
     rng = np.random.default_rng(seed)
-    n = ln_loss.size
     box = fit.form.bounds(Observed(experts_max=float(x.experts.max()), loss_min=float(np.exp(ln_loss.min()))))
     found = np.empty((replicates, fit.theta.size))
     for first in range(0, replicates, CHUNK):
-        count = min(CHUNK, replicates - first)
+        size = min(CHUNK, replicates - first)
         if progress:
             progress("bootstrap", first / replicates)
-        weights = rng.multinomial(n, np.full(n, 1.0 / n), size=count).astype(float)
-        near = fit.theta * (1.0 + JITTER * rng.normal(size=(count, fit.theta.size)))
-        starts = np.concatenate((np.repeat(fit.theta[None], count, axis=0), near))
-        theta, value = polish(
-            fit.form, starts, x, ln_loss, box, weights=np.concatenate((weights, weights)), max_iterations=60
-        )
-        second = value[count:] < value[:count]
-        found[first : first + count] = np.where(second[:, None], theta[count:], theta[:count])
+        drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)[:, members]
+        near = fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size)))
+        starts = np.concatenate((np.repeat(fit.theta[None], size, axis=0), near))
+        weights = np.concatenate((drawn, drawn))
+        theta, value = polish(fit.form, starts, x, ln_loss, box, weights=weights, max_iterations=60)
+        second = value[size:] < value[:size]
+        found[first : first + size] = np.where(second[:, None], theta[size:], theta[:size])
     return found
 
 

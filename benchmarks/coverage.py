@@ -1,0 +1,73 @@
+"""Do nominal 90% intervals of the loss-optimal loss and size cover the truth? A simulation.
+
+    python benchmarks/coverage.py [--studies 200] [--replicates 100]
+
+Each study draws the paper's sweep (4 sizes x 5 token counts x E = 1, 4, 8, 16, 32) from the catalogue's recovered law with
+0.3% noise, fits it, bootstraps it, and predicts L* and N* at a budget 10 times the largest run's, and at 5.15e21 FLOPs (about
+70 times). The row says how often the 5% to 95% interval holds the true value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import tomllib
+from importlib import resources
+
+import numpy as np
+
+from moescale import Budget, find_family, find_form, find_law, loss, loss_optimal
+from moescale.architecture import FloatArray
+from moescale.family import training_flops
+from moescale.fitting import fit, fitted_law
+from moescale.laws import make_inputs
+from moescale.uncertainty import bootstrap
+
+NOISE, STARTS = 0.003, 32
+EXPERTS = np.array([1.0, 8.0, 32.0])
+
+
+def main() -> None:
+    """Simulate and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--studies", type=int, default=200)
+    parser.add_argument("--replicates", type=int, default=100)
+    options = parser.parse_args()
+    truth, form, family = find_law("yun2024-recovered"), find_form("yun2024"), find_family("yun2024")
+    sweep = tomllib.loads((resources.files("moescale.catalogue") / "published_yun2024.toml").read_text("utf-8"))[
+        "sweep"
+    ]
+    n, d, e = (
+        g.ravel().astype(float)
+        for g in np.meshgrid(sweep["n_params"], sweep["tokens"], [1, 4, 8, 16, 32], indexing="ij")
+    )
+    budgets = (10.0 * float(training_flops(family, n, d, e).max()), 5.15e21)
+    exact = [loss_optimal(truth, Budget(b), EXPERTS) for b in budgets]
+    hits = np.zeros((2, len(budgets), EXPERTS.size))
+    width = np.zeros_like(hits)
+    began = time.perf_counter()
+    for study in range(options.studies):
+        noise = np.random.default_rng((1, study)).normal(0.0, NOISE, n.size)
+        measured: FloatArray = loss(truth, n, d, e) * np.exp(noise)
+        found = fit(form, n, d, e, measured, starts=STARTS)
+        draws = bootstrap(found, make_inputs(n, d, e), np.log(measured), options.replicates, study)
+        law = fitted_law(found, family, name="study", source="", date="", draws=draws)
+        for i, budget in enumerate(budgets):
+            spread = loss_optimal(law, Budget(budget), EXPERTS, theta=draws)
+            for j, (values, true) in enumerate(((spread.loss, exact[i].loss), (spread.n_params, exact[i].n_params))):
+                low, high = np.percentile(values, [5, 95], axis=0)
+                hits[j, i] += (low <= true) & (true <= high)
+                width[j, i] += np.log(high / low)
+    print(f"{options.studies} studies, {options.replicates} replicates, {time.perf_counter() - began:.0f} s")
+    print(f"{'':<22}" + "".join(f"{f'E = {x:g}':>22}" for x in EXPERTS))
+    for i, budget in enumerate(budgets):
+        for j, what in enumerate(("L*", "N*")):
+            cells = "".join(
+                f"{f'{h / options.studies:.1%} (width {w / options.studies:.1%})':>22}"
+                for h, w in zip(hits[j, i], width[j, i], strict=True)
+            )
+            print(f"{f'{what} at {budget:.3g}':<22}{cells}")
+
+
+if __name__ == "__main__":
+    main()

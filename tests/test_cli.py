@@ -1,0 +1,830 @@
+"""The command line as a user and as an adversary meet it: answers, exit codes, messages, interruption, width."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from moescale.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+RUNS = str(ROOT / "examples" / "runs.csv")
+BUDGET = ("plan", "--budget", "5.15e21")
+MODEL = ("cost", "--n-params", "1.5B", "--experts", "16")
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 32000,
+}
+
+
+class Answer(NamedTuple):
+    """What a command did: its exit code and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: object) -> Answer:
+    """The command line in this process; any exception but its own exit is a failure of the test."""
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main([str(a) for a in arguments])
+        except SystemExit as stop:
+            code = stop.code or 0
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def answer_of(*arguments: object) -> Any:
+    """The JSON answer; strict, with nothing beside it on standard output and no null where null is not listed."""
+    found = run(*arguments, "--json")
+    assert (found.code, [line for line in found.err.splitlines() if not line.startswith("warning: ")]) == (0, [])
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(found.out, parse_constant=refuse)
+
+
+@cache
+def a_plan() -> Any:
+    """The plan of the default question, computed once; tests only read it."""
+    return answer_of(*BUDGET)
+
+
+@pytest.fixture(scope="module")
+def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A law file that `fit` wrote, with bootstrap draws."""
+    path = tmp_path_factory.mktemp("law") / "mine.toml"
+    found = run("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--bootstrap", 8, "-o", path)
+    assert found.code == 0, found.err
+    return path
+
+
+def nulls(value: object, at: str = "") -> Iterable[str]:
+    """The places of null in a JSON value."""
+    if value is None:
+        yield at
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from nulls(inner, f"{at}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from nulls(inner, f"{at}[]")
+
+
+# Answers: the keys of the contract.
+
+FIT = {"law", "n_runs", "parameters", "intervals", "rmsle", "huber", "starts", "starts_at_optimum", "seconds"}
+FIT |= {"fit_range", "warnings"}
+SERVED = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}
+MODELLED = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
+MODEL_RECORD = {"experts", "n_params", "n_params_active", "n_params_total", "tokens", "loss"}
+SERVED_RECORD = MODEL_RECORD | {"usd_per_mtok", "gpus"}
+RATIOS = {"size_ratio", "size_ratio_to_base", "active_ratio_to_base", "cost_ratio"}
+PLAN = {"budget_flops", "law", "convention", "loss_optimal", "bounded_loss", "bounded_cost", "frontier"}
+PLAN |= {"recommendation"}
+
+
+def test_fit_answers_with_the_keys_of_the_contract() -> None:
+    found = answer_of("fit", RUNS, "--bootstrap", 4, "--starts", 16)
+    assert found.keys() >= FIT
+    names = {"A", "alpha", "B", "beta", "C", "gamma", "F", "d", "E_start", "E_max"}
+    assert found["parameters"].keys() == found["intervals"].keys() == names
+    assert all(low <= high for low, high in found["intervals"].values())
+    assert found["fit_range"].keys() == {"n_params", "tokens", "experts"}
+    assert (found["law"], found["n_runs"]) == ("yun2024", 100)
+    assert list(nulls(found)) == []
+
+
+def test_fit_without_bootstrap_has_null_intervals_and_nothing_else_null() -> None:
+    found = answer_of("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1")
+    assert found.keys() >= FIT
+    assert list(nulls(found)) == [".intervals"]
+    assert found["parameters"].keys() == {"E", "A", "B", "alpha", "beta"}
+
+
+def test_laws_lists_the_sets_of_the_contract() -> None:
+    found = answer_of("laws")
+    assert all(law.keys() >= {"name", "law", "source", "parameters", "fit_range"} for law in found)
+    assert {"yun2024-recovered", "yun2024-joint", "hoffmann2022", "besiroglu2024"} <= {law["name"] for law in found}
+    assert list(nulls(found)) == []
+
+
+def test_predict_gives_an_interval_only_where_the_law_has_draws() -> None:
+    found = answer_of("predict", "--n-params", "1B", "--tokens", "20B", "--experts", 8)
+    assert found.keys() == {"loss", "interval", "extrapolation"}
+    low, high = found["interval"]
+    assert low <= found["loss"] <= high
+    assert found["extrapolation"].keys() == {"n_params"}
+    dense = answer_of("predict", "--law", "hoffmann2022", "--n-params", "1B", "--tokens", "20B")
+    assert dense == {"loss": pytest.approx(2.531, abs=1e-3), "interval": None, "extrapolation": {}}
+
+
+def test_predict_reads_a_law_that_fit_wrote(saved_law: Path) -> None:
+    found = answer_of("predict", "--law", saved_law, "--n-params", "300M", "--tokens", "10B")
+    assert found["interval"] is not None
+    assert 2 < found["loss"] < 4
+
+
+def test_cost_answers_with_the_keys_of_the_contract() -> None:
+    found = answer_of("cost", "--n-params", "1.5B", "--experts", 64, "--max-gpus", 5)
+    assert found.keys() == MODELLED | SERVED | {"candidates"}
+    assert [c["gpus"] for c in found["candidates"]] == [1, 2, 3, 4, 5]
+    for c in found["candidates"]:
+        assert c.keys() == MODELLED | ({"infeasible"} if "infeasible" in c else SERVED)
+    assert "weights take 66.0 GB" in found["candidates"][0]["infeasible"]
+    best = min((c for c in found["candidates"] if "usd_per_mtok" in c), key=lambda c: c["usd_per_mtok"])
+    assert {k: v for k, v in found.items() if k != "candidates"} == best
+    assert list(nulls(found)) == []
+
+
+def test_plan_answers_with_the_keys_of_the_contract() -> None:
+    found = a_plan()
+    assert found.keys() >= PLAN
+    assert list(nulls(found)) == []
+    assert all(c.keys() >= SERVED_RECORD for c in found["loss_optimal"])
+    assert found["bounded_loss"].keys() == {"base_experts", "loss", "plans"}
+    assert found["bounded_cost"].keys() == {"base_experts", "usd_per_mtok", "plans"}
+    plans = found["bounded_loss"]["plans"] + found["bounded_cost"]["plans"]
+    assert all(c.keys() == {"experts", "infeasible"} or c.keys() >= SERVED_RECORD | RATIOS for c in plans)
+    assert [c["experts"] for c in found["loss_optimal"]] == [1, 4, 8, 16, 32, 64]
+    assert found["recommendation"].keys() >= SERVED_RECORD | {"why", "caveats"}
+    assert found["recommendation"]["caveats"]
+
+
+def test_plan_of_models_that_no_gpu_holds_says_so_and_leaves_their_cost_out() -> None:
+    found = answer_of(*BUDGET, "--max-gpus", 1, "--max-usd-per-mtok", "0.05")
+    largest = found["loss_optimal"][-1]
+    assert "do not fit" in largest["infeasible"]
+    assert not {"usd_per_mtok", "gpus", "batch", "intervals"} & largest.keys()
+    assert found["recommendation"]["usd_per_mtok"] <= 0.05
+
+
+# Answers that hang together.
+
+
+@pytest.mark.parametrize("experts", [1, 8, 32])
+def test_cost_of_a_plans_model_is_the_plans_cost(experts: int) -> None:
+    row = next(c for c in a_plan()["loss_optimal"] if c["experts"] == experts)
+    alone = answer_of("cost", "--n-params", repr(row["n_params"]), "--experts", experts, "--max-num-seqs", "none")
+    for key in ("usd_per_mtok", "gpus", "batch", "n_params_total"):
+        assert alone[key] == pytest.approx(row[key], rel=1e-12)
+
+
+def test_cost_scales_with_price_and_utilization() -> None:
+    plain = answer_of(*MODEL, "--usd-per-gpu-hour", 2)["usd_per_mtok"]
+    assert answer_of(*MODEL, "--usd-per-gpu-hour", 6)["usd_per_mtok"] == pytest.approx(3 * plain, rel=1e-12)
+    half = answer_of(*MODEL, "--usd-per-gpu-hour", 2, "--utilization", 0.5)
+    assert half["usd_per_mtok"] == pytest.approx(2 * plain, rel=1e-12)
+
+
+def test_fp8_halves_the_weights() -> None:
+    gpu = ("--gpu", "h100-sxm")
+    assert answer_of(*MODEL, *gpu, "--weights", "fp8")["weight_bytes"] * 2 == answer_of(*MODEL, *gpu)["weight_bytes"]
+
+
+def test_gpus_asks_for_one_count() -> None:
+    found = answer_of(*MODEL, "--gpus", 3)
+    assert [c["gpus"] for c in found["candidates"]] == [3]
+    every = answer_of(*MODEL)["candidates"]
+    assert found["candidates"][0] == every[2]
+
+
+def test_max_num_seqs_defaults_to_the_servers_own_in_cost() -> None:
+    assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb")["batch"] == 256
+    assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb", "--max-num-seqs", "none")["batch"] > 256
+    assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb", "--max-num-seqs", 7)["batch"] == 7
+
+
+def test_quantities_may_be_written_with_suffixes() -> None:
+    long = answer_of("predict", "--n-params", "900000000", "--tokens", "2e12")
+    assert answer_of("predict", "--n-params", "900M", "--tokens", "2T") == long
+
+
+def test_names_are_found_in_either_case() -> None:
+    assert answer_of(*MODEL, "--gpu", "A100_SXM_80GB") == answer_of(*MODEL, "--gpu", "a100-sxm-80gb")
+
+
+def test_fit_is_the_same_from_the_same_seed() -> None:
+    question = ("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--bootstrap", 6)
+    first, again, other = (answer_of(*question, "--seed", seed) for seed in (3, 3, 4))
+    assert first["intervals"] == again["intervals"] != other["intervals"]
+
+
+# Refusals: one message that names the option, and the exit code.
+
+# (arguments, exit code, words that the message must hold). NAME stands for the file of that name in `bad_files`.
+REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
+    # What typer itself refuses.
+    ("nope", 2, ("No such command 'nope'", "moescale --help")),
+    ("pln", 2, ("No such command 'pln'", "Did you mean 'plan'")),
+    ("--nope", 2, ("No such option: --nope", "moescale --help")),
+    ("plan --buget 1e20", 2, ("--buget", "--budget", "moescale plan --help")),
+    ("plan", 2, ("Missing option '--budget'", "moescale plan --help")),
+    ("fit", 2, ("Missing argument", "RUNS")),
+    ("fit a.csv b.csv", 2, ("b.csv", "moescale fit --help")),
+    ("laws --jsn", 2, ("--jsn", "--json")),
+    ("cost --n-params 1B --json=yes", 2, ("--json",)),
+    # Tables of runs.
+    ("fit no.csv", 2, ("no.csv", "no such file")),
+    ("fit FOLDER", 2, ("FOLDER", "folder")),
+    ("fit BINARY.csv", 2, ("BINARY.csv", "UTF-8")),
+    ("fit BINARY.parquet", 2, ("BINARY.parquet", "Parquet")),
+    ("fit EMPTY.csv", 2, ("EMPTY.csv", "empty")),
+    ("fit HEAD.csv", 2, ("HEAD.csv", "no rows")),
+    ("fit TEXT.csv", 2, ("TEXT.csv", "row 1", "'tokens'", "'abc'")),
+    ("fit NAN.csv", 2, ("NAN.csv", "row 1", "'tokens'")),
+    ("fit NEGATIVE.csv", 2, ("NEGATIVE.csv", "row 1", "'loss'", "negative")),
+    ("fit TYPO.csv", 2, ("TYPO.csv", "'tokens'", "nearest: token")),
+    ("fit ONE.csv", 2, ("ONE.csv", "too few")),
+    ("fit ''", 2, ("RUNS", "empty")),
+    # Options of fit.
+    ("fit RUNS --law nope", 2, ("--law", "'nope'", "yun2024, chinchilla")),
+    ("fit RUNS --law hoffmann2022", 2, ("--law", "coefficient set")),
+    ("fit RUNS --family nope", 2, ("--family", "'nope'", "ludziejewski2025")),
+    ("fit RUNS --where 'tokens /'", 2, ("--where", "position 9")),
+    ("fit RUNS --where 'tokenz > 1'", 2, ("--where", "'tokenz'", "nearest: tokens")),
+    ("fit RUNS --where ''", 2, ("--where", "empty")),
+    ("""fit RUNS --where '__import__("os").system("true")'""", 2, ("--where", "unexpected '.'")),
+    ("fit RUNS --where 'tokens > 1e99'", 2, ("filter", "none of 100 runs")),
+    ("fit RUNS --size-column nope", 2, ("size column 'nope'", "n_params_dense")),
+    ("fit RUNS --size-column loss", 2, ("'loss'", "two columns")),
+    ("fit RUNS --loss-column nope", 2, ("'nope'", "--loss-column")),
+    ("fit RUNS --starts 0", 2, ("--starts", "auto, paper")),
+    ("fit RUNS --starts x", 2, ("--starts", "'x'", "auto, paper")),
+    ("fit RUNS --starts 1.5", 2, ("--starts", "'1.5'")),
+    ("fit RUNS --bootstrap -1", 2, ("--bootstrap", "'-1'")),
+    ("fit RUNS --bootstrap 1", 2, ("--bootstrap", "nearest: 0, or 2")),
+    ("fit RUNS --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 100000")),
+    ("fit RUNS --seed -1", 2, ("--seed", "'-1'")),
+    ("fit RUNS --seed 1.5", 2, ("--seed", "whole number")),
+    ("fit RUNS --seed 1e300", 2, ("--seed", "whole number")),
+    ("fit RUNS -o missing/law.toml", 2, ("missing", "does not exist")),
+    ("fit RUNS -o FOLDER", 2, ("FOLDER", "is a folder")),
+    ("fit RUNS -o EMPTY.csv/law.toml", 2, ("EMPTY.csv", "cannot be written")),
+    ("fit RUNS -o ''", 2, ("-o", "empty")),
+    # Laws.
+    ("predict --n-params 1B --tokens 1B --law nope", 2, ("--law", "'nope'", "yun2024-recovered")),
+    ("predict --n-params 1B --tokens 1B --law yun2024", 2, ("--law", "nearest: yun2024-")),
+    ("predict --n-params 1B --tokens 1B --law no.toml", 2, ("no.toml", "no such file")),
+    ("predict --n-params 1B --tokens 1B --law ''", 2, ("--law", "''")),
+    ("predict --n-params 1B --tokens 1B --law FOLDER.toml", 2, ("FOLDER.toml", "folder")),
+    ("predict --n-params 1B --tokens 1B --law BINARY.toml", 2, ("BINARY.toml", "UTF-8")),
+    ("predict --n-params 1B --tokens 1B --law EMPTY.toml", 2, ("EMPTY.toml", "moescale fit -o")),
+    ("predict --n-params 1B --tokens 1B --law CUT.toml", 2, ("CUT.toml", "damaged", "moescale fit -o")),
+    ("predict --n-params 1B --tokens 1B --law NEWER.toml", 2, ("NEWER.toml", "format 99", "update moescale")),
+    ("predict --n-params 1B --tokens 1B --law FORM.toml", 2, ("FORM.toml", "'nope'", "chinchilla")),
+    ("predict --n-params 1B --tokens 1B --law AMPLITUDE.toml", 2, ("AMPLITUDE.toml", "domain")),
+    ("predict --n-params 1B --tokens 1B --law NAN.toml", 2, ("NAN.toml", "damaged")),
+    ("predict --n-params 1B --tokens 1B --law STEEP.toml", 2, ("--law", "no finite loss")),
+    ("predict --n-params 1B --tokens 1B --law RUNS", 2, ("runs.csv", "not a law file")),
+    ("plan --budget 5e21 --law CUT.toml", 2, ("CUT.toml", "damaged")),
+    # Quantities of predict.
+    ("predict --n-params 1B --tokens 1B --experts 0", 2, ("--experts", "'0'", "nearest: 1")),
+    ("predict --n-params 1B --tokens 1B --experts 1.5", 2, ("--experts", "whole number")),
+    ("predict --n-params 1B --tokens 1B --experts 1e300", 2, ("--experts", "nearest: 1e+06")),
+    ("predict --n-params 1e308 --tokens 1B", 2, ("--n-params", "nearest: 1e+18")),
+    ("predict --n-params 1B --tokens 1e300", 2, ("--tokens", "nearest: 1e+24")),
+    # Models of cost.
+    ("cost", 2, ("--config", "--n-params")),
+    ("cost --n-params 1B --config LLAMA.json", 2, ("--config", "--n-params")),
+    ("cost --config no.json", 2, ("no.json", "no such file")),
+    ("cost --config FOLDER", 2, ("config.json", "no such file")),
+    ("cost --config ''", 2, ("--config", "empty")),
+    ("cost --config EMPTY.json", 2, ("EMPTY.json", "not JSON")),
+    ("cost --config CUT.json", 2, ("CUT.json", "not JSON")),
+    ("cost --config DEEP.json", 2, ("DEEP.json", "not JSON")),
+    ("cost --config BINARY.json", 2, ("BINARY.json", "not a text file")),
+    ("cost --config LIST.json", 2, ("LIST.json", "list")),
+    ("cost --config GPT2.json", 2, ("GPT2.json", "'gpt2'", "mixtral")),
+    ("cost --config SHORT.json", 2, ("SHORT.json", "hidden_size is missing")),
+    ("cost --config TEXT.json", 2, ("TEXT.json", "hidden_size", "'wide'")),
+    ("cost --config HUGE.json", 2, ("HUGE.json", "num_hidden_layers")),
+    ("cost --config LLAMA.json --experts 4", 2, ("--experts", "--n-params")),
+    ("cost --config LLAMA.json --top-k 2", 2, ("--top-k", "--n-params")),
+    ("cost --config LLAMA.json --kv-heads 2", 2, ("--kv-heads", "--n-params")),
+    ("cost --n-params 1e4", 2, ("--n-params", "nearest: 100000")),
+    ("cost --n-params 1B --experts a", 2, ("--experts", "'a'")),
+    ("cost --n-params 1B --experts 1e300", 2, ("--experts", "1e+06")),
+    ("cost --n-params 1B --top-k 0", 2, ("--top-k", "nearest: 1")),
+    ("cost --n-params 1B --top-k 1000000000", 2, ("--top-k", "nearest: 1e+06")),
+    # Deployments, the same for cost and plan.
+    *(
+        (f"{command} {arguments}", 2, words)
+        for command in ("cost --n-params 1B", "plan --budget 5.15e21")
+        for arguments, words in [
+            ("--gpu nope", ("--gpu", "'nope'", "a100-sxm-40gb")),
+            ("--gpu h100", ("--gpu", "nearest: h100-sxm")),
+            ("--gpu ''", ("--gpu", "''")),
+            ("--max-gpus 0", ("--max-gpus", "nearest: 1")),
+            ("--max-gpus -1", ("--max-gpus", "'-1'")),
+            ("--max-gpus 1.5", ("--max-gpus", "whole number")),
+            ("--max-gpus 1000000000", ("--max-gpus", "nearest: 1024")),
+            ("--memory-fraction 0", ("--memory-fraction", "to 1")),
+            ("--memory-fraction 1.5", ("--memory-fraction", "nearest: 1")),
+            ("--memory-fraction nan", ("--memory-fraction", "'nan'")),
+            ("--utilization 0", ("--utilization", "to 1")),
+            ("--utilization 2", ("--utilization", "nearest: 1")),
+            ("--prompt 0", ("--prompt", "nearest: 1")),
+            ("--prompt 1e30", ("--prompt", "nearest: 1e+09")),
+            ("--output 0", ("--output", "nearest: 1")),
+            ("--output x", ("--output", "'x'")),
+            ("--kv-heads 0", ("--kv-heads", "nearest: 1")),
+            ("--kv-heads 0.5", ("--kv-heads", "whole number")),
+            ("--kv-heads 1e9", ("--kv-heads", "nearest: 1e+06")),
+            ("--max-num-seqs 0", ("--max-num-seqs", "nearest: 1")),
+            ("--max-num-seqs x", ("--max-num-seqs", "'x'")),
+            ("--max-num-seqs ''", ("--max-num-seqs", "empty")),
+            ("--usd-per-gpu-hour 0", ("--usd-per-gpu-hour", "'0'")),
+            ("--usd-per-gpu-hour 1e308", ("--usd-per-gpu-hour", "nearest: 1e+06")),
+            ("--weights int4", ("--weights", "bf16, fp8")),
+            ("--latency nope", ("--latency", "silicon, roofline")),
+            ("--latency ''", ("--latency", "silicon, roofline")),
+            ("--latency silicon", ("--latency silicon", "config.json", "roofline")),
+            ("--latency no.csv", ("no.csv", "cannot be read")),
+            ("--latency FOLDER", ("FOLDER", ".csv")),
+            ("--latency TEXT.csv", ("TEXT.csv", "'gpu' is missing")),
+            ("--latency BINARY.parquet", ("BINARY.parquet", "Parquet")),
+        ]
+    ),
+    ("cost --n-params 1B --gpus 0", 2, ("--gpus", "nearest: 1")),
+    ("cost --n-params 1B --gpus 1000000000", 2, ("--gpus", "nearest: 1024")),
+    # Questions of plan.
+    *(
+        (f"plan --budget {text}", 2, ("--budget", shown))
+        for text, shown in [
+            ("abc", "'abc'"),
+            ("-1", "'-1'"),
+            ("nan", "'nan'"),
+            ("inf", "'inf'"),
+            ("1e400", "too large"),
+            ("''", "empty"),
+            ("5e21x", "'5e21x'"),
+            ("0", "positive"),
+            ("1e5", "1e12 to 1e32"),
+            ("1e40", "1e12 to 1e32"),
+        ]
+    ),
+    ("plan --budget 5e21 --experts 0", 2, ("--experts", "nearest: 1")),
+    ("plan --budget 5e21 --experts 1.5", 2, ("--experts", "whole number")),
+    ("plan --budget 5e21 --experts a,b", 2, ("--experts", "'a'")),
+    ("plan --budget 5e21 --experts ''", 2, ("--experts", "1,4,8,16")),
+    ("plan --budget 5e21 --experts ,,,", 2, ("--experts", "1,4,8,16")),
+    ("plan --budget 5e21 --experts 1e300", 2, ("--experts", "nearest: 1e+06")),
+    (f"plan --budget 5e21 --experts {','.join(map(str, range(1, 301)))}", 2, ("--experts", "300 expert counts", "256")),
+    ("plan --budget 5e21 --experts 64 --match-experts 48", 2, ("--experts", "up to 32 experts", "nearest: 32")),
+    ("plan --budget 5e21 --match-experts 0", 2, ("--match-experts", "nearest: 1")),
+    ("plan --budget 5e21 --match-experts 1e300", 2, ("--match-experts", "nearest: 1e+06")),
+    ("plan --budget 5e21 --top-k 0", 2, ("--top-k", "nearest: 1")),
+    ("plan --budget 5e21 --top-k 1", 2, ("--top-k", "top-2", "top-1")),
+    ("plan --budget 5e21 --convention nope", 2, ("--convention", "paper, exact, dense")),
+    ("plan --budget 5e21 --max-loss 0", 2, ("--max-loss", "'0'")),
+    ("plan --budget 5e21 --max-usd-per-mtok 0", 2, ("--max-usd-per-mtok", "'0'")),
+    ("plan --budget 5e21 --max-tokens 0", 2, ("--max-tokens", "nearest: 1")),
+    ("plan --budget 5e21 --lifetime-tokens 1e308", 2, ("--lifetime-tokens", "nearest: 1e+24")),
+    ("plan --budget 5e21 --bootstrap -1", 2, ("--bootstrap", "'-1'")),
+    ("plan --budget 5e21 --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 100000")),
+    # Good questions without an answer.
+    ("cost --n-params 100B --experts 64 --max-gpus 1", 1, ("weights take", "a100-sxm-40gb", "more GPUs")),
+    ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
+    ("plan --budget 5.15e21 --max-loss 1.5", 1, ("a loss of at most 1.5", "--max-loss")),
+    ("plan --budget 5.15e21 --max-usd-per-mtok 1e-9", 1, ("$1e-9", "--max-usd-per-mtok")),
+    ("plan --budget 5.15e21 --max-loss 2 --max-usd-per-mtok 1e-4", 1, ("a loss of at most 2", "--max-usd-per-mtok")),
+    ("plan --budget 5.15e21 --max-gpus 1 --memory-fraction 0.001", 1, ("do not fit", "1 x a100-sxm-40gb")),
+    ("plan --budget 5.15e21 --max-tokens 1", 1, ("no loss-optimal size",)),
+    ("plan --budget 1e12", 1, ("no loss-optimal size", "budget")),
+]
+
+
+@pytest.fixture(scope="module")
+def bad_files(tmp_path_factory: pytest.TempPathFactory, saved_law: Path) -> Path:
+    """A folder of tables, laws and configs, each with one defect; every test of a refusal runs in it."""
+    folder = tmp_path_factory.mktemp("bad")
+    head = "n_params_dense,n_experts,tokens,loss\n"
+    law = saved_law.read_text(encoding="utf-8")
+    deep = "[" * 100_000
+    for name, content in {
+        "EMPTY.csv": "",
+        "HEAD.csv": head,
+        "TEXT.csv": head + "1e9,1,abc,2.0\n",
+        "NAN.csv": head + "1e9,1,nan,2.0\n",
+        "NEGATIVE.csv": head + "1e9,1,1e9,-2.0\n",
+        "TYPO.csv": head.replace("tokens", "token") + "1e9,1,1e9,2.0\n",
+        "ONE.csv": head + "1e9,1,1e9,2.0\n",
+        "EMPTY.toml": "",
+        "CUT.toml": law[: law.index("[family]")],
+        "NEWER.toml": law.replace("format = 1", "format = 99"),
+        "FORM.toml": law.replace('law = "chinchilla"', 'law = "nope"'),
+        "AMPLITUDE.toml": changed(law, "A", "-5.0"),
+        "NAN.toml": changed(law, "A", "nan"),
+        "STEEP.toml": changed(law, "alpha", "-1e3"),
+        "FLAT.toml": changed(law, "alpha", "1e-300"),
+        "MINE.toml": law,
+        "EMPTY.json": "",
+        "CUT.json": "{",
+        "DEEP.json": deep,
+        "LIST.json": "[1]",
+        "GPT2.json": '{"model_type": "gpt2"}',
+        "SHORT.json": '{"model_type": "llama"}',
+        "LLAMA.json": json.dumps(LLAMA),
+        "TEXT.json": json.dumps({**LLAMA, "hidden_size": "wide"}),
+        "HUGE.json": json.dumps({**LLAMA, "num_hidden_layers": 10**400}),
+    }.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    for suffix in ("csv", "parquet", "toml", "json"):
+        (folder / f"BINARY.{suffix}").write_bytes(bytes([0xFF, 0xFE, 0x00, 0xB0, 0x0A]) * 400)
+    for name in ("FOLDER", "FOLDER.toml"):
+        (folder / name).mkdir()
+    return folder
+
+
+def changed(law: str, name: str, value: str) -> str:
+    """The text of a law file with another value of one parameter."""
+    before, mark, after = law.partition(f"\n{name} = ")
+    assert mark
+    return f"{before}{mark}{value}\n{after.partition(chr(10))[2]}"
+
+
+def split(line: str) -> list[str]:
+    """The arguments of a line of the table above."""
+    import shlex
+
+    return [RUNS if part == "RUNS" else part for part in shlex.split(line)]
+
+
+@pytest.mark.parametrize(("line", "code", "words"), REFUSALS, ids=[line[:60] for line, _, _ in REFUSALS])
+@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+def test_refusals_give_one_message_and_the_exit_code(
+    line: str, code: int, words: tuple[str, ...], as_json: bool, bad_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bad_files)
+    before = sorted(bad_files.rglob("*"))
+    found = run(*split(line), *(["--json"] if as_json else []))
+    assert found.code == code, found
+    messages = [text for text in found.err.splitlines() if not text.startswith("warning: ")]
+    assert len(messages) == 1, found.err
+    assert messages[0].startswith("moescale: ")
+    missing = [word for word in words if word not in messages[0]]
+    assert not missing, messages[0]
+    assert "Traceback" not in found.err + found.out
+    if as_json and code == 1:
+        assert json.loads(found.out) == {"infeasible": messages[0].removeprefix("moescale: ")}
+    else:
+        assert found.out == ""
+    assert sorted(bad_files.rglob("*")) == before
+
+
+def test_a_refused_fit_leaves_the_law_that_was_there(tmp_path: Path) -> None:
+    kept = tmp_path / "law.toml"
+    kept.write_text("precious", encoding="utf-8")
+    assert run("fit", RUNS, "--where", "tokens > 1e99", "-o", kept).code == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["law.toml"]
+    assert kept.read_text(encoding="utf-8") == "precious"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that takes no files, such as /proc")
+def test_a_place_that_takes_no_files_is_refused_in_one_message() -> None:
+    found = run("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "-o", "/proc/law.toml")
+    assert found.code == 2
+    assert "/proc/law.toml" in found.err
+    assert "cannot be written" in found.err
+
+
+def test_warnings_go_to_standard_error_and_each_only_once(tmp_path: Path) -> None:
+    found = run("fit", RUNS, "--starts", 4, "--json")
+    assert found.code == 0
+    told = [line.removeprefix("warning: ") for line in found.err.splitlines()]
+    assert told == json.loads(found.out)["warnings"]
+    assert len(set(told)) == len(told)
+    dense = run(*BUDGET, "--law", "hoffmann2022", "--json")
+    assert "dense models only" in dense.err
+    assert json.loads(dense.out)["warnings"]
+
+
+def test_a_law_may_have_any_name(saved_law: Path, tmp_path: Path) -> None:
+    path = tmp_path / "[bold]µ.toml"
+    text = saved_law.read_text(encoding="utf-8")
+    path.write_text(text.replace('name = "mine"', 'name = "[bold]µ[/red]"'), encoding="utf-8")
+    found = run("predict", "--law", path, "--n-params", "300M", "--tokens", "10B")
+    assert found.code == 0
+    assert "[bold]µ[/red]" in found.out
+    assert "[bold]µ[/red]" in run(*BUDGET, "--law", path).out
+
+
+# What people read.
+
+
+def test_no_arguments_print_the_help() -> None:
+    found = run()
+    assert (found.code, found.err) == (0, "")
+    assert "Usage: moescale" in found.out
+    assert all(command in found.out for command in COMMANDS)
+
+
+def test_version_is_the_packages() -> None:
+    import moescale
+
+    assert run("--version") == Answer(0, f"{moescale.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples_that_run_and_fits_eighty_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    found = run(command, "--help")
+    assert found.code == 0
+    assert max(map(len, found.out.splitlines())) <= 80
+    text = found.out.partition("Examples:")[2]
+    assert f"moescale {command}" in text
+    assert all(len(word) < 40 for word in text.split())
+    monkeypatch.setenv("COLUMNS", "200")
+    examples = [line.strip() for line in run(command, "--help").out.partition("Examples:")[2].splitlines()]
+    monkeypatch.chdir(ROOT)
+    for example in filter(None, examples):
+        if "mixtral/" in example or " runs.csv" in example:  # files of the reader's own
+            continue
+        arguments = [str(tmp_path / "law.toml") if part == "law.toml" else part for part in split(example)[1:]]
+        assert run(*arguments).code == 0, example
+
+
+TABLES = [
+    (("fit", RUNS, "--starts", 8, "--bootstrap", 4), ("100 runs", "RMSLE", "alpha", "90% interval", "E_max")),
+    (("laws",), ("yun2024-recovered", "hoffmann2022", "406.4", "alpha 0.3392", "ln L =")),
+    (("predict", "--n-params", "1B", "--tokens", "20B"), ("nats per token", "90%", "extrapolated: n_params")),
+    (("cost", "--n-params", "1.5B", "--experts", 64), ("$0.228", "3 x a100-sxm-40gb", "61.5 GiB", "weights take")),
+    (BUDGET, ("Recommendation", "Algorithm 1", "Algorithm 2", "Frontier", "Second law", "Extrapolated")),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), TABLES, ids=[str(a[0]) for a, _ in TABLES])
+def test_tables_hold_the_headline_numbers_and_are_not_too_wide(
+    arguments: tuple[object, ...], words: tuple[str, ...]
+) -> None:
+    found = run(*arguments)
+    assert found.code == 0
+    assert [word for word in words if word not in found.out] == []
+    lines = found.out.splitlines()
+    assert max(map(len, lines)) <= 132
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_plans_table_says_what_its_json_says() -> None:
+    from moescale.units import format_count, format_usd
+
+    best = a_plan()["recommendation"]
+    first = run(*BUDGET).out.splitlines()[0]
+    assert first == (
+        f"Recommendation: train {best['experts']} experts at N = {format_count(best['n_params'])} "
+        f"on {format_count(best['tokens'])} tokens"
+    )
+    out = run(*BUDGET).out
+    for c in a_plan()["loss_optimal"]:
+        name = "dense" if c["experts"] == 1 else f"E = {c['experts']}"
+        row = next(line for line in out.splitlines() if line.startswith(name))
+        assert [f"{c['loss']:.4f}", format_usd(c["usd_per_mtok"])] == row.removeprefix(name).split()[4:6]
+
+
+# As a process.
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **extra}
+
+
+def process(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """`python -m moescale` with its output in pipes."""
+    command = [sys.executable, "-m", "moescale", *arguments]
+    return subprocess.run(
+        command, env=environment(**extra), capture_output=True, text=True, check=False, encoding="utf-8", timeout=120
+    )
+
+
+def test_the_module_is_the_command() -> None:
+    found = process(*BUDGET, "--json")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert json.loads(found.stdout) == a_plan()
+    refused = process("plan", "--budget", "x")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("moescale: --budget: 'x'")
+
+
+@pytest.mark.parametrize("width", [80, 100, 132])
+def test_tables_fit_the_terminal(width: int) -> None:
+    # FORCE_COLOR makes rich take the pipe for a terminal, whose width COLUMNS then states.
+    found = process(*BUDGET, COLUMNS=str(width), FORCE_COLOR="1", TERM="xterm", NO_COLOR="1")
+    lines = re.sub("\x1b\\[[0-9;]*m", "", found.stdout).splitlines()
+    assert found.returncode == 0
+    assert found.stdout != "\n".join(lines)  # bold, as on a terminal
+    assert max(map(len, lines)) <= width
+    heads = [line for line in lines if "cost/base" in line]
+    assert [("active/base" in head, "cost/base" in head) for head in heads[:2]] == [(width >= 100, True)] * 2
+
+
+def test_an_ascii_terminal_gets_ascii() -> None:
+    for arguments in (BUDGET, ("laws",), ("cost", "--n-params", "1M"), ("plan", "--help")):
+        found = process(*arguments, PYTHONIOENCODING="ascii")
+        assert (found.returncode, found.stderr) == (0, "")
+        assert found.stdout.isascii()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals and pipes as POSIX has them")
+def test_interrupting_a_fit_ends_it_quietly(tmp_path: Path) -> None:
+    target = tmp_path / "law.toml"
+    command = [sys.executable, "-m", "moescale", "fit", RUNS, "--bootstrap", "100000", "-o", str(target)]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        time.sleep(1.5)  # long enough to be past the imports; the fit takes minutes
+        assert started.poll() is None
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=30)
+    assert started.returncode == 130
+    assert out == b""
+    assert b"Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals and pipes as POSIX has them")
+@pytest.mark.parametrize("arguments", [(*BUDGET, "--json"), BUDGET, ("laws",), ("plan", "--help")])
+def test_a_closed_pipe_is_no_error(arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # whatever is written fails
+    command = [sys.executable, "-m", "moescale", *arguments]
+    try:
+        done = subprocess.run(
+            command, env=environment(), stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_standard_output_is_one_message() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "moescale", *BUDGET]
+        done = subprocess.run(command, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.decode() == "moescale: standard output cannot be written: No space left on device\n"
+
+
+def test_planning_loads_no_library_that_it_does_not_use() -> None:
+    code = "import sys; from moescale.cli import main\ntry: main(['plan', '--budget', '5.15e21'])\nfinally: print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = {name.partition(".")[0] for name in found.stdout.splitlines()[-1].split()}
+    assert "numpy" in loaded
+    assert not loaded & {
+        "scipy",
+        "pandas",
+        "pyarrow",
+        "polars",
+        "narwhals",
+        "aiconfigurator_core",
+        "torch",
+        "matplotlib",
+    }
+
+
+# Anything at all.
+
+HOSTILE = [
+    "",
+    " ",
+    "x",
+    "5e21x",
+    ",",
+    "1,4",
+    "none",
+    "auto",
+    "paper",
+    "silicon",
+    "--json",
+    "-",
+    "\0",
+    "µ",
+    "[/b]",
+    "-1",
+    "0",
+]
+HOSTILE += ["0.5", "1.5", "nan", "inf", "1e308", "1e-308", "yun2024", "hoffmann2022", "h100-sxm", "l4", "exact", RUNS]
+HOSTILE += ["EMPTY.csv", "BINARY.csv", "TEXT.csv", "CUT.toml", "LLAMA.json", "TEXT.json", "FOLDER", "no.csv"]
+SIZES = ["1e5", "1e6", "900M", "7B", "1e12", "1e18"]
+COUNTS = ["1", "2", "3", "8", "64", "1000", "1e6"]
+TOKENS = ["1", "1e6", "1e9", "300B", "1e15", "1e24"]
+LAWS = ["yun2024-recovered", "yun2024-joint", "hoffmann2022", "besiroglu2024", "STEEP.toml", "MINE.toml", "FLAT.toml"]
+SERVED_OPTIONS = {
+    "--gpu": ["a100-sxm-40gb", "h100-sxm", "l4", "b200-sxm", "mi300x", "A100_PCIE_80GB"],
+    "--max-gpus": ["1", "2", "7", "8", "1024"],
+    "--prompt": ["1", "1.5", "2048", "1e6", "1e9"],
+    "--output": ["1", "1.5", "203", "1e6", "1e9"],
+    "--latency": ["roofline", "auto"],
+    "--usd-per-gpu-hour": ["1e-6", "2", "1e6"],
+    "--max-num-seqs": ["none", "1", "256", "1e6"],
+    "--memory-fraction": ["1e-6", "0.1", "0.5", "1"],
+    "--utilization": ["1e-6", "0.3", "1"],
+    "--weights": ["bf16", "fp8"],
+    "--kv-heads": ["1", "8", "1e6"],
+}
+# For each command its options, each with values that are taken and yet lie at the ends of what is.
+TAKEN: dict[str, dict[str, list[str]]] = {
+    "fit": {
+        "--law": ["chinchilla"],
+        "--where": ["n_experts <= 1", "n_experts == 8", "tokens > 1e10", "loss < 2.6 and n_experts == 1"],
+        "--starts": ["1", "3"],
+        "--bootstrap": ["0", "2", "5"],
+        "--seed": ["0", "9007199254740991"],
+        "--size-column": ["n_params_dense", "n_params_active", "n_params_total", "n_experts", "top_k"],
+        "--loss-column": ["loss", "top_k", "n_params_total"],
+        "--family": ["yun2024", "dense", "ludziejewski2025"],
+    },
+    "laws": {"--json": []},
+    "predict": {"--n-params": ["1", *SIZES], "--tokens": TOKENS, "--experts": COUNTS, "--law": LAWS},
+    "cost": {"--n-params": SIZES, "--experts": COUNTS, "--top-k": COUNTS, "--gpus": ["1", "3", "8", "1024"], **SERVED_OPTIONS},
+    "plan": {
+        "--budget": ["1e12", "1e15", "1e18", "5.15e21", "1e24", "1e27", "1e32"],
+        "--law": LAWS,
+        "--experts": ["1", "4", "64", "1,4,8", "2,3,5,1e6", ",".join(map(str, range(1, 60)))],
+        "--match-experts": COUNTS,
+        "--max-loss": ["1e-12", "1", "2", "2.5", "1e6"],
+        "--max-usd-per-mtok": ["1e-12", "0.001", "0.05", "1", "1e6"],
+        "--max-tokens": TOKENS,
+        "--lifetime-tokens": TOKENS,
+        "--bootstrap": ["0", "1", "2", "100000"],
+        "--convention": ["paper", "exact", "dense"],
+        "--top-k": ["1", "2"],
+        **SERVED_OPTIONS,
+    },
+}  # fmt: skip
+NEEDED = {"predict": ["--n-params", "--tokens"], "cost": ["--n-params"], "plan": ["--budget"]}
+
+
+@st.composite
+def vectors(draw: st.DrawFn, command: str) -> list[str]:
+    """A command with options that are taken and, in one of three, hostile ones; a fit is always a quick one."""
+    parts = [command]
+    options = dict(TAKEN[command])
+    if command == "fit":
+        parts += [RUNS, "--law", "chinchilla", "--starts", "2"]
+    chosen = draw(st.lists(st.sampled_from(list(options)), max_size=6, unique=True))
+    for option in dict.fromkeys([*NEEDED.get(command, []), *chosen]):
+        parts += [option, *([draw(st.sampled_from(options[option]))] if options[option] else [])]
+    if draw(st.integers(0, 2)) == 0:
+        for _ in range(draw(st.integers(1, 2))):
+            option = draw(st.sampled_from([*options, "--nope", "--config"]))
+            value = draw(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)))
+            if not (command == "fit" and option in ("--starts", "--law")):  # every start of the paper's takes hours
+                parts += [option, value]
+    if draw(st.booleans()):
+        parts.append("--json")
+    return parts
+
+
+def constants(text: str) -> list[str]:
+    """The constants in a JSON text that JSON does not have."""
+    found: list[str] = []
+    json.loads(text, parse_constant=found.append)
+    return found
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_arguments_yield_a_traceback(command: str, bad_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bad_files)
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(vectors(command))
+    def check(arguments: list[str]) -> None:
+        found = run(*arguments)
+        assert found.code in (0, 1, 2)
+        messages = [line for line in found.err.splitlines() if line.startswith("moescale: ")]
+        assert len(messages) == (found.code > 0), found.err
+        if found.code == 0 and "--json" in arguments:
+            assert not {"NaN", "Infinity", "-Infinity"} & set(constants(found.out))
+        if found.code == 2:
+            assert found.out == ""
+
+    check()

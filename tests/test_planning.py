@@ -1,0 +1,541 @@
+"""Plans: what a recommendation promises holds for every budget, GPU, convention and bound, and is JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from families import DENSE, JOINT, PAPER
+from moescale.allocation import Budget
+from moescale.buildable import Buildable, buildable
+from moescale.candidates import Candidate
+from moescale.errors import InfeasibleError, InputError
+from moescale.family import architecture
+from moescale.frontier import pareto
+from moescale.hardware import find_gpu, price
+from moescale.latency.roofline import Roofline
+from moescale.laws import FORMS, Law, find_law, loss
+from moescale.planning import Plan, Question, make_plan
+from moescale.serving import Deployment, cheapest
+
+YUN = {
+    "A": 90.97,
+    "alpha": 0.2766,
+    "B": 1.573,
+    "beta": 0.1254,
+    "C": 15732.0,
+    "gamma": 0.4659,
+    "F": 0.3752,
+    "d": 0.00186,
+    "E_start": 4.427,
+    "E_max": 173.7,
+}
+THETA = FORMS["yun2024"].encode(np.array([YUN[name] for name in FORMS["yun2024"].names]))
+LAW = Law(
+    name="recovered",
+    form=FORMS["yun2024"],
+    theta=THETA,
+    family=PAPER,
+    source="a test",
+    date="2026-01-01",
+    fit_range={"n_params": (1e8, 7e8), "tokens": (2.5e9, 2e10), "experts": (1.0, 32.0)},
+    draws=np.empty((0, THETA.size)),
+    max_experts=32.0,
+)
+DRAWN = replace(LAW, draws=THETA * (1 + 0.002 * np.random.default_rng(0).normal(size=(40, THETA.size))))
+DENSE_LAW = Law(
+    name="hoffmann",
+    form=FORMS["chinchilla"],
+    theta=FORMS["chinchilla"].encode(np.array([1.69, 406.4, 410.7, 0.34, 0.28])),
+    family=DENSE,
+    source="a test",
+    date="2026-01-01",
+    fit_range={"n_params": (7e7, 1.6e10), "tokens": (5e9, 5e11)},
+    draws=np.empty((0, 5)),
+)
+BUDGET = 5.15e21
+MAIN = Question(budget=Budget(BUDGET))
+
+
+def served_on(gpu: str = "a100-sxm-40gb", **changes: Any) -> Deployment:
+    base = Deployment(
+        gpu=find_gpu(gpu), usd_per_gpu_hour=price(gpu).usd_per_gpu_hour, prompt_tokens=230, output_tokens=203
+    )
+    return replace(base, **changes)
+
+
+def ask(
+    question: Question = MAIN, law: Law = LAW, gpu: str = "a100-sxm-40gb", second: Law | None = None, **serving: Any
+) -> Plan:
+    deployment = served_on(gpu, **serving)
+    return make_plan(law, question, deployment, Roofline(deployment.gpu), second_law=second)
+
+
+@cache
+def main_plan() -> Plan:
+    return ask()
+
+
+def known(value: float | None) -> float:
+    assert value is not None
+    return value
+
+
+def values_of(record: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Every leaf of a JSON value with its place."""
+    if isinstance(record, dict):
+        for key, value in cast("dict[str, object]", record).items():
+            yield from values_of(value, f"{path}.{key}")
+    elif isinstance(record, list):
+        for i, value in enumerate(cast("list[object]", record)):
+            yield from values_of(value, f"{path}[{i}]")
+    else:
+        yield path, record
+
+
+def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | None = None) -> None:
+    """All that a plan promises without further bounds."""
+    family = replace(law.family, convention=plan.convention)
+    optimum = {c.experts: c for c in plan.loss_optimal}
+    everything = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, *plan.frontier, plan.recommendation.model]
+
+    # Each record agrees with the law, the family and the serving model.
+    for c in everything:
+        if c.n_params is None:
+            assert c.infeasible
+            assert c.usd_per_mtok is c.loss is c.gpus is None
+            continue
+        spent = 6 * known(c.n_params_active) * known(c.tokens)
+        assert spent == pytest.approx(plan.budget_flops, rel=1e-9)
+        assert c.loss == pytest.approx(float(loss(law, c.n_params, known(c.tokens), c.experts)), rel=1e-12)
+        shape = architecture(family, c.n_params, c.experts, kv_heads=kv_heads)
+        served = cheapest(shape, Roofline(deployment.gpu), deployment)
+        if math.isfinite(served.usd_per_mtok):
+            assert c.infeasible is None
+            assert c.usd_per_mtok == pytest.approx(float(served.usd_per_mtok), rel=1e-9)
+            assert c.gpus == int(served.gpus) <= deployment.max_gpus
+        else:
+            assert c.usd_per_mtok is c.gpus is None
+            assert c.infeasible is not None
+            assert f"of {deployment.max_gpus} x {deployment.gpu.name}" in c.infeasible
+
+    # Algorithm 1: the base's loss, and never dearer or larger than that expert count's own optimum.
+    assert plan.base_loss == optimum[plan.base_experts].loss
+    for c in plan.bounded_loss:
+        best = optimum[c.experts]
+        if c.n_params is None:
+            assert known(best.loss) > plan.base_loss
+            continue
+        assert c.loss == pytest.approx(plan.base_loss, rel=1e-6)
+        assert c.n_params <= known(best.n_params)
+        assert c.size_ratio == pytest.approx(c.n_params / known(best.n_params))
+        assert c.size_ratio_to_base == pytest.approx(c.n_params / known(optimum[plan.base_experts].n_params))
+        if best.usd_per_mtok is not None:
+            assert known(c.usd_per_mtok) <= best.usd_per_mtok
+        if c.usd_per_mtok is not None and plan.base_usd_per_mtok is not None:
+            assert c.cost_ratio == pytest.approx(c.usd_per_mtok / plan.base_usd_per_mtok)
+
+    # Algorithm 2: within the base's cost, and no better than that expert count's own optimum.
+    if plan.base_usd_per_mtok is None:
+        assert plan.bounded_cost == ()
+        assert any("cannot be served" in note for note in plan.warnings)
+    for c in plan.bounded_cost:
+        if c.usd_per_mtok is not None:
+            assert c.usd_per_mtok <= known(plan.base_usd_per_mtok)
+            assert known(c.loss) >= known(optimum[c.experts].loss) * (1 - 1e-12)
+
+    # The frontier rises in cost and falls in loss; nothing in the plan beats it.
+    cost, at = [np.array([known(getattr(c, name)) for c in plan.frontier]) for name in ("usd_per_mtok", "loss")]
+    assert np.all(np.diff(cost) > 0)
+    assert np.all(np.diff(at) < 0)
+    ceiling = law.max_experts or math.inf
+    for c in everything:
+        if c.usd_per_mtok is not None and c.experts <= ceiling:
+            assert np.any((cost <= c.usd_per_mtok) & (at <= known(c.loss)))
+
+    # The recommendation is among those that may be, and can be built.
+    assert all(c.experts <= ceiling for c in plan.frontier)
+    model = plan.recommendation.model
+    assert model.experts <= ceiling
+    assert model.usd_per_mtok is not None
+    assert model.infeasible is None
+    shape = plan.recommendation.architecture
+    assert shape.n_heads % known(model.gpus) == 0
+    assert shape.n_params == pytest.approx(model.n_params, rel=0.05)
+    assert f"{model.experts:g} expert" in plan.recommendation.why
+    assert plan.recommendation.caveats
+
+    # JSON without nulls, NaN or infinities.
+    record = plan.to_dict()
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    assert [place for place, value in values_of(record) if value is None] == []
+
+
+@pytest.mark.parametrize("budget", [1e20, 5.15e21, 1e23])
+@pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "h100-sxm", "l40s"])
+def test_what_a_plan_promises(budget: float, gpu: str) -> None:
+    plan = ask(replace(MAIN, budget=Budget(budget)), gpu=gpu)
+    assert_kept(plan, LAW, served_on(gpu))
+    assert plan.budget_flops == budget
+    assert plan.gpu == gpu
+    assert [c.experts for c in plan.loss_optimal] == [1, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize("convention", ["paper", "exact", "dense"])
+@pytest.mark.parametrize("match", [1.0, 4.0, 16.0])
+def test_promises_hold_under_every_convention_and_base(convention: str, match: float) -> None:
+    question = replace(MAIN, convention=convention, match_experts=match)
+    plan = ask(question)
+    assert_kept(plan, LAW, served_on())
+    assert plan.convention == convention
+    assert plan.base_experts == match
+    noted = any("another counting of training FLOPs" in note for note in plan.warnings)
+    assert noted == (convention != "paper")
+
+
+@pytest.mark.parametrize(
+    "family", [JOINT, replace(PAPER, moe_every=1, top_k=1), replace(PAPER, vocab_size=32000, embedding_matrices=2)]
+)
+def test_promises_hold_for_other_families(family: Any) -> None:
+    assert_kept(ask(law=replace(LAW, family=family)), replace(LAW, family=family), served_on())
+
+
+@pytest.mark.parametrize("name", ["yun2024-recovered", "yun2024-joint"])
+def test_promises_hold_for_the_laws_that_are_shipped(name: str) -> None:
+    law, second = find_law(name), find_law("yun2024-joint")
+    plan = ask(law=law, second=second)
+    assert_kept(plan, law, served_on())
+    assert plan.law == name
+    assert (plan.second_opinion is None) == (name == second.name)
+    # Both laws' runs stop at 32 experts.
+    assert max(c.experts for c in plan.frontier) <= 32
+
+
+def test_serving_options_reach_the_costs() -> None:
+    for serving in (
+        {"max_num_seqs": 64.0},
+        {"memory_fraction": 0.6},
+        {"utilization": 0.3},
+        {"weight_bytes_per_param": 1.0},
+    ):
+        assert_kept(ask(**serving), LAW, served_on(**serving))
+    question = replace(MAIN, kv_heads=8)
+    assert_kept(ask(question), LAW, served_on(), kv_heads=8)
+    grouped, full = ask(question), main_plan()
+    assert known(grouped.base_usd_per_mtok) < known(full.base_usd_per_mtok)
+    assert [c.n_params for c in grouped.loss_optimal] == [c.n_params for c in full.loss_optimal]
+    assert grouped.recommendation.architecture.n_kv_heads == 8
+    assert grouped.recommendation.architecture.n_heads % 8 == 0
+
+
+def test_one_gpu_that_cannot_hold_the_base() -> None:
+    question = replace(MAIN, budget=Budget(1e24), match_experts=16.0, max_loss=2.0)
+    for law in (LAW, DRAWN):
+        plan = ask(question, law=law, max_gpus=1, gpu="h200-sxm")
+        assert plan.base_usd_per_mtok is None
+        assert plan.base_loss < 2.0
+        assert plan.bounded_cost == ()
+        assert "usd_per_mtok" not in cast("dict[str, object]", plan.to_dict()["bounded_cost"])
+        assert_kept(plan, LAW, served_on("h200-sxm", max_gpus=1))
+        assert all(c.cost_ratio is None for c in plan.bounded_loss)
+        assert known(plan.recommendation.model.loss) <= 2.0 * (1 + 1e-9)
+        base = plan.loss_optimal[[c.experts for c in plan.loss_optimal].index(16)]
+        assert base.infeasible == "the weights do not fit into GPU memory of 1 x h200-sxm"
+
+
+def test_nothing_that_can_be_served() -> None:
+    with pytest.raises(InfeasibleError, match=r"can be served.*the weights do not fit into GPU memory of 1 x l40s"):
+        ask(replace(MAIN, budget=Budget(1e25)), gpu="l40s", max_gpus=1)
+
+
+def test_the_base_matches_itself() -> None:
+    plan = main_plan()
+    at = [c.experts for c in plan.loss_optimal].index(4)
+    base, same, within = plan.loss_optimal[at], plan.bounded_loss[at], plan.bounded_cost[at]
+    for c in (same, within):
+        assert c.n_params == base.n_params
+        assert c.usd_per_mtok == base.usd_per_mtok
+        assert c.size_ratio == c.size_ratio_to_base == c.cost_ratio == 1.0
+    assert plan.base_usd_per_mtok == base.usd_per_mtok
+
+
+# Bounds of the user.
+
+
+def test_a_bound_on_loss() -> None:
+    for limit in (main_plan().base_loss * 1.02, main_plan().base_loss, main_plan().base_loss * 0.995):
+        plan = ask(replace(MAIN, max_loss=limit))
+        model = plan.recommendation.model
+        assert known(model.loss) <= limit * (1 + 1e-9)
+        assert_kept(plan, LAW, served_on())
+        # Nothing on the frontier that meets the bound is cheaper, but for the grid that the frontier is drawn on.
+        meeting = [known(c.usd_per_mtok) for c in plan.frontier if known(c.loss) <= limit]
+        assert known(model.usd_per_mtok) <= min(meeting) * (1 + 1e-9)
+        assert any("--max-loss is in the units of recovered" in note for note in plan.recommendation.caveats)
+
+
+def test_a_bound_on_cost() -> None:
+    for factor in (0.3, 1.0, 2.0):
+        limit = known(main_plan().base_usd_per_mtok) * factor
+        plan = ask(replace(MAIN, max_usd_per_mtok=limit))
+        model = plan.recommendation.model
+        assert known(model.usd_per_mtok) <= limit
+        assert_kept(plan, LAW, served_on())
+        meeting = [known(c.loss) for c in plan.frontier if known(c.usd_per_mtok) <= limit]
+        assert known(model.loss) <= min(meeting) * (1 + 1e-9)
+
+
+def test_both_bounds() -> None:
+    target = main_plan().base_loss
+    cheap = ask(replace(MAIN, max_loss=target)).recommendation.model
+    limit = known(cheap.usd_per_mtok)
+    model = ask(replace(MAIN, max_loss=target, max_usd_per_mtok=limit * 1.001)).recommendation.model
+    assert known(model.usd_per_mtok) <= limit * 1.001
+    assert known(model.loss) <= target * (1 + 1e-9)
+    with pytest.raises(InfeasibleError, match=r"the cheapest model that reaches a loss of at most .* costs \$"):
+        ask(replace(MAIN, max_loss=target, max_usd_per_mtok=limit * 0.99))
+
+
+@pytest.mark.parametrize(
+    ("bound", "message"),
+    [
+        (
+            {"max_loss": 1.0},
+            r"reaches a loss of at most 1; nearest: the lowest loss of this budget is 1\.9\d+; raise --budget",
+        ),
+        ({"max_usd_per_mtok": 1e-6}, "no model of this budget serves at .* a million tokens or less"),
+    ],
+)
+def test_bounds_out_of_reach(bound: dict[str, float], message: str) -> None:
+    with pytest.raises(InfeasibleError, match=message) as caught:
+        ask(replace(MAIN, **bound))  # type: ignore[arg-type]
+    assert caught.value.next_step
+
+
+def test_a_cap_on_tokens() -> None:
+    free = main_plan()
+    cap = 0.3 * min(known(c.tokens) for c in free.loss_optimal)
+    plan = ask(replace(MAIN, budget=Budget(BUDGET, max_tokens=cap)))
+    every = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, *plan.frontier, plan.recommendation.model]
+    assert all(known(c.tokens) <= cap for c in every if c.tokens is not None)
+    assert plan.base_loss > free.base_loss
+    json.dumps(plan.to_dict(), allow_nan=False)
+
+
+def test_lifetime_cost_is_proportional_to_the_tokens_served() -> None:
+    plan = ask(replace(MAIN, lifetime_tokens=1e13))
+    for c in (*plan.loss_optimal, *plan.bounded_loss, *plan.frontier):
+        if c.usd_per_mtok is not None:
+            assert c.lifetime_usd == pytest.approx(c.usd_per_mtok * 1e7)
+    assert all(c.lifetime_usd is None for c in main_plan().loss_optimal)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"experts": (0.0,)}, "0.0 is not a number of experts"),
+        ({"experts": (2.5,)}, "--experts: 2.5 is not a number of experts"),
+        ({"experts": (math.nan,)}, "nan is not a number of experts"),
+        ({"match_experts": -4.0}, "-4.0 is not a number of experts"),
+        ({"max_loss": 0.0}, "--max-loss: 0.0 is not a positive number"),
+        ({"max_usd_per_mtok": math.inf}, "--max-usd-per-mtok: inf is not a positive number"),
+        ({"lifetime_tokens": -1.0}, "--lifetime-tokens: -1.0"),
+        ({"convention": "papr"}, "unknown convention 'papr'; nearest: paper"),
+        ({"budget": Budget(0.0)}, "budget 0.0 is not a positive number"),
+        ({"kv_heads": 0.0}, "kv_heads"),
+    ],
+)
+def test_impossible_questions_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ask(replace(MAIN, **change))
+
+
+# What the law may speak of.
+
+
+def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
+    question = replace(MAIN, experts=(1.0, 4.0, 8.0, 64.0, 256.0))
+    low = replace(LAW, max_experts=8.0)
+    plan = ask(question, law=low)
+    assert_kept(plan, low, served_on())
+    assert {c.experts for c in plan.bounded_loss} == {1, 4, 8, 64, 256}
+    assert max(c.experts for c in plan.frontier) <= 8
+    for change in ({"max_loss": plan.base_loss}, {"max_usd_per_mtok": known(plan.base_usd_per_mtok)}):
+        assert ask(replace(question, **change), law=low).recommendation.model.experts <= 8
+    cheapest_shown = min(plan.bounded_loss, key=lambda c: c.usd_per_mtok or math.inf)
+    beyond = any("is not trusted beyond" in note for note in plan.recommendation.caveats)
+    assert beyond == (cheapest_shown.experts > 8)
+    with pytest.raises(InfeasibleError, match="recovered speaks of at most 8 experts"):
+        ask(replace(question, experts=(64.0,), match_experts=64.0), law=low)
+    # A base beyond the law sets a loss that the law's own counts may not reach.
+    with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal"):
+        ask(replace(question, match_experts=64.0), law=low)
+
+
+def test_caveats_state_how_far_the_model_lies_outside_the_fit() -> None:
+    for budget, (least, most) in {BUDGET: (1e8, 7e8), 1e24: (7e8, math.inf), 3e18: (0.0, 1e8)}.items():
+        advice = ask(replace(MAIN, budget=Budget(budget))).recommendation
+        n, d = known(advice.model.n_params), known(advice.model.tokens)
+        assert least < n < most
+        text = " ".join(advice.caveats)
+        assert (f"N at {n / 7e8:.3g} times the largest fitted" in text) == (n > 7e8)
+        assert (f"N at {n / 1e8:.3g} times the smallest fitted" in text) == (n < 1e8)
+        assert (f"D at {d / 2e10:.3g} times the largest fitted" in text) == (d > 2e10)
+        assert "The optimum is flat" in text
+    inside = replace(LAW, fit_range={"n_params": (1e6, 1e12), "tokens": (1e6, 1e15), "experts": (1.0, 32.0)})
+    assert not any("Extrapolated" in note for note in ask(law=inside).recommendation.caveats)
+
+
+def test_a_dense_law_plans_dense_models() -> None:
+    plan = ask(law=DENSE_LAW)
+    assert_kept(plan, DENSE_LAW, served_on())
+    assert [c.experts for c in plan.loss_optimal] == [1]
+    assert plan.base_experts == 1
+    assert any("knows dense models only" in note for note in plan.warnings)
+    assert FORMS["chinchilla"].loss_optimal is not None
+    n, d = FORMS["chinchilla"].loss_optimal(DENSE_LAW.theta, BUDGET, 1.0)
+    assert plan.loss_optimal[0].n_params == pytest.approx(n, rel=1e-8)
+    assert plan.loss_optimal[0].tokens == pytest.approx(d, rel=1e-8)
+
+
+def test_a_second_law_gives_its_opinion() -> None:
+    plan = ask(second=replace(LAW, name="other"))
+    opinion = plan.second_opinion
+    assert opinion is not None
+    model = plan.recommendation.model
+    assert (opinion.law, opinion.experts, opinion.agrees) == ("other", model.experts, True)
+    assert opinion.n_params == pytest.approx(model.n_params)
+    assert opinion.cost_ratio == pytest.approx(model.cost_ratio)
+    assert "other agrees" in opinion.sentence
+    assert_kept(plan, LAW, served_on())
+    # Experts that gain nothing: such a law keeps the base.
+    useless = LAW.form.encode(np.array([(YUN | {"B": 1e-6, "d": 0.0})[name] for name in LAW.form.names]))
+    disagreeing = ask(second=replace(LAW, name="useless", theta=useless)).second_opinion
+    assert disagreeing is not None
+    assert disagreeing.experts <= 4 < model.experts
+    assert not disagreeing.agrees
+    assert ask(second=LAW).second_opinion is None
+
+
+# Intervals.
+
+
+def test_intervals_hold_the_middle_of_the_draws() -> None:
+    plan = ask(law=DRAWN)
+    assert_kept(plan, DRAWN, served_on())
+    for c in plan.loss_optimal:
+        assert c.intervals is not None
+        for name in ("n_params", "tokens", "loss", "usd_per_mtok"):
+            low, high = c.intervals[name]
+            assert low < high
+            assert 0.5 * low < known(getattr(c, name)) < 2 * high
+            assert high < 3 * low
+    reached = [c for c in plan.bounded_loss if c.infeasible is None and c.experts > 4]
+    assert len(reached) >= 3
+    for c in reached:
+        assert c.intervals is not None
+        low, high = c.intervals["cost_ratio"]
+        assert low < high
+        assert low * 0.8 < known(c.cost_ratio) < high * 1.25
+        assert {"n_params", "loss", "size_ratio", "usd_per_mtok"} <= set(c.intervals)
+    for c in plan.bounded_cost:
+        if 4 < c.experts <= 32:
+            assert c.intervals is not None
+            low, high = c.intervals["loss_gain"]
+            assert 0 < low < high
+            assert 0.8 * low < plan.base_loss - known(c.loss) < 1.25 * high
+    assert "% of the law's draws" in plan.recommendation.why
+    # The same draws twice give the same intervals as once; none asked for, none given.
+    none = ask(replace(MAIN, draws=0), law=DRAWN)
+    assert all(c.intervals is None for c in (*none.loss_optimal, *none.bounded_loss, *none.bounded_cost))
+    few = ask(replace(MAIN, draws=500), law=DRAWN)
+    assert any("carries 40 draws, not 500" in note for note in few.warnings)
+
+
+def test_draws_that_all_agree_give_intervals_of_no_width() -> None:
+    plan = ask(law=replace(LAW, draws=np.tile(THETA, (5, 1))))
+    for c in plan.loss_optimal:
+        assert c.intervals is not None
+        for name in ("n_params", "tokens", "loss"):
+            assert c.intervals[name] == pytest.approx((getattr(c, name),) * 2, rel=1e-6)
+        # Read off a curve of the cost, interpolated.
+        assert c.intervals["usd_per_mtok"] == pytest.approx((c.usd_per_mtok,) * 2, rel=0.02)
+
+
+def test_intervals_where_an_expert_count_can_never_be_served() -> None:
+    plan = ask(replace(MAIN, experts=(1.0, 4.0, 8.0, 1e6)), law=DRAWN)
+    assert plan.loss_optimal[-1].infeasible is not None
+    assert_kept(plan, DRAWN, served_on())
+
+
+# Shapes.
+
+
+@given(
+    st.sampled_from([PAPER, JOINT, DENSE]),
+    st.floats(math.log(5e8), math.log(2e11)).map(math.exp),
+    st.sampled_from([1.0, 4.0, 32.0]),
+    st.integers(1, 8),
+    st.sampled_from([None, 1.0, 4.0, 8.0]),
+)
+@settings(max_examples=60)
+def test_a_buildable_shape(family: Any, n_params: float, experts: float, gpus: int, kv_heads: float | None) -> None:
+    shape = buildable(family, Candidate(experts=experts, n_params=n_params), gpus=gpus, kv_heads=kv_heads)
+    # Near in size and in proportions where heads come in steps that are small beside the width.
+    if 4 * math.lcm(gpus, int(kv_heads or 1)) <= float(architecture(family, n_params, experts).n_heads):
+        assert shape.n_params == pytest.approx(n_params, rel=0.05)
+        assert 1 / 4 < shape.d_model / shape.n_layers / family.d_model_per_layer < 4
+    assert all(isinstance(getattr(shape, name), int) for name in ("n_layers", "n_heads", "d_ffn", "n_experts", "top_k"))
+    assert shape.d_model == shape.n_heads * shape.head_dim
+    assert shape.n_heads % gpus == 0
+    assert shape.n_heads % shape.n_kv_heads == 0
+    assert shape.n_kv_heads == (shape.n_heads if kv_heads is None else min(shape.n_heads, kv_heads))
+    assert shape.n_layers % family.moe_every == 0
+    assert shape.d_ffn % 64 == 0
+    assert shape.top_k == min(family.top_k, experts)
+    embedding = family.embedding_matrices * family.vocab_size * shape.d_model
+    ffn = family.ffn_matrices * shape.d_model * shape.d_ffn
+    assert shape.n_params == shape.n_layers * (4 * shape.d_model**2 + ffn) + embedding
+    further = (experts - 1) * shape.n_layers / family.moe_every * ffn
+    assert shape.n_params_total == pytest.approx(shape.n_params + further, rel=1e-12)
+
+
+def test_an_infeasible_model_has_no_shape() -> None:
+    with pytest.raises(InputError, match="no shape"):
+        buildable(PAPER, Candidate(experts=4.0, infeasible="too large"))
+    assert isinstance(main_plan().recommendation.architecture, Buildable)
+
+
+# The frontier.
+
+points = st.lists(
+    st.tuples(
+        st.sampled_from([1.0, 2.0, 3.0, math.inf, math.nan]) | st.floats(0.1, 10), st.floats(1, 5) | st.just(math.nan)
+    ),
+    max_size=20,
+)
+
+
+@given(points)
+def test_the_frontier_is_what_nothing_beats(pairs: list[tuple[float, float]]) -> None:
+    cost, at = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
+    front = pareto(cost, at)
+    assert np.all(np.diff(cost[front]) > 0)
+    assert np.all(np.diff(at[front]) < 0)
+    finite = np.flatnonzero(np.isfinite(cost) & np.isfinite(at))
+    assert set(front) <= set(finite)
+    for i in finite:
+        beaten = np.any(
+            (cost[finite] <= cost[i]) & (at[finite] <= at[i]) & ((cost[finite] < cost[i]) | (at[finite] < at[i]))
+        )
+        assert beaten or (cost[i], at[i]) in {(cost[j], at[j]) for j in front}
+        assert np.any((cost[front] <= cost[i]) & (at[front] <= at[i]))
