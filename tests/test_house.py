@@ -20,7 +20,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "ground": ("errors", "units", "files", "expressions"),
     "facts": ("catalogue", "architecture", "accounting", "hardware", "traffic", "family"),
     "tables": ("tables", "runs", "importers", "latency"),
-    "mathematics": ("laws", "grid", "grid_kernel", "fitting", "uncertainty", "validation", "serving"),
+    "mathematics": ("laws", "grid", "grid_kernel", "fitting", "uncertainty", "validation", "isoflop", "serving"),
     "decisions": ("allocation", "frontier", "candidates", "spread", "buildable", "wording", "planning"),
     "experiments": ("training", "profiling"),
     "presentation": ("figures", "report", "reproduce", "console", "cli", "web", "__init__", "__main__"),

@@ -71,6 +71,17 @@ def plain(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Models of one expert count that spend a whole budget, by rising size: arrays (n,); cost is NaN where nothing serves."""
+
+    experts: float
+    n_params: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+    usd_per_mtok: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """Serving cost as a function of size and experts, for one law's family and one deployment."""
 

@@ -150,6 +150,7 @@ Granularity = Annotated[
 Sparsity = Annotated[
     float | None, _number("--sparsity", "Unused share of weights or experts, for laws that have it.", 0, 1)
 ]
+Plot = Annotated[Path | None, _file("--plot", "Draw the answer to this SVG, PDF or PNG file.")]
 Convention = Annotated[str | None, _text("--convention", "FLOPs counted as paper, exact or dense; default: the law's.")]
 
 
@@ -305,6 +306,7 @@ def fit(
     granularity: Granularity = None,
     sparsity: Sparsity = None,
     output: Annotated[Path | None, _file("-o", "Write the law to this TOML file.")] = None,
+    plot: Plot = None,
     json_: Json = False,
 ) -> None:
     """Fit a law to a table of runs."""
@@ -329,6 +331,7 @@ def fit(
     if output is not None:
         with _at("-o"):
             check_target(output)
+    _check_plot(plot)
     with _at("--where"):
         table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     about, remarks = (named, []) if named else _matched_family(table, table.size_column)
@@ -371,6 +374,13 @@ def fit(
             ),
             output,
         )  # fmt: skip
+    if plot is not None:
+        from moescale.figures import fit_figure, save_figure
+        from moescale.validation import RunArrays
+
+        columns = {name: np.broadcast_to(np.asarray(values, dtype=float), len(table)) for name, values in extra.items()}
+        drawn = RunArrays(table.n_params, table.tokens, table.experts, table.loss, columns)
+        save_figure(fit_figure(found, drawn), plot)
     if json_:
         _print_json(found.to_dict(intervals))
     else:
@@ -380,6 +390,15 @@ def fit(
         if output is not None:
             sys.stderr.write(f"wrote {output}\n")
     _warn(found.warnings)
+
+
+def _check_plot(path: Path | None) -> None:
+    """Refuse a figure that could not be written before the work that it would show."""
+    if path is not None:
+        from moescale.figures import check_plot
+
+        with _at("--plot"):
+            check_plot(path)
 
 
 def _starts(text: str) -> str | int:
@@ -484,6 +503,7 @@ def compare(
     unique_tokens: UniqueTokens = None,
     granularity: Granularity = None,
     sparsity: Sparsity = None,
+    plot: Plot = None,
     json_: Json = False,
 ) -> None:
     """Fit laws to some runs and test them on the others."""
@@ -493,6 +513,7 @@ def compare(
     from moescale.runs import read_runs
     from moescale.validation import RunArrays, hold_out
 
+    _check_plot(plot)
     with _at("--law"):
         forms = [find_form(name) for name in law or ["yun2024"]]
     with _at("--where"):
@@ -510,6 +531,10 @@ def compare(
     ]
     with _progress(not json_) as progress, _at(str(runs)):
         records = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
+    if plot is not None:
+        from moescale.figures import comparison_figure, save_figure
+
+        save_figure(comparison_figure(records), plot)
     if json_:
         _print_json([record.to_dict() for record in records])
     else:
@@ -674,6 +699,7 @@ def plan(
     utilization: Utilization = 1.0,
     weights: Weights = "bf16",
     kv_heads: KvHeads = None,
+    plot: Plot = None,
     json_: Json = False,
 ) -> None:
     """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
@@ -684,6 +710,7 @@ def plan(
     from moescale.laws import find_law
     from moescale.planning import Question, make_plan
 
+    _check_plot(plot)
     chosen = _law(law)
     if top_k is not None and top_k != chosen.family.top_k:
         raise InputError(
@@ -724,6 +751,10 @@ def plan(
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with _at("--budget"), np.errstate(over="ignore"):
         answer = make_plan(chosen, question, deployment, source, second_law=find_law(SECOND_LAW))
+    if plot is not None:
+        from moescale.figures import plan_figure, save_figure
+
+        save_figure(plan_figure(answer), plot)
     if json_:
         _print_json(answer.to_dict())
     else:

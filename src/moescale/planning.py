@@ -10,7 +10,7 @@ import numpy as np
 
 from moescale.allocation import Allocation, Budget, at_size, best_within_cost, loss_optimal, smallest_at_loss
 from moescale.buildable import Buildable, buildable
-from moescale.candidates import Candidate, Costs, candidates, plain, with_ratios
+from moescale.candidates import Candidate, CostCurve, Costs, candidates, plain, with_ratios
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import with_convention
 from moescale.frontier import pareto
@@ -23,6 +23,7 @@ from moescale.units import format_count, format_usd
 from moescale.wording import caveats, named, why
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
+CURVE_LARGEST = 2.0  # of the loss-optimal size: how far a drawn curve goes on beyond it
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
 
 
@@ -81,6 +82,7 @@ class Plan:
     recommendation: Recommendation
     second_opinion: SecondOpinion | None = None
     warnings: tuple[str, ...] = field(default=())
+    curves: tuple[CostCurve, ...] = field(default=(), repr=False, compare=False)  # what a figure draws; not in to_dict
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
@@ -308,6 +310,7 @@ def make_plan(
             architecture=buildable(law.family, model, gpus=model.gpus or 1, kv_heads=question.kv_heads),
         ),
         warnings=tuple(notes),
+        curves=_curves(law, budget, best, costs),
     )
     if second_law is None or second_law.name == law.name or not law.form.uses_experts:
         return plan
@@ -343,6 +346,19 @@ def _frontier(
     own = {float(x): float(n) for x, n in zip(best.experts, best.n_params, strict=True)}
     front = (every[i] for i in pareto(cost, loss))
     return [c.alone(size_ratio=(c.n_params or 0.0) / own[c.experts]) for c in front]
+
+
+def _curves(law: Law, budget: Budget, best: Allocation, costs: Costs) -> tuple[CostCurve, ...]:
+    """Loss and cost of each expert count from over-trained to under-trained sizes."""
+    under = np.geomspace(1.0, CURVE_LARGEST, FRONTIER_SIZES // 4)[1:]
+    shares = np.concatenate((np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES), under))
+    sizes = (best.n_params[:, None] * shares).ravel()
+    every = at_size(law, budget, sizes, np.repeat(best.experts, shares.size))
+    usd = costs.usd_per_mtok(every.n_params, every.experts)
+    shape = (best.experts.size, shares.size)
+    columns = (every.n_params, every.tokens, every.loss, np.where(np.isfinite(usd), usd, np.nan))
+    n, d, loss, cost = (values.reshape(shape) for values in columns)
+    return tuple(CostCurve(float(e), n[i], d[i], loss[i], cost[i]) for i, e in enumerate(best.experts))
 
 
 def _second_opinion(

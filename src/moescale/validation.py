@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -34,7 +34,8 @@ class RunArrays:
 class HoldOut:
     """How a form that was fitted on some runs predicts the others; errors are of ln L.
 
-    `bias_holdout` is the mean of ln(predicted / measured): positive when the law promises too high a loss.
+    `bias_holdout` is the mean of ln(predicted / measured): positive when the law promises too high a loss. `held_out` and
+    `residuals_holdout`, the held-out runs and their ln(predicted / measured), are for figures and not in `to_dict`.
     """
 
     law: str
@@ -44,10 +45,12 @@ class HoldOut:
     rmsle_holdout: float
     bias_holdout: float
     parameters: int
+    held_out: RunArrays | None = field(default=None, repr=False, compare=False)
+    residuals_holdout: FloatArray | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
 
 
 def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
@@ -86,6 +89,8 @@ def hold_out(
         float(np.sqrt(np.mean(error**2))),
         float(np.mean(error)),
         len(form.parameters),
+        test,
+        error,
     )
 
 
