@@ -15,13 +15,24 @@ from scipy.optimize import minimize
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
 from moescale.fitting import HUBER_DELTA, Fit, describe, fit, huber, objective, objective_gradient, polish
-from moescale.laws import FORMS, Observed, make_inputs
+from moescale.laws import FORMS, Inputs, Observed, find_law, make_inputs
 from moescale.runs import RunTable, read_runs
 
 YUN, CHINCHILLA = FORMS["yun2024"], FORMS["chinchilla"]
 TRUTHS = {
     "yun2024": (90.97, 0.2766, 1.573, 0.1254, 15732.0, 0.4659, 0.3752, 0.00186, 4.427, 173.7),
     "chinchilla": (1.69, 406.4, 410.7, 0.34, 0.28),
+} | {
+    form: tuple(find_law(law).parameters.values())
+    for form, law in {
+        "kaplan2020": "kaplan2020",
+        "clark2022": "clark2022-s-base",
+        "muennighoff2023": "muennighoff2023",
+        "frantar2023": "frantar2023-t5",
+        "krajewski2024": "krajewski2024",
+        "ludziejewski2025": "ludziejewski2025",
+        "abnar2025": "abnar2025",
+    }.items()
 }
 NOISE = 0.003
 
@@ -34,17 +45,32 @@ def truth(name: str) -> FloatArray:
     return FORMS[name].encode(np.array(TRUTHS[name]))
 
 
+def extra_of(name: str, d: FloatArray) -> dict[str, FloatArray]:
+    """The form's further inputs at each run: one, two and ten epochs, several granularities and sparsities."""
+    rng = np.random.default_rng(11)
+    known = {
+        "unique_tokens": d * rng.choice([np.inf, 0.5, 0.1], d.size),
+        "granularity": rng.choice([1.0, 2.0, 4.0, 8.0], d.size),
+        "sparsity": rng.choice([0.0, 0.5, 0.75, 0.875], d.size),
+    }
+    return {variable: known[variable] for variable in FORMS[name].extra_inputs}
+
+
+def inputs_of(name: str, n: FloatArray, d: FloatArray, e: FloatArray) -> Inputs:
+    return make_inputs(n, d, e, extra_of(name, d))
+
+
 def runs_of(name: str, noise: float = 0.0, seed: int = 0) -> Columns:
     """The paper's grid, four sizes by five token counts by five expert counts (one for a dense law), and its losses."""
     counts = [1.0, 4.0, 8.0, 16.0, 32.0] if FORMS[name].uses_experts else [1.0]
     n, d, e = np.meshgrid([1e8, 2e8, 3.6e8, 7.3e8], [2.5e9, 5e9, 1e10, 1.5e10, 2e10], counts, indexing="ij")
     n, d, e = n.ravel(), d.ravel(), e.ravel()
-    ln_loss = FORMS[name].log_loss(truth(name), make_inputs(n, d, e))
+    ln_loss = FORMS[name].log_loss(truth(name), inputs_of(name, n, d, e))
     return n, d, e, np.exp(ln_loss + noise * np.random.default_rng(seed).normal(size=n.size))
 
 
 def predicted(found: Fit, n: FloatArray, d: FloatArray, e: FloatArray) -> FloatArray:
-    return found.form.log_loss(found.theta, make_inputs(n, d, e))
+    return found.form.log_loss(found.theta, inputs_of(found.form.name, n, d, e))
 
 
 def box_of(name: str, e: FloatArray, loss: FloatArray) -> FloatArray:
@@ -84,7 +110,7 @@ def test_huber_is_a_square_within_delta_and_straight_beyond(residual: float) -> 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0], ids=lambda scale: f"residuals-{scale}")
 def test_gradient_of_the_objective(name: str, scale: float) -> None:
     n, d, e, loss = runs_of(name, scale * HUBER_DELTA, seed=4)
-    x, ln_loss, theta = make_inputs(n, d, e), np.log(loss), truth(name)
+    x, ln_loss, theta = inputs_of(name, n, d, e), np.log(loss), truth(name)
     gradient = objective_gradient(FORMS[name], theta, x, ln_loss)
     for j in range(theta.size):
         step = np.zeros(theta.size)
@@ -101,7 +127,7 @@ def test_gradient_of_the_objective(name: str, scale: float) -> None:
 @every_form
 def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE)
-    x, ln_loss, box = make_inputs(n, d, e), np.log(loss), box_of(name, e, loss)
+    x, ln_loss, box = inputs_of(name, n, d, e), np.log(loss), box_of(name, e, loss)
     rng = np.random.default_rng(5)
     anywhere = box[:, 0] + (box[:, 1] - box[:, 0]) * rng.uniform(size=(40, len(box)))
     near = np.clip(truth(name) * (1 + 0.2 * rng.normal(size=(20, len(box)))), *box.T)
@@ -124,7 +150,7 @@ def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> No
 @every_form
 def test_polish_is_at_least_as_good_as_a_bounded_quasi_newton_search(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE, seed=6)
-    x, ln_loss, box = make_inputs(n, d, e), np.log(loss), box_of(name, e, loss)
+    x, ln_loss, box = inputs_of(name, n, d, e), np.log(loss), box_of(name, e, loss)
     rng = np.random.default_rng(7)
     starts = np.clip(truth(name) * (1 + 0.05 * rng.normal(size=(2, len(box)))), *box.T)
     _, ours = polish(FORMS[name], starts, x, ln_loss, box)
@@ -166,7 +192,7 @@ def test_integer_weights_are_repeated_rows(noisy: Columns) -> None:
 @every_form
 def test_runs_without_noise_give_the_law_back(name: str) -> None:
     columns = runs_of(name)
-    found = fit(FORMS[name], *columns)
+    found = fit(FORMS[name], *columns, extra=extra_of(name, columns[1]))
     assert found.rmsle < 1e-6
     np.testing.assert_allclose(predicted(found, *columns[:3]), np.log(columns[3]), atol=1e-6)
     assert found.n_runs == columns[0].size
@@ -289,8 +315,9 @@ def test_one_size_or_one_token_count_is_warned_about(column: int, label: str) ->
 @every_form
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_too_few_runs_are_refused(name: str, count: int) -> None:
+    columns = [values[:count] for values in runs_of(name)]
     with pytest.raises(InputError, match=f"{count} runs are too few to fit {name} with its"):
-        fit(FORMS[name], *(values[:count] for values in runs_of(name)))
+        fit(FORMS[name], *columns, extra=extra_of(name, columns[1]))
 
 
 def test_five_runs_fit_with_a_warning() -> None:

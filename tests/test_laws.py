@@ -33,6 +33,7 @@ from moescale.laws import (
     save_law,
     yun2024,
 )
+from moescale.laws.effective_experts import effective_experts
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
 SHIPPED = ("besiroglu2024", "hoffmann2022", "yun2024-joint", "yun2024-recovered")
@@ -49,66 +50,74 @@ YUN = {
     "E_max": 173.7,
 }
 
+# Parameters with which size or data may lose their worth at some expert count.
+INTERACTIONS = {"yun2024": ["d"], "clark2022": ["c"], "ludziejewski2025": ["gamma", "zeta"]}
+
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
-# Ranges of the further variables of forms that have any: what their own runs spanned.
-EXTRA_RANGES: dict[str, tuple[float, float]] = {}
-
-
-def some_inputs(form: LawForm, n: int = 12, seed: int = 0) -> Inputs:
+def some_inputs(n: int = 12, seed: int = 0) -> Inputs:
     rng = np.random.default_rng(seed)
     n_params, tokens = 10 ** rng.uniform(7.5, 10.5, n), 10 ** rng.uniform(8.5, 12.5, n)
-    extra = {name: rng.uniform(*EXTRA_RANGES[name], n) for name in form.extra_inputs}
-    return make_inputs(n_params, tokens, rng.choice([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], n), extra)
+    experts = rng.choice([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], n)
+    unique = tokens * rng.choice([np.inf, 0.7, 0.05], n)
+    extra = {"unique_tokens": unique, "granularity": rng.uniform(1, 32, n), "sparsity": rng.uniform(0, 0.95, n)}
+    return make_inputs(n_params, tokens, experts, extra)
 
 
 def some_theta(form: LawForm, count: int, seed: int = 1) -> FloatArray:
-    """Points of the box: half anywhere, half where a search looks, amplitudes such that the terms are of one order."""
+    """Points of the box: half anywhere, half with amplitudes at which the terms are of one order."""
     rng = np.random.default_rng(seed)
     low, high = form.bounds(OBSERVED).T
     anywhere = low + (high - low) * rng.uniform(0.01, 0.99, (count, low.size))
     if form.linear is None:
-        region = form.bounds(OBSERVED) if form.region is None else form.region(OBSERVED)
-        looked_at = region[:, 0] + (region[:, 1] - region[:, 0]) * rng.uniform(0.02, 0.98, (count, len(region)))
-    else:
-        region = form.linear.region(OBSERVED)
-        shape = region[:, 0] + (region[:, 1] - region[:, 0]) * rng.uniform(0.02, 0.98, (count, len(region)))
-        typical = form.linear.basis(shape, some_inputs(form)).mean(axis=-2)
-        looked_at = np.empty_like(anywhere)
-        looked_at[:, form.linear.shape] = shape
-        looked_at[:, form.linear.amplitudes] = np.log(rng.uniform(0.3, 2.0, typical.shape) / typical)
-    return np.concatenate((anywhere[: count // 2], np.clip(looked_at, low, high)[count // 2 :]))
+        assert form.region is not None
+        first, last = form.region(OBSERVED).T
+        return np.concatenate((anywhere[: count // 2], rng.uniform(first, last, anywhere.shape)[count // 2 :]))
+    region = form.linear.region(OBSERVED)
+    shape = region[:, 0] + (region[:, 1] - region[:, 0]) * rng.uniform(0.02, 0.98, (count, len(region)))
+    typical = form.linear.basis(shape, some_inputs()).mean(axis=-2)
+    balanced = np.empty_like(anywhere)
+    balanced[:, form.linear.shape] = shape
+    balanced[:, form.linear.amplitudes] = np.log(rng.uniform(0.3, 2.0, typical.shape) / typical)
+    return np.concatenate((anywhere[: count // 2], np.clip(balanced, low, high)[count // 2 :]))
 
 
-def difference(f: Callable[[FloatArray], FloatArray], at: FloatArray, column: int) -> FloatArray:
+def difference(f: Callable[[FloatArray], FloatArray], at: FloatArray, column: int, width: float = 1e-3) -> FloatArray:
     """Fourth-order central difference of f in one column of `at` (..., p)."""
     step = np.zeros(at.shape[-1])
-    step[column] = h = 1e-3 * max(0.1, float(np.abs(at[..., column]).min()))
+    step[column] = h = width * max(0.1, float(np.abs(at[..., column]).min()))
     return (8.0 * (f(at + step) - f(at - step)) - (f(at + 2 * step) - f(at - 2 * step))) / (12.0 * h)
 
 
 @every_form
 def test_derivatives_equal_differences(form: LawForm) -> None:
-    x = some_inputs(form)
+    x = some_inputs()
     weights = np.random.default_rng(2).normal(size=x.ln_n.size)
+    judged = 0
     for theta in some_theta(form, 100):
         jacobian = form.jacobian(theta, x)
+        for j in range(theta.size):
+            slope, finer = (difference(lambda at: form.log_loss(at, x), theta, j, width) for width in (1e-3, 1e-4))
+            tolerance = 1e-6 * (np.abs(slope) + 1e-3 + np.abs(slope).max())
+            settled = np.abs(slope - finer) <= 0.3 * tolerance  # not where a bend of saturation lies within the step
+            judged += int(settled.sum())
+            assert np.all((np.abs(jacobian[:, j] - finer) <= tolerance)[settled]), form.names[j]
+        if form.curvature is None:
+            continue
+        bends = form.curvature(theta, x, weights)
+        np.testing.assert_allclose(bends, bends.T, rtol=1e-10, atol=1e-12 * (1.0 + np.abs(bends).max()))
         scale = np.sqrt((np.abs(weights)[:, None] * jacobian**2).sum(axis=0)) + 1e-4
         for j in range(theta.size):
-            slope = difference(lambda at: form.log_loss(at, x), theta, j)
-            np.testing.assert_allclose(jacobian[:, j], slope, rtol=1e-6, atol=1e-6 * (1e-3 + np.abs(slope).max()))
-            if form.curvature is None:
-                continue
-            bends = form.curvature(theta, x, weights)
-            np.testing.assert_allclose(bends, bends.T, rtol=1e-10, atol=1e-12)
             bend = difference(lambda at: weights @ form.jacobian(at, x), theta, j)
             assert np.all(np.abs(bends[j] - bend) <= 1e-6 * (np.abs(bend) + scale * scale[j])), form.names[j]
+
+    assert judged >= 0.97 * 100 * x.ln_n.size * len(form.names)
 
 
 @every_form
 def test_slopes_are_those_along_size_and_tokens(form: LawForm) -> None:
-    x, theta = some_inputs(form), some_theta(form, 100)
+    x, theta = some_inputs(), some_theta(form, 100)
     in_n, in_d = form.slopes(theta, x)
 
     def moved(ln: FloatArray) -> FloatArray:
@@ -120,18 +129,26 @@ def test_slopes_are_those_along_size_and_tokens(form: LawForm) -> None:
 
 @every_form
 def test_a_batch_equals_one_at_a_time(form: LawForm) -> None:
-    x = some_inputs(form)
+    x = some_inputs()
     theta = some_theta(form, 6).reshape(2, 3, -1)
     weights = np.random.default_rng(3).normal(size=(2, 3, x.ln_n.size))
-
-    def answers(at: FloatArray, w: FloatArray) -> tuple[FloatArray, ...]:
-        bends = () if form.curvature is None else (form.curvature(at, x, w),)
-        roundabout = form.encode(form.decode(at))
-        return form.log_loss(at, x), form.jacobian(at, x), *bends, *form.slopes(at, x), roundabout
-
-    together = answers(theta, weights)
+    bend = form.curvature or (lambda at, points, w: np.zeros(at.shape))
+    together = (
+        form.log_loss(theta, x),
+        form.jacobian(theta, x),
+        bend(theta, x, weights),
+        *form.slopes(theta, x),
+        form.encode(form.decode(theta)),
+    )
     for index in np.ndindex(2, 3):
-        alone = answers(theta[index], weights[index])
+        one = theta[index]
+        alone = (
+            form.log_loss(one, x),
+            form.jacobian(one, x),
+            bend(one, x, weights[index]),
+            *form.slopes(one, x),
+            form.encode(form.decode(one)),
+        )
         for batch, single in zip(together, alone, strict=True):
             np.testing.assert_allclose(batch[index], single, rtol=1e-12, atol=1e-12)
 
@@ -139,7 +156,7 @@ def test_a_batch_equals_one_at_a_time(form: LawForm) -> None:
 @every_form
 def test_inputs_may_differ_between_coefficient_sets(form: LawForm) -> None:
     """What allocation asks: sizes and tokens of shape (k, n) for k coefficient sets, expert counts of shape (n,)."""
-    x, theta = some_inputs(form), some_theta(form, 4)
+    x, theta = some_inputs(), some_theta(form, 4)
     shift = np.linspace(-0.5, 0.5, 4)[:, None]
     wide = replace(x, ln_n=x.ln_n + shift, ln_d=x.ln_d - shift)
     answers, slopes = form.log_loss(theta, wide), form.slopes(theta, wide)
@@ -157,18 +174,18 @@ def test_search_coordinates_and_public_units_are_inverse(form: LawForm) -> None:
     np.testing.assert_allclose(form.encode(form.decode(theta)), theta, rtol=1e-12, atol=1e-13)
     public = form.decode(theta)
     np.testing.assert_allclose(form.decode(form.encode(public)), public, rtol=1e-11)
+    # A product of the parameter with others moves in its place, for a form that is linear in amplitudes.
+    in_a_product = {"muennighoff2023": ["B"], "frantar2023": ["a_D"]}.get(form.name, [])
     for column, parameter in enumerate(form.parameters):
-        if parameter.log:
+        if parameter.log and parameter.name not in in_a_product:
             np.testing.assert_allclose(theta[:, column], np.log(public[:, column]), rtol=1e-12, atol=1e-13)
 
 
-@every_form
+@pytest.mark.parametrize("form", [form for form in FORMS.values() if form.linear], ids=lambda form: form.name)
 def test_the_linear_part_is_the_law(form: LawForm) -> None:
-    x, theta, part = some_inputs(form), some_theta(form, 50), form.linear
-    if part is None:
-        assert form.region is not None  # what a search scans instead
-        assert form.region(OBSERVED).shape == form.bounds(OBSERVED).shape
-        return
+    x, theta = some_inputs(), some_theta(form, 50)
+    part = form.linear
+    assert part is not None
     assert sorted((*part.amplitudes, *part.shape)) == list(range(len(form.parameters)))
     shape = theta[:, part.shape]
     terms = part.basis(shape, x) @ np.exp(theta[:, part.amplitudes])[..., None]
@@ -181,9 +198,9 @@ def test_the_linear_part_is_the_law(form: LawForm) -> None:
 @every_form
 def test_loss_falls_with_size_and_tokens_without_interaction(form: LawForm) -> None:
     theta = some_theta(form, 50)
-    if form is yun2024.FORM:
-        theta[:, yun2024.D] = 0.0
-    in_n, in_d = form.slopes(theta, some_inputs(form))
+    for name in INTERACTIONS.get(form.name, ()):
+        theta[:, form.names.index(name)] = 0.0
+    in_n, in_d = form.slopes(theta, some_inputs())
     assert np.all(in_n <= 0)
     assert np.all(in_d <= 0)
 
@@ -206,8 +223,8 @@ def law_of(form: str, values: dict[str, float], **changes: object) -> Law:
 
 def made_up(form: str, draws: int = 3) -> Law:
     """A law with every optional part filled in."""
-    values = YUN if form == "yun2024" else {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
-    law = law_of(form, values)
+    published = next(law for law in map(find_law, catalogue_names()) if law.form.name == form)
+    law = law_of(form, YUN if form == "yun2024" else published.parameters)
     spread = 1.0 + 0.01 * np.random.default_rng(0).normal(size=(draws, law.theta.size))
     return replace(
         law,
@@ -240,7 +257,7 @@ def test_equation_4_as_it_is_written() -> None:
 def test_effective_experts_run_from_start_to_ceiling(start: float, factor: float, counts: list[float]) -> None:
     ceiling = start * factor
     ln_start, ln_max = np.array(np.log(start)), np.array(np.log(ceiling))
-    reach = yun2024.effective_experts(ln_start, ln_max, np.array([1.0, *sorted(counts), 1e30]))
+    reach = effective_experts(ln_start, ln_max, np.array([1.0, *sorted(counts), 1e30]))
     assert reach[0] == pytest.approx(start, rel=1e-12)
     assert reach[-1] == pytest.approx(ceiling, rel=1e-9)
     assert np.all(np.diff(reach) >= -1e-12 * ceiling)
@@ -250,13 +267,13 @@ def test_effective_experts_run_from_start_to_ceiling(start: float, factor: float
 def test_effective_experts_at_the_limits() -> None:
     counts = np.array([1.0, 2.0, 8.0, 512.0])
     # No saturation and a dense model that counts as one: E itself.
-    np.testing.assert_allclose(yun2024.effective_experts(np.array(0.0), np.array(700.0), counts), counts, rtol=1e-12)
+    np.testing.assert_allclose(effective_experts(np.array(0.0), np.array(700.0), counts), counts, rtol=1e-12)
     # A dense model that is already at the ceiling: experts change nothing, and every derivative is finite.
     x = make_inputs(1e9, 1e10, counts)
     theta = FORMS["yun2024"].encode(np.array([*YUN.values()]))
     for ratio in (1 - 1e-6, 1 - 1e-12, 1.0):
         theta[yun2024.START] = ratio
-        at_ceiling = yun2024.effective_experts(theta[yun2024.START] * theta[yun2024.MAX], theta[yun2024.MAX], counts)
+        at_ceiling = effective_experts(theta[yun2024.START] * theta[yun2024.MAX], theta[yun2024.MAX], counts)
         np.testing.assert_allclose(at_ceiling, YUN["E_max"], rtol=6 * (1 - ratio) + 1e-12)
         losses = np.exp(yun2024.log_loss(theta, x))
         assert np.ptp(losses) <= 10 * (1 - ratio) + 1e-12
@@ -317,9 +334,10 @@ def test_every_law_of_the_catalogue_reads() -> None:
         assert law.name == name
         assert law.source
         assert law.date
-        assert np.isfinite(loss(law, 1e9, 2e10, np.array([1.0, 8.0]))).all()
-        low, high = law.fit_range["n_params"]
-        assert 0 < low < high
+        extra = {"sparsity": 0.5} if law.form.extra_inputs.get("sparsity", 0.0) is None else {}
+        assert np.isfinite(loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)).all()
+        assert set(law.fit_range) <= {"n_params", "tokens", "experts", *law.form.extra_inputs}
+        assert any("ranscription" in note or "Coefficients as" in note for note in law.notes) or name in SHIPPED
         if law.form.uses_experts:
             assert law.max_experts is not None
             assert law.max_experts <= law.fit_range["experts"][1]

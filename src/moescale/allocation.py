@@ -6,15 +6,16 @@ sets at once and gain a leading axis of k. Sizes are real-valued; a buildable sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InfeasibleError, InputError
-from moescale.family import n_active, tokens_within
+from moescale.family import law_size, n_active, tokens_within
 from moescale.laws.form import Inputs
+from moescale.laws.further_inputs import further_inputs, option
 from moescale.laws.law import Law
 
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
@@ -36,15 +37,29 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Training compute, and the largest number of tokens that may be used (None: as many as the compute pays for)."""
+    """Training compute, and the largest number of tokens that may be used (None: as many as the compute pays for).
+
+    `extra` holds further inputs of the law by name, the same for every model of a plan.
+    """
 
     flops: float
     max_tokens: float | None = None
+    extra: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-def _inputs(ln_n: FloatArray, ln_d: FloatArray, experts: FloatArray) -> Inputs:
+def _inputs(law: Law, budget: Budget, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> Inputs:
+    """The law's inputs for dense-equivalent sizes."""
     distinct, index = np.unique(experts, return_inverse=True)
-    return Inputs(ln_n, ln_d, experts, distinct, index)
+    implied = law.form.implied_inputs(experts, law.family.top_k) if law.form.implied_inputs else {}
+    if twice := sorted(set(implied) & set(budget.extra)):
+        raise InputError(
+            f"{law.name} takes {', '.join(twice)} from the expert counts of a plan",
+            next_step=f"leave {', '.join(option(name) for name in twice)} out and give --experts",
+        )
+    further = further_inputs(law.form, {**implied, **budget.extra}, where=law.name)
+    arrays = {name: np.broadcast_to(np.asarray(value, float), experts.shape) for name, value in further.items()}
+    ln_n = np.log(law_size(law.family, n_params, experts))
+    return Inputs(ln_n, np.log(tokens), experts, distinct, index, arrays)
 
 
 def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
@@ -61,21 +76,27 @@ def loss_on_budget(
 ) -> FloatArray:
     """Loss of models that use the whole budget; `n_params` (..., m) and `experts` (m,), answer (..., m)."""
     tokens = _tokens(law, budget, n_params, experts)
-    return np.exp(law.form.log_loss(_theta(law, theta), _inputs(np.log(n_params), np.log(tokens), experts)))
+    return np.exp(law.form.log_loss(_theta(law, theta), _inputs(law, budget, n_params, tokens, experts)))
 
 
 def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
     tokens = tokens_within(law.family, budget.flops, n, experts)
-    # ln D falls as ln n_active rises: with slope 1 wherever activated parameters are proportional to N.
-    step = 1e-5
-    wider, narrower = (n_active(law.family, np.exp(ln_n + s), experts) for s in (step, -step))
-    fall = np.log(wider / narrower) / (2.0 * step)
+
+    def rise(size: Callable[..., FloatArray]) -> FloatArray:
+        """d ln size / d ln N: 1 wherever the two are proportional."""
+        step = 1e-5
+        wider, narrower = (size(law.family, np.exp(ln_n + s), experts) for s in (step, -step))
+        return np.log(wider / narrower) / (2.0 * step)
+
+    fall = rise(n_active)  # of ln D
     if budget.max_tokens is not None:
         fall = np.where(tokens > budget.max_tokens, 0.0, fall)
         tokens = np.minimum(tokens, budget.max_tokens)
-    in_n, in_d = law.form.slopes(theta, _inputs(ln_n, np.log(tokens), experts))
+    in_n, in_d = law.form.slopes(theta, _inputs(law, budget, n, tokens, experts))
+    if law.family.n_counts == "total":
+        in_n = in_n * rise(law_size)
     return in_n - in_d * fall
 
 
@@ -102,10 +123,15 @@ def _losses_on_grid(law: Law, budget: Budget, experts: FloatArray, theta: FloatA
 def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray | None = None) -> Allocation:
     """The size with the lowest loss for the budget at each expert count.
 
-    Raises InfeasibleError where the loss falls or rises over the whole range of sizes (no trade-off in the law).
+    Raises InfeasibleError where the form has no such trade-off, and where the loss falls or rises over the whole range.
     """
     e, use = np.atleast_1d(np.asarray(experts, float)), _theta(law, theta)
     _check_budget(budget)
+    if law.form.no_allocation:
+        raise InfeasibleError(
+            f"{law.name} has no loss-optimal size for a training budget: {law.form.no_allocation}",
+            next_step="plan with another law (`moescale laws` lists them); predict, fit and compare work with this one",
+        )
     grid = _losses_on_grid(law, budget, e, use)
     best = np.argmin(grid, axis=-1)
     if theta is None and np.any((best == 0) | (best == SIZES.size - 1)):
@@ -155,8 +181,8 @@ def smallest_at_loss(
     ln_target = np.log(target)
 
     def rising(at: FloatArray) -> FloatArray:
-        tokens = _tokens(law, budget, np.exp(at), e)
-        return ln_target - law.form.log_loss(use, _inputs(at, np.log(tokens), e))
+        n = np.exp(at)
+        return ln_target - law.form.log_loss(use, _inputs(law, budget, n, _tokens(law, budget, n, e), e))
 
     top = np.log(best.n_params)
     ln_n = _bisect(rising, np.full(top.shape, np.log(SIZES[0])), top)

@@ -17,11 +17,12 @@ from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.units import parse_quantity
 
 if TYPE_CHECKING:
-    from moescale.architecture import Architecture
+    from moescale.architecture import Architecture, FloatArray
     from moescale.family import ModelFamily
     from moescale.fitting import Progress
     from moescale.hardware import Gpu
     from moescale.latency import LatencySource
+    from moescale.laws import LawForm
     from moescale.runs import RunTable
     from moescale.serving import Deployment
 
@@ -78,6 +79,38 @@ KvHeads = Annotated[
 Convention = Annotated[
     str | None, Option("--convention", help="Counting of training FLOPs: paper, exact or dense; default: the law's.")
 ]
+UniqueTokens = Annotated[
+    float | None, _quantity_option("--unique-tokens", help="Distinct tokens there are; laws of repeated data need it.")
+]
+Granularity = Annotated[
+    float | None, _quantity_option("--granularity", help="d_ff over an expert's width, for laws of fine-grained MoE.")
+]
+Sparsity = Annotated[
+    float | None, _quantity_option("--sparsity", help="Unused share of weights or experts, for laws that have it.")
+]
+
+
+def _given(**options: float | None) -> dict[str, float]:
+    """The further inputs of a law that the command line names."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _run_inputs(forms: Sequence[LawForm], table: RunTable, given: dict[str, float]) -> dict[str, FloatArray]:
+    """The forms' further inputs at each run: a column of the table, or else the option's value for all of them."""
+    import numpy as np
+
+    from moescale.laws.further_inputs import from_columns, option
+
+    found = from_columns(forms, table.columns, table.experts, source=table.source)
+    for name, value in given.items():
+        if name in table.columns:
+            raise InputError(
+                f"the table has a column {name!r} of its own", where=option(name), next_step="leave it out"
+            )
+        if not any(name in form.extra_inputs for form in forms):
+            raise InputError(f"{', '.join(form.name for form in forms)} has no input {name!r}", where=option(name))
+        found[name] = np.full(len(table), value)
+    return found
 
 
 @contextmanager
@@ -179,7 +212,7 @@ def _family(runs: RunTable, named: str | None, size_column: str) -> ModelFamily:
         runs.n_params, runs.experts, top_k=numeric["top_k"], n_params_total=numeric["n_params_total"]
     )
     if size_column == "n_params_total":
-        remarks.append("the size column counts all experts; a plan takes the law's N for a dense-equivalent size")
+        family = replace(family, n_counts="total")
     _warn(remarks)
     return family
 
@@ -187,7 +220,7 @@ def _family(runs: RunTable, named: str | None, size_column: str) -> ModelFamily:
 @app.command()
 def fit(
     runs: Annotated[Path, Argument(help="Table of runs: CSV, TSV, Parquet or JSON lines.")],
-    law: Annotated[str, Option("--law", help="Form of the law: yun2024 or chinchilla.")] = "yun2024",
+    law: Annotated[str, Option("--law", help="Form of the law, such as yun2024 or chinchilla.")] = "yun2024",
     where: Annotated[
         str | None, Option("--where", help="Rows to keep, such as 'tokens / n_params_active >= 2'.")
     ] = None,
@@ -202,6 +235,9 @@ def fit(
         str | None,
         Option("--family", help="Family of the runs (yun2024, ludziejewski2025, dense); default: by columns."),
     ] = None,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     output: Annotated[Path | None, Option("-o", help="Write the law to this TOML file.")] = None,
     json_: Json = False,
 ) -> None:
@@ -216,22 +252,26 @@ def fit(
     from moescale.fitting import fit as fit_law
     from moescale.fitting import fitted_law
     from moescale.laws import find_form, make_inputs, save_law
+    from moescale.laws.further_inputs import further_inputs
     from moescale.runs import read_runs
 
     form = find_form(law)
     table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     _warn(table.warnings)
     about = _family(table, family, table.size_column)
+    given = _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+    extra = further_inputs(form, _run_inputs([form], table, given), where=table.source)
     with _progress(not json_) as progress:
         found = fit_law(
-            form, table.n_params, table.tokens, table.experts, table.loss, starts=_starts(starts), progress=progress
-        )
+            form, table.n_params, table.tokens, table.experts, table.loss, extra=extra, starts=_starts(starts),
+            progress=progress,
+        )  # fmt: skip
         draws, intervals = None, None
         if bootstrap:
             from moescale.uncertainty import bootstrap as resample
             from moescale.uncertainty import parameter_intervals
 
-            x = make_inputs(table.n_params, table.tokens, table.experts)
+            x = make_inputs(table.n_params, table.tokens, table.experts, extra)
             draws = resample(found, x, np.log(table.loss), bootstrap, seed, progress=progress)
             intervals = parameter_intervals(found, draws)
     found = replace(found, warnings=(*table.warnings, *found.warnings))
@@ -322,6 +362,9 @@ def predict(
     tokens: Annotated[float, _quantity_option("--tokens", help="Training tokens D, such as 300B.")],
     law: Annotated[str, Option("--law", help="Coefficient set, or a law file that fit wrote.")] = DEFAULT_LAW,
     experts: Annotated[float, _quantity_option("--experts", help="Experts E of a layer; 1 is dense.")] = 1.0,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     json_: Json = False,
 ) -> None:
     """Predict the loss of one model.
@@ -336,8 +379,9 @@ def predict(
         if value < least:
             raise InputError(f"{value:g} is too small", where=name, next_step=f"at least {least:g}")
     if not chosen.form.uses_experts and experts != 1:
-        _warn([f"{chosen.name} knows dense models only: --experts {experts:g} changes nothing"])
-    predicted = predict_loss(chosen, n_params, tokens, experts)
+        _warn([f"{chosen.name} has no term in the number of experts: --experts {experts:g} changes nothing"])
+    extra = _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+    predicted = predict_loss(chosen, n_params, tokens, experts, extra=extra)
     if json_:
         _print_json(predicted.to_dict())
         return
@@ -356,6 +400,9 @@ def compare(
         str | None, Option("--size-column", help="Column that is N; default n_params_dense.")
     ] = None,
     loss_column: Annotated[str, Option("--loss-column", help="Column that is the loss.")] = "loss",
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     json_: Json = False,
 ) -> None:
     """Fit laws on some runs and test them on the others: in-sample and held-out error.
@@ -371,7 +418,9 @@ def compare(
     table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     _warn(table.warnings)
     held_out = evaluate(holdout, table.to_columns())
-    arrays = RunArrays(table.n_params, table.tokens, table.experts, table.loss, {})
+    given = _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+    extra = _run_inputs(forms, table, given)
+    arrays = RunArrays(table.n_params, table.tokens, table.experts, table.loss, extra)
     with _progress(not json_) as progress:
         records = [hold_out(form, arrays, held_out, progress=progress) for form in forms]
     if json_:
@@ -485,6 +534,9 @@ def plan(
         int | None,
         Option("--bootstrap", min=0, help="Draws of the law for intervals; default: all it carries; 0: none."),
     ] = None,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
     convention: Convention = None,
     top_k: Annotated[
         int | None, Option("--top-k", min=1, help="Experts a token meets; must be the law's own (default).")
@@ -523,7 +575,9 @@ def plan(
         max_num_seqs=_count_or_none(max_num_seqs), memory_fraction=memory_fraction, utilization=utilization,
     )  # fmt: skip
     question = Question(
-        budget=Budget(budget, max_tokens),
+        budget=Budget(
+            budget, max_tokens, _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+        ),
         experts=_expert_counts(experts),
         match_experts=match_experts,
         max_loss=max_loss,

@@ -35,6 +35,7 @@ class ModelFamily:
     vocab_size: float = 0.0  # rows of the embedding; 0 where N leaves embeddings out
     embedding_matrices: int = 0  # how many of them N counts (input, output)
     convention: Convention = "exact"
+    n_counts: Literal["dense", "total"] = "dense"  # whether a law's N counts the dense model or all of its experts
     tokenizer: str = ""
     dataset: str = ""
 
@@ -101,6 +102,13 @@ def _expert_share(family: ModelFamily, n_params: Real) -> Real:
 def n_total(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Parameters that must be held in memory; (1 + (E - 1)/3) N in the paper's family. Arguments broadcast."""
     return total_params(np.asarray(n_params, float), experts, _expert_share(family, n_params))
+
+
+def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """N as the family's law counts it, for dense-equivalent sizes. Arguments broadcast."""
+    if family.n_counts == "total":
+        return n_total(family, n_params, experts)
+    return np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))[0]
 
 
 def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
@@ -173,7 +181,8 @@ def match_family(
 
     All arrays are (n,). Without either column the paper's family is assumed, and the remark says so.
     """
-    known = families()
+    # N of the runs is a dense-equivalent size: families whose law counts all experts are for --family to name.
+    known = {name: family for name, family in families().items() if family.n_counts == "dense"}
     if top_k is None and n_params_total is None:
         return known["yun2024"], [
             "the table has neither top_k nor n_params_total: the runs are taken for the paper's family (top-2, experts in "

@@ -7,16 +7,17 @@ an average would shrink the gradient and stop the search early.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from moescale.architecture import FloatArray
+from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError
 from moescale.family import ModelFamily
 from moescale.laws.form import Inputs, LawForm, LinearPart, Observed, make_inputs
+from moescale.laws.further_inputs import further_inputs
 from moescale.laws.law import Law
 
 HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
@@ -265,7 +266,13 @@ def _spread_rows(count: int, wanted: int) -> np.typing.NDArray[np.intp]:
     return np.unique(np.linspace(0, count - 1, wanted).astype(np.intp))
 
 
-def check_runs(form: LawForm, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> list[str]:
+def check_runs(
+    form: LawForm,
+    n_params: FloatArray,
+    tokens: FloatArray,
+    experts: FloatArray,
+    extra: Mapping[str, Real] | None = None,
+) -> list[str]:
     """Refuse tables that cannot hold a fit, and warn about variables that do not vary."""
     if n_params.size < 3:
         raise InputError(
@@ -278,12 +285,18 @@ def check_runs(form: LawForm, n_params: FloatArray, tokens: FloatArray, experts:
             f"{n_params.size} runs for {len(form.parameters)} parameters: the fit passes through the noise; "
             f"predictions away from the runs mean little"
         )
+    absent = [label for label, used in (("n_experts", form.uses_experts), ("tokens", form.uses_tokens)) if not used]
     for label, values in (("size", n_params), ("tokens", tokens), ("n_experts", experts)):
-        if label == "n_experts" and not form.uses_experts:
-            if np.unique(values).size > 1:
-                notes.append(f"{form.name} has no term in n_experts, but the runs vary it; filter with --where")
+        if label in absent:
+            # What further inputs say of the experts (a sparsity) may vary with their number.
+            if np.unique(values).size > 1 and not (label == "n_experts" and form.implied_inputs):
+                notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
         elif np.unique(values).size == 1:
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms cannot be told from the constant")
+    for label, values in (extra or {}).items():
+        distinct = np.unique(np.asarray(values, dtype=float))
+        if distinct.size == 1:
+            notes.append(f"all runs have the same {label} ({distinct[0]:g}): what depends on it cannot be fitted")
     return notes
 
 
@@ -294,18 +307,21 @@ def fit(
     experts: FloatArray,
     loss: FloatArray,
     *,
+    extra: Mapping[str, Real] | None = None,
     starts: str | int = "auto",
     progress: Progress | None = None,
 ) -> Fit:
     """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box.
 
+    `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
     `starts` is "auto" (scan, polish the best 128), an integer (how many scanned points to polish) or "paper" (every
     start of the publication's grid). Raises InputError for tables that cannot hold a fit.
     """
     began = time.perf_counter()
     n_params, tokens, experts, loss = (np.asarray(v, dtype=float) for v in (n_params, tokens, experts, loss))
-    notes = check_runs(form, n_params, tokens, experts)
-    x, ln_loss = make_inputs(n_params, tokens, experts), np.log(loss)
+    further = further_inputs(form, extra)
+    notes = check_runs(form, n_params, tokens, experts, further)
+    x, ln_loss = make_inputs(n_params, tokens, experts, further), np.log(loss)
     observed = Observed(experts_max=float(experts.max()), loss_min=float(loss.min()))
     box = form.bounds(observed)
     report = progress or _no_progress
@@ -336,7 +352,8 @@ def fit(
     at_optimum = int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum())
     ranges = {
         name: (float(values.min()), float(values.max()))
-        for name, values in (("n_params", n_params), ("tokens", tokens), ("experts", experts))
+        for name, values in {"n_params": n_params, "tokens": tokens, "experts": experts, **x.extra}.items()
+        if np.isfinite(values).all()
     }
     return describe(
         form, theta, x, ln_loss, box,

@@ -15,6 +15,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.family import with_convention
 from moescale.frontier import pareto
 from moescale.latency import LatencySource
+from moescale.laws.further_inputs import known_to
 from moescale.laws.law import Law
 from moescale.serving import Deployment
 from moescale.spread import Spread, spread_of
@@ -145,10 +146,12 @@ def _check(question: Question, law: Law) -> tuple[Question, list[str]]:
         if value is not None and not (math.isfinite(value) and value > 0):
             raise InputError(f"{value!r} is not a positive number", where=name)
     base = question.match_experts
-    if not law.form.uses_experts:
-        if experts != [1.0]:
-            notes.append(f"{law.name} knows dense models only: experts are left out of this plan")
-        experts, base = [1.0], 1.0
+    if not (law.form.uses_experts or law.form.implied_inputs):
+        least, most = law.fit_range.get("experts", (1.0, 1.0))
+        only = least if least == most else 1.0
+        if experts != [only]:
+            notes.append(f"{law.name} knows {named(only)}s only: other expert counts are left out of this plan")
+        experts, base = [only], only
     return replace(question, experts=tuple(experts), match_experts=base), notes
 
 
@@ -345,7 +348,8 @@ def _second_opinion(
     plan: Plan, law: Law, question: Question, deployment: Deployment, latency: LatencySource
 ) -> SecondOpinion | None:
     """What another law answers to Algorithm 1 with its own base, in a sentence; None where it has no answer."""
-    asked, _ = _check(replace(question, convention=None, max_loss=None, max_usd_per_mtok=None), law)
+    budget = replace(question.budget, extra=known_to(law.form, question.budget.extra))
+    asked, _ = _check(replace(question, budget=budget, convention=None, max_loss=None, max_usd_per_mtok=None), law)
     costs = Costs(law.family, latency, deployment, asked.kv_heads)
     try:
         best = loss_optimal(law, asked.budget, np.array(asked.experts))

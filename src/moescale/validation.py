@@ -10,7 +10,8 @@ import numpy as np
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
 from moescale.fitting import Fit, Progress, fit
-from moescale.laws.form import LawForm, make_inputs
+from moescale.laws.form import Inputs, LawForm, make_inputs
+from moescale.laws.further_inputs import further_inputs, known_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,14 @@ class HoldOut:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
+    """What the form takes of the runs; further inputs that it does not have are left out."""
+    return make_inputs(runs.n_params, runs.tokens, runs.experts, further_inputs(form, known_to(form, runs.extra)))
+
+
 def residuals(found: Fit, runs: RunArrays) -> FloatArray:
     """ln(predicted / measured) of each run, (n,)."""
-    x = make_inputs(runs.n_params, runs.tokens, runs.experts, runs.extra)
+    x = inputs_of(found.form, runs)
     return found.form.log_loss(found.theta, x) - np.log(runs.loss)
 
 
@@ -69,7 +75,8 @@ def hold_out(
             where="--holdout",
             next_step="choose an expression that holds for some runs and not for others",
         )
-    found = fit(form, train.n_params, train.tokens, train.experts, train.loss, progress=progress)
+    extra = known_to(form, train.extra)
+    found = fit(form, train.n_params, train.tokens, train.experts, train.loss, extra=extra, progress=progress)
     error = residuals(found, test)
     return HoldOut(
         form.name,
@@ -160,7 +167,7 @@ def diagnose(found: Fit, runs: RunArrays, *, ranges: int = 4) -> Diagnosis:
                 groups.append(
                     Group(variable, low, high, int(part.sum()), float(np.sqrt(np.mean(e**2))), float(e.mean()))
                 )
-    x = make_inputs(runs.n_params, runs.tokens, runs.experts, runs.extra)
+    x = inputs_of(found.form, runs)
     slope = found.form.jacobian(found.theta, x)
     vectors, sizes, _ = np.linalg.svd(slope / (np.linalg.norm(slope, axis=0) + 1e-300), full_matrices=False)
     basis = vectors[:, sizes > 1e-10 * sizes[0]]  # directions in which the runs move the fit

@@ -8,6 +8,7 @@ import numpy as np
 
 from moescale.allocation import Budget, at_size
 from moescale.candidates import Candidate
+from moescale.family import law_size
 from moescale.laws.law import Law, extrapolation
 from moescale.units import format_count, format_usd
 
@@ -56,9 +57,12 @@ def caveats(
 ) -> list[str]:
     """What could make the recommendation wrong."""
     notes: list[str] = []
-    far = extrapolation(law, model.n_params or 1.0, model.tokens or 1.0, model.experts)
+    size = float(law_size(law.family, model.n_params or 1.0, model.experts))
+    implied = law.form.implied_inputs
+    further = {**(implied(np.array(model.experts), law.family.top_k) if implied else {}), **budget.extra}
+    far = extrapolation(law, size, model.tokens or 1.0, model.experts, further)
     if far:
-        words = {"n_params": "N", "tokens": "D", "experts": "E"}
+        words = {"n_params": "N", "tokens": "D", "experts": "E"} | {name: name for name in law.form.extra_inputs}
         listed = ", ".join(
             f"{words[name]} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
             for name, factor in far.items()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moescale.laws import FORMS, make_inputs
-from moescale.laws.yun2024 import effective_experts
+from moescale.laws.effective_experts import effective_experts
 
 CHINCHILLA = FORMS["chinchilla"]
 CHINCHILLA_BUDGET = 5.76e23  # FLOPs of the Chinchilla model

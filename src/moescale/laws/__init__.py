@@ -1,11 +1,13 @@
 """Scaling laws: forms (formula and derivatives), and laws (a form with coefficients and the family it is about)."""
 
 from moescale.laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, make_inputs
+from moescale.laws.further_inputs import FURTHER_INPUTS, further_inputs
 from moescale.laws.law import Law, Prediction, extrapolation, interval, loss, predict
 from moescale.laws.store import FORMS, catalogue_names, find_form, find_law, law_text, parse_law, save_law
 
 __all__ = [
     "FORMS",
+    "FURTHER_INPUTS",
     "Inputs",
     "Law",
     "LawForm",
@@ -17,6 +19,7 @@ __all__ = [
     "extrapolation",
     "find_form",
     "find_law",
+    "further_inputs",
     "interval",
     "law_text",
     "loss",

@@ -102,12 +102,15 @@ class LawForm:
     slopes: Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
     bounds: Callable[[Observed], FloatArray]
     uses_experts: bool
+    uses_tokens: bool = True
     domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray] | None = None  # None: differences of the jacobian
     linear: LinearPart | None = None  # None: the search scans `region` instead
     region: Callable[[Observed], FloatArray] | None = None  # (p, 2) in search coordinates, where `linear` is None
     # Further variables by name, with their defaults (None: must be given).
     extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    # Further inputs (n,) that expert counts (n,) and top_k imply, where a plan may set them by itself.
+    implied_inputs: Callable[[FloatArray, Real], Mapping[str, FloatArray]] | None = None
     no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
     loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = (

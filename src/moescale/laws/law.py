@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from moescale.architecture import FloatArray, Real
 from moescale.family import ModelFamily
 from moescale.laws.form import LawForm, make_inputs
+from moescale.laws.further_inputs import further_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +56,35 @@ class Prediction:
         }
 
 
-def loss(law: Law, n_params: Real, tokens: Real, experts: Real, *, theta: FloatArray | None = None) -> FloatArray:
+def loss(
+    law: Law,
+    n_params: Real,
+    tokens: Real,
+    experts: Real,
+    *,
+    extra: Mapping[str, Real] | None = None,
+    theta: FloatArray | None = None,
+) -> FloatArray:
     """Predicted loss in nats per token; arguments broadcast to one shape, which the answer has.
 
-    `theta` (k, p) replaces the law's coefficients, one answer for each set: the answer gains a leading axis of k.
+    `extra` holds the form's further inputs (InputError for a missing, unknown or impossible one). `theta` (k, p) replaces
+    the law's coefficients, one answer for each set: the answer gains a leading axis of k.
     """
-    n, d, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(tokens, float), np.asarray(experts, float))
+    further = further_inputs(law.form, extra, where=law.name)
     use = law.theta if theta is None else theta
-    return np.exp(law.form.log_loss(use, make_inputs(n, d, e))).reshape((*use.shape[:-1], *n.shape))
+    shape = np.broadcast_shapes(*(np.shape(v) for v in (n_params, tokens, experts, *further.values())))
+    x = make_inputs(n_params, tokens, experts, further)
+    return np.exp(law.form.log_loss(use, x)).reshape((*use.shape[:-1], *shape))
 
 
-def extrapolation(law: Law, n_params: float, tokens: float, experts: float) -> dict[str, float]:
+def extrapolation(
+    law: Law, n_params: float, tokens: float, experts: float, extra: Mapping[str, Real] | None = None
+) -> dict[str, float]:
     """For each variable outside the fitted range, the factor by which it lies outside: 3.0 above, 1/3 below."""
     factors: dict[str, float] = {}
-    for name, value in (("n_params", n_params), ("tokens", tokens), ("experts", experts)):
-        if name not in law.fit_range:
+    further = {name: float(np.asarray(value)) for name, value in (extra or {}).items()}
+    for name, value in {"n_params": n_params, "tokens": tokens, "experts": experts, **further}.items():
+        if name not in law.fit_range or np.isinf(value):
             continue
         low, high = law.fit_range[name]
         if value > high * (1 + 1e-9):
@@ -85,11 +101,14 @@ def interval(values: FloatArray, level: float = 0.9) -> tuple[FloatArray, FloatA
     return low, high
 
 
-def predict(law: Law, n_params: float, tokens: float, experts: float = 1.0) -> Prediction:
-    """Predicted loss of one model with its interval and its distance from the fitted range."""
+def predict(
+    law: Law, n_params: float, tokens: float, experts: float = 1.0, *, extra: Mapping[str, float] | None = None
+) -> Prediction:
+    """Predicted loss of one model with its interval and its distance from the fitted range; `extra` as in `loss`."""
     bounds = None
     if len(law.draws):
-        low, high = interval(loss(law, n_params, tokens, experts, theta=law.draws))
+        low, high = interval(loss(law, n_params, tokens, experts, extra=extra, theta=law.draws))
         bounds = (float(low), float(high))
-    value = float(loss(law, n_params, tokens, experts))
-    return Prediction(value, bounds, extrapolation(law, n_params, tokens, experts))
+    value = float(loss(law, n_params, tokens, experts, extra=extra))
+    further = further_inputs(law.form, extra)
+    return Prediction(value, bounds, extrapolation(law, n_params, tokens, experts, further))

@@ -15,13 +15,52 @@ import numpy as np
 from moescale.errors import InputError, nearest_names, unknown_name
 from moescale.family import ModelFamily
 from moescale.files import read_text, write_atomically
-from moescale.laws import chinchilla, yun2024
+from moescale.laws import (
+    abnar2025,
+    chinchilla,
+    clark2022,
+    frantar2023,
+    kaplan2020,
+    krajewski2024,
+    ludziejewski2025,
+    muennighoff2023,
+    yun2024,
+)
 from moescale.laws.form import LawForm
 from moescale.laws.law import Law
 
 FORMAT = 1
-FORMS: dict[str, LawForm] = {form.name: form for form in (yun2024.FORM, chinchilla.FORM)}
-ALIASES = {"yun": "yun2024", "moe": "yun2024", "hoffmann": "chinchilla"}
+FORMS: dict[str, LawForm] = {
+    form.name: form
+    for form in (
+        yun2024.FORM,
+        chinchilla.FORM,
+        kaplan2020.FORM,
+        clark2022.FORM,
+        muennighoff2023.FORM,
+        frantar2023.FORM,
+        krajewski2024.FORM,
+        ludziejewski2025.FORM,
+        abnar2025.FORM,
+    )
+}
+ALIASES = {
+    "yun": "yun2024",
+    "moe": "yun2024",
+    "hoffmann": "chinchilla",
+    "kaplan": "kaplan2020",
+    "clark": "clark2022",
+    "unified": "clark2022",
+    "muennighoff": "muennighoff2023",
+    "data-constrained": "muennighoff2023",
+    "frantar": "frantar2023",
+    "sparse": "frantar2023",
+    "krajewski": "krajewski2024",
+    "fine-grained": "krajewski2024",
+    "ludziejewski": "ludziejewski2025",
+    "joint": "ludziejewski2025",
+    "abnar": "abnar2025",
+}
 
 
 def find_form(name: str) -> LawForm:
@@ -85,6 +124,7 @@ def parse_law(text: str, *, where: str) -> Law:
         vocab_size: float = Field(ge=0, le=1e9)
         embedding_matrices: int = Field(ge=0, le=2)
         convention: Literal["paper", "exact", "dense"]
+        n_counts: Literal["dense", "total"] = "dense"
         tokenizer: str = ""
         dataset: str = ""
         source: str = ""
@@ -150,7 +190,7 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
             )
     fit_range: dict[str, tuple[float, float]] = dict(table["fit_range"])  # type: ignore[call-overload]
     for name, (low, high) in fit_range.items():
-        if not 0 < low <= high:
+        if not (0 < low <= high or (low == 0 < high and name in form.extra_inputs)):
             raise InputError(
                 f"damaged law file at fit_range.{name}: {low:g} to {high:g} is not a range of positive numbers",
                 where=where,

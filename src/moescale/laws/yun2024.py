@@ -4,7 +4,6 @@
     1 / Ehat = 1 / (E - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max
 
 N is the dense-equivalent size, D the training tokens, E the experts of a layer; Ehat runs from E_start at E = 1 to E_max.
-The search moves ln E_max and the ratio ln E_start / ln E_max, so that 1 <= E_start < E_max is a box.
 """
 
 from __future__ import annotations
@@ -12,6 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.architecture import FloatArray
+from moescale.laws import effective_experts
+from moescale.laws.effective_experts import (
+    bounds_of_pair,
+    decode_pair,
+    encode_pair,
+    ln_effective,
+    ln_effective_derivatives,
+    region_of_pair,
+)
 from moescale.laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, ln_sum
 
 PARAMETERS = (
@@ -23,8 +31,7 @@ PARAMETERS = (
     Parameter("gamma", False, "exponent of the data term"),
     Parameter("F", True, "irreducible loss before the interaction"),
     Parameter("d", False, "interaction of size and experts"),
-    Parameter("E_start", False, "effective experts of a dense model"),
-    Parameter("E_max", True, "effective experts that no expert count exceeds"),
+    *effective_experts.PARAMETERS,
 )
 A, ALPHA, B, BETA, C, GAMMA, F, D, START, MAX = range(len(PARAMETERS))
 
@@ -32,35 +39,23 @@ A, ALPHA, B, BETA, C, GAMMA, F, D, START, MAX = range(len(PARAMETERS))
 def encode(public: FloatArray) -> FloatArray:
     """Search coordinates from public units, any leading shape (..., 10); NaN unless 1 <= E_start < E_max."""
     theta = np.array(public, dtype=float)
-    known = (theta[..., START] >= 1.0) & (theta[..., START] < theta[..., MAX])
-    logs = [A, B, C, F, MAX]
+    logs = [A, B, C, F]
     theta[..., logs] = np.log(theta[..., logs])
-    theta[..., START] = np.where(known, np.log(theta[..., START]) / theta[..., MAX], np.nan)
+    theta[..., START], theta[..., MAX] = encode_pair(theta[..., START], theta[..., MAX])
     return theta
 
 
 def decode(theta: FloatArray) -> FloatArray:
     """Public units from search coordinates, any leading shape (..., 10)."""
     public = np.array(theta, dtype=float)
-    public[..., START] = np.exp(theta[..., START] * theta[..., MAX])
-    logs = [A, B, C, F, MAX]
+    logs = [A, B, C, F]
     public[..., logs] = np.exp(theta[..., logs])
+    public[..., START], public[..., MAX] = decode_pair(theta[..., START], theta[..., MAX])
     return public
 
 
-def effective_experts(ln_start: FloatArray, ln_max: FloatArray, experts: FloatArray) -> FloatArray:
-    """Ehat at each expert count; `ln_start` and `ln_max` of shape (...), `experts` (m,), answer (..., m)."""
-    start, ceiling = np.exp(-ln_start)[..., None], np.exp(-ln_max)[..., None]
-    gap = start - ceiling
-    return 1.0 / (gap / ((experts - 1.0) * gap + 1.0) + ceiling)
-
-
 def _ln_effective(theta: FloatArray, x: Inputs) -> FloatArray:
-    return _ln_effective_of(theta[..., START], theta[..., MAX], x)
-
-
-def _ln_effective_of(ratio: FloatArray, ln_max: FloatArray, x: Inputs) -> FloatArray:
-    return np.log(effective_experts(ratio * ln_max, ln_max, x.experts_distinct))[..., x.experts_index]
+    return ln_effective(theta[..., START], theta[..., MAX], x)
 
 
 def _terms(theta: FloatArray, x: Inputs, ln_e: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -81,32 +76,7 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
 
 
 def _effective_derivatives(theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-    """ln Ehat and its derivatives in the search coordinates (u, m): e, e_u, e_m, e_uu, e_um, e_mm, each (..., n).
-
-    m = ln E_max and u = ln E_start / m; first the derivatives in (s, m) with s = ln E_start, then the chain rule.
-    """
-    ratio, ln_max = theta[..., START, None], theta[..., MAX, None]
-    start, ceiling = np.exp(-ratio * ln_max), np.exp(-ln_max)
-    others = x.experts_distinct - 1.0
-    gap = start - ceiling
-    scale = 1.0 / (others * gap + 1.0)
-    y = gap * scale + ceiling  # 1 / Ehat
-    y_q, y_qq = scale**2, -2.0 * others * scale**3  # in the gap q
-    y_s, y_m = -y_q * start, (y_q - 1.0) * ceiling
-    y_ss = y_qq * start**2 + y_q * start
-    y_mm = y_qq * ceiling**2 + (1.0 - y_q) * ceiling
-    y_sm = -y_qq * start * ceiling
-    s, m = y_s / y, y_m / y
-    e_s, e_m, e_ss, e_sm, e_mm = -s, -m, s * s - y_ss / y, s * m - y_sm / y, m * m - y_mm / y
-    derivatives = (
-        -np.log(y),
-        ln_max * e_s,
-        e_m + ratio * e_s,
-        ln_max**2 * e_ss,
-        e_s + ln_max * (ratio * e_ss + e_sm),
-        e_mm + 2.0 * ratio * e_sm + ratio**2 * e_ss,
-    )
-    return tuple(value[..., x.experts_index] for value in derivatives)
+    return ln_effective_derivatives(theta[..., START], theta[..., MAX], x)
 
 
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
@@ -164,10 +134,6 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     return theta[..., None, D] * ln_e - theta[..., None, ALPHA] * a, -theta[..., None, GAMMA] * c
 
 
-def _e_max_floor(observed: Observed) -> float:
-    return max(4.0, observed.experts_max / 2.0)
-
-
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (10, 2).
 
@@ -175,7 +141,6 @@ def bounds(observed: Observed) -> FloatArray:
     [0, 3], 1 <= E_start < E_max, and E_max in [max(4, E_observed / 2), 1e4].
     """
     amplitude, exponent = (np.log(1e-6), 60.0), (0.0, 3.0)
-    floor = np.log(_e_max_floor(observed))
     return np.array(
         [
             amplitude,
@@ -186,8 +151,7 @@ def bounds(observed: Observed) -> FloatArray:
             exponent,
             (np.log(1e-6), np.log(observed.loss_min) + 1.0),  # the interaction may raise F above a loss
             (-1.0, 1.0),
-            (0.0, 0.999),
-            (floor, np.log(1e4)),
+            *bounds_of_pair(observed),
         ]
     )
 
@@ -196,19 +160,18 @@ SHAPE = (ALPHA, BETA, GAMMA, D, START, MAX)
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
-    ln_e = _ln_effective_of(shape[..., 4], shape[..., 5], x)
+    ln_e = ln_effective(shape[..., 4], shape[..., 5], x)
     s = shape[..., None, :]
     columns = (np.exp(-s[..., 0] * x.ln_n), np.exp(-s[..., 1] * ln_e), np.exp(-s[..., 2] * x.ln_d), np.ones_like(ln_e))
     return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
 def _offset(shape: FloatArray, x: Inputs) -> FloatArray:
-    return shape[..., None, 3] * x.ln_n * _ln_effective_of(shape[..., 4], shape[..., 5], x)
+    return shape[..., None, 3] * x.ln_n * ln_effective(shape[..., 4], shape[..., 5], x)
 
 
 def _region(observed: Observed) -> FloatArray:
-    floor = np.log(_e_max_floor(observed))
-    return np.array([(0.05, 1.0), (0.05, 2.0), (0.05, 1.0), (-0.02, 0.02), (0.0, 0.95), (floor, np.log(1e4))])
+    return np.array([(0.05, 1.0), (0.05, 2.0), (0.05, 1.0), (-0.02, 0.02), *region_of_pair(observed)])
 
 
 def published_grid(observed: Observed) -> tuple[FloatArray, ...]:
@@ -240,6 +203,6 @@ FORM = LawForm(
     bounds=bounds,
     linear=LinearPart((A, B, C, F), SHAPE, _basis, _offset, _region),
     uses_experts=True,
-    domain="amplitudes are positive and 1 <= E_start < E_max",
+    domain=f"amplitudes are positive and {effective_experts.DOMAIN}",
     published_grid=published_grid,
 )

@@ -1,0 +1,139 @@
+"""Write docs/laws.md: every law form and every coefficient set, from the code and the catalogue.
+
+python scripts/document_laws.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moescale.family import ModelFamily
+from moescale.files import write_atomically
+from moescale.laws import FORMS, FURTHER_INPUTS, Law, LawForm, catalogue_names, find_law
+from moescale.units import format_count
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "laws.md"
+
+
+def inputs(form: LawForm) -> str:
+    """The variables of a form, further ones with their defaults."""
+    named = ["N"] + ["D"] * form.uses_tokens + ["E"] * form.uses_experts
+    for name, default in form.extra_inputs.items():
+        if default is None:
+            said = "from E and top-k in a plan, else required" if form.implied_inputs else "required"
+        else:
+            said = "default: one epoch" if default == float("inf") else f"default {default:g}"
+        named.append(f"`{name}` ({said})")
+    return ", ".join(named)
+
+
+def counted(family: ModelFamily) -> str:
+    """What N counts, in words."""
+    size = "all experts" if family.n_counts == "total" else "the model without further experts"
+    tables = family.embedding_matrices if family.vocab_size else 0
+    with_tables = {0: "no embeddings", 1: "one embedding table", 2: "both embedding tables"}[tables]
+    return f"{size}, {with_tables}"
+
+
+def fitted_range(law: Law) -> str:
+    """The range of the runs, as far as it is known."""
+    symbols = {"n_params": "N", "tokens": "D", "experts": "E"}
+    parts: list[str] = []
+    for name, (low, high) in law.fit_range.items():
+        ends = [f"{v:g}" if v < 1000 else format_count(v) for v in (low, high)]
+        parts.append(f"{symbols.get(name, name)} {ends[0] if low == high else ' to '.join(ends)}")
+    return "; ".join(parts) or "not known"
+
+
+def form_section(form: LawForm) -> list[str]:
+    """A form: formula, inputs, parameters, whether it plans."""
+    return [
+        f"### {form.name}: {form.title}",
+        "",
+        "```",
+        form.equation,
+        "```",
+        "",
+        f"- Source: {form.source}",
+        f"- Inputs: {inputs(form)}",
+        f"- Logarithms: {'base 10' if 'log10' in form.equation else 'natural'}; L in nats per token",
+        "- Parameters: " + "; ".join(f"`{p.name}` {p.meaning}" for p in form.parameters) + f". Domain: {form.domain}.",
+        f"- Plans: {'no: ' + form.no_allocation if form.no_allocation else 'yes'}",
+        "",
+    ]
+
+
+def set_section(law: Law) -> list[str]:
+    """A coefficient set: source, values, conventions, notes."""
+    family = law.family
+    routed = f"top-{family.top_k}, experts in every {f'{family.moe_every}th ' if family.moe_every > 1 else ''}layer"
+    return [
+        f"### {law.name}",
+        "",
+        f"- Form: {law.form.name}. Source: {law.source} ({law.date})",
+        "- Coefficients: " + ", ".join(f"{name} {value:.7g}" for name, value in law.parameters.items()),
+        f"- N counts {counted(family)}. Family: {routed}. Data: {family.dataset or 'not stated'}"
+        + (f", tokenizer {family.tokenizer}" if family.tokenizer else ""),
+        f"- Fitted on: {fitted_range(law)}",
+        *(f"- {note}" for note in law.notes),
+        "",
+    ]
+
+
+def page() -> str:
+    """The page's text."""
+    known = [find_law(name) for name in catalogue_names()]
+    overview = [
+        f"| [{form.name}](#{form.name}-{form.title.lower().replace(' ', '-').replace(',', '').replace('.', '')}) "
+        f"| `{form.equation}` | {inputs(form)} | {'10' if 'log10' in form.equation else 'e'} "
+        f"| {'no' if form.no_allocation else 'yes'} |"
+        for form in FORMS.values()
+    ]
+    sets = [
+        f"| {law.name} | {law.form.name} | {counted(law.family)} | {law.family.dataset or 'not stated'} "
+        f"| {fitted_range(law)} | {'no' if law.form.no_allocation else 'yes'} |"
+        for law in known
+    ]
+    return "\n".join(
+        [
+            "# Laws",
+            "",
+            "Written by `python scripts/document_laws.py`; do not edit.",
+            "",
+            "A form is a formula that `fit` and `compare` take with `--law`; a coefficient set is what `plan` and `predict` take.",
+            "Losses of different sets are in different units (tokenizer, dataset) and N counts different parameters: coefficients",
+            "of one must never be mixed with conventions of another.",
+            "",
+            "## Overview",
+            "",
+            "| form | formula | inputs | log base | plans |",
+            "|---|---|---|---|---|",
+            *overview,
+            "",
+            "| coefficient set | form | N counts | data | fitted on | plans |",
+            "|---|---|---|---|---|---|",
+            *sets,
+            "",
+            "## Further inputs",
+            "",
+            "Columns of a table of runs, options of `predict`, `plan`, `fit` and `compare`.",
+            "",
+            "| input | meaning | range |",
+            "|---|---|---|",
+            *(
+                f"| `{name}` | {known_as.meaning} | {known_as.range_text} |"
+                for name, known_as in FURTHER_INPUTS.items()
+            ),
+            "",
+            "## Forms",
+            "",
+            *(line for form in FORMS.values() for line in form_section(form)),
+            "## Coefficient sets",
+            "",
+            *(line for law in known for line in set_section(law)),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    write_atomically(PAGE, page())

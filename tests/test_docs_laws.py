@@ -1,0 +1,17 @@
+"""docs/laws.md says what the code and the catalogue say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from moescale.laws import FORMS, catalogue_names
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_page_of_laws_is_current() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "document_laws.py"))
+    page = (ROOT / "docs" / "laws.md").read_text(encoding="utf-8")
+    assert page == script["page"](), "run `python scripts/document_laws.py`"
+    assert all(f"\n### {name}" in page for name in (*FORMS, *catalogue_names()))
