@@ -51,7 +51,7 @@ YUN = {
 }
 
 # Parameters with which size or data may lose their worth at some expert count.
-INTERACTIONS = {"yun2024": ["d"], "clark2022": ["c"], "ludziejewski2025": ["gamma", "zeta"]}
+INTERACTIONS = {"yun2024": ["d"], "clark2022": ["c"], "ludziejewski2025": ["gamma", "zeta"], "moescale2026": ["eta"]}
 
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 

@@ -23,6 +23,7 @@ from moescale.laws import (
     kaplan2020,
     krajewski2024,
     ludziejewski2025,
+    moescale2026,
     muennighoff2023,
     yun2024,
 )
@@ -42,6 +43,7 @@ FORMS: dict[str, LawForm] = {
         krajewski2024.FORM,
         ludziejewski2025.FORM,
         abnar2025.FORM,
+        moescale2026.FORM,
     )
 }
 ALIASES = {
