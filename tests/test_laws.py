@@ -36,7 +36,7 @@ from moescale.laws import (
 from moescale.laws.effective_experts import effective_experts
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
-SHIPPED = ("besiroglu2024", "hoffmann2022", "yun2024-joint", "yun2024-recovered")
+SHIPPED = ("besiroglu2024", "hoffmann2022", "moescale2026-joint", "yun2024-joint", "yun2024-recovered")
 YUN = {
     "A": 90.97,
     "alpha": 0.2766,

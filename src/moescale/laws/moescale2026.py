@@ -1,13 +1,14 @@
 """moescale's own MoE law: size and data as bottlenecks of each other, experts that pay off with tokens per parameter.
 
-    L = ((L_N (N_ref / N_b)^alpha)^(1/kappa) + (L_D (D_ref / D_eff)^gamma)^(1/kappa))^kappa / Ehat^g
+    L = ((L_N (N_ref / N_b)^alpha)^(1/kappa) + (L_D (D_ref / D_eff)^alpha)^(1/kappa))^kappa / Ehat^g
     N   = N_b + omega N_b^(1/3)          N_b: size without the embedding tables, which grow as width, not as width cubed
     D_eff = D / (1 + D_0 / D)            D_0: tokens spent on the start of training, a cost paid once
     g   = eta r / (r + R), r = D / N     experts gain nothing without tokens, Ehat^-eta with many
     1 / Ehat = 1 / (E - 1 + 1 / (1 - 1 / E_max)) + 1 / E_max       (Clark et al. 2022, with E_start = 1)
 
 N counts active parameters with both embedding tables, D training tokens, E the experts of every layer; E = 1 is dense and
-has Ehat = 1. N_ref and D_ref are units, not parameters: L_N is the loss of N_ref body parameters with endless data, L_D
+has Ehat = 1. One exponent serves size and data: tokens per parameter then stay the same along the loss-optimal path of
+dense models, but for embeddings and D_0. N_ref and D_ref are units, not parameters: L_N is the loss of N_ref body parameters with endless data, L_D
 that of an endless model after D_ref tokens. Chosen by cross-validation, see docs/moescale2026.md.
 """
 
@@ -28,21 +29,20 @@ OMEGA = 2 * VOCAB_SIZE * (WIDTH_PER_BLOCK / BLOCK_PARAMS) ** (1 / 3)
 
 PARAMETERS = (
     Parameter("L_N", True, "loss of 5e8 parameters without embeddings and endless data"),
-    Parameter("alpha", False, "exponent of size"),
+    Parameter("alpha", False, "exponent of size and of data"),
     Parameter("L_D", True, "loss of an endless model after 1e10 effective tokens"),
-    Parameter("gamma", False, "exponent of data"),
     Parameter("kappa", True, "softness of the bottleneck: 1 adds size and data, near 0 the worse one rules"),
     Parameter("D_0", True, "tokens that the start of training costs"),
     Parameter("eta", False, "exponent of effective experts with many tokens per parameter"),
     Parameter("R", True, "tokens per parameter at which experts give half of that exponent"),
     effective_experts.PARAMETERS[1],
 )
-L_N, ALPHA, L_D, GAMMA, KAPPA, D_0, ETA, R, MAX = range(len(PARAMETERS))
+L_N, ALPHA, L_D, KAPPA, D_0, ETA, R, MAX = range(len(PARAMETERS))
 encode_all, decode = log_coordinates(PARAMETERS)
 
 
 def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 9); NaN unless E_max > 1."""
+    """Search coordinates from public units, any leading shape (..., 8); NaN unless E_max > 1."""
     theta = encode_all(public)
     theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
     return theta
@@ -62,7 +62,7 @@ def _dense(theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
     start = np.logaddexp(0.0, t[..., D_0] - x.ln_d)  # ln(1 + D_0 / D)
     data = x.ln_d - LN_D_REF - start
     limit_n = t[..., L_N] - t[..., ALPHA] * body
-    limit_d = t[..., L_D] - t[..., GAMMA] * data
+    limit_d = t[..., L_D] - t[..., ALPHA] * data
     kappa = np.exp(t[..., KAPPA])
     total, (size_share, data_share) = ln_sum(limit_n / kappa, limit_d / kappa)
     return kappa * total, limit_n, limit_d, size_share, data_share, body, data, -np.expm1(-start)
@@ -85,17 +85,16 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
 
 
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
-    """Derivatives of ln L in search coordinates, shape (..., n, 9)."""
+    """Derivatives of ln L in search coordinates, shape (..., n, 8)."""
     total, limit_n, limit_d, size, data, body, tokens, spent = _dense(theta, x)
     e, _, e_m, *_ = ln_effective_derivatives(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
-    ripe, eta, gamma = _ripeness(theta, x), theta[..., None, ETA], theta[..., None, GAMMA]
+    ripe, eta, alpha = _ripeness(theta, x), theta[..., None, ETA], theta[..., None, ALPHA]
     columns = (
         size,
-        -size * body,
+        -size * body - data * tokens,
         data,
-        -data * tokens,
         total - size * limit_n - data * limit_d,
-        data * gamma * spent,
+        data * alpha * spent,
         -ripe * e,
         eta * ripe * (1.0 - ripe) * e,
         -eta * ripe * e_m,
@@ -109,18 +108,17 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     ripe = _ripeness(theta, x)
     ripening = theta[..., None, ETA] * ripe * (1.0 - ripe) * _ln_effective(theta, x)
     in_n = ripening - theta[..., None, ALPHA] * size * ln_body(x.ln_n)[1]
-    return in_n, -theta[..., None, GAMMA] * data * (1.0 + spent) - ripening
+    return in_n, -theta[..., None, ALPHA] * data * (1.0 + spent) - ripening
 
 
 def bounds(observed: Observed) -> FloatArray:
-    """The physical box in search coordinates, (9, 2): exponents not negative, kappa at most 1, E_max as in other laws."""
+    """The physical box in search coordinates, (8, 2): exponents not negative, kappa at most 1, E_max as in other laws."""
     limit = (float(np.log(1e-3)), float(np.log(1e3)))
     return np.array(
         [
             limit,
             EXPONENT,
             limit,
-            EXPONENT,
             (np.log(0.02), 0.0),
             (np.log(1e4), np.log(1e12)),
             (0.0, 1.0),
@@ -131,14 +129,13 @@ def bounds(observed: Observed) -> FloatArray:
 
 
 def region(observed: Observed) -> FloatArray:
-    """Where a search starts, (9, 2): both limits near the smallest loss seen."""
+    """Where a search starts, (8, 2): both limits near the smallest loss seen."""
     near = (np.log(observed.loss_min) - 0.5, np.log(observed.loss_min) + 0.5)
     return np.array(
         [
             near,
             (0.02, 0.4),
             near,
-            (0.02, 0.4),
             (np.log(0.1), 0.0),
             (np.log(1e7), np.log(2e9)),
             (0.0, 0.2),
@@ -151,7 +148,7 @@ def region(observed: Observed) -> FloatArray:
 FORM = LawForm(
     name="moescale2026",
     title="MoE law of size and data as bottlenecks, with experts that ripen",
-    equation="L = ((L_N (5e8/N_b)^alpha)^(1/kappa) + (L_D (1e10/D_eff)^gamma)^(1/kappa))^kappa Ehat^(-eta D/(D + R N)); "
+    equation="L = ((L_N (5e8/N_b)^alpha)^(1/kappa) + (L_D (1e10/D_eff)^alpha)^(1/kappa))^kappa Ehat^(-eta D/(D + R N)); "
     "D_eff = D/(1 + D_0/D); N = N_b + omega N_b^(1/3)",
     source="moescale, chosen by cross-validation on the runs of arXiv 2502.05172 (docs/moescale2026.md)",
     parameters=PARAMETERS,
