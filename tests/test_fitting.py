@@ -33,6 +33,7 @@ TRUTHS = {
         "krajewski2024": "krajewski2024",
         "ludziejewski2025": "ludziejewski2025",
         "abnar2025": "abnar2025",
+        "moescale2026": "moescale2026-joint",
     }.items()
 }
 NOISE = 0.003

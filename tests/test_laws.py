@@ -36,7 +36,7 @@ from moescale.laws import (
 from moescale.laws.effective_experts import effective_experts
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
-SHIPPED = ("besiroglu2024", "hoffmann2022", "yun2024-joint", "yun2024-recovered")
+SHIPPED = ("besiroglu2024", "hoffmann2022", "moescale2026-joint", "yun2024-joint", "yun2024-recovered")
 YUN = {
     "A": 90.97,
     "alpha": 0.2766,
@@ -60,7 +60,13 @@ EXTRA_RANGES: dict[str, tuple[float, float]] = {
     "sparsity": (0.0, 0.95),
 }
 # Parameters with which size or data may lose their worth at some expert count.
-INTERACTIONS = {"yun2024": ["d"], "yun2024-centred": ["d"], "clark2022": ["c"], "ludziejewski2025": ["gamma", "zeta"]}
+INTERACTIONS = {
+    "yun2024": ["d"],
+    "yun2024-centred": ["d"],
+    "clark2022": ["c"],
+    "ludziejewski2025": ["gamma", "zeta"],
+    "moescale2026": ["eta"],
+}
 
 
 def some_inputs(form: LawForm, n: int = 12, seed: int = 0) -> Inputs:

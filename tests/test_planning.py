@@ -209,7 +209,7 @@ def test_promises_hold_for_other_families(family: Any) -> None:
     assert_kept(ask(law=replace(LAW, family=family)), replace(LAW, family=family), served_on())
 
 
-@pytest.mark.parametrize("name", ["yun2024-recovered", "yun2024-joint"])
+@pytest.mark.parametrize("name", ["yun2024-recovered", "yun2024-joint", "moescale2026-joint"])
 def test_promises_hold_for_the_laws_that_are_shipped(name: str) -> None:
     law, second = find_law(name), find_law("yun2024-joint")
     plan = ask(law=law, second=second)

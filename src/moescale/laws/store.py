@@ -23,6 +23,7 @@ from moescale.laws import (
     kaplan2020,
     krajewski2024,
     ludziejewski2025,
+    moescale2026,
     muennighoff2023,
     yun2024,
     yun2024_centred,
@@ -44,6 +45,7 @@ FORMS: dict[str, LawForm] = {
         ludziejewski2025.FORM,
         abnar2025.FORM,
         yun2024_centred.FORM,
+        moescale2026.FORM,
     )
 }
 ALIASES = {
