@@ -224,12 +224,12 @@ def fit(form: Form, runs: Runs, starts: int) -> np.ndarray:
 
     def slope(p: np.ndarray) -> np.ndarray:
         steps = 1e-30j * np.eye(p.size)
-        return np.stack([residual(p + step).imag / 1e-30 for step in steps], axis=1)
+        return np.stack([np.imag(residual(p + step)) / 1e-30 for step in steps], axis=1)
 
     with np.errstate(all="ignore"):
         values = np.array([np.nan_to_num(np.abs(residual(p)), nan=9.0).sum() for p in points])
         found = [
-            least_squares(residual, points[i], jac=slope, bounds=(low, high), loss="huber", f_scale=HUBER_DELTA,
+            least_squares(residual, points[i], jac=slope, bounds=(low, high), loss="huber", f_scale=HUBER_DELTA,  # pyright: ignore[reportArgumentType]
                           x_scale="jac", max_nfev=150)
             for i in np.argsort(values)[:starts]
         ]  # fmt: skip
