@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moescale.cli import COMMANDS, main
+from moescale.laws import find_law
 
 ROOT = Path(__file__).parents[1]
 RUNS = str(ROOT / "examples" / "runs.csv")
@@ -828,3 +829,33 @@ def test_no_arguments_yield_a_traceback(command: str, bad_files: Path, monkeypat
             assert found.out == ""
 
     check()
+
+
+def test_fit_calibrates_a_law_to_few_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    runs, saved = Path(__file__).parents[1] / "examples" / "runs.csv", tmp_path / "mine.toml"
+    asked = ["fit", str(runs), "--where", "n_experts <= 4 and tokens <= 5e9", "--prior", "yun2024-recovered"]
+    main([*asked, "--fix", "alpha, d", "-o", str(saved), "--json"])
+    printed = capsys.readouterr()
+    answer, law = json.loads(printed.out), find_law("yun2024-recovered")
+    assert answer["parameters"]["alpha"] == pytest.approx(law.parameters["alpha"], rel=1e-14)
+    assert "calibrated from yun2024-recovered; kept alpha, d" in printed.err
+    assert find_law(str(saved)).max_experts == law.max_experts
+    assert find_law(str(saved)).evidence["fixed"] == "alpha, d"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fix", "alpha"], "--fix: there is no law to take them from; name one with --prior"),
+        (["--prior", "yun2024-recovered", "--fix", "alfa"], "--fix: yun2024 has no parameter 'alfa'; nearest: alpha"),
+        (["--prior", "nope"], "--prior"),
+        (["--prior", "yun2024-recovered", "--bootstrap", "9"], "--prior: a calibration starts from the law"),
+        (["--bootstrap", "9", "--cluster", "trunc"], "--cluster: unknown column 'trunc'"),
+        (["--bootstrap", "9", "--cluster", "origin"], "--cluster: 1 clusters are too few"),
+    ],
+)
+def test_calibration_and_clusters_refuse(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["fit", str(Path(__file__).parents[1] / "examples" / "runs.csv"), *options])
+    assert done.value.code == 2
+    assert message in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,8 @@ from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_
 from moescale.units import parse_quantity
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from moescale.architecture import Architecture, FloatArray
     from moescale.family import ModelFamily
     from moescale.fitting import Progress
@@ -295,7 +298,17 @@ def fit(
     bootstrap: Annotated[
         int, _number("--bootstrap", "Replicates for 90% intervals; 0: none.", 0, MOST_REPLICATES, whole=True)
     ] = 0,
+    cluster: Annotated[
+        str | None,
+        _text("--cluster", "Column of what runs share, such as a trunk: the bootstrap draws it whole.", "COL"),
+    ] = None,
     seed: Annotated[int, _number("--seed", "Seed of the bootstrap.", 0, MOST_SEED, whole=True)] = 0,
+    prior: Annotated[
+        str | None, _text("--prior", "Law to calibrate to these runs: what few runs cannot tell comes from it.", "LAW")
+    ] = None,
+    fix: Annotated[
+        str | None, _text("--fix", "With --prior: parameters that stay at its values, by commas.", "NAMES")
+    ] = None,
     size_column: Annotated[str | None, _text("--size-column", "Column that is N; default n_params_dense.")] = None,
     loss_column: Annotated[str, _text("--loss-column", "Column that is the loss.")] = "loss",
     family: Annotated[
@@ -324,8 +337,17 @@ def fit(
     how = _starts(starts)
     if bootstrap == 1:
         raise InputError("one replicate makes no interval", where="--bootstrap", nearest="0, or 2 and more")
+    known = None if prior is None else _prior(prior)
     with _at("--law"):
-        form = find_form(law)
+        form = find_form(law) if known is None else known.form
+    if known is None and fix is not None:
+        raise InputError("there is no law to take them from", where="--fix", next_step="name one with --prior")
+    if known is not None and (free or bootstrap or how != "auto"):
+        raise InputError(
+            "a calibration starts from the law, inside its box, and has no bootstrap",
+            where="--prior",
+            next_step="leave out --free, --bootstrap and --starts",
+        )
     with _at("--family"):
         named = None if family is None else find_family(family)
     if output is not None:
@@ -334,22 +356,31 @@ def fit(
     _check_plot(plot)
     with _at("--where"):
         table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
+    if named is None and known is not None:
+        named = known.family
     about, remarks = (named, []) if named else _matched_family(table, table.size_column)
     extra = further_inputs(
         form, _run_inputs(form, table, _given(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity))
     )
+    clusters = _cluster_column(table, cluster)
+    x = make_inputs(table.n_params, table.tokens, table.experts, extra)
     with _progress(not json_) as progress, _at(str(runs)):
-        found = fit_law(
-            form, table.n_params, table.tokens, table.experts, table.loss,
-            extra=extra, starts=how, free=free, progress=progress,
-        )  # fmt: skip
+        if known is not None:
+            from moescale.calibration import calibrate
+
+            names = None if fix is None else [name.strip() for name in fix.split(",") if name.strip()]
+            found = calibrate(known, x, np.log(table.loss), fix=names)
+        else:
+            found = fit_law(
+                form, table.n_params, table.tokens, table.experts, table.loss,
+                extra=extra, starts=how, free=free, progress=progress,
+            )  # fmt: skip
         draws, intervals = None, None
         if bootstrap:
             from moescale.uncertainty import bootstrap as resample
             from moescale.uncertainty import parameter_intervals
 
-            x = make_inputs(table.n_params, table.tokens, table.experts, extra)
-            draws = resample(found, x, np.log(table.loss), bootstrap, seed, progress=progress)
+            draws = resample(found, x, np.log(table.loss), bootstrap, seed, clusters=clusters, progress=progress)
             intervals = parameter_intervals(found, draws)
     found = replace(found, warnings=(*table.warnings, *remarks, *found.warnings))
     if output is not None:
@@ -365,15 +396,23 @@ def fit(
             "loss_column": loss_column,
             "seed": seed,
             "bootstrap": bootstrap,
-            "moescale": __version__,
+            "cluster": cluster or "",
+            "prior": prior or "",
+            "fixed": fix or "",
+            "definition_of_n": f"column {table.size_column}; family {about.name}",
+            "definition_of_d": "column tokens: training tokens seen",
+            "starts_option": starts,
+            "box": "none (--free)" if free else "the form's physical box",
+            "optimiser": "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective",
+            "versions": f"moescale {__version__}, numpy {np.__version__}, Python {platform.python_version()}",
         }
-        save_law(
-            fitted_law(
-                found, about, name=output.stem, source=f"fitted to {runs.name}", date=date.today().isoformat(),
-                draws=draws, evidence=evidence,
-            ),
-            output,
+        saved = fitted_law(
+            found, about, name=output.stem, source=f"fitted to {runs.name}", date=date.today().isoformat(),
+            draws=draws, evidence=evidence,
         )  # fmt: skip
+        if known is not None and known.max_experts is not None:  # the law speaks of more experts than these few runs
+            saved = replace(saved, max_experts=max(known.max_experts, saved.max_experts or 1.0))
+        save_law(saved, output)
     if plot is not None:
         from moescale.figures import fit_figure, save_figure
         from moescale.validation import RunArrays
@@ -399,6 +438,23 @@ def _check_plot(path: Path | None) -> None:
 
         with _at("--plot"):
             check_plot(path)
+
+
+def _prior(name: str) -> Law:
+    from moescale.laws import find_law
+
+    with _at("--prior"):
+        return find_law(name)
+
+
+def _cluster_column(table: RunTable, name: str | None) -> NDArray[Any] | None:
+    """The column that --cluster names; InputError with the nearest names where the table has none such."""
+    if name is None:
+        return None
+    columns = table.to_columns()
+    if name not in columns:
+        raise unknown_name("column", name, columns, where="--cluster")
+    return columns[name]
 
 
 def _starts(text: str) -> str | int:

@@ -24,7 +24,7 @@ from moescale.laws.law import Law
 HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
 SCAN_POINTS = 8192
 POLISHED_STARTS = 128
-FINISHED_STARTS = 24  # the best of them after the first iterations, carried on until they stop
+FINISHED_STARTS = 16  # the best of them after the first iterations, carried on until they stop
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
 POLISHED_ENDS = 400  # of the searches from a published grid
 FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
@@ -91,6 +91,19 @@ def objective_gradient(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: Flo
     return (pull[..., None, :] @ form.jacobian(theta, x))[..., 0, :]
 
 
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    """A quadratic that a prior adds to the objective: (theta - centre)' precision (theta - centre) / 2."""
+
+    centre: FloatArray  # (p,)
+    precision: FloatArray  # (p, p), in units of the objective
+
+    def value(self, theta: FloatArray) -> FloatArray:
+        """The penalty at each theta, (...)."""
+        off = theta - self.centre
+        return 0.5 * np.einsum("...i,ij,...j->...", off, self.precision, off)
+
+
 def polish(
     form: LawForm,
     starts: FloatArray,
@@ -99,6 +112,7 @@ def polish(
     box: FloatArray,
     *,
     weights: FloatArray | None = None,
+    penalty: Penalty | None = None,
     delta: float = HUBER_DELTA,
     max_iterations: int = 2000,
     tolerance: float = 1e-13,
@@ -114,7 +128,8 @@ def polish(
     w = np.ones((count, ln_loss.size)) if weights is None else np.broadcast_to(weights, (count, ln_loss.size))
 
     def value(at: FloatArray, weight: FloatArray) -> FloatArray:
-        return (weight * huber(form.log_loss(at, x) - ln_loss, delta)).sum(axis=-1)
+        terms = (weight * huber(form.log_loss(at, x) - ln_loss, delta)).sum(axis=-1)
+        return terms if penalty is None else terms + penalty.value(at)
 
     best = value(theta, w)
     damping = np.full(count, 1e-3)
@@ -131,10 +146,15 @@ def polish(
         gradient = (pull[:, None, :] @ slope)[:, 0, :]
         inside = weight * (np.abs(residual) < delta)
         hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + _curvature(form, at, x, pull)
+        if penalty is not None:
+            gradient = gradient + (at - penalty.centre) @ penalty.precision
+            hessian = hessian + penalty.precision
 
         held = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
         # Coordinates differ in scale by orders of magnitude; the Gauss-Newton diagonal makes damping mean the same in all.
         norm = np.sqrt(np.einsum("kn,knp->kp", weight, slope**2)) + 1e-12
+        if penalty is not None:
+            norm = np.sqrt(norm**2 + np.diag(penalty.precision))
         scaled = hessian / (norm[:, :, None] * norm[:, None, :])
         move = _damped_step(scaled, gradient / norm, held, np.zeros_like(at), damping[active], identity) / norm
         beyond = (at + move < low) | (at + move > high)
@@ -243,20 +263,28 @@ def scan(
 def _scan_projected(
     form: LawForm, part: LinearPart, x: Inputs, ln_loss: FloatArray, box: FloatArray, region: FloatArray, count: int
 ) -> tuple[FloatArray, FloatArray]:
-    shape_points = region[:, 0] + _lattice(count, len(part.shape)) * (region[:, 1] - region[:, 0])
+    points = region[:, 0] + _lattice(count, len(part.shape)) * (region[:, 1] - region[:, 0])
+    return project(form, part, points, x, ln_loss, box)
+
+
+def project(
+    form: LawForm, part: LinearPart, points: FloatArray, x: Inputs, ln_loss: FloatArray, box: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The best amplitudes at given shape parameters (k, s): theta (k, p) in the box, and the objective of each (k,)."""
+    count = len(points)
     theta = np.empty((count, len(form.parameters)))
     values = np.empty(count)
     chunk = max(1, 2_000_000 // max(1, ln_loss.size))
     for first in range(0, count, chunk):
-        points = shape_points[first : first + chunk]
+        some = points[first : first + chunk]
         # Relative residuals: (sum_k a_k phi_k) / (L exp(-offset)) - 1 is close to the residual of the logarithm.
-        columns = part.basis(points, x) * np.exp(part.offset(points, x) - ln_loss)[..., None]
+        columns = part.basis(some, x) * np.exp(part.offset(some, x) - ln_loss)[..., None]
         norm = np.sqrt((columns**2).mean(axis=-2)) + 1e-300
         columns = columns / norm[:, None, :]
         gram = np.swapaxes(columns, 1, 2) @ columns
         amplitudes = _nonnegative_least_squares(gram, columns.sum(axis=1)) / norm
-        block = np.empty((len(points), theta.shape[1]))
-        block[:, part.shape] = points
+        block = np.empty((len(some), theta.shape[1]))
+        block[:, part.shape] = some
         block[:, part.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
         block = np.clip(block, box[:, 0], box[:, 1])
         theta[first : first + chunk] = block
@@ -303,6 +331,11 @@ def check_runs(
     return notes
 
 
+def observed_of(x: Inputs, ln_loss: FloatArray) -> Observed:
+    """What the bounds of a law may depend on, of these runs."""
+    return Observed(float(x.experts.max()), float(np.exp(ln_loss.min())), float(np.exp(x.ln_n.mean())))
+
+
 def fit(
     form: LawForm,
     n_params: FloatArray,
@@ -332,7 +365,7 @@ def fit(
     further = further_inputs(form, extra)
     notes = check_runs(form, n_params, tokens, experts, further)
     x, ln_loss = make_inputs(n_params, tokens, experts, further), np.log(loss)
-    observed = Observed(float(experts.max()), float(loss.min()), float(np.exp(x.ln_n.mean())))
+    observed = observed_of(x, ln_loss)
     if free:
         form = form.free or widened(form)
     box = form.bounds(observed)

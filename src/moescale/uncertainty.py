@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.fitting import Fit, Progress, polish
-from moescale.laws.form import Inputs, Observed
+from moescale.fitting import Fit, Progress, observed_of, polish
+from moescale.laws.form import Inputs
 
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
 JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
@@ -43,7 +43,7 @@ def bootstrap(
             f"{count} clusters are too few to resample", where="--cluster", next_step="name a column with more values"
         )
     rng = np.random.default_rng(seed)
-    box = fit.form.bounds(Observed(experts_max=float(x.experts.max()), loss_min=float(np.exp(ln_loss.min()))))
+    box = fit.form.bounds(observed_of(x, ln_loss))
     found = np.empty((replicates, fit.theta.size))
     for first in range(0, replicates, CHUNK):
         size = min(CHUNK, replicates - first)

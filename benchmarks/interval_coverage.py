@@ -1,6 +1,6 @@
 """Do nominal 90% intervals of the loss-optimal loss and size cover the truth? A simulation.
 
-    python benchmarks/coverage.py [--studies 200] [--replicates 100]
+    python benchmarks/interval_coverage.py [--studies 200] [--replicates 100]
 
 Each study draws the paper's sweep (4 sizes x 5 token counts x E = 1, 4, 8, 16, 32) from the catalogue's recovered law with
 0.3% noise, fits it, bootstraps it, and predicts L* and N* at a budget 10 times the largest run's, and at 5.15e21 FLOPs (about
