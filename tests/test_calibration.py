@@ -26,15 +26,18 @@ def other_dataset(count: int, seed: int, scale: float = 1.07) -> tuple[FloatArra
     return n, d, e, clean + 0.003 * rng.normal(size=count)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_twelve_runs_and_a_law_predict_better_than_twelve_runs(seed: int) -> None:
-    n, d, e, ln_loss = other_dataset(12, seed)
-    calibrated = calibrate(LAW, make_inputs(n, d, e), ln_loss)
-    alone = fit(LAW.form, n, d, e, np.exp(ln_loss), starts=16)
+def test_twelve_runs_and_a_law_predict_better_than_twelve_runs() -> None:
     far = make_inputs(*np.meshgrid([2e9, 8e9], [4e10, 2e11], [1.0, 8.0, 32.0]))
     truth = LAW.form.log_loss(LAW.theta, far) + np.log(1.07)
-    with_law, without = (np.abs(f.form.log_loss(f.theta, far) - truth).max() for f in (calibrated, alone))
-    assert with_law < without
+    with_law, without = [], []
+    for seed in range(6):
+        n, d, e, ln_loss = other_dataset(12, seed)
+        for found, errors in (
+            (calibrate(LAW, make_inputs(n, d, e), ln_loss), with_law),
+            (fit(LAW.form, n, d, e, np.exp(ln_loss), starts=16), without),
+        ):
+            errors.append(np.abs(found.form.log_loss(found.theta, far) - truth).max())
+    assert np.mean(with_law) < 0.5 * np.mean(without)
 
 
 def test_fixed_parameters_stay_and_others_move() -> None:

@@ -56,7 +56,10 @@ def bootstrap(
         theta, value = polish(fit.form, starts, x, ln_loss, box, weights=weights, max_iterations=60)
         second = value[size:] < value[:size]
         found[first : first + size] = np.where(second[:, None], theta[size:], theta[:size])
-    return found
+    # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.
+    spare = max(count - fit.theta.size, 1)
+    wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)
+    return np.clip(wider, box[:, 0], box[:, 1])
 
 
 def parameter_intervals(fit: Fit, draws: FloatArray, level: float = 0.9) -> dict[str, tuple[float, float]]:
