@@ -3,8 +3,8 @@
     python benchmarks/interval_coverage.py [--studies 200] [--replicates 100]
 
 Each study draws the paper's sweep (4 sizes x 5 token counts x E = 1, 4, 8, 16, 32) from the catalogue's recovered law with
-0.3% noise, fits it, bootstraps it, and predicts L* and N* at a budget 10 times the largest run's, and at 5.15e21 FLOPs (about
-70 times). The row says how often the 5% to 95% interval holds the true value.
+0.3% noise, fits it, bootstraps it, and predicts L* and N* at a budget 10 times the largest run's, and at 5.15e21 FLOPs (38 times
+it). The row says how often the 5% to 95% interval holds the true value.
 """
 
 from __future__ import annotations
