@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from moescale.allocation import Allocation, Budget, best_within_cost, loss_optimal, smallest_at_loss
     from moescale.architecture import Architecture, from_config
+    from moescale.calibration import calibrate
     from moescale.errors import InfeasibleError, InputError, MoescaleError
     from moescale.family import ModelFamily, families, find_family
     from moescale.fitting import Fit, fit, fitted_law
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from moescale.serving import Cost, Deployment, cheapest, cost, serve
     from moescale.uncertainty import bootstrap
     from moescale.units import parse_quantity
+    from moescale.validation import RunArrays, added_terms, diagnose, hold_out
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "allocation": ("Allocation", "Budget", "best_within_cost", "loss_optimal", "smallest_at_loss"),
     "architecture": ("Architecture", "from_config"),
+    "calibration": ("calibrate",),
     "errors": ("InfeasibleError", "InputError", "MoescaleError"),
     "family": ("ModelFamily", "families", "find_family"),
     "fitting": ("Fit", "fit", "fitted_law"),
@@ -43,6 +46,7 @@ _HOMES = {
     "serving": ("Cost", "Deployment", "cheapest", "cost", "serve"),
     "uncertainty": ("bootstrap",),
     "units": ("parse_quantity",),
+    "validation": ("RunArrays", "added_terms", "diagnose", "hold_out"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -62,13 +66,17 @@ __all__ = [
     "Plan",
     "Question",
     "Roofline",
+    "RunArrays",
     "RunTable",
     "Silicon",
     "__version__",
+    "added_terms",
     "best_within_cost",
     "bootstrap",
+    "calibrate",
     "cheapest",
     "cost",
+    "diagnose",
     "families",
     "find_family",
     "find_form",
@@ -78,6 +86,7 @@ __all__ = [
     "fitted_law",
     "from_config",
     "gpus",
+    "hold_out",
     "loss",
     "loss_optimal",
     "make_plan",
