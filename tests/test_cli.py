@@ -150,6 +150,15 @@ def test_predict_reads_a_law_that_fit_wrote(saved_law: Path) -> None:
     assert 2 < found["loss"] < 4
 
 
+def test_compare_answers_with_the_keys_of_the_contract() -> None:
+    question = ("compare", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--holdout", "tokens >= 2e10")
+    (found,) = answer_of(*question)
+    keys = {"law", "n_train", "n_holdout", "rmsle_train", "rmsle_holdout", "bias_holdout"}
+    assert found.keys() >= keys
+    assert found["law"] == "chinchilla"
+    assert list(nulls(found)) == []
+
+
 def test_cost_answers_with_the_keys_of_the_contract() -> None:
     found = answer_of("cost", "--n-params", "1.5B", "--experts", 64, "--max-gpus", 5)
     assert found.keys() == MODELLED | SERVED | {"candidates"}
@@ -287,6 +296,12 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("fit RUNS -o FOLDER", 2, ("FOLDER", "is a folder")),
     ("fit RUNS -o EMPTY.csv/law.toml", 2, ("EMPTY.csv", "cannot be written")),
     ("fit RUNS -o ''", 2, ("-o", "empty")),
+    # Comparisons.
+    ("compare RUNS", 2, ("--holdout", "moescale compare --help")),
+    ("compare RUNS --holdout 'tokenz > 1'", 2, ("--holdout", "'tokenz'", "nearest: tokens")),
+    ("compare RUNS --holdout 'tokens > 1e99'", 2, ("--holdout", "0 of 100 runs")),
+    ("compare RUNS --holdout 'tokens > 1e10' --law nope", 2, ("--law", "'nope'", "chinchilla")),
+    ("compare RUNS --holdout 'tokens > 1e10' --where 'tokens /'", 2, ("--where", "position")),
     # Laws.
     ("predict --n-params 1B --tokens 1B --law nope", 2, ("--law", "'nope'", "yun2024-recovered")),
     ("predict --n-params 1B --tokens 1B --law yun2024", 2, ("--law", "nearest: yun2024-")),
@@ -763,6 +778,12 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--family": ["yun2024", "dense", "ludziejewski2025"],
     },
     "laws": {"--json": []},
+    "compare": {
+        "--holdout": ["tokens > 1e10", "n_experts == 8", "loss < 2.2"],
+        "--where": ["n_experts <= 1", "n_experts <= 4", "tokens > 1e10"],
+        "--size-column": ["n_params_dense", "n_params_active", "n_params_total", "n_experts", "top_k"],
+        "--loss-column": ["loss", "top_k", "n_params_total"],
+    },
     "predict": {"--n-params": ["1", *SIZES], "--tokens": TOKENS, "--experts": COUNTS, "--law": LAWS},
     "cost": {"--n-params": SIZES, "--experts": COUNTS, "--top-k": COUNTS, "--gpus": ["1", "3", "8", "1024"], **SERVED_OPTIONS},
     "plan": {
@@ -780,7 +801,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         **SERVED_OPTIONS,
     },
 }  # fmt: skip
-NEEDED = {"predict": ["--n-params", "--tokens"], "cost": ["--n-params"], "plan": ["--budget"]}
+NEEDED = {"compare": ["--holdout"], "predict": ["--n-params", "--tokens"], "cost": ["--n-params"], "plan": ["--budget"]}
 
 
 @st.composite
@@ -790,6 +811,8 @@ def vectors(draw: st.DrawFn, command: str) -> list[str]:
     options = dict(TAKEN[command])
     if command == "fit":
         parts += [RUNS, "--law", "chinchilla", "--starts", "2"]
+    elif command == "compare":
+        parts += [RUNS, "--law", "chinchilla"]
     chosen = draw(st.lists(st.sampled_from(list(options)), max_size=6, unique=True))
     for option in dict.fromkeys([*NEEDED.get(command, []), *chosen]):
         parts += [option, *([draw(st.sampled_from(options[option]))] if options[option] else [])]
@@ -797,7 +820,9 @@ def vectors(draw: st.DrawFn, command: str) -> list[str]:
         for _ in range(draw(st.integers(1, 2))):
             option = draw(st.sampled_from([*options, "--nope", "--config"]))
             value = draw(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)))
-            if not (command == "fit" and option in ("--starts", "--law")):  # every start of the paper's takes hours
+            if not (
+                command in ("fit", "compare") and option in ("--starts", "--law")
+            ):  # every start of the paper's takes hours
                 parts += [option, value]
     if draw(st.booleans()):
         parts.append("--json")
