@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -67,17 +68,17 @@ def calibrate(
         },
         starts=len(theta),
         starts_at_optimum=int((value <= value[best] * (1.0 + 1e-6)).sum()),
-        notes=[_remark(law, form, fixed, pulled)],
+        notes=[],
         seconds=time.perf_counter() - began,
     )
     kept = {form.names[j] for j in (*fixed, *pulled)}
     # What the law supplies is not a fault of the runs.
-    return Fit(
-        **{name: getattr(found, name) for name in Fit.__dataclass_fields__ if name not in ("at_bound", "not_identified", "warnings")},
+    return replace(
+        found,
         at_bound=tuple(name for name in found.at_bound if name not in kept),
         not_identified=tuple(name for name in found.not_identified if name not in kept),
         warnings=(_remark(law, form, fixed, pulled),),
-    )  # fmt: skip
+    )
 
 
 def _kept(law: Law, fix: Sequence[str] | None) -> tuple[list[int], list[int]]:
