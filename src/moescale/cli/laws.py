@@ -1,0 +1,382 @@
+"""Commands on laws and their runs: fit, laws, predict, compare."""
+
+from __future__ import annotations
+
+import math
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from moescale.cli.options import (
+    DEFAULT_LAW,
+    MOST_PARAMETERS,
+    MOST_REPLICATES,
+    MOST_SEED,
+    MOST_TOKENS,
+    Granularity,
+    Json,
+    LawName,
+    Plot,
+    Sparsity,
+    UniqueTokens,
+    app,
+    at_option,
+    check_plot,
+    checked_quantity,
+    examples,
+    file_option,
+    given_inputs,
+    named_law,
+    number_option,
+    print_json,
+    run_inputs,
+    show_progress,
+    text_option,
+    warn,
+)
+from moescale.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from moescale.family import ModelFamily
+    from moescale.laws import Law
+    from moescale.runs import RunTable
+
+
+def _matched_family(runs: RunTable, size_column: str) -> tuple[ModelFamily, list[str]]:
+    """The family that the table's columns speak for, with remarks."""
+    from moescale.family import match_family
+
+    columns = {name: runs.columns.get(name) for name in ("top_k", "n_params_total")}
+    numeric = {k: v if v is not None and v.dtype.kind == "f" else None for k, v in columns.items()}
+    family, remarks = match_family(
+        runs.n_params, runs.experts, top_k=numeric["top_k"], n_params_total=numeric["n_params_total"]
+    )
+    if size_column == "n_params_total":
+        family = replace(family, n_counts="total")
+    return family, remarks
+
+
+@app.command(
+    epilog=examples(
+        "moescale fit examples/runs.csv -o law.toml",
+        'moescale fit runs.csv --size-column n_params_active --where "tokens >= 5e9" --bootstrap 200',
+    )
+)
+def fit(
+    runs: Annotated[Path, file_option("RUNS", "Table of runs: CSV, TSV, Parquet or JSON lines.")],
+    law: Annotated[str, text_option("--law", "Form of the law, such as yun2024 or chinchilla.")] = "yun2024",
+    where: Annotated[
+        str | None, text_option("--where", "Rows to keep, such as 'tokens / n_params_active >= 2'.", "EXPR")
+    ] = None,
+    starts: Annotated[
+        str, text_option("--starts", "auto, paper (all 810,000; a minute or more), or how many.")
+    ] = "auto",
+    free: Annotated[
+        bool, Option("--free", help="Without the physical box: then the problem is ill-posed; to see that it is.")
+    ] = False,
+    bootstrap: Annotated[
+        int, number_option("--bootstrap", "Replicates for 90% intervals; 0: none.", 0, MOST_REPLICATES, whole=True)
+    ] = 0,
+    cluster: Annotated[
+        str | None,
+        text_option("--cluster", "Column of what runs share, such as a trunk: the bootstrap draws it whole.", "COL"),
+    ] = None,
+    seed: Annotated[int, number_option("--seed", "Seed of the bootstrap.", 0, MOST_SEED, whole=True)] = 0,
+    prior: Annotated[
+        str | None,
+        text_option("--prior", "Law to calibrate to these runs: what few runs cannot tell comes from it.", "LAW"),
+    ] = None,
+    fix: Annotated[
+        str | None, text_option("--fix", "With --prior: parameters that stay at its values, by commas.", "NAMES")
+    ] = None,
+    size_column: Annotated[
+        str | None, text_option("--size-column", "Column that is N; default n_params_dense.")
+    ] = None,
+    loss_column: Annotated[str, text_option("--loss-column", "Column that is the loss.")] = "loss",
+    family: Annotated[
+        str | None,
+        text_option("--family", "Family of the runs (yun2024, ludziejewski2025, dense); default: by columns."),
+    ] = None,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
+    output: Annotated[Path | None, file_option("-o", "Write the law to this TOML file.")] = None,
+    plot: Plot = None,
+    json_: Json = False,
+) -> None:
+    """Fit a law to a table of runs."""
+    import numpy as np
+
+    from moescale.family import find_family
+    from moescale.files import check_target
+    from moescale.fitting import fit as fit_law
+    from moescale.fitting import fitted_law
+    from moescale.laws import find_form, make_inputs, save_law
+    from moescale.laws.further_inputs import further_inputs
+    from moescale.runs import read_runs
+
+    # All that can be refused is refused before the fit, which may take minutes.
+    how = _starts(starts)
+    if bootstrap == 1:
+        raise InputError("one replicate makes no interval", where="--bootstrap", nearest="0, or 2 and more")
+    known = None if prior is None else _prior(prior)
+    with at_option("--law"):
+        form = find_form(law) if known is None else known.form
+    if known is None and fix is not None:
+        raise InputError("there is no law to take them from", where="--fix", next_step="name one with --prior")
+    if known is not None and (free or bootstrap or how != "auto"):
+        raise InputError(
+            "a calibration starts from the law, inside its box, and has no bootstrap",
+            where="--prior",
+            next_step="leave out --free, --bootstrap and --starts",
+        )
+    with at_option("--family"):
+        named = None if family is None else find_family(family)
+    if output is not None:
+        with at_option("-o"):
+            check_target(output)
+    check_plot(plot)
+    with at_option("--where"):
+        table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
+    if named is None and known is not None:
+        named = known.family
+    about, remarks = (named, []) if named else _matched_family(table, table.size_column)
+    extra = further_inputs(
+        form,
+        run_inputs(form, table, given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)),
+    )
+    clusters = _cluster_column(table, cluster)
+    x = make_inputs(table.n_params, table.tokens, table.experts, extra)
+    with show_progress(not json_) as progress, at_option(str(runs)):
+        if known is not None:
+            from moescale.calibration import calibrate
+
+            names = None if fix is None else [name.strip() for name in fix.split(",") if name.strip()]
+            found = calibrate(known, x, np.log(table.loss), fix=names)
+        else:
+            found = fit_law(
+                form, table.n_params, table.tokens, table.experts, table.loss,
+                extra=extra, starts=how, free=free, progress=progress,
+            )  # fmt: skip
+        draws, intervals = None, None
+        if bootstrap:
+            from moescale.uncertainty import bootstrap as resample
+            from moescale.uncertainty import parameter_intervals
+
+            draws = resample(found, x, np.log(table.loss), bootstrap, seed, clusters=clusters, progress=progress)
+            intervals = parameter_intervals(found, draws)
+    found = replace(found, warnings=(*table.warnings, *remarks, *found.warnings))
+    if output is not None:
+        from datetime import date
+
+        from moescale import __version__
+
+        evidence: dict[str, object] = {
+            "table": runs.name,
+            "table_sha256": table.sha256 or "",
+            "where": where or "",
+            "size_column": table.size_column,
+            "loss_column": loss_column,
+            "seed": seed,
+            "bootstrap": bootstrap,
+            "cluster": cluster or "",
+            "prior": prior or "",
+            "fixed": fix or "",
+            "definition_of_n": f"column {table.size_column}; family {about.name}",
+            "definition_of_d": "column tokens: training tokens seen",
+            "starts_option": starts,
+            "box": "none (--free)" if free else "the form's physical box",
+            "optimiser": "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective",
+            "versions": f"moescale {__version__}, numpy {np.__version__}, Python {platform.python_version()}",
+        }
+        saved = fitted_law(
+            found, about, name=output.stem, source=f"fitted to {runs.name}", date=date.today().isoformat(),
+            draws=draws, evidence=evidence,
+        )  # fmt: skip
+        if known is not None and known.max_experts is not None:  # the law speaks of more experts than these few runs
+            saved = replace(saved, max_experts=max(known.max_experts, saved.max_experts or 1.0))
+        save_law(saved, output)
+    if plot is not None:
+        from moescale.figures import fit_figure, save_figure
+        from moescale.validation import RunArrays
+
+        columns = {name: np.broadcast_to(np.asarray(values, dtype=float), len(table)) for name, values in extra.items()}
+        drawn = RunArrays(table.n_params, table.tokens, table.experts, table.loss, columns)
+        save_figure(fit_figure(found, drawn), plot)
+    if json_:
+        print_json(found.to_dict(intervals))
+    else:
+        from moescale.console import show_fit, terminal
+
+        show_fit(terminal(), found, intervals)
+        if output is not None:
+            sys.stderr.write(f"wrote {output}\n")
+    warn(found.warnings)
+
+
+def _prior(name: str) -> Law:
+    from moescale.laws import find_law
+
+    with at_option("--prior"):
+        return find_law(name)
+
+
+def _cluster_column(table: RunTable, name: str | None) -> NDArray[Any] | None:
+    """The column that --cluster names; InputError with the nearest names where the table has none such."""
+    if name is None:
+        return None
+    columns = table.to_columns()
+    if name not in columns:
+        raise unknown_name("column", name, columns, where="--cluster")
+    return columns[name]
+
+
+def _starts(text: str) -> str | int:
+    if text in ("auto", "paper"):
+        return text
+    try:
+        return int(checked_quantity("--starts", text, 1, MOST_REPLICATES, whole=True))
+    except InputError as error:
+        raise InputError(
+            f"{text!r} is not a way to start", where="--starts", next_step=f"auto, paper, or 1 to {MOST_REPLICATES}"
+        ) from error
+
+
+@app.command(epilog=examples("moescale laws --json"))
+def laws(json_: Json = False) -> None:
+    """List the coefficient sets that plan and predict know."""
+    from moescale.laws import catalogue_names, find_law
+
+    known = [find_law(name) for name in catalogue_names()]
+    if json_:
+        print_json(
+            [
+                {
+                    "name": law.name,
+                    "law": law.form.name,
+                    "equation": law.form.equation,
+                    "source": law.source,
+                    "date": law.date,
+                    "parameters": law.parameters,
+                    "fit_range": {k: list(v) for k, v in law.fit_range.items()},
+                    "family": law.family.name,
+                    "top_k": law.family.top_k,
+                    "convention": law.family.convention,
+                    "draws": len(law.draws),
+                    "notes": list(law.notes),
+                }
+                for law in known
+            ]
+        )
+        return
+    from moescale.console import show_laws, terminal
+
+    show_laws(terminal(), known)
+
+
+@app.command(
+    epilog=examples(
+        "moescale predict --n-params 567M --tokens 374B --experts 8",
+        "moescale predict --law hoffmann2022 --n-params 7B --tokens 2T --json",
+    )
+)
+def predict(
+    n_params: Annotated[
+        float, number_option("--n-params", "Size N as the law counts it, such as 1.5B.", most=MOST_PARAMETERS)
+    ],
+    tokens: Annotated[float, number_option("--tokens", "Training tokens D, such as 300B.", most=MOST_TOKENS)],
+    law: LawName = DEFAULT_LAW,
+    experts: Annotated[int, number_option("--experts", "Experts E of a layer; 1 is dense.", whole=True)] = 1,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
+    json_: Json = False,
+) -> None:
+    """Predict the loss of one model."""
+    import numpy as np
+
+    from moescale.laws import predict as predict_loss
+
+    chosen = named_law(law)
+    if not chosen.form.uses_experts and experts != 1:
+        warn([f"{chosen.name} has no term in the number of experts: --experts {experts:g} changes nothing"])
+    extra = given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+    with np.errstate(over="ignore"):  # told below
+        predicted = predict_loss(chosen, n_params, tokens, experts, extra=extra)
+    if not math.isfinite(predicted.loss):
+        raise InputError(
+            f"{chosen.name} gives no finite loss at this size, tokens and experts",
+            where="--law",
+            next_step="stay nearer to the range that it was fitted on, or take another law",
+        )
+    if json_:
+        print_json(predicted.to_dict())
+        return
+    from moescale.console import show_prediction, terminal
+
+    show_prediction(terminal(), chosen, predicted)
+
+
+@app.command(
+    epilog=examples(
+        'moescale compare runs.csv --law yun2024 --law chinchilla --holdout "tokens >= 12e9"',
+        'moescale compare runs.csv --law yun2024 --holdout "n_experts >= 16" --where "tokens >= 1B" --json',
+    )
+)
+def compare(
+    runs: Annotated[Path, file_option("RUNS", "Table of runs: CSV, TSV, Parquet or JSON lines.")],
+    holdout: Annotated[str, text_option("--holdout", "Rows to predict, not fit, such as 'tokens >= 12e9'.", "EXPR")],
+    law: Annotated[list[str] | None, text_option("--law", "Form of a law; repeat it to compare several.")] = None,
+    where: Annotated[str | None, text_option("--where", "Rows to use at all.", "EXPR")] = None,
+    size_column: Annotated[
+        str | None, text_option("--size-column", "Column that is N; default n_params_dense.")
+    ] = None,
+    loss_column: Annotated[str, text_option("--loss-column", "Column that is the loss.")] = "loss",
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
+    plot: Plot = None,
+    json_: Json = False,
+) -> None:
+    """Fit laws to some runs and test them on the others."""
+    from moescale.expressions import evaluate
+    from moescale.laws import find_form
+    from moescale.laws.further_inputs import check_names, known_to
+    from moescale.runs import read_runs
+    from moescale.validation import RunArrays, hold_out
+
+    check_plot(plot)
+    with at_option("--law"):
+        forms = [find_form(name) for name in law or ["yun2024"]]
+    with at_option("--where"):
+        table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
+    with at_option("--holdout"):
+        held_out = evaluate(holdout, table.to_columns())
+    given = given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+    check_names(forms, given)
+    # The same name may mean another thing to another form, so each takes its own from the table.
+    arrays = [
+        RunArrays(
+            table.n_params, table.tokens, table.experts, table.loss, run_inputs(form, table, known_to(form, given))
+        )
+        for form in forms
+    ]
+    with show_progress(not json_) as progress, at_option(str(runs)):
+        records = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
+    if plot is not None:
+        from moescale.figures import comparison_figure, save_figure
+
+        save_figure(comparison_figure(records), plot)
+    if json_:
+        print_json([record.to_dict() for record in records])
+    else:
+        from moescale.console import show_comparison, terminal
+
+        show_comparison(terminal(), records)
+    warn(table.warnings)

@@ -1,0 +1,187 @@
+"""The command on the decision: plan."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+from moescale.cli.options import (
+    DEFAULT_GPU,
+    DEFAULT_LAW,
+    DEFAULT_TRAFFIC,
+    LEAST_BOUND,
+    MOST,
+    MOST_COUNTS,
+    MOST_REPLICATES,
+    MOST_TOKENS,
+    SECOND_LAW,
+    Convention,
+    GpuName,
+    Granularity,
+    Json,
+    KvHeads,
+    LatencyName,
+    LawName,
+    MaxGpus,
+    MemoryFraction,
+    Output,
+    Plot,
+    Price,
+    Prompt,
+    Sparsity,
+    UniqueTokens,
+    Utilization,
+    Weights,
+    app,
+    at_option,
+    check_plot,
+    checked_quantity,
+    examples,
+    given_inputs,
+    latency_source,
+    make_deployment,
+    named_gpu,
+    named_law,
+    number_option,
+    parse_max_num_seqs,
+    print_json,
+    text_option,
+    warn,
+)
+from moescale.errors import InputError
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command(
+    epilog=examples(
+        "moescale plan --budget 5.15e21",
+        "moescale plan --budget 1e22 --gpu h100-sxm --match-experts 1 --max-tokens 2T",
+    )
+)
+def plan(
+    budget: Annotated[float, number_option("--budget", "Training FLOPs, such as 5.15e21.", 0, math.inf)],
+    law: LawName = DEFAULT_LAW,
+    experts: Annotated[
+        str, text_option("--experts", "Expert counts to consider, by commas.", "LIST")
+    ] = "1,4,8,16,32,64",
+    gpu: GpuName = DEFAULT_GPU,
+    max_gpus: MaxGpus = 8,
+    prompt: Prompt = DEFAULT_TRAFFIC[0],
+    output: Output = DEFAULT_TRAFFIC[1],
+    match_experts: Annotated[
+        int, number_option("--match-experts", "The base: the loss-optimal model with so many experts.", whole=True)
+    ] = 4,
+    max_loss: Annotated[
+        float | None,
+        number_option("--max-loss", "Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND),
+    ] = None,
+    max_usd_per_mtok: Annotated[
+        float | None,
+        number_option("--max-usd-per-mtok", "Best model within this cost per million output tokens.", LEAST_BOUND),
+    ] = None,
+    max_tokens: Annotated[
+        float | None, number_option("--max-tokens", "Training tokens that exist; no plan uses more.", most=MOST_TOKENS)
+    ] = None,
+    lifetime_tokens: Annotated[
+        float | None,
+        number_option("--lifetime-tokens", "Output tokens to serve in all: adds the serving bill.", most=MOST_TOKENS),
+    ] = None,
+    bootstrap: Annotated[
+        int | None,
+        number_option(
+            "--bootstrap",
+            "The law's draws for intervals; default: all it has; 0: none.",
+            0,
+            MOST_REPLICATES,
+            whole=True,
+        ),
+    ] = None,
+    unique_tokens: UniqueTokens = None,
+    granularity: Granularity = None,
+    sparsity: Sparsity = None,
+    convention: Convention = None,
+    top_k: Annotated[
+        int | None, number_option("--top-k", "Experts a token meets; must be the law's own (default).", whole=True)
+    ] = None,
+    latency: LatencyName = "auto",
+    usd_per_gpu_hour: Price = None,
+    max_num_seqs: Annotated[
+        str, text_option("--max-num-seqs", "Most concurrent requests; none: memory alone limits.", "INT|none")
+    ] = "none",
+    memory_fraction: MemoryFraction = 0.9,
+    utilization: Utilization = 1.0,
+    weights: Weights = "bf16",
+    kv_heads: KvHeads = None,
+    plot: Plot = None,
+    json_: Json = False,
+) -> None:
+    """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
+    import numpy as np
+
+    from moescale.allocation import Budget
+    from moescale.family import with_convention
+    from moescale.laws import find_law
+    from moescale.planning import Question, make_plan
+
+    check_plot(plot)
+    chosen = named_law(law)
+    if top_k is not None and top_k != chosen.family.top_k:
+        raise InputError(
+            f"{chosen.name} was fitted on top-{chosen.family.top_k} models and says nothing about top-{top_k}",
+            where="--top-k",
+            next_step=f"leave --top-k out, or fit a law to top-{top_k} runs",
+        )
+    if convention is not None:
+        with at_option("--convention"):
+            with_convention(chosen.family, convention)
+    deployment = make_deployment(
+        named_gpu(gpu), usd_per_gpu_hour, weights=weights, prompt=prompt, output=output, max_gpus=max_gpus,
+        max_num_seqs=parse_max_num_seqs(max_num_seqs), memory_fraction=memory_fraction, utilization=utilization,
+    )  # fmt: skip
+    counts = _expert_counts(experts)
+    ceiling = chosen.max_experts
+    if ceiling is not None and min(*counts, match_experts) > ceiling:
+        raise InputError(
+            f"{chosen.name} was fitted up to {ceiling:g} experts and may recommend no more",
+            where="--experts",
+            nearest=f"{ceiling:g}",
+            next_step="add a count that the law may recommend",
+        )
+    question = Question(
+        budget=Budget(
+            budget, max_tokens, given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
+        ),
+        experts=counts,
+        match_experts=float(match_experts),
+        max_loss=max_loss,
+        max_usd_per_mtok=max_usd_per_mtok,
+        lifetime_tokens=lifetime_tokens,
+        kv_heads=kv_heads,
+        draws=bootstrap,
+        convention=convention,
+    )
+    source = latency_source(latency, deployment, None)
+    # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
+    with at_option("--budget"), np.errstate(over="ignore"):
+        answer = make_plan(chosen, question, deployment, source, second_law=find_law(SECOND_LAW))
+    if plot is not None:
+        from moescale.figures import plan_figure, save_figure
+
+        save_figure(plan_figure(answer), plot)
+    if json_:
+        print_json(answer.to_dict())
+    else:
+        from moescale.console import show_plan, terminal
+
+        show_plan(terminal(), answer)
+    warn(answer.warnings)
+
+
+def _expert_counts(text: str) -> tuple[float, ...]:
+    parts = [part for part in text.split(",") if part.strip()]
+    if not 1 <= len(parts) <= MOST_COUNTS:
+        what = f"{len(parts)} expert counts" if parts else f"{text!r} is not a list of expert counts"
+        raise InputError(what, where="--experts", nearest=f"1 to {MOST_COUNTS} counts", next_step="such as 1,4,8,16")
+    return tuple(checked_quantity("--experts", part.strip(), 1, MOST, whole=True) for part in parts)
