@@ -132,9 +132,39 @@ def _without_biases(a: Architecture) -> Architecture:
 
 
 def kv_bytes_per_token(architecture: Architecture, bytes_per_element: Real = 2.0) -> FloatArray:
-    """Bytes of keys and values that one token of context holds in all layers together (2.0: bf16)."""
+    """Bytes of keys and values that one further token of context holds in all layers together (2.0: bf16).
+
+    Layers with a window count, as they do until the window is full.
+    """
     a = architecture
     return 2.0 * _array(a.n_layers) * a.n_kv_heads * a.head_dim * bytes_per_element
+
+
+def kv_bytes_per_request(
+    architecture: Architecture, context_tokens: Real, bytes_per_element: Real = 2.0, tensor_parallel: Real = 1.0
+) -> FloatArray:
+    """Bytes of cache that one request of `context_tokens` tokens holds on each of `tensor_parallel` GPUs.
+
+    Heads are split until one is left on each GPU (more GPUs replicate it); latent attention is replicated on every GPU;
+    layers with a window hold no more than the window.
+    """
+    share = np.maximum(1.0 / _array(tensor_parallel), 1.0 / _array(architecture.n_kv_heads))
+    return kv_bytes_per_token(architecture, bytes_per_element) * share * context_tokens
+
+
+def weight_bytes(architecture: Architecture, bytes_per_param: Real = 2.0) -> FloatArray:
+    """Bytes of all weights, `bytes_per_param` a parameter."""
+    return _array(bytes_per_param) * count_parameters(architecture).total
+
+
+def weight_bytes_per_gpu(
+    architecture: Architecture,
+    bytes_per_param: Real = 2.0,
+    tensor_parallel: Real = 1.0,
+    expert_parallel: Real = 1.0,
+) -> FloatArray:
+    """Bytes of weights on the fullest of `tensor_parallel` GPUs, whose experts are split over `expert_parallel` of them."""
+    return weight_bytes(architecture, bytes_per_param) / _array(tensor_parallel)
 
 
 def training_flops_per_token(

@@ -52,6 +52,19 @@ class Architecture:
     attention_output_bias: bool = False  # bias of the output projection of attention
     ffn_bias: bool = False  # biases of the FFN's matrices
     shared_expert_gate: bool = False  # a learned scalar gate in front of the shared experts (Qwen2-MoE)
+    # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): on where kv_lora_rank is positive. The
+    # cache then holds kv_lora_rank + qk_rope_head_dim elements a token and layer; head_dim is that of queries and keys
+    # (their part without position and the one with it together), and n_kv_heads equals n_heads.
+    kv_lora_rank: Real = 0.0  # width of the compressed keys and values; 0: ordinary attention
+    q_lora_rank: Real = 0.0  # width of the compressed queries; 0: queries are not compressed (DeepSeek-V2-Lite)
+    qk_rope_head_dim: Real = 0.0  # channels of a head's query that carry the position; all heads share their key
+    v_head_dim: Real = 0.0  # width of a head's value; 0: head_dim
+    # Local attention: so many of n_layers see, and cache, the last `window_tokens` tokens only.
+    n_window_layers: Real = 0.0
+    window_tokens: Real = 0.0
+    attention_sinks: bool = False  # a learned logit a head (gpt-oss)
+    router_bias: bool = False  # a bias an expert in the router (gpt-oss; DeepSeek-V3's correction of the scores)
+    expert_bias: bool = False  # biases of the routed experts' matrices only (gpt-oss)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,12 @@ NUMERIC_FIELDS = (
     "d_expert",
     "d_shared_expert",
     "vocab_size",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "n_window_layers",
+    "window_tokens",
 )
 
 
@@ -29,9 +35,10 @@ NUMERIC_FIELDS = (
 class LatencySource(Protocol):
     """Latency of one iteration of a model that is tensor-parallel over `gpus` GPUs.
 
-    All numeric arguments, and the fields of `model`, broadcast against each other; the answer has their common shape,
-    in seconds. Where a source cannot answer (outside its table, shape not measured) it answers NaN, never a guess.
-    A source never knows a scaling law.
+    `expert_parallel` of the GPUs (a divisor of `gpus`) split whole experts between them, the rest split each expert;
+    attention is tensor-parallel over all of them. All numeric arguments, and the fields of `model`, broadcast against
+    each other; the answer has their common shape, in seconds. Where a source cannot answer (outside its table, shape not
+    measured) it answers NaN, never a guess. A source never knows a scaling law.
     """
 
     @property
@@ -39,12 +46,34 @@ class LatencySource(Protocol):
         """What to print as the source, such as `roofline`."""
         ...
 
-    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         """Seconds to process the prompts of `batch` requests (at least 1) of `prompt_tokens` tokens each."""
         ...
 
-    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
+        ...
+
+    def mixed_s(
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        context_tokens: Real,
+        prompts: Real,
+        prompt_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+    ) -> FloatArray:
+        """Seconds of one pass (chunked prefill) that decodes as `decode_s` and processes `prompts` prompts as well.
+
+        `prompts` may be a fraction (a chunk of one prompt); weights are read once for both. Sources that know separate
+        passes only answer NaN.
+        """
         ...
 
 
