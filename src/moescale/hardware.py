@@ -29,6 +29,8 @@ class Gpu:
     # Memory bandwidth of the card behind `silicon_system`: where it differs from memory_bandwidth_bytes_per_s, as for
     # the 40 GB A100, times taken from those tables hold for a card with faster memory than this one.
     silicon_bandwidth_bytes_per_s: float | None = None
+    # Whose all-reduce holds for this card, where not that of `silicon_system`: for PCIe cards of a part measured on NVLink.
+    silicon_link_system: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
         interconnect_bytes_per_s=float(entry["link_gb_per_s"]) * 1e9,
         default_max_num_seqs=int(entry["max_num_seqs"]),
         silicon_system=entry.get("silicon_system"),
+        silicon_link_system=entry.get("silicon_link_system"),
         silicon_bandwidth_bytes_per_s=None if silicon_bandwidth is None else float(silicon_bandwidth) * 1e9,
         source=entry["source"],
         date=entry["date"],
