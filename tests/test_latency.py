@@ -93,7 +93,7 @@ def trilinear(size: float, batch: float, tokens: float) -> float:
 
 def silicon(**options: Any) -> Silicon:
     pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
-    return Silicon(**{"config": MIXTRAL, "gpu": A100, **options})
+    return Silicon(**{"gpu": A100, **options})
 
 
 @pytest.fixture(params=["roofline", "table", "silicon"])
@@ -428,99 +428,3 @@ def test_a_table_answers_arrays_of_models_like_single_ones(tmp_path: Path) -> No
     for i, j in np.ndindex(7, 11):
         one = replace(MODEL, n_layers=float(depth[i, 0]), n_moe_layers=float(depth[i, 0]))
         np.testing.assert_allclose(together[i, j], table.decode_s(one, 2, float(batch[j]), 300), rtol=1e-12)
-
-
-# Silicon
-
-
-def test_fractional_batches_lie_between_whole_ones() -> None:
-    source = silicon()
-    low, between, high = source.decode_s(MODEL, 2, np.array([100.0, 100.25, 101.0]), 640)
-    assert between == pytest.approx(0.75 * low + 0.25 * high, rel=1e-12)
-
-
-def test_the_mean_context_gives_the_mean_step() -> None:
-    source = silicon()
-    steps = source.decode_s(MODEL, 2, 128, np.arange(512.0, 768.0, 8))
-    assert source.decode_s(MODEL, 2, 128, 636.0) == pytest.approx(steps.mean(), rel=2e-3)
-
-
-def test_silicon_answers_for_its_own_model_and_range_only() -> None:
-    source = silicon()
-    assert np.isfinite(source.decode_s(MODEL, 2, 2048, 640))
-    assert np.isfinite(source.decode_s(replace(MODEL, vocab_size=0), 2, 8, 640))
-    assert np.isnan(source.decode_s(MODEL, 2, 2049, 640))
-    assert np.isnan(source.prefill_s(MODEL, 2, 1, 16385))
-    assert np.isnan(source.decode_s(replace(MODEL, n_experts=16), 2, 8, 640))
-    answers = source.decode_s(replace(MODEL, n_layers=np.array([32.0, 31.0])), np.array([[2], [3]]), 8, 640)
-    assert np.isfinite(answers).tolist() == [[True, False], [False, False]]
-    assert "divisible" in str(source.refusal(3))
-    assert source.refusal(2) is None
-
-
-def test_a_config_is_a_mapping_a_file_or_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
-    answers = [
-        silicon(config=config).decode_s(MODEL, 2, 8, 640)
-        for config in (MIXTRAL, tmp_path, str(tmp_path / "config.json"))
-    ]
-    assert answers[0] == answers[1] == answers[2]
-
-
-def test_keys_that_transformers_fills_in_may_be_absent() -> None:
-    optional = ("architectures", "max_position_embeddings", "rms_norm_eps", "rope_theta", "torch_dtype", "hidden_act")
-    short = {key: value for key, value in MIXTRAL.items() if key not in optional}
-    assert silicon(config=short).decode_s(MODEL, 2, 8, 640) == silicon().decode_s(MODEL, 2, 8, 640)
-
-
-def test_fp8_weights_read_faster_than_bf16() -> None:
-    bf16, fp8 = silicon(gpu=H100), silicon(gpu=H100, weight_bytes_per_param=1.0)
-    assert fp8.decode_s(MODEL, 2, 16, 640) < bf16.decode_s(MODEL, 2, 16, 640)
-
-
-def test_measured_kernels_leave_the_terminal_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    silicon(gpu=H100).decode_s(MODEL, 4, 8, 640)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_an_iteration_overhead_is_added() -> None:
-    plain, slow = silicon(), silicon(iteration_overhead_s=0.5)
-    assert slow.decode_s(MODEL, 2, 8, 640) == pytest.approx(plain.decode_s(MODEL, 2, 8, 640) + 0.5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gpu": find_gpu("a100-sxm-40gb")}, "1555 GB/s.*2039 GB/s.*roofline"),
-        ({"gpu": find_gpu("a100-pcie-80gb")}, "no measured kernels for a100-pcie-80gb.*roofline"),
-        ({"weight_bytes_per_param": 1.0}, "no fp8 arithmetic.*roofline"),
-        ({"weight_bytes_per_param": 0.5}, "weight_bytes_per_param is 0.5.*roofline"),
-        ({"config": "absent.json"}, "absent.json"),
-        ({"config": {"model_type": "mixtral"}}, "hidden_size"),
-    ],
-)
-def test_silicon_refuses_what_it_cannot_hold(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        silicon(**options)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({**MIXTRAL, "num_local_experts": 16}, "no measured kernels for this model.*roofline"),
-        (
-            {
-                **MIXTRAL,
-                "architectures": ["Qwen3MoeForCausalLM"],
-                "model_type": "qwen3_moe",
-                "decoder_sparse_step": 2,
-                "num_experts": 8,
-                "moe_intermediate_size": 14336,
-            },
-            "experts in some layers only.*roofline",
-        ),
-    ],
-)
-def test_shapes_that_were_not_measured_name_the_alternative(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(InfeasibleError, match=message):
-        silicon(config=config)

@@ -23,12 +23,11 @@ class Gpu:
     fp8_flops_per_s: float | None  # None: the GPU has no fp8 arithmetic
     interconnect_bytes_per_s: float  # to the other GPUs of the server, one direction
     default_max_num_seqs: int  # vLLM's own default for this GPU
-    silicon_system: str | None  # its name in aiconfigurator-core's tables; None: not measured there
+    # Name in aiconfigurator-core's tables of this GPU, or of one with the same cores whose kernels can be scaled to its
+    # memory and clock; None: there is none.
+    silicon_system: str | None
     source: str
     date: str
-    # Memory bandwidth of the card behind `silicon_system`: where it differs from memory_bandwidth_bytes_per_s, as for
-    # the 40 GB A100, times taken from those tables hold for a card with faster memory than this one.
-    silicon_bandwidth_bytes_per_s: float | None = None
     # Whose all-reduce holds for this card, where not that of `silicon_system`: for PCIe cards of a part measured on NVLink.
     silicon_link_system: str | None = None
 
@@ -46,7 +45,6 @@ class Price:
 
 def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
     fp8_tflops: float | None = entry.get("fp8_tflops")
-    silicon_bandwidth: float | None = entry.get("silicon_bandwidth_gb_per_s")
     return Gpu(
         name=name,
         memory_bytes=float(entry["memory_gib"]) * 2.0**30,
@@ -57,7 +55,6 @@ def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
         default_max_num_seqs=int(entry["max_num_seqs"]),
         silicon_system=entry.get("silicon_system"),
         silicon_link_system=entry.get("silicon_link_system"),
-        silicon_bandwidth_bytes_per_s=None if silicon_bandwidth is None else float(silicon_bandwidth) * 1e9,
         source=entry["source"],
         date=entry["date"],
     )

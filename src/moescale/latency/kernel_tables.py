@@ -109,7 +109,7 @@ def default_version(system: str, engine: str) -> str:
 
 def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
     """Sorts 0.9 before 0.14 and 1.3.0rc9 before 1.3.0rc20."""
-    parts = version.replace("rc", ".-1.").replace("post", ".1.").split(".")
+    parts = [*version.replace("rc", ".-1.").replace("post", ".1.").split("."), "0"]
     return tuple((0, int(part)) if part.lstrip("-").isdigit() else (-1, part) for part in parts if part)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.architecture import FloatArray, Real
 
@@ -26,43 +27,29 @@ class LogGrid:
 
     def seconds(self, *sizes: Real) -> FloatArray:
         """Seconds at `sizes`, one an axis, which broadcast; NaN beyond MOST_BEYOND times an axis."""
-        found: FloatArray = np.asarray(0.0)
-        lows: list[np.ndarray] = []
-        shares: list[FloatArray] = []
-        with np.errstate(divide="ignore", invalid="ignore"):
-            for axis, size, slope in zip(self.axes, sizes, self.slopes, strict=True):
-                at = np.log(np.asarray(size, dtype=np.float64))
+        beyond_s: FloatArray = np.asarray(0.0)
+        corners: list[tuple[npt.NDArray[np.intp], FloatArray | None]] = [(np.asarray(0, dtype=np.intp), None)]
+        stride = self.log_s.size
+        for axis, size, slope in zip(self.axes, sizes, self.slopes, strict=True):
+            stride //= len(axis)
+            at = np.log(np.asarray(size, dtype=np.float64))
+            if at.size and np.max(at) > axis[-1]:
                 beyond = np.maximum(at - axis[-1], 0.0)
-                found = found + np.where(beyond <= np.log(MOST_BEYOND), slope * beyond, np.nan)
-                if len(axis) == 1:
-                    lows.append(np.zeros(np.shape(at), dtype=np.intp))
-                    shares.append(np.zeros(np.shape(at)))
-                    continue
-                low = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(axis) - 2)
-                lows.append(low)
-                shares.append(np.clip((at - axis[low]) / (axis[low + 1] - axis[low]), 0.0, 1.0))
-        return np.exp(found + self._corners(lows, shares))
-
-    def _corners(self, lows: list[np.ndarray], shares: list[FloatArray]) -> FloatArray:
-        """Multilinear mean over the corners of each point's cell."""
+                beyond_s = beyond_s + np.where(beyond <= np.log(MOST_BEYOND), slope * beyond, np.nan)
+            if len(axis) == 1:
+                continue
+            low = np.minimum(np.maximum(np.searchsorted(axis, at, side="right") - 1, 0), len(axis) - 2)
+            share = np.minimum(np.maximum((at - axis[low]) / (axis[low + 1] - axis[low]), 0.0), 1.0)
+            rest = 1.0 - share
+            start = low * stride
+            corners = [
+                (index + offset, part if weight is None else weight * part)
+                for index, weight in corners
+                for offset, part in ((start, rest), (start + stride, share))
+            ]
         flat = self.log_s.ravel()
-        strides = [int(np.prod(self.log_s.shape[i + 1 :])) for i in range(self.log_s.ndim)]
-        start = np.asarray(0)
-        for low, stride in zip(lows, strides, strict=True):
-            start = start + low * stride
-        mean: FloatArray = np.asarray(0.0)
-        for corner in range(2 ** len(lows)):
-            index, weight = start, np.asarray(1.0)
-            for i, share in enumerate(shares):
-                upper = corner >> i & 1
-                if upper and len(self.axes[i]) == 1:
-                    weight = None
-                    break
-                index = index + strides[i] if upper else index
-                weight = weight * (share if upper else 1.0 - share)
-            if weight is not None:
-                mean = mean + weight * flat[index]
-        return mean
+        log_s = sum((flat[i] if weight is None else weight * flat[i] for i, weight in corners), start=beyond_s)
+        return np.exp(log_s)
 
 
 def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[float, ...]) -> LogGrid:

@@ -98,21 +98,23 @@ class MoeKernels:
 
     def _missed(self, shape: Shape) -> FloatArray:
         features, at = _features(shape, self.formula)
-        likeness = features.astype(np.float32) / np.asarray(LIKENESS, dtype=np.float32)
-        squared = (
-            np.sum(likeness**2, axis=1)[:, None]
-            + np.sum(self.features**2, axis=1)[None, :]
-            - 2.0 * likeness @ self.features.T
-        )
-        weight = np.exp(-0.5 * squared)
-        # Rounding of the squares in single precision stays below 1e-4.
-        same = squared < max((SAME / min(LIKENESS)) ** 2, 1e-3)
+        likeness = (features / np.asarray(LIKENESS)).astype(np.float32)
+        # Each point by itself, not as a product of matrices, whose last digit depends on how many are asked at once.
+        squared = np.zeros((len(likeness), len(self.features)), dtype=np.float32)
+        for mine, theirs in zip(likeness.T, self.features.T, strict=True):
+            away = mine[:, None] - theirs[None, :]
+            away *= away
+            squared += away
+        same = squared < np.float32((SAME / min(LIKENESS)) ** 2)
+        squared *= np.float32(-0.5)
+        weight = np.exp(squared, out=squared)
         if same.any():
             weight = np.where(same, np.float32(SAME_WEIGHT), weight)
         place = np.clip((at / np.log(2.0) - OCTAVES[0]) * STEPS_AN_OCTAVE, 0.0, len(self.missed) - 1 - 1e-9)
         low = place.astype(np.intp)
         share = (place - low).astype(np.float32)[:, None]
-        there = self.missed[low] * (1.0 - share) + self.missed[low + 1] * share
+        there = self.missed[low]
+        there += (self.missed[low + 1] - there) * share
         return np.asarray(np.sum(weight * there, axis=1) / (np.sum(weight, axis=1) + DOUBT), dtype=np.float64)
 
 

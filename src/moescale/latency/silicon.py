@@ -9,7 +9,7 @@ model has them. Where the host takes longer to schedule and sample than the kern
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -40,6 +40,7 @@ FP8_BYTES = (0.9, 1.2)  # a weight or cached element of so many bytes is 8-bit
 WIDE_BYTES = 1.5  # and from here on 16-bit
 
 
+@cache
 def host_s() -> float:
     """Seconds that the host needs for one pass of a server (catalogue/roofline.toml, per_iteration_overhead_s)."""
     return float(catalogue.read("roofline.toml")["per_iteration_overhead_s"]["value"])

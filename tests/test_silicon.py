@@ -1,0 +1,324 @@
+"""Latencies composed from measured kernels: against the package's own engine, against its rows, and where none exists."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from moescale.architecture import Architecture, from_config
+from moescale.errors import InputError
+from moescale.family import architecture, find_family
+from moescale.hardware import find_gpu
+from moescale.latency.kernel_tables import default_version, engines, systems, version_key, versions
+from moescale.latency.log_grid import MOST_BEYOND, grid_of
+from moescale.latency.moe_kernels import Shape, leave_one_shape_out, moe_kernels, moe_rows
+from moescale.latency.silicon import LOAD, Silicon, host_s
+
+aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
+
+COMMON = {"head_dim": 128, "num_attention_heads": 32, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+MIXTRAL: dict[str, Any] = COMMON | {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+}
+QWEN3_MOE: dict[str, Any] = COMMON | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [],
+}
+LLAMA: dict[str, Any] = COMMON | {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+MODEL = from_config(MIXTRAL)
+A100, H100 = find_gpu("a100-sxm-80gb"), find_gpu("h100-sxm")
+PASSES = ((1, 128), (4, 1024), (16, 512), (64, 512), (256, 600))  # requests, tokens
+
+
+def paper_model(n_params: float, experts: float) -> Architecture:
+    return architecture(find_family("yun2024"), n_params, experts)
+
+
+# Against the package's own engine.
+
+
+def engine(folder: Path, config: dict[str, Any], system: str, gpus: int, backend: str, weights: str) -> Any:
+    from aiconfigurator_core.sdk.engine import EngineHandle
+
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return EngineHandle.compile(
+        str(folder), system, backend, tp_size=gpus, moe_tp_size=gpus, moe_ep_size=1, gemm_quant_mode=weights,
+        moe_quant_mode=weights, kvcache_quant_mode="bfloat16", fmha_quant_mode="bfloat16",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "gpus", "backend", "weights"),
+    [
+        (MIXTRAL, "a100-sxm-80gb", 2, "vllm", "bfloat16"),
+        (MIXTRAL, "a100-sxm-80gb", 8, "vllm", "bfloat16"),
+        (MIXTRAL, "h100-sxm", 2, "vllm", "bfloat16"),
+        (MIXTRAL, "h100-sxm", 2, "vllm", "fp8_block"),
+        (MIXTRAL, "h100-sxm", 2, "trtllm", "bfloat16"),
+        (MIXTRAL, "l40s", 2, "vllm", "bfloat16"),
+        (QWEN3_MOE, "a100-sxm-80gb", 1, "vllm", "bfloat16"),
+        (QWEN3_MOE, "a100-sxm-80gb", 4, "vllm", "bfloat16"),
+        (QWEN3_MOE, "h100-sxm", 4, "vllm", "bfloat16"),
+        (QWEN3_MOE, "h200-sxm", 1, "vllm", "bfloat16"),
+        (QWEN3_MOE, "a100-sxm-80gb", 2, "sglang", "bfloat16"),
+        (LLAMA, "a100-sxm-80gb", 4, "vllm", "bfloat16"),
+        (LLAMA, "h100-sxm", 1, "vllm", "bfloat16"),
+        (LLAMA, "b200-sxm", 4, "vllm", "bfloat16"),
+    ],
+)
+def test_tabulated_models_take_what_the_packages_engine_says(
+    config: dict[str, Any], gpu: str, gpus: int, backend: str, weights: str, tmp_path: Path
+) -> None:
+    card, model = find_gpu(gpu), from_config(config)
+    source = Silicon(card, backend, weight_bytes_per_param=2.0 if weights == "bfloat16" else 1.0, host_s=0.0)
+    logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
+    judge = engine(tmp_path / "model", config, str(card.silicon_system), gpus, backend, weights)
+    for batch, tokens in PASSES:
+        decode_s = judge.predict_decode_latency(batch, tokens, 2) / 1e3  # two output tokens are one decoding step
+        assert float(source.decode_s(model, gpus, batch, tokens + 1)) == pytest.approx(decode_s, rel=0.05)
+        if batch * tokens <= 16384:  # no server processes more in one pass
+            prefill_s = judge.predict_prefill_latency(batch, tokens) / 1e3
+            assert float(source.prefill_s(model, gpus, batch, tokens)) == pytest.approx(prefill_s, rel=0.05)
+
+
+# Experts.
+
+
+@pytest.mark.parametrize(("system", "version"), [("a100_sxm", "0.14.0"), ("h100_sxm", "0.24.0")])
+def test_measured_experts_are_answered_from_their_own_rows(system: str, version: str) -> None:
+    rows = moe_rows(system, "vllm", version, "bfloat16", LOAD)
+    answered = moe_kernels(system, "vllm", version, "bfloat16", LOAD).seconds(rows.shape)
+    off = np.abs(np.log(answered / rows.latency_s))
+    assert np.median(off) < 0.003
+    assert np.quantile(off, 0.95) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("system", "least", "median", "most"), [("a100_sxm", 0.031, 0.078, 0.117), ("h100_sxm", 0.024, 0.082, 0.141)]
+)
+def test_left_out_shapes_are_predicted_as_stated(system: str, least: float, median: float, most: float) -> None:
+    errors = [
+        shape.median_error
+        for shape in leave_one_shape_out(system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD)
+    ]
+    assert [min(errors), float(np.median(errors)), max(errors)] == pytest.approx([least, median, most], abs=0.005)
+
+
+def test_expert_counts_that_no_table_holds_lie_between_those_that_are() -> None:
+    kernels = moe_kernels("h100_sxm", "vllm", "0.24.0", "bfloat16", LOAD)
+    experts = np.array([2.0, 4, 8, 16, 32, 64])
+    for tokens in (1.0, 16.0, 256.0, 4096.0):
+        seconds = kernels.seconds(Shape(tokens, 4096.0, 14336.0, experts, 2.0, 1.0))
+        assert np.all((seconds > 1e-5) & (seconds < 1.0))
+    few_tokens = kernels.seconds(Shape(64.0, 4096.0, 14336.0, experts, 2.0, 1.0))
+    assert np.all(np.diff(few_tokens) > 0)  # more experts are more weights to read
+    many_tokens = kernels.seconds(Shape(16384.0, 4096.0, 14336.0, experts, 2.0, 1.0))
+    assert many_tokens.max() / many_tokens.min() < 3  # arithmetic alone, the same for every count
+
+
+def test_one_answer_at_a_time_is_the_answer_of_many() -> None:
+    kernels = moe_kernels("a100_sxm", "vllm", "0.14.0", "bfloat16", LOAD)
+    tokens = np.geomspace(1, 4096, 9000)
+    together = kernels.seconds(Shape(tokens, 2048.0, 5000.0, 16.0, 2.0, 1.0))
+    for i in (0, 4095, 4096, 8999):
+        alone = kernels.seconds(Shape(tokens[i], 2048.0, 5000.0, 16.0, 2.0, 1.0))
+        assert float(alone) == pytest.approx(float(together[i]), rel=1e-4)
+
+
+# Whole models.
+
+
+def test_every_size_and_expert_count_of_the_papers_family_has_an_answer() -> None:
+    source = Silicon(find_gpu("a100-sxm-40gb"))
+    sizes, experts = np.geomspace(5e7, 5e10, 30)[:, None], np.array([1.0, 2, 4, 8, 16, 32, 64])
+    gpus = np.arange(1.0, 9.0)[:, None, None]
+    seconds = source.decode_s(paper_model(sizes, experts), gpus, 64.0, 300.0)
+    assert seconds.shape == (8, 30, 7)
+    assert np.all(np.isfinite(seconds) & (seconds >= host_s()))
+    assert np.all(source.prefill_s(paper_model(sizes, experts), gpus, 2.0, 230.0) >= host_s())
+
+
+def test_layers_with_and_without_experts_are_counted_as_the_model_has_them() -> None:
+    source = Silicon(H100, host_s=0.0)
+    all_moe, none = replace(MODEL, n_moe_layers=32), replace(MODEL, n_moe_layers=0)
+    half = replace(MODEL, n_moe_layers=16)
+    for ask in (source.decode_s, source.prefill_s):
+        between = (ask(all_moe, 2, 8, 500) + ask(none, 2, 8, 500)) / 2
+        assert float(ask(half, 2, 8, 500)) == pytest.approx(float(between), rel=1e-9)
+
+
+def test_a_slower_card_of_the_same_cores_is_slower_by_no_more_than_its_bandwidth() -> None:
+    fast, slow = Silicon(A100, host_s=0.0), Silicon(find_gpu("a100-sxm-40gb"), host_s=0.0)
+    decode = slow.decode_s(MODEL, 8, np.array([1, 16, 128]), 500) / fast.decode_s(MODEL, 8, np.array([1, 16, 128]), 500)
+    assert np.all((decode > 1.1) & (decode <= 2039 / 1555 + 1e-9))
+    # Arithmetic decides long prompts, and is the same on both.
+    assert float(slow.prefill_s(MODEL, 8, 8, 2048) / fast.prefill_s(MODEL, 8, 8, 2048)) < 1.05
+
+
+def test_cards_on_pcie_reduce_more_slowly() -> None:
+    nvlink, pcie = Silicon(A100, host_s=0.0), Silicon(find_gpu("a100-pcie-80gb"), host_s=0.0)
+    one = pcie.prefill_s(MODEL, 1, 1, 2048) / nvlink.prefill_s(MODEL, 1, 1, 2048)
+    four = pcie.prefill_s(MODEL, 4, 1, 2048) / nvlink.prefill_s(MODEL, 4, 1, 2048)
+    assert float(one) < 1.06 < float(four)
+
+
+def test_fewer_bits_read_faster() -> None:
+    wide, fp8, int4 = (Silicon(H100, weight_bytes_per_param=b, host_s=0.0) for b in (2.0, 1.0, 0.5))
+    seconds = [float(source.decode_s(MODEL, 2, 16, 640)) for source in (wide, fp8, int4)]
+    assert seconds == sorted(seconds, reverse=True)
+    narrow_cache = Silicon(H100, kv_bytes_per_element=1.0, host_s=0.0)
+    assert float(narrow_cache.decode_s(MODEL, 2, 64, 8192)) < float(wide.decode_s(MODEL, 2, 64, 8192))
+    # No fp8 arithmetic: weights are read faster, and multiplied as before.
+    wide, weight_only = Silicon(A100, host_s=0.0), Silicon(A100, weight_bytes_per_param=1.0, host_s=0.0)
+    assert float(weight_only.decode_s(MODEL, 2, 16, 640)) < 0.7 * float(wide.decode_s(MODEL, 2, 16, 640))
+    ratio = float(weight_only.prefill_s(MODEL, 2, 8, 1024) / wide.prefill_s(MODEL, 2, 8, 1024))
+    assert ratio == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_mixed_pass_reads_weights_once() -> None:
+    source = Silicon(H100)
+    decode, prefill = source.decode_s(MODEL, 2, 64, 640), source.prefill_s(MODEL, 2, 2, 512)
+    mixed = source.mixed_s(MODEL, 2, 64, 640, 2, 512)
+    assert max(float(decode), float(prefill)) <= float(mixed) < float(decode + prefill)
+    assert float(source.mixed_s(MODEL, 2, 64, 640, 0.001, 512)) == pytest.approx(float(decode), rel=0.05)
+
+
+def test_expert_parallel_gpus_hold_whole_experts() -> None:
+    source = Silicon(H100, host_s=0.0)
+    cut, whole = source.decode_s(MODEL, 4, 256, 640), source.decode_s(MODEL, 4, 256, 640, expert_parallel=4)
+    assert 0.5 < float(whole / cut) < 3
+
+
+def test_local_attention_meets_its_window_only() -> None:
+    source = Silicon(H100, host_s=0.0)
+    local = replace(MODEL, n_window_layers=32, window_tokens=1024)
+    assert float(source.decode_s(local, 2, 64, 32768)) == pytest.approx(float(source.decode_s(MODEL, 2, 64, 1024)))
+    assert float(source.decode_s(local, 2, 64, 800)) == pytest.approx(float(source.decode_s(MODEL, 2, 64, 800)))
+    assert float(source.prefill_s(local, 2, 1, 16384)) < float(source.prefill_s(MODEL, 2, 1, 16384))
+
+
+def test_latent_attention_is_answered_where_it_was_measured() -> None:
+    model = replace(
+        MODEL, d_model=7168, n_heads=128, n_kv_heads=128, head_dim=192, kv_lora_rank=512, q_lora_rank=1536,
+        qk_rope_head_dim=64, v_head_dim=128, n_experts=256, top_k=8, d_expert=2048, d_shared_expert=2048, d_ffn=18432,
+    )  # fmt: skip
+    seconds = Silicon(H100).decode_s(model, 8, np.array([1.0, 64.0, 256.0]), 2000)
+    assert np.all(np.isfinite(seconds)) and np.all(np.diff(seconds) > 0)
+    assert np.all(np.isnan(Silicon(A100).decode_s(model, 8, np.array([1.0, 64.0]), 2000)))
+    mixed = replace(model, kv_lora_rank=np.array([0.0, 512.0]))
+    with pytest.raises(InputError, match="mixes latent"):
+        Silicon(H100).decode_s(mixed, 8, 1, 100)
+
+
+def test_beyond_what_kernels_can_be_continued_to_there_is_no_answer() -> None:
+    source = Silicon(A100)
+    assert np.isnan(source.decode_s(MODEL, 16, 8, 640))
+    assert np.isnan(source.decode_s(MODEL, 2, 1e7, 640))
+    assert np.isfinite(source.decode_s(MODEL, 2, 10_000, 640))
+
+
+def test_the_host_sets_the_pace_of_small_models() -> None:
+    tiny = paper_model(5e7, 1.0)
+    assert float(Silicon(H100).decode_s(tiny, 1, 1, 100)) == host_s()
+    assert float(Silicon(H100, host_s=0.0).decode_s(tiny, 1, 1, 100)) < host_s()
+    assert float(Silicon(H100, host_s=0.5).decode_s(MODEL, 2, 8, 640)) == 0.5
+
+
+# Tables and grids.
+
+
+def test_every_system_of_the_package_can_be_asked() -> None:
+    assert {"a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "l40s"} <= set(systems())
+    gpu = find_gpu("h100-sxm")
+    for system in ("h200_sxm", "b200_sxm", "l40s"):
+        for backend in engines(system):
+            assert default_version(system, backend) in versions(system, backend)
+            source = Silicon(replace(gpu, silicon_system=system), backend)
+            assert np.isfinite(source.decode_s(MODEL, 2, 8, 640)), (system, backend)
+
+
+def test_versions_sort_by_their_numbers() -> None:
+    names = ["1.3.0rc20", "0.24.0", "0.9.2", "1.3.0rc9", "0.5.6.post2", "0.5.6", "1.3.0"]
+    assert sorted(names, key=version_key) == [
+        "0.5.6",
+        "0.5.6.post2",
+        "0.9.2",
+        "0.24.0",
+        "1.3.0rc9",
+        "1.3.0rc20",
+        "1.3.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpu": find_gpu("mi300x")}, "no measured kernels for mi300x.*roofline"),
+        ({"gpu": H100, "backend": "vlm"}, "vllm"),
+        ({"gpu": H100, "version": "0.23.0"}, "0.24.0"),
+        ({"gpu": replace(H100, silicon_system="z100")}, "z100"),
+    ],
+)
+def test_what_was_not_measured_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Silicon(**options)
+
+
+def test_an_unmeasured_load_names_the_measured_ones() -> None:
+    with pytest.raises(InputError, match="power_law_1.2"):
+        Silicon(A100, load="uniform").decode_s(MODEL, 2, 8, 640)
+
+
+def test_a_grid_is_exact_on_power_laws_and_continues_them() -> None:
+    x, y = (values.ravel() for values in np.meshgrid([1.0, 3.0, 10.0, 100.0], [2.0, 8.0, 16.0]))
+    grid = grid_of((x, y), 0.3 * x**0.7 * y, (1.0, 1.0))
+    assert grid.seconds(5.0, 4.0) == pytest.approx(0.3 * 5**0.7 * 4)
+    assert grid.seconds(0.1, 2.0) == pytest.approx(0.6)  # below the first size its time holds
+    assert grid.seconds(200.0, 32.0) == pytest.approx(0.3 * 100**0.7 * 2 * 32)
+    assert np.isnan(grid.seconds(101.0 * MOST_BEYOND, 2.0))
+    assert grid.seconds(np.ones((3, 1)), np.full(4, 2.0)).shape == (3, 4)
+
+
+def test_holes_of_a_grid_continue_from_smaller_sizes() -> None:
+    x, y = np.array([1.0, 2.0, 1.0]), np.array([1.0, 1.0, 10.0])
+    grid = grid_of((x, y), np.array([1.0, 1.5, 7.0]), (0.5, 1.0))
+    assert grid.seconds(2.0, 10.0) == pytest.approx(15.0)
+    repeated = grid_of((np.array([1.0, 1.0]),), np.array([1.0, 4.0]), (1.0,))
+    assert repeated.seconds(1.0) == pytest.approx(2.0)  # repeats are averaged in logarithms
