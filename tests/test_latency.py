@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from families import PAPER
 from moescale.accounting import count_parameters
 from moescale.architecture import Architecture, from_config
-from moescale.errors import InfeasibleError, InputError
+from moescale.errors import InputError
 from moescale.family import architecture
 from moescale.hardware import find_gpu
 from moescale.latency import NUMERIC_FIELDS, LatencySource
