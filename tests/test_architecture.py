@@ -497,8 +497,7 @@ def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[s
         damaged = {"model_type": "llama4", "text_config": damaged}
     try:
         model = from_config(damaged)
-    except InputError as error:
-        assert len(str(error)) < 1000
+    except InputError:
         return
     counted = count_parameters(model)
     assert 0 < counted.active <= counted.total < math.inf

@@ -273,9 +273,10 @@ def training_flops_per_token(
         params = counts.active if counted == "active" else counts.non_embedding_active
     # Three times a forward pass, which multiplies queries with keys and weights with values: 2 (head_dim + value) a pair.
     sequence, local = _array(sequence_tokens), _array(a.n_window_layers)
-    seen = np.minimum(_array(a.window_tokens) / np.where(sequence > 0, sequence, 1.0), 1.0)
-    layers = (a.n_layers - local) + local * seen * (2.0 - seen)
-    attention = 3.0 * layers * a.n_heads * (a.head_dim + value_head_dim(a)) * sequence
+    window = np.minimum(a.window_tokens, sequence)
+    seen = window * (2.0 - window / np.where(sequence > 0, sequence, 1.0))
+    tokens = (a.n_layers - local) * sequence + local * seen
+    attention = 3.0 * tokens * a.n_heads * (a.head_dim + value_head_dim(a))
     return 6.0 * params + attention
 
 
