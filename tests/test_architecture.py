@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from families import PAPER
@@ -382,6 +382,7 @@ MISSING = object()
         (LLAMA | {"hidden_size": math.nan}, "hidden_size must be"),
         (LLAMA | {"hidden_size": math.inf}, "hidden_size must be"),
         (LLAMA | {"hidden_size": 10**400}, "hidden_size must be"),
+        (LLAMA | {"hidden_size": 10**5000}, "hidden_size must be"),
         (LLAMA | {"hidden_size": [4096]}, "hidden_size must be"),
         (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers must be"),
         (LLAMA | {"vocab_size": 0}, "vocab_size must be"),
@@ -485,11 +486,7 @@ json_values = st.recursive(
 )
 
 
-@given(
-    st.sampled_from(EVERY_FAMILY),
-    st.data(),
-)
-def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[str, Any], data: st.DataObject) -> None:
+def _check_damaged(config: dict[str, Any], data: st.DataObject) -> None:
     names = st.sampled_from(sorted(config) + FURTHER_KEYS)
     keys = data.draw(st.lists(names, min_size=1, max_size=3, unique=True))
     damaged = config | {key: data.draw(json_values | st.integers(-2, 20)) for key in keys}
@@ -505,6 +502,20 @@ def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[s
     held = kv_bytes_per_request(model, 1e4, tensor_parallel=4)
     assert 0 < held <= kv_bytes_per_token(model) * 1e4
     assert 0 < weight_bytes_per_gpu(model, 1.0, 4, 2) < weight_bytes(model)
+
+
+@given(st.sampled_from(EVERY_FAMILY), st.data())
+def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[str, Any], data: st.DataObject) -> None:
+    _check_damaged(config, data)
+
+
+@pytest.mark.fuzz
+@settings(max_examples=20000, deadline=None)
+@given(st.sampled_from(EVERY_FAMILY), st.data())
+def test_any_damage_gives_a_usable_architecture_or_an_input_error_long(
+    config: dict[str, Any], data: st.DataObject
+) -> None:
+    _check_damaged(config, data)
 
 
 def test_hl_follows_the_two_thirds_power() -> None:

@@ -297,6 +297,14 @@ def _load(path: Path) -> tuple[Mapping[str, Any], str]:
     return cast("dict[str, Any]", parsed), str(path)
 
 
+def _shown(value: Any) -> str:
+    """The start of what `value` looks like."""
+    try:
+        return repr(value)[:60]
+    except ValueError:  # Python refuses to print whole numbers of more than a few thousand digits
+        return "a number of thousands of digits"
+
+
 class _Settings:
     """Checked access to one config: every answer is in range, every complaint names file and key."""
 
@@ -305,8 +313,7 @@ class _Settings:
         self.where = where
 
     def bad(self, key: str, wanted: str) -> InputError:
-        shown = repr(self.config.get(key))
-        return InputError(f"{key} must be {wanted}, not {shown[:60]}", where=self.where)
+        return InputError(f"{key} must be {wanted}, not {_shown(self.config.get(key))}", where=self.where)
 
     def integer(self, *keys: str, default: int | None = None, least: int = 1) -> int:
         """The whole number under the first of `keys`; all of those present must agree. Null counts as absent."""
@@ -395,7 +402,7 @@ def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
     if model_type not in _FAMILIES and isinstance(text, Mapping):
         return _text_model(model_type, cast("Mapping[str, Any]", text), where)
     if model_type not in _FAMILIES:
-        raise unknown_name("model_type", model_type, _FAMILIES, where=where)
+        raise unknown_name("model_type", model_type[:60], _FAMILIES, where=where)
     settings = _Settings(config, where)
     name = config.get("_name_or_path")
     parts = _common(settings) | _FAMILIES[model_type](settings)
@@ -426,7 +433,7 @@ def _text_model(model_type: str, text: Mapping[str, Any], where: str) -> Archite
         text = _NESTED_LLAMA4 | dict(text)
     if text.get("model_type") not in list(_FAMILIES):  # a list compares: the value may be anything that JSON holds
         raise InputError(
-            f"unknown model_type {str(text.get('model_type'))[:60]!r} of the text model of {model_type!r}",
+            f"unknown model_type {_shown(text.get('model_type'))} of the text model of {_shown(model_type)}",
             where=inside,
             next_step=f"known: {', '.join(_FAMILIES)}",
         )
