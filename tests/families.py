@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from moescale.architecture import hl_coefficient, shapes
+from moescale.architecture import hl_coefficient, shapes_of_hl
 from moescale.family import ModelFamily, aspect_ratio
 
-DENSE_MU, _ = hl_coefficient(shape for shape in shapes().values() if not np.any(shape.n_moe_layers))
+DENSE_MU, _ = hl_coefficient(shapes_of_hl().values())
 
 # arXiv 2404.02852, section 2.1 and appendix B: gated FFN 8/3 wide, top-2, experts in every other layer, no embeddings.
 PAPER = ModelFamily(

@@ -19,9 +19,12 @@ from moescale.accounting import (
     count_parameters,
     decode_flops_per_token,
     expected_distinct_experts,
+    kv_bytes_per_request,
     kv_bytes_per_token,
     total_params,
     training_flops_per_token,
+    weight_bytes,
+    weight_bytes_per_gpu,
 )
 from moescale.architecture import Architecture, Shape, dense_equivalent_params, published_shapes, shapes
 from moescale.errors import InputError
@@ -31,11 +34,16 @@ from moescale.family import architecture
 @pytest.mark.parametrize("shape", published_shapes().values(), ids=published_shapes())
 def test_published_sizes_to_the_stated_digit(shape: Shape) -> None:
     counted = count_parameters(shape.architecture)
-    # GPT-3, the one plain-FFN family here, has learned positions for 2048 tokens, which an Architecture does not.
-    positions = 2048 * shape.architecture.d_model if shape.architecture.ffn_matrices == 2 else 0
     # A whole unit of the last digit: LLaMA 65.2B and GPT-3 2.7B are cut off or named, not rounded (65.29B, 2.65B).
-    assert float(counted.total) + positions == pytest.approx(shape.published_total, abs=shape.published_digit)
-    assert float(counted.active) + positions == pytest.approx(shape.published_active, abs=shape.published_active_digit)
+    total = float(counted.total) + shape.not_modelled
+    assert total == pytest.approx(shape.published_total, abs=shape.published_digit)
+    if counted.experts > 0:
+        looked_up = 0.0 if shape.active_input_embedding else shape.architecture.vocab_size * shape.architecture.d_model
+        active = float(counted.active) - looked_up
+        assert active == pytest.approx(shape.published_active, abs=shape.published_active_digit)
+    if shape.published_kv_bytes is not None:
+        held = float(kv_bytes_per_token(shape.architecture))
+        assert held == pytest.approx(shape.published_kv_bytes, abs=shape.published_kv_digit)
 
 
 def test_mixtral_and_qwen_to_the_parameter() -> None:
@@ -46,6 +54,13 @@ def test_mixtral_and_qwen_to_the_parameter() -> None:
         "llama-2-7b": 6_738_415_616,
         "qwen3-30b-a3b": 30_532_122_624,
         "olmoe-1b-7b": 6_919_161_856,
+        "gpt-oss-20b": 20_914_757_184,
+        "gpt-oss-120b": 116_829_156_672,
+        "deepseek-v2": 235_741_434_880,
+        "deepseek-v2-lite": 15_706_484_224,
+        "deepseek-v3": 671_026_419_200,  # with 14,848 that correct the scores of its routers
+        "llama-4-scout": 108_641_793_536 - 871_932_416,  # all weights without those of vision
+        "llama-4-maverick": 401_583_781_376 - 871_932_416,
     }
     assert {name: int(count_parameters(shapes()[name]).total) for name in exact} == exact
 
@@ -146,12 +161,15 @@ def architectures(draw: st.DrawFn) -> Architecture:
     layers = draw(st.integers(1, 128))
     experts = draw(st.integers(1, 256))
     heads = draw(st.integers(1, 64))
+    head_dim = draw(st.sampled_from([32, 64, 128]))
+    latent = draw(st.booleans())
+    local = draw(st.integers(0, layers))
     return Architecture(
         n_layers=layers,
         d_model=draw(st.integers(1, 8192)),
         n_heads=heads,
-        n_kv_heads=draw(st.integers(1, heads)),
-        head_dim=draw(st.sampled_from([32, 64, 128])),
+        n_kv_heads=heads if latent else draw(st.integers(1, heads)),
+        head_dim=head_dim,
         d_ffn=draw(st.integers(1, 30000)),
         n_moe_layers=draw(st.integers(0, layers)),
         n_experts=experts,
@@ -167,6 +185,15 @@ def architectures(draw: st.DrawFn) -> Architecture:
         attention_output_bias=draw(st.booleans()),
         ffn_bias=draw(st.booleans()),
         shared_expert_gate=draw(st.booleans()),
+        kv_lora_rank=draw(st.integers(1, 600)) if latent else 0,
+        q_lora_rank=draw(st.sampled_from([0, 24, 1536])) if latent else 0,
+        qk_rope_head_dim=draw(st.sampled_from([8, 16])) if latent else 0,
+        v_head_dim=draw(st.sampled_from([0, 48])),
+        n_window_layers=local,
+        window_tokens=draw(st.integers(1, 9000)) if local else 0,
+        attention_sinks=draw(st.booleans()),
+        router_bias=draw(st.booleans()),
+        expert_bias=draw(st.booleans()),
     )
 
 
@@ -194,7 +221,8 @@ def test_more_experts_are_never_fewer_parameters(model: Architecture) -> None:
     more = replace(model, n_experts=model.n_experts + 1)
     assert count_parameters(more).total >= count_parameters(model).total
     added = count_parameters(more).active - count_parameters(model).active
-    assert added == model.n_moe_layers * model.d_model  # a router's row in each layer, nothing else
+    # A router's row in each layer, with its bias, nothing else.
+    assert added == model.n_moe_layers * (model.d_model + model.router_bias)
 
 
 @given(architectures(), st.lists(st.integers(1, 512), min_size=2, max_size=4))
@@ -213,6 +241,197 @@ def test_broadcasting_equals_scalar_calls(model: Architecture, experts: list[int
             assert decode[row, column] == decode_flops_per_token(alone, 100.0)
 
 
+# The fields that make a model larger, each by a factor; what depends on another field moves with it.
+GROWTH: list[tuple[str, ...]] = [
+    ("n_layers",),
+    ("d_model",),
+    ("n_heads", "n_kv_heads"),
+    ("d_ffn",),
+    ("n_experts",),
+    ("d_expert",),
+    ("d_shared_expert",),
+    ("vocab_size",),
+    ("kv_lora_rank",),
+    ("q_lora_rank",),
+    ("v_head_dim",),
+    ("window_tokens",),
+]
+
+
+@given(
+    architectures(),
+    st.sampled_from(GROWTH),
+    st.integers(2, 5),
+    st.floats(0, 1e5),
+    st.sampled_from([1, 2, 3, 4, 8, 64]),
+    st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+)
+def test_a_larger_model_needs_no_less(
+    model: Architecture, grown: tuple[str, ...], factor: int, context: float, gpus: int, size: float
+) -> None:
+    larger = replace(model, **{name: factor * getattr(model, name) for name in grown})
+
+    def needs(a: Architecture) -> list[float]:
+        counted = count_parameters(a)
+        return [
+            float(value)
+            for value in (
+                counted.total,
+                counted.active,
+                active_matmul_params(a),
+                weight_bytes(a, size),
+                weight_bytes_per_gpu(a, size, gpus),
+                weight_bytes_per_gpu(a, size, gpus, gpus),
+                kv_bytes_per_token(a, size),
+                kv_bytes_per_request(a, context, size, gpus),
+                decode_flops_per_token(a, context),
+                training_flops_per_token(a, sequence_tokens=context),
+            )
+        ]
+
+    before = needs(model)
+    assert all(0 <= value < np.inf for value in before)
+    assert all(after >= value * (1 - 1e-12) for after, value in zip(needs(larger), before, strict=True))
+
+
+@given(
+    architectures(), st.integers(1, 64), st.integers(1, 16), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.floats(0, 1e5)
+)
+def test_gpus_together_hold_the_whole_model_and_no_gpu_more_than_it(
+    model: Architecture, gpus_of_a_group: int, groups: int, size: float, context: float
+) -> None:
+    gpus = gpus_of_a_group * groups
+    whole = float(weight_bytes(model, size))
+    one = float(weight_bytes_per_gpu(model, size, gpus, groups))
+    assert whole / gpus * (1 - 1e-12) <= one <= whole * (1 + 1e-12)
+    assert float(weight_bytes_per_gpu(model, size)) == whole
+    held = float(kv_bytes_per_request(model, context, size))
+    share = float(kv_bytes_per_request(model, context, size, gpus))
+    assert held / gpus * (1 - 1e-12) <= share <= held * (1 + 1e-12)
+    assert held <= float(kv_bytes_per_token(model, size)) * context * (1 + 1e-12)
+    # Twice the GPUs of each group never hold more on one.
+    assert float(weight_bytes_per_gpu(model, size, 2 * gpus, groups)) <= one * (1 + 1e-12)
+    assert float(kv_bytes_per_request(model, context, size, 2 * gpus)) <= share * (1 + 1e-12)
+
+
+@given(architectures(), st.floats(1.0, 1e5), st.floats(1.0, 2.0))
+def test_a_context_costs_more_the_longer_it_is_and_a_window_bounds_it(
+    model: Architecture, context: float, factor: float
+) -> None:
+    for cost in (kv_bytes_per_request, decode_flops_per_token):
+        assert cost(model, context) <= cost(model, context * factor) * (1 + 1e-12)
+    within = min(context, model.window_tokens) if model.n_window_layers else context
+    everywhere = replace(model, n_window_layers=0, window_tokens=0)
+    assert kv_bytes_per_request(model, within) == pytest.approx(kv_bytes_per_request(everywhere, within), rel=1e-12)
+    assert kv_bytes_per_request(model, context) <= kv_bytes_per_request(everywhere, context) * (1 + 1e-12)
+
+
+@given(architectures())
+def test_weights_are_two_bytes_a_parameter_in_bf16(model: Architecture) -> None:
+    total = count_parameters(model).total
+    assert weight_bytes(model) == 2 * total
+    assert weight_bytes(model, 4.0) == 4 * total
+    assert 0.25 * weight_bytes(model) <= weight_bytes(model, 0.5) < weight_bytes(model, 1.0) < weight_bytes(model)
+
+
+def test_everything_broadcasts() -> None:
+    model = replace(shapes()["deepseek-v3"], n_layers=np.array([61.0, 70.0]))
+    gpus, groups = np.array([1.0, 8.0, 16.0])[:, np.newaxis], np.array([1.0, 1.0, 16.0])[:, np.newaxis]
+    together = weight_bytes_per_gpu(model, 1.0, gpus, groups)
+    cache = kv_bytes_per_request(model, np.array([[100.0], [200.0], [300.0]]), 1.0, gpus)
+    assert together.shape == cache.shape == (3, 2)
+    assert together.dtype == cache.dtype == np.float64
+    for row in range(3):
+        for column in range(2):
+            one = replace(model, n_layers=model.n_layers[column])
+            assert together[row, column] == weight_bytes_per_gpu(one, 1.0, gpus[row, 0], groups[row, 0])
+            assert cache[row, column] == kv_bytes_per_request(one, 100.0 * (row + 1), 1.0, gpus[row, 0])
+    abstract = architecture(PAPER, np.array([1e9, 2e9]), 8.0)
+    assert weight_bytes_per_gpu(abstract, 2.0, 4.0, np.ones((3, 1))).shape == (3, 2)
+
+
+def test_the_cache_of_more_gpus_than_heads_is_replicated() -> None:
+    llama, deepseek = shapes()["llama-3.1-70b"], shapes()["deepseek-v3"]
+    shares = [float(kv_bytes_per_request(llama, 1000.0, 2.0, gpus)) / 327_680_000 for gpus in (1, 2, 8, 16, 64)]
+    assert shares == [1, 1 / 2, 1 / 8, 1 / 8, 1 / 8]
+    assert [float(kv_bytes_per_request(deepseek, 1000.0, 1.0, gpus)) for gpus in (1, 8)] == [35_136_000, 35_136_000]
+
+
+def test_the_cache_of_local_layers_stops_at_the_window() -> None:
+    model = shapes()["gpt-oss-20b"]  # 24 layers of 8 heads of 64: 2 KiB a token and layer; half of them hold 128 tokens
+    for context, tokens in ((100.0, 24 * 100), (128.0, 24 * 128), (1000.0, 12 * 1000 + 12 * 128)):
+        assert kv_bytes_per_request(model, context) == 2048 * tokens
+    assert kv_bytes_per_token(model) == 24 * 2048
+    mistral = shapes()["mistral-7b"]
+    assert kv_bytes_per_request(mistral, 10_000.0) == kv_bytes_per_request(mistral, 4096.0) == 131072 * 4096
+
+
+def test_weights_of_fp8_and_int4_leave_tables_norms_and_routers_alone() -> None:
+    model = shapes()["mixtral-8x7b"]
+    counted = count_parameters(model)
+    matrices = counted.attention + counted.experts
+    rest = counted.embedding + counted.router + counted.norms
+    assert weight_bytes(model, 1.0) == matrices + 2 * rest
+    assert weight_bytes(model, 0.5) == 0.5 * matrices + 2 * rest
+    # The paper's abstraction of N and E knows matrices only.
+    abstract = architecture(PAPER, 3e9, 8.0)
+    assert 2 * weight_bytes(abstract, 1.0) == weight_bytes(abstract)
+    assert weight_bytes_per_gpu(abstract, 1.0, 4.0, 2.0) == weight_bytes(abstract, 1.0) / 4
+
+
+def test_the_fullest_gpu_by_hand() -> None:
+    d, t = 4096, 4
+    mixtral = shapes()["mixtral-8x7b"]
+    attention, expert = 32 * 2 * (32 + 8) * 128 * d, 32 * 3 * 14336 * d
+    everywhere = 32 * 8 * d + 65 * d  # routers and norms
+    tables = 2 * 32000 * d
+    split_evenly = 2 * ((attention + 8 * expert + tables) / t + everywhere)
+    assert weight_bytes_per_gpu(mixtral, 2.0, t) == split_evenly
+    assert weight_bytes_per_gpu(mixtral, 2.0, t, 4) == weight_bytes_per_gpu(mixtral, 2.0, t, 2) == split_evenly
+    # 60 experts on 8 GPUs: the fullest holds 8 of them.
+    qwen = shapes()["qwen1.5-moe-a2.7b"]
+    uneven = weight_bytes_per_gpu(qwen, 2.0, 8, 8) - weight_bytes_per_gpu(qwen, 2.0, 8, 1)
+    assert uneven == 2 * 24 * 3 * 1408 * 2048 * (8 - 60 / 8)
+    # Llama-3.1-70B on 16 GPUs: 4 of 64 query heads each, and one of 8 key-value heads instead of a half.
+    llama = shapes()["llama-3.1-70b"]
+    d = 8192
+    projections = 80 * 2 * (4 + 1) * 128 * d
+    ffn = 80 * 3 * 28672 * d / 16
+    assert weight_bytes_per_gpu(llama, 2.0, 16) == 2 * (projections + ffn + 2 * 128256 * d / 16 + 161 * d)
+    # DeepSeek-V3 on 8: the compressing projections (1536 + 512 + 64 wide) and their norms are on every GPU.
+    deepseek, d = shapes()["deepseek-v3"], 7168
+    compressing = d * (1536 + 576)
+    heads = 1536 * 16 * 192 + 512 * 16 * (128 + 128) + 16 * 128 * d
+    ffns = (3 * 3 * 18432 * d + 58 * 257 * 3 * 2048 * d) / 8
+    norms = 61 * (2 * d + 1536 + 512) + d
+    rest = 2 * 129280 * d / 8 + norms + 58 * 256 * (d + 1)
+    assert weight_bytes_per_gpu(deepseek, 1.0, 8) == 61 * (compressing + heads) + ffns + 2 * rest
+    # gpt-oss: sinks and biases of heads go with the heads, biases of outputs stay whole on every GPU that sums them.
+    oss, d = shapes()["gpt-oss-20b"], 2880
+    projections = 24 * 2 * d * (16 + 2) * 64
+    vectors = 24 * (18 * 64 + 2 * 64 + d + 16 + 2 * d) + d  # biases of q, k and v, of o; sinks; norms, with the last
+    routers = 24 * 32 * (d + 1)
+    experts, expert_biases = 24 * 32 * 3 * d * d / 4, 24 * 32 * (2 * d / 4 + d)
+    tables = 2 * 201088 * d / 4
+    assert weight_bytes_per_gpu(oss, 1.0, 4) == projections + experts + 2 * (vectors + routers + expert_biases + tables)
+
+
+def attention_only(model: Architecture) -> Architecture:
+    return replace(model, d_ffn=0, n_moe_layers=0, vocab_size=0)
+
+
+def test_published_weights_on_disk() -> None:
+    # gpt-oss model card, table 1: 4.25 bits (mxfp4 with its scales) for the experts, bf16 for the rest: 60.8 and 12.8 GiB.
+    for name, stated_gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
+        model = shapes()[name]
+        matrices = count_parameters(model).experts
+        on_disk = float(2 * count_parameters(model).total - (2 - 4.25 / 8) * matrices) / 2**30
+        assert on_disk == pytest.approx(stated_gib, abs=0.1)
+        # One precision for all matrices falls short by gpt-oss's attention, which stays in bf16, and by nothing else.
+        short = float((2 - 4.25 / 8) * (active_matmul_params(attention_only(model)))) / 2**30
+        assert float(weight_bytes(model, 4.25 / 8)) / 2**30 + short == pytest.approx(stated_gib, abs=0.1)
+
+
 def test_kv_cache_bytes() -> None:
     # Llama-3-8B: 2 x 32 layers x 8 heads x 128 x 2 bytes = 128 KiB; Llama-2-7B without grouped queries: 512 KiB.
     assert float(kv_bytes_per_token(shapes()["llama-3.1-8b"])) == 131072
@@ -227,6 +446,20 @@ def test_flops_per_token() -> None:
     assert training_flops_per_token(model, counted="non-embedding") == 6 * counted.non_embedding_active
     # GPT-3's table of training compute: 175B takes 1.05e12 FLOPs a token.
     assert float(training_flops_per_token(shapes()["gpt3-175b"])) == pytest.approx(1.05e12, rel=0.005)
+    # DeepSeek: a decoded token attends in the compressed width, a trained one head by head.
+    deepseek = shapes()["deepseek-v3"]
+    assert decode_flops_per_token(deepseek, 1000.0) - decode_flops_per_token(deepseek, 0.0) == (
+        2 * 61 * 128 * (2 * 512 + 64) * 1000
+    )
+    heads = training_flops_per_token(deepseek, sequence_tokens=4096.0) - training_flops_per_token(deepseek)
+    assert heads == 3 * 61 * 128 * (192 + 128) * 4096
+    # A window of 128 in half of gpt-oss's layers: by decode 128 tokens seen, in training a share of the causal pairs.
+    oss = shapes()["gpt-oss-20b"]
+    per_token = 4 * 64 * 64
+    assert decode_flops_per_token(oss, 1000.0) - decode_flops_per_token(oss, 0.0) == per_token * 12 * (1000 + 128)
+    pairs = np.minimum(np.arange(1, 100_001), 128).sum() / 100_000  # tokens seen on average, themselves among them
+    windowed = training_flops_per_token(oss, sequence_tokens=1e5) - training_flops_per_token(oss)
+    assert float(windowed) == pytest.approx(3 * per_token * 12 * (5e4 + pairs), rel=1e-4)
     # Attention over T tokens, causal: 6 l d T.
     extra = training_flops_per_token(model, sequence_tokens=2048.0) - training_flops_per_token(model)
     assert extra == 6 * 32 * 4096 * 2048

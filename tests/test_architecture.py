@@ -10,16 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.accounting import count_parameters, kv_bytes_per_token
+from moescale.accounting import (
+    count_parameters,
+    kv_bytes_per_request,
+    kv_bytes_per_token,
+    weight_bytes,
+    weight_bytes_per_gpu,
+)
 from moescale.architecture import (
     Architecture,
     from_config,
     hl_coefficient,
+    published_shapes,
     shapes,
+    shapes_of_hl,
     validate,
 )
 from moescale.errors import InputError
@@ -99,7 +107,101 @@ QWEN2: dict[str, Any] = QWEN3 | {
     "vocab_size": 152064,
     "tie_word_embeddings": False,
 }
-MISTRAL: dict[str, Any] = LLAMA | {"model_type": "mistral", "vocab_size": 32000}
+MISTRAL: dict[str, Any] = LLAMA | {"model_type": "mistral", "vocab_size": 32000, "sliding_window": 4096}
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "head_dim": 64,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 24,
+    "intermediate_size": 2880,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "vocab_size": 201088,
+    "attention_bias": True,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+DEEPSEEK_V2: dict[str, Any] = {
+    "model_type": "deepseek_v2",
+    "hidden_size": 5120,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "num_hidden_layers": 60,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 102400,
+}
+DEEPSEEK_V2_LITE: dict[str, Any] = DEEPSEEK_V2 | {
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_hidden_layers": 27,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 64,
+    "q_lora_rank": None,
+}
+DEEPSEEK_V3: dict[str, Any] = DEEPSEEK_V2 | {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "num_nextn_predict_layers": 1,
+    "vocab_size": 129280,
+}
+SCOUT_TEXT: dict[str, Any] = {
+    "model_type": "llama4_text",
+    "hidden_size": 5120,
+    "head_dim": 128,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 48,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "interleave_moe_layer_step": 1,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "attention_chunk_size": 8192,
+    "vocab_size": 202048,
+}
+SCOUT: dict[str, Any] = {"model_type": "llama4", "text_config": SCOUT_TEXT}
+MAVERICK: dict[str, Any] = {
+    "model_type": "llama4",
+    "text_config": SCOUT_TEXT | {"interleave_moe_layer_step": 2, "num_local_experts": 128},
+}
+EVERY_FAMILY = [
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    QWEN2_MOE,
+    OLMOE,
+    GPT_OSS,
+    DEEPSEEK_V2,
+    DEEPSEEK_V2_LITE,
+    DEEPSEEK_V3,
+    SCOUT_TEXT,
+]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +222,112 @@ def test_published_configs(config: dict[str, Any], total_billions: float, active
     counted = count_parameters(from_config(config))
     assert float(counted.total) / 1e9 == pytest.approx(total_billions, abs=5.1e-4)
     assert float(counted.active) / 1e9 == pytest.approx(active_billions, abs=5.1e-4)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (LLAMA, "llama-3.1-8b"),
+        (MISTRAL, "mistral-7b"),
+        (MIXTRAL, "mixtral-8x7b"),
+        (QWEN2, "qwen2.5-7b"),
+        (QWEN3, "qwen3-0.6b"),
+        (QWEN3_MOE, "qwen3-30b-a3b"),
+        (QWEN2_MOE, "qwen1.5-moe-a2.7b"),
+        (OLMOE, "olmoe-1b-7b"),
+        (GPT_OSS, "gpt-oss-20b"),
+        (DEEPSEEK_V2, "deepseek-v2"),
+        (DEEPSEEK_V2_LITE, "deepseek-v2-lite"),
+        (DEEPSEEK_V3, "deepseek-v3"),
+        (DEEPSEEK_V3 | {"model_type": "kimi_k2"}, "deepseek-v3"),
+        (SCOUT_TEXT, "llama-4-scout"),
+        (SCOUT, "llama-4-scout"),
+        (MAVERICK, "llama-4-maverick"),
+    ],
+)
+def test_a_config_gives_the_shape_of_the_catalogue(config: dict[str, Any], name: str) -> None:
+    # The catalogue's counts and cache bytes are held to published figures in test_accounting.
+    assert replace(from_config(config), name="") == replace(shapes()[name], name="")
+
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+@pytest.mark.parametrize(
+    ("config", "layers", "tokens"),
+    [
+        (MISTRAL, 32, 4096),
+        (MISTRAL | {"sliding_window": None}, 0, 0),
+        ({key: value for key, value in MISTRAL.items() if key != "sliding_window"}, 32, 4096),
+        (MIXTRAL, 0, 0),
+        (MIXTRAL | {"sliding_window": 4096}, 32, 4096),
+        (QWEN2 | {"sliding_window": 131072, "max_window_layers": 28}, 0, 0),
+        (QWEN2 | {"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 20}, 8, 1024),
+        (QWEN2 | {"use_sliding_window": True, "max_window_layers": 30}, 0, 0),
+        (QWEN2 | {"use_sliding_window": True, "layer_types": [SLIDING] * 5 + [FULL] * 23}, 5, 4096),
+        (QWEN2 | {"use_sliding_window": False, "layer_types": [SLIDING] * 28}, 0, 0),
+        (QWEN3 | {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": 64}, 28, 64),
+        (QWEN3_MOE | {"use_sliding_window": True, "max_window_layers": 48}, 48, 4096),
+        (QWEN2_MOE | {"use_sliding_window": True, "max_window_layers": 21}, 11, 4096),
+        (GPT_OSS, 12, 128),
+        (GPT_OSS | {"num_hidden_layers": 25, "layer_types": None}, 13, 128),
+        (GPT_OSS | {"sliding_window": None}, 0, 0),
+        (GPT_OSS | {"layer_types": [FULL] * 24}, 0, 0),
+        (SCOUT, 36, 8192),
+        (SCOUT_TEXT | {"no_rope_layer_interval": 3}, 32, 8192),
+        (SCOUT_TEXT | {"no_rope_layers": [1] * 40 + [0] * 8}, 40, 8192),
+        (SCOUT_TEXT | {"no_rope_layers": [], "attention_chunk_size": 4096}, 36, 4096),
+        (SCOUT_TEXT | {"layer_types": ["chunked_attention"] * 2 + [FULL] * 46}, 2, 8192),
+        (SCOUT_TEXT | {"attention_chunk_size": None}, 0, 0),
+    ],
+)
+def test_which_layers_have_a_window(config: dict[str, Any], layers: int, tokens: int) -> None:
+    model = from_config(config)
+    assert (model.n_window_layers, model.window_tokens) == (layers, tokens)
+
+
+@pytest.mark.parametrize(
+    ("change", "n_moe_layers"),
+    [
+        ({"first_k_dense_replace": 0}, 61),
+        ({"first_k_dense_replace": 61}, 0),
+        ({"first_k_dense_replace": 99}, 0),
+        ({"moe_layer_freq": 2}, 29),  # layers 4, 6 .. 60
+        ({"moe_layer_freq": 2, "first_k_dense_replace": 4}, 29),
+        ({"moe_layer_freq": 61}, 0),
+        ({"moe_layer_freq": 61, "first_k_dense_replace": 0}, 1),
+    ],
+)
+def test_which_layers_of_deepseek_hold_experts(change: dict[str, Any], n_moe_layers: int) -> None:
+    settings = DEEPSEEK_V3 | change
+    holding = [
+        layer
+        for layer in range(61)
+        if layer >= settings["first_k_dense_replace"] and layer % settings["moe_layer_freq"] == 0
+    ]
+    assert from_config(settings).n_moe_layers == len(holding) == n_moe_layers
+
+
+def test_which_layers_of_llama4_hold_experts() -> None:
+    assert from_config(MAVERICK).n_moe_layers == 24
+    assert from_config(SCOUT_TEXT | {"moe_layers": [1, 3, 5]}).n_moe_layers == 3
+    assert from_config(SCOUT_TEXT | {"moe_layers": []}).n_moe_layers == 0
+
+
+def test_a_model_that_sees_is_its_text_model() -> None:
+    kimi = DEEPSEEK_V3 | {"model_type": "kimi_k2"}
+    nested = from_config({"model_type": "kimi_k25", "vision_config": {"hidden_size": 1152}, "text_config": kimi})
+    assert nested == from_config(kimi)
+    # transformers leaves out of a nested config what its class has by default.
+    short = {"model_type": "llama4", "text_config": {"num_hidden_layers": 8}}
+    assert from_config(short) == from_config(SCOUT_TEXT | {"num_hidden_layers": 8})
+
+
+def test_deepseek_without_shared_experts_or_compressed_queries() -> None:
+    assert from_config(DEEPSEEK_V3 | {"n_shared_experts": None}).d_shared_expert == 0
+    assert from_config(DEEPSEEK_V3 | {"q_lora_rank": 0}).q_lora_rank == 0
+    # Layers that predict further tokens are no part of the model that is served.
+    assert from_config(DEEPSEEK_V3 | {"num_nextn_predict_layers": 3}) == from_config(DEEPSEEK_V3)
 
 
 def test_a_file_and_the_folder_that_holds_it_read_alike(tmp_path: Path) -> None:
@@ -174,6 +382,7 @@ MISSING = object()
         (LLAMA | {"hidden_size": math.nan}, "hidden_size must be"),
         (LLAMA | {"hidden_size": math.inf}, "hidden_size must be"),
         (LLAMA | {"hidden_size": 10**400}, "hidden_size must be"),
+        (LLAMA | {"hidden_size": 10**5000}, "hidden_size must be"),
         (LLAMA | {"hidden_size": [4096]}, "hidden_size must be"),
         (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers must be"),
         (LLAMA | {"vocab_size": 0}, "vocab_size must be"),
@@ -189,6 +398,27 @@ MISSING = object()
         (QWEN3_MOE | {"mlp_only_layers": "0"}, "mlp_only_layers must be"),
         (QWEN3_MOE | {"mlp_only_layers": [True]}, "mlp_only_layers must be"),
         (QWEN3_MOE | {"moe_intermediate_size": MISSING}, "moe_intermediate_size is missing"),
+        (MISTRAL | {"sliding_window": 0}, "sliding_window must be"),
+        (GPT_OSS | {"layer_types": ["sliding_attention"]}, "layer_types must be a list with one entry for each of 24"),
+        (
+            GPT_OSS | {"layer_types": ["linear_attention"] * 24},
+            "layer_types must be a list of sliding_attention and full",
+        ),
+        (GPT_OSS | {"layer_types": [{}] * 24}, "layer_types must be"),
+        (GPT_OSS | {"layer_types": "full_attention"}, "layer_types must be"),
+        (DEEPSEEK_V3 | {"q_lora_rank": MISSING}, "q_lora_rank is missing"),
+        (DEEPSEEK_V3 | {"q_lora_rank": -1}, "q_lora_rank must be"),
+        (DEEPSEEK_V3 | {"kv_lora_rank": None}, "kv_lora_rank is missing"),
+        (DEEPSEEK_V3 | {"first_k_dense_replace": MISSING}, "first_k_dense_replace is missing"),
+        (DEEPSEEK_V3 | {"moe_layer_freq": 0}, "moe_layer_freq must be"),
+        (DEEPSEEK_V3 | {"n_routed_experts": 4}, "at most the number of experts"),
+        (SCOUT_TEXT | {"no_rope_layers": [2] * 48}, "no_rope_layers must be a list of 0 and 1"),
+        (SCOUT_TEXT | {"moe_layers": [48]}, "moe_layers must be"),
+        (SCOUT_TEXT | {"intermediate_size_mlp": MISSING}, "intermediate_size_mlp is missing"),
+        ({"model_type": "llama4"}, "unknown model_type 'llama4'.*llama4_text"),
+        ({"model_type": "llama4", "text_config": {"hidden_size": -1}}, "config, text_config: hidden_size must be"),
+        ({"model_type": "llava", "text_config": {"model_type": "gpt2"}}, "unknown model_type 'gpt2' of the text model"),
+        ({"model_type": "llava", "text_config": {"model_type": []}}, "unknown model_type"),
     ],
 )
 def test_impossible_configs_are_refused_with_the_key(config: dict[str, Any], message: str) -> None:
@@ -233,6 +463,22 @@ def test_paths_that_hold_no_config(tmp_path: Path) -> None:
         from_config(weights)
 
 
+# Keys that a config may also hold.
+FURTHER_KEYS = [
+    "attention_bias",
+    "attention_chunk_size",
+    "decoder_sparse_step",
+    "layer_types",
+    "max_window_layers",
+    "mlp_bias",
+    "mlp_only_layers",
+    "moe_layers",
+    "no_rope_layer_interval",
+    "no_rope_layers",
+    "sliding_window",
+    "text_config",
+    "use_sliding_window",
+]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -240,13 +486,12 @@ json_values = st.recursive(
 )
 
 
-@given(
-    st.sampled_from([LLAMA, MIXTRAL, QWEN3_MOE, QWEN2_MOE, OLMOE, QWEN3]),
-    st.data(),
-)
-def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[str, Any], data: st.DataObject) -> None:
-    keys = data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=3, unique=True))
+def _check_damaged(config: dict[str, Any], data: st.DataObject) -> None:
+    names = st.sampled_from(sorted(config) + FURTHER_KEYS)
+    keys = data.draw(st.lists(names, min_size=1, max_size=3, unique=True))
     damaged = config | {key: data.draw(json_values | st.integers(-2, 20)) for key in keys}
+    if data.draw(st.booleans()):
+        damaged = {"model_type": "llama4", "text_config": damaged}
     try:
         model = from_config(damaged)
     except InputError:
@@ -254,6 +499,23 @@ def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[s
     counted = count_parameters(model)
     assert 0 < counted.active <= counted.total < math.inf
     assert kv_bytes_per_token(model) > 0
+    held = kv_bytes_per_request(model, 1e4, tensor_parallel=4)
+    assert 0 < held <= kv_bytes_per_token(model) * 1e4
+    assert 0 < weight_bytes_per_gpu(model, 1.0, 4, 2) < weight_bytes(model)
+
+
+@given(st.sampled_from(EVERY_FAMILY), st.data())
+def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[str, Any], data: st.DataObject) -> None:
+    _check_damaged(config, data)
+
+
+@pytest.mark.fuzz
+@settings(max_examples=20000, deadline=None)
+@given(st.sampled_from(EVERY_FAMILY), st.data())
+def test_any_damage_gives_a_usable_architecture_or_an_input_error_long(
+    config: dict[str, Any], data: st.DataObject
+) -> None:
+    _check_damaged(config, data)
 
 
 def test_hl_follows_the_two_thirds_power() -> None:
@@ -263,7 +525,8 @@ def test_hl_follows_the_two_thirds_power() -> None:
     assert mu == pytest.approx(0.05, rel=1e-12)
     np.testing.assert_allclose(errors, 0, atol=1e-12)
     # Real models, 125M to 480B (the paper's figure 9): dense ones scatter by 8% on average, 20% at most.
-    dense = [shape for shape in shapes().values() if shape.n_moe_layers == 0]
+    dense = list(shapes_of_hl().values())
+    assert all(shape.n_moe_layers == 0 for shape in dense)
     mu, errors = hl_coefficient(dense)
     assert errors.shape == (len(dense),)
     assert mu == pytest.approx(0.0397, abs=5e-5)
@@ -286,6 +549,11 @@ def test_hl_follows_the_two_thirds_power() -> None:
         {"d_ffn": 0},
         {"n_heads": np.array([1.0, 0.0])},
         {"ffn_matrices": 4},
+        {"n_window_layers": 5, "window_tokens": 128},
+        {"n_window_layers": 2},
+        {"kv_lora_rank": 4, "n_heads": 2},
+        {"kv_lora_rank": 4, "qk_rope_head_dim": 8},
+        {"q_lora_rank": 4},
     ],
 )
 def test_validate_refuses_what_would_break_a_count(change: dict[str, Any]) -> None:
@@ -306,6 +574,21 @@ SMALL: dict[str, Any] = {
     "vocab_size": 300,
 }
 SMALL_MOE: dict[str, Any] = SMALL | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+
+
+SMALL_LATENT: dict[str, Any] = SMALL | {
+    "num_key_value_heads": 6,
+    "moe_intermediate_size": 40,
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 28,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+SMALL_LLAMA4: dict[str, Any] = SMALL | {"intermediate_size_mlp": 200, "num_local_experts": 3, "num_experts_per_tok": 1}
 
 
 @pytest.mark.engine
@@ -339,21 +622,99 @@ SMALL_MOE: dict[str, Any] = SMALL | {"num_experts": 6, "num_experts_per_tok": 2,
         | SMALL_MOE
         | {"num_experts": 1, "num_experts_per_tok": 1},
         {"model_type": "qwen3_moe"} | SMALL_MOE | {"num_experts": 0},
+        GPT_OSS,
+        GPT_OSS | {"num_hidden_layers": 36, "num_local_experts": 128, "layer_types": None},
+        {"model_type": "gpt_oss", "num_local_experts": 3, "num_experts_per_tok": 2, "attention_bias": False} | SMALL,
+        DEEPSEEK_V2,
+        DEEPSEEK_V2_LITE,
+        {"model_type": "deepseek_v2", "attention_bias": True, "mlp_bias": True} | SMALL_LATENT,
+        {"model_type": "deepseek_v2", "attention_bias": True, "first_k_dense_replace": 5}
+        | SMALL_LATENT
+        | {"q_lora_rank": None},
+        DEEPSEEK_V3,
+        DEEPSEEK_V3 | {"num_attention_heads": 64, "num_key_value_heads": 64, "n_routed_experts": 384},  # Kimi K2
+        {"model_type": "deepseek_v3", "attention_bias": True, "first_k_dense_replace": 2} | SMALL_LATENT,
+        SCOUT_TEXT,
+        MAVERICK["text_config"],
+        {"model_type": "llama4_text", "attention_bias": True, "head_dim": 24, "moe_layers": [0, 4]} | SMALL_LLAMA4,
+        {"model_type": "llama4_text", "interleave_moe_layer_step": 3} | SMALL_LLAMA4,
     ],
     ids=lambda config: f"{config['model_type']}-{config['hidden_size']}",
 )
 def test_counts_equal_those_of_transformers_exactly(config: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    settings = {key: value for key, value in config.items() if key != "model_type" and value is not None}
+    dropped = {"model_type", "quantization_config"}
+    settings = {key: value for key, value in config.items() if key not in dropped}
+    # Null where a class takes the key away (q_lora_rank) is passed on; elsewhere it is what an absent key is.
+    settings = {key: value for key, value in settings.items() if value is not None or key == "q_lora_rank"}
     built = transformers.AutoConfig.for_model(config["model_type"], **settings)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(built)
     counted = count_parameters(from_config(config))
     # parameters() lists a tied table once.
-    assert int(counted.total) == sum(parameter.numel() for parameter in model.parameters())
-    routed = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    weights = dict(model.named_parameters())
+    # DeepSeek-V3's checkpoint holds it as a weight, transformers as a buffer.
+    weights |= {name: buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")}
+    assert int(counted.total) == sum(weight.numel() for weight in weights.values())
+    routed = sum(weight.numel() for name, weight in weights.items() if ".experts." in name)
     assert int(counted.experts) == routed
+    attention = sum(weight.numel() for name, weight in weights.items() if "attn." in name and "norm" not in name)
+    assert int(counted.attention) == attention
     # The config that transformers itself writes reads back to the same shape.
     written = from_config(json.loads(built.to_json_string(use_diff=False)))
     assert count_parameters(written).to_dict() == counted.to_dict()
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "config",
+    [
+        MISTRAL,
+        MIXTRAL,
+        QWEN2 | {"use_sliding_window": True, "max_window_layers": 20},
+        QWEN3 | {"use_sliding_window": True, "max_window_layers": 3},
+        QWEN2_MOE | {"use_sliding_window": True, "max_window_layers": 21},
+        GPT_OSS,
+        GPT_OSS | {"num_hidden_layers": 25, "layer_types": None},
+        SCOUT_TEXT,
+        SCOUT_TEXT | {"no_rope_layer_interval": 3},
+        SCOUT_TEXT | {"no_rope_layers": [1] * 40 + [0] * 8},
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_windows_are_those_of_transformers(config: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    dropped = {"model_type", "quantization_config"}
+    settings = {key: value for key, value in config.items() if key not in dropped and value is not None}
+    built = transformers.AutoConfig.for_model(config["model_type"], **settings)
+    types = getattr(built, "layer_types", None)
+    window = getattr(built, "attention_chunk_size", None) or built.sliding_window
+    # The classes without layer_types give every layer the window that they have.
+    local = [FULL if window is None else SLIDING] * built.num_hidden_layers if types is None else types
+    model = from_config(config)
+    assert model.n_window_layers == sum(kind != FULL for kind in local)
+    assert model.window_tokens == (window if model.n_window_layers else 0)
+
+
+@pytest.mark.engine
+def test_a_nested_config_that_transformers_wrote_reads_back() -> None:
+    transformers = pytest.importorskip("transformers")
+    text = {key: value for key, value in SCOUT_TEXT.items() if key != "model_type"} | {"num_local_experts": 4}
+    built = transformers.Llama4Config(text_config=text)
+    for whole in (True, False):
+        written = json.loads(built.to_json_string(use_diff=not whole))
+        assert from_config(written) == from_config(SCOUT_TEXT | {"num_local_experts": 4})
+
+
+@pytest.mark.engine
+def test_what_llama4_holds_beside_its_text_model() -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    # The vision_config of the published models; everything else in it is the class's default.
+    vision = {"hidden_size": 1408, "image_size": 336, "vision_output_dim": 4096}
+    built = transformers.Llama4Config(text_config={"num_hidden_layers": 1}, vision_config=vision)
+    with torch.device("meta"):
+        model = transformers.Llama4ForConditionalGeneration(built)
+    beside = sum(weight.numel() for name, weight in model.named_parameters() if not name.startswith("language_model."))
+    assert {published_shapes()[f"llama-4-{name}"].not_modelled for name in ("scout", "maverick")} == {beside}

@@ -11,7 +11,20 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from moescale.architecture import Architecture, FloatArray, Real, attention_params, ffn_params
+from moescale.architecture import (
+    Architecture,
+    FloatArray,
+    Real,
+    attention_matrix_params,
+    attention_params,
+    attention_vector_params,
+    expert_params,
+    ffn_matrix_params,
+    ffn_params,
+    ffn_vector_params,
+    kv_heads_per_gpu,
+    value_head_dim,
+)
 from moescale.errors import unknown_name
 
 # The paper's family (arXiv 2404.02852, section 2.1 and appendix B): gated FFN of 8/3 the model's width, hence 2/3 of a
@@ -28,6 +41,10 @@ CONVENTIONS = {
     "dense": "1: experts are given free compute",
 }
 
+# Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
+# repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
+UNQUANTISED_BYTES = 2.0
+
 # Which parameters training FLOPs are counted on.
 TRAINING_COUNTS = {
     "active": "all that a token meets, embedding tables included",
@@ -43,13 +60,13 @@ class ParameterCount:
     total: FloatArray  # everything, embedding tables included
     active: FloatArray  # what one token meets: all but the routed experts it is not sent to
     embedding: FloatArray  # input and output tables (one table where they are tied)
-    attention: FloatArray
+    attention: FloatArray  # with its biases and sinks
     dense_ffn: FloatArray  # FFNs of layers without experts
     experts: FloatArray  # all routed experts
     active_experts: FloatArray  # the top_k of them that one token meets
     shared_experts: FloatArray
-    router: FloatArray  # routers, and the gate of shared experts where there is one
-    norms: FloatArray
+    router: FloatArray  # routers with their biases, and the gate of shared experts where there is one
+    norms: FloatArray  # of layers, of queries and keys, and of latent attention's compressed queries and keys
 
     @property
     def non_embedding_total(self) -> FloatArray:
@@ -74,31 +91,20 @@ def _array(value: Real) -> FloatArray:
 def count_parameters(architecture: Architecture) -> ParameterCount:
     """Parameters of `architecture` by part, as transformers builds the families that from_config reads.
 
-    Routers are d_model x n_experts without bias. float64 holds every count exactly up to 9e15.
+    Routers are d_model x n_experts, with a bias an expert where `router_bias` says so. float64 holds every count exactly
+    up to 9e15.
     """
     a = architecture
-    small_parts = 0.0 if a.matrices_only else 1.0
     layers, moe_layers, width = _array(a.n_layers), _array(a.n_moe_layers), _array(a.d_model)
     vocab = _array(a.vocab_size)
     embedding = vocab * width * (1.0 if a.tied_embeddings else 2.0)
     attention = layers * attention_params(a)
     dense_ffn = (layers - moe_layers) * ffn_params(a, a.d_ffn)
-    expert = moe_layers * ffn_params(a, a.d_expert)
+    expert = moe_layers * expert_params(a)
     experts, active_experts = a.n_experts * expert, a.top_k * expert
     has_shared = _array(a.d_shared_expert) > 0
     shared = moe_layers * np.where(has_shared, ffn_params(a, a.d_shared_expert), 0.0)
-    router = (
-        small_parts
-        * moe_layers
-        * width
-        * (a.n_experts + (np.where(has_shared, 1.0, 0.0) if a.shared_expert_gate else 0.0))
-    )
-    norms = (2.0 * layers + 1.0) * width
-    if a.qk_norm_full_width and a.qk_norm:
-        norms = norms + layers * (_array(a.n_heads) + a.n_kv_heads) * a.head_dim
-    elif a.qk_norm:
-        norms = norms + 2.0 * layers * a.head_dim
-    norms = small_parts * norms
+    router, norms = _router_params(a), _norm_params(a)
     rest = embedding + attention + dense_ffn + shared + router + norms
     parts = {
         "total": rest + experts,
@@ -116,6 +122,26 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
     return ParameterCount(**{name: np.array(np.broadcast_to(part, whole)) for name, part in parts.items()})
 
 
+def _router_params(a: Architecture) -> FloatArray:
+    if a.matrices_only:
+        return np.zeros(())
+    gates = np.where(_array(a.d_shared_expert) > 0, 1.0, 0.0) if a.shared_expert_gate else 0.0
+    biases = _array(a.n_experts) if a.router_bias else 0.0
+    return _array(a.n_moe_layers) * (a.d_model * (_array(a.n_experts) + gates) + biases)
+
+
+def _norm_params(a: Architecture) -> FloatArray:
+    if a.matrices_only:
+        return np.zeros(())
+    layers = _array(a.n_layers)
+    norms = (2.0 * layers + 1.0) * a.d_model
+    if a.qk_norm and a.qk_norm_full_width:
+        norms = norms + layers * (_array(a.n_heads) + a.n_kv_heads) * a.head_dim
+    elif a.qk_norm:
+        norms = norms + 2.0 * layers * a.head_dim
+    return norms + layers * (_array(a.q_lora_rank) + a.kv_lora_rank)
+
+
 def active_matmul_params(architecture: Architecture) -> FloatArray:
     """Parameters that one token is multiplied with: those it meets, without norms and biases, and without the input
     embedding, which is looked up; the output projection counts, tied or not.
@@ -128,16 +154,42 @@ def active_matmul_params(architecture: Architecture) -> FloatArray:
 
 
 def _without_biases(a: Architecture) -> Architecture:
-    return replace(a, qkv_bias=False, attention_output_bias=False, ffn_bias=False)
+    return replace(
+        a,
+        qkv_bias=False,
+        attention_output_bias=False,
+        attention_sinks=False,
+        ffn_bias=False,
+        router_bias=False,
+        expert_bias=False,
+    )
+
+
+def _cached_elements(a: Architecture, tensor_parallel: Real = 1.0) -> FloatArray:
+    """Elements of cache that one token holds in one layer, on each of `tensor_parallel` GPUs."""
+    grouped = kv_heads_per_gpu(a, tensor_parallel) * (a.head_dim + value_head_dim(a))
+    latent = _array(a.kv_lora_rank)
+    if not np.any(latent):
+        return grouped
+    return np.where(latent > 0, latent + a.qk_rope_head_dim, grouped)
+
+
+def _layers_times_tokens(a: Architecture, context_tokens: Real) -> FloatArray:
+    """Tokens that a context of `context_tokens` holds, summed over layers: a window holds no more than itself."""
+    context = _array(context_tokens)
+    local = _array(a.n_window_layers)
+    if not np.any(local):
+        return a.n_layers * context
+    return (a.n_layers - local) * context + local * np.minimum(context, a.window_tokens)
 
 
 def kv_bytes_per_token(architecture: Architecture, bytes_per_element: Real = 2.0) -> FloatArray:
     """Bytes of keys and values that one further token of context holds in all layers together (2.0: bf16).
 
-    Layers with a window count, as they do until the window is full.
+    Layers with a window count, as they do until the window is full. Latent attention holds its compressed keys and values
+    and one positional key, kv_lora_rank + qk_rope_head_dim elements a layer.
     """
-    a = architecture
-    return 2.0 * _array(a.n_layers) * a.n_kv_heads * a.head_dim * bytes_per_element
+    return _array(architecture.n_layers) * _cached_elements(architecture) * bytes_per_element
 
 
 def kv_bytes_per_request(
@@ -148,13 +200,17 @@ def kv_bytes_per_request(
     Heads are split until one is left on each GPU (more GPUs replicate it); latent attention is replicated on every GPU;
     layers with a window hold no more than the window.
     """
-    share = np.maximum(1.0 / _array(tensor_parallel), 1.0 / _array(architecture.n_kv_heads))
-    return kv_bytes_per_token(architecture, bytes_per_element) * share * context_tokens
+    a = architecture
+    return _layers_times_tokens(a, context_tokens) * _cached_elements(a, tensor_parallel) * bytes_per_element
 
 
 def weight_bytes(architecture: Architecture, bytes_per_param: Real = 2.0) -> FloatArray:
-    """Bytes of all weights, `bytes_per_param` a parameter."""
-    return _array(bytes_per_param) * count_parameters(architecture).total
+    """Bytes of all weights, `bytes_per_param` a parameter.
+
+    Below two bytes that holds for the matrices of attention, FFNs and experts; the rest stays at UNQUANTISED_BYTES, as in
+    published checkpoints. Where the architecture is nothing but matrices (`matrices_only`), it holds for everything.
+    """
+    return weight_bytes_per_gpu(architecture, bytes_per_param)
 
 
 def weight_bytes_per_gpu(
@@ -163,8 +219,38 @@ def weight_bytes_per_gpu(
     tensor_parallel: Real = 1.0,
     expert_parallel: Real = 1.0,
 ) -> FloatArray:
-    """Bytes of weights on the fullest of `tensor_parallel` GPUs, whose experts are split over `expert_parallel` of them."""
-    return weight_bytes(architecture, bytes_per_param) / _array(tensor_parallel)
+    """Bytes of weights on the fullest of `tensor_parallel` GPUs, whose experts are split over `expert_parallel` of them.
+
+    As vLLM splits them: heads, FFN widths, shared experts and the vocabulary over all GPUs; whole experts over
+    `expert_parallel` groups (the fullest holds n_experts / expert_parallel, rounded up), each expert's width over the
+    GPUs of its group. Every GPU holds routers, norms, biases of sums, the compressing projections of latent attention,
+    and a key-value head of its own even where there are fewer of them than GPUs. `matrices_only` shapes are split evenly.
+    All arguments broadcast; `bytes_per_param` is as in weight_bytes.
+    """
+    a, t = architecture, _array(tensor_parallel)
+    if a.matrices_only:
+        even = _array(bytes_per_param) * count_parameters(a).total / t
+        return np.broadcast_arrays(even, expert_parallel)[0]
+    matrices, rest = _params_per_gpu(a, t, _array(expert_parallel))
+    return matrices * bytes_per_param + rest * np.maximum(bytes_per_param, UNQUANTISED_BYTES)
+
+
+def _params_per_gpu(a: Architecture, t: FloatArray, groups: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Parameters of matrices that quantisation takes, and all others, on the fullest of t GPUs."""
+    layers, moe_layers = _array(a.n_layers), _array(a.n_moe_layers)
+    experts = moe_layers * np.ceil(_array(a.n_experts) / groups)  # on one GPU, each split over t / groups of them
+    split = t / groups
+    widths = (layers - moe_layers) * a.d_ffn + moe_layers * a.d_shared_expert
+    ffns = ffn_matrix_params(a, widths) / t + experts * ffn_matrix_params(a, a.d_expert) / split
+    tables = np.ceil(_array(a.vocab_size) / t) * a.d_model * (1.0 if a.tied_embeddings else 2.0)
+    rest = tables + layers * attention_vector_params(a, t) + _router_params(a) + _norm_params(a)
+    if a.ffn_bias:
+        has_shared = np.where(_array(a.d_shared_expert) > 0, 1.0, 0.0)
+        shared = moe_layers * has_shared * ffn_vector_params(a, _array(a.d_shared_expert) / t)
+        rest = rest + (layers - moe_layers) * ffn_vector_params(a, _array(a.d_ffn) / t) + shared
+    if a.expert_bias:
+        rest = rest + experts * ffn_vector_params(a, _array(a.d_expert) / split)
+    return layers * attention_matrix_params(a, t) + ffns, rest
 
 
 def training_flops_per_token(
@@ -173,7 +259,8 @@ def training_flops_per_token(
     """FLOPs to train on one token: 6 times the parameters that TRAINING_COUNTS[`counted`] names.
 
     Two operations a parameter forward and four backward. A positive `sequence_tokens` adds causal attention over
-    sequences of that length, 6 l (n_heads head_dim) T: half of all pairs (Kaplan et al. 2020, section 2.1).
+    sequences of that length, 6 l (n_heads head_dim) T: half of all pairs (Kaplan et al. 2020, section 2.1); of layers with
+    a window of W < T tokens the share of pairs within it, W/T (2 - W/T) of those.
     Raises InputError for an unknown count.
     """
     a = architecture
@@ -184,17 +271,27 @@ def training_flops_per_token(
     else:
         counts = count_parameters(a)
         params = counts.active if counted == "active" else counts.non_embedding_active
-    attention = 6.0 * _array(a.n_layers) * a.n_heads * a.head_dim * sequence_tokens
+    # Three times a forward pass, which multiplies queries with keys and weights with values: 2 (head_dim + value) a pair.
+    sequence, local = _array(sequence_tokens), _array(a.n_window_layers)
+    window = np.minimum(a.window_tokens, sequence)
+    seen = window * (2.0 - window / np.where(sequence > 0, sequence, 1.0))
+    tokens = (a.n_layers - local) * sequence + local * seen
+    attention = 3.0 * tokens * a.n_heads * (a.head_dim + value_head_dim(a))
     return 6.0 * params + attention
 
 
 def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> FloatArray:
     """FLOPs to produce one token after `context_tokens` others: 2 a matmul parameter it meets, and attention.
 
-    Attention multiplies queries with all keys and weights with all values: 4 l (n_heads head_dim) context.
+    Attention multiplies queries with all keys and weights with all values: 4 l (n_heads head_dim) context, in layers with a
+    window no more than the window. Latent attention does so without expanding its cache, as servers run it: queries and
+    outputs move to the compressed width instead (arXiv 2405.04434, section 2.1.2), where a head's key has kv_lora_rank +
+    qk_rope_head_dim channels and its value kv_lora_rank.
     """
     a = architecture
-    attention = 4.0 * _array(a.n_layers) * a.n_heads * a.head_dim * context_tokens
+    latent = _array(a.kv_lora_rank)
+    width = np.where(latent > 0, 2.0 * latent + a.qk_rope_head_dim, a.head_dim + value_head_dim(a))
+    attention = 2.0 * a.n_heads * width * _layers_times_tokens(a, context_tokens)
     return 2.0 * active_matmul_params(a) + attention
 
 
