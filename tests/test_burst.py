@@ -209,7 +209,7 @@ def test_throughput_grows_with_the_rate_and_then_stays() -> None:
     ]
     throughput = [run.output_tok_s for run in answers]
     assert all(a < b * 1.01 for a, b in itertools.pairwise(throughput))
-    assert throughput[0] == pytest.approx(20.0, rel=0.15)  # 20 tokens a second are asked for
+    assert throughput[0] == pytest.approx(20.0, rel=0.02)  # 20 tokens a second are asked for
     dollars = [run.usd_per_mtok for run in answers]
     assert dollars[0] > 20 * dollars[-1]
 
@@ -255,8 +255,8 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, ex
 def test_intervals_have_the_mean_and_the_spread_that_were_asked_for(burstiness: float) -> None:
     times = arrival_times_s(Arrivals(n_requests=20000, requests_per_s=7.0, burstiness=burstiness, seed=1))
     intervals = np.diff(times)
-    assert times[0] == 0
-    assert np.mean(intervals) == pytest.approx(1 / 7, rel=0.05)
+    assert times[-1] == pytest.approx(20000 / 7)
+    assert np.all(intervals >= 0)
     assert np.var(intervals) == pytest.approx(1 / 49 / burstiness, rel=0.1)
 
 

@@ -43,7 +43,7 @@ _CONTEXT_POINTS = 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """When requests come: `n_requests` of them, the first one at time 0."""
+    """When requests come: `n_requests` of them at random intervals, the last one n_requests / requests_per_s from the start."""
 
     n_requests: int
     requests_per_s: float = math.inf  # inf: all at once
@@ -80,7 +80,7 @@ class Run:
 
     output_tok_s: float  # all output tokens over the makespan
     requests_per_s: float  # completed, over the makespan
-    makespan_s: float  # from the first arrival to the last token
+    makespan_s: float  # from the start of the arrivals to the last token
     usd_per_mtok: float  # dollars per million output tokens over the makespan
     arrival_s: FloatArray
     ttft_s: FloatArray  # time to first token
@@ -126,9 +126,9 @@ def default_max_num_batched_tokens(gpu: Gpu) -> int:
 
 
 def arrival_times_s(arrivals: Arrivals) -> FloatArray:
-    """Arrival of each request, sorted, from 0; gamma-distributed intervals of mean 1 / requests_per_s.
+    """Arrival of each request, sorted, in seconds from the start; gamma-distributed intervals.
 
-    Raises InputError for an impossible number, rate or burstiness.
+    The intervals are scaled so that their mean is exactly 1 / requests_per_s in every run, as vLLM's benchmark does. Raises InputError for an impossible number, rate or burstiness.
     """
     a = arrivals
     if not (1 <= a.n_requests <= MOST_REQUESTS and a.n_requests == int(a.n_requests)):
@@ -143,9 +143,10 @@ def arrival_times_s(arrivals: Arrivals) -> FloatArray:
         raise InputError(f"seed must be 0 or more, not {a.seed}", where="arrivals")
     if math.isinf(a.requests_per_s):
         return np.zeros(a.n_requests)
-    intervals = np.random.default_rng(a.seed).gamma(a.burstiness, 1.0 / a.burstiness, a.n_requests)
-    intervals[0] = 0.0
-    return np.cumsum(intervals) / a.requests_per_s
+    times = np.cumsum(np.random.default_rng(a.seed).gamma(a.burstiness, 1.0, a.n_requests))
+    # Bursts so extreme that every interval rounds to 0 come at once, at the end.
+    scaled = times / times[-1] if times[-1] > 0 else np.ones(a.n_requests)
+    return scaled * (a.n_requests / a.requests_per_s)
 
 
 def simulate(
