@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moescale.architecture import Architecture, FloatArray, Real
+from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.burst import (
     NO_OVERHEAD,
     Arrivals,
@@ -77,7 +77,7 @@ class Lines:
         return seconds if self.mixes else np.full_like(seconds, math.nan)
 
 
-def deployment(**changes: float | None) -> Deployment:
+def deployment(**changes: Real | None) -> Deployment:
     base = Deployment(gpu=GPU, usd_per_gpu_hour=3.6, prompt_tokens=100, output_tokens=20, max_num_seqs=64)
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -232,14 +232,12 @@ def test_an_endless_stream_comes_to_the_plateau_of_serving(seqs: int, prompt: in
 
 
 @pytest.mark.parametrize("source", [Lines(), Roofline(find_gpu("h100-sxm")), Roofline(find_gpu("a100-pcie-80gb"))])
-@pytest.mark.parametrize("experts", [1, 64])
-def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, experts: int) -> None:
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b"])
+def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, name: str) -> None:
     """One pass of a run against the source itself, at random batches, contexts and chunks."""
-    model = MODEL
-    if experts > 1:
-        model = replace(MODEL, n_moe_layers=8, n_experts=experts, top_k=4, d_expert=1024, d_ffn=0)
+    model = shapes()[name]
     rng = np.random.default_rng(0)
-    prompt, longest = np.array([512]), np.array([767])
+    prompt, longest = np.full(1024, 512), np.full(1024, 767)
     prices = _price(model, source, 1, 1024, 8192, prompt, longest)  # type: ignore[arg-type]
     for batch in np.unique(np.exp(rng.uniform(0, math.log(1024), 150)).astype(int)):
         contexts = rng.uniform(512, 767, 4)
@@ -302,6 +300,7 @@ def test_the_record_is_json() -> None:
         ({"max_num_batched_tokens": 50, "chunked_prefill": False}, "exceeds max_num_batched_tokens"),
         ({"deployment": deployment(max_num_seqs=0)}, "max_num_seqs"),
         ({"deployment": deployment(memory_fraction=1.5)}, "memory_fraction"),
+        ({"deployment": deployment(memory_fraction=np.array([0.5, 0.9]))}, "one deployment"),
         ({"model": replace(MODEL, d_model=np.array([512.0, 1024.0]))}, "one model"),
     ],
 )

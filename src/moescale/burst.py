@@ -36,8 +36,7 @@ MOST_TOKENS = 10_000_000  # of one request, likewise
 # Passes are priced on a grid and interpolated linearly. Every kernel is the longer of two lines, so the error peaks at
 # the kinks between them; these ratios of neighbours keep it below 1% (tests/test_burst.py holds that).
 _EVERY_UP_TO = 32
-_BATCH_RATIO = 1.04
-_CHUNK_RATIO = 1.06
+_RATIO = 1.04
 _CONTEXT_POINTS = 17
 
 
@@ -190,9 +189,10 @@ def simulate(
             where="burst",
             next_step="allow chunked prefill, or raise max_num_batched_tokens to the longest prompt",
         )
-    most = math.inf if deployment.max_num_seqs is None else deployment.max_num_seqs
+    most = math.inf if deployment.max_num_seqs is None else _number("max_num_seqs", deployment.max_num_seqs)
     if not most >= 1:
         raise InputError(f"max_num_seqs must be at least 1, not {most:g}", where="deployment")
+    usd_per_gpu_hour = _number("usd_per_gpu_hour", deployment.usd_per_gpu_hour)
 
     kv_bytes, available = _cache_bytes(model, deployment, gpus, int(np.max(prompt + output)))
     longest = prompt + output - 1  # the last token is never fed back
@@ -218,7 +218,7 @@ def simulate(
     total = float(np.sum(output))
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot_s = np.where(output > 1, (last - first) / (output - 1), math.nan)
-    usd_per_s = gpus * deployment.usd_per_gpu_hour / 3600.0
+    usd_per_s = gpus * usd_per_gpu_hour / 3600.0
     return Run(
         output_tok_s=total / makespan_s,
         requests_per_s=n / makespan_s,
@@ -238,6 +238,12 @@ def simulate(
     )
 
 
+def _number(name: str, value: Real) -> float:
+    if np.ndim(value):
+        raise InputError(f"{name} must be one number: a run is of one deployment", where="deployment")
+    return float(value)
+
+
 def _lengths(name: str, values: Real, n: int) -> IntArray:
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.shape not in ((), (1,), (n,)):
@@ -249,12 +255,11 @@ def _lengths(name: str, values: Real, n: int) -> IntArray:
 
 def _cache_bytes(model: Architecture, deployment: Deployment, gpus: int, most_tokens: int) -> tuple[FloatArray, float]:
     """Cache bytes on each GPU of a request by its tokens (from 0), and the bytes there are beside the weights."""
-    if not 0 < deployment.memory_fraction <= 1:
-        raise InputError(
-            f"memory_fraction must be above 0 and at most 1, not {deployment.memory_fraction:g}", where="deployment"
-        )
+    fraction = _number("memory_fraction", deployment.memory_fraction)
+    if not 0 < fraction <= 1:
+        raise InputError(f"memory_fraction must be above 0 and at most 1, not {fraction:g}", where="deployment")
     weights = float(weight_bytes_per_gpu(model, deployment.weight_bytes_per_param, gpus))
-    usable = deployment.gpu.memory_bytes * deployment.memory_fraction
+    usable = deployment.gpu.memory_bytes * fraction
     if weights >= usable:
         raise InfeasibleError(
             f"weights take {weights / 1e9:.1f} GB a GPU, more than the {usable / 1e9:.1f} GB usable",
@@ -312,10 +317,10 @@ def _between(grid: list[float], value: float) -> tuple[int, float]:
     return i, (value - grid[i]) / (grid[i + 1] - grid[i])
 
 
-def _grid(most: float, ratio: float) -> FloatArray:
-    """Whole numbers from 1 to `most` (at least two of them): every one at first, then `ratio` apart."""
+def _grid(most: float) -> FloatArray:
+    """Whole numbers from 1 to `most` (at least two of them): every one at first, then _RATIO apart."""
     most = max(most, 2.0)
-    steps = max(2, 1 + math.ceil(math.log(max(most / _EVERY_UP_TO, 1.0)) / math.log(ratio)))
+    steps = max(2, 1 + math.ceil(math.log(max(most / _EVERY_UP_TO, 1.0)) / math.log(_RATIO)))
     tail = np.round(np.geomspace(min(_EVERY_UP_TO, most), most, steps))
     return np.unique(np.concatenate([np.arange(1.0, min(_EVERY_UP_TO, most) + 1), tail]))
 
@@ -330,8 +335,8 @@ def _price(
     longest: IntArray,
 ) -> _Prices:
     mean_prompt = float(np.mean(prompt))
-    batches = _grid(most_batch, _BATCH_RATIO)
-    chunks = _grid(min(most_chunk, int(np.sum(longest))), _CHUNK_RATIO)
+    batches = _grid(most_batch)
+    chunks = _grid(min(most_chunk, int(np.sum(longest))))
     low, high = float(np.min(prompt)), float(np.max(longest)) + 1.0
     contexts = np.linspace(low, max(high, low + 1.0), _CONTEXT_POINTS)
     middle = float(contexts[_CONTEXT_POINTS // 2])
