@@ -409,19 +409,26 @@ def _run(
             arrived += 1
 
         # Running requests first: a token each, or the next chunk of a prompt, within the budget of the pass.
+        held = cached[running]
+        missing = np.maximum(needed[running] - held, 0)  # of its prompt; 0 where a request decodes
         left = limits.max_num_batched_tokens
-        chunk = np.where(cached[running] >= needed[running], 1, needed[running] - cached[running])
-        chunk = np.clip(left - (np.cumsum(chunk) - chunk), 0, chunk)
+        chunk = np.maximum(missing, 1)
+        if chunk.sum() > left:
+            chunk = np.minimum(chunk, np.maximum(left - (chunk.cumsum() - chunk), 0))
         preempted = False
-        while (used := float(np.sum(kv_bytes[cached[running] + chunk]))) > available:
+        while (used := float(kv_bytes[held + chunk].sum())) > available:
             evicted = int(running[-1])
-            running, chunk = running[:-1], chunk[:-1]
+            running, held, missing, chunk = running[:-1], held[:-1], missing[:-1], chunk[:-1]
             needed[evicted] = prompt[evicted] + trace.produced[evicted]
             cached[evicted] = 0
             waiting.appendleft(evicted)
             trace.n_preemptions += 1
             preempted = True
-        left -= int(np.sum(chunk))
+        decodes = (missing == 0) & (chunk > 0)
+        batch = int(np.count_nonzero(decodes))
+        context = float(held[decodes].sum()) / batch if batch else 0.0
+        scheduled = int(chunk.sum())
+        left -= scheduled
 
         admitted: list[int] = []
         chunks: list[int] = []
@@ -438,23 +445,16 @@ def _run(
             chunks.append(min(whole, left))
             left -= chunks[-1]
             used += float(kv_bytes[chunks[-1]])
-        decoding = (cached[running] >= needed[running]) & (chunk > 0)
-        batch = int(np.count_nonzero(decoding))
         if admitted:
-            running = np.concatenate([running, np.asarray(admitted, dtype=np.int64)])
-            chunk = np.concatenate([chunk, np.asarray(chunks, dtype=np.int64)])
-            decoding = np.concatenate([decoding, np.zeros(len(admitted), dtype=bool)])
-        prefilled = int(np.sum(chunk)) - batch
-        context = float(np.mean(cached[running[decoding]])) if batch else 0.0
+            running = np.concatenate([running, admitted])
+            chunk = np.concatenate([chunk, chunks])
+        prefilled = scheduled - batch + sum(chunks)
 
         if prefilled or batch < len(running):  # one pass
-            kernels_s = np.asarray([prices.mixed_s(batch, context, prefilled)]) if prefilled else None
             steps = 1
+            kernels_s = np.asarray([prices.mixed_s(batch, context, prefilled)])
         else:  # passes that only decode, up to the next finish, arrival or lack of memory
-            kernels_s = None
-            steps = int(np.min(output[running] - trace.produced[running]))
-            steps = _steps_that_fit(kv_bytes, cached[running], available, steps)
-        if kernels_s is None:
+            steps = _steps_that_fit(kv_bytes, held, available, int((output[running] - trace.produced[running]).min()))
             kernels_s = prices.decode_s(batch, context + np.arange(steps, dtype=np.float64))
         pass_s = host.pass_s(kernels_s, len(running))
         ends = clock_s + np.cumsum(pass_s)
@@ -470,23 +470,23 @@ def _run(
             steps = min(steps, int(np.searchsorted(ends, arrival_s[arrived])) + 1)
             ends = ends[:steps]
 
-        cached[running] += chunk * steps
-        samples = cached[running] >= needed[running]
-        given = running[samples & (chunk > 0)]
-        before = trace.produced[given]
-        trace.produced[given] += steps
-        trace.first_pass[given[before == 0]] = trace.n_passes
-        done = trace.produced[given] >= output[given]
+        grown = cached[running] + chunk * steps
+        cached[running] = grown
+        given = running[(grown >= needed[running]) & (chunk > 0)]
+        produced = trace.produced[given] + steps
+        trace.produced[given] = produced
+        trace.first_pass[given[produced == steps]] = trace.n_passes
+        done = produced >= output[given]
         trace.last_pass[given[done]] = trace.n_passes + steps - 1
 
         trace.n_passes += steps
         trace.pass_ends.append(ends)
         trace.pass_tokens.append(np.full(steps, float(len(given))))
         trace.peak_running = max(trace.peak_running, len(running))
-        trace.peak_kv_bytes = max(trace.peak_kv_bytes, float(np.sum(kv_bytes[cached[running]])))
+        trace.peak_kv_bytes = max(trace.peak_kv_bytes, float(kv_bytes[grown].sum()))
         trace.running_s += len(running) * (float(ends[-1]) - clock_s)
         clock_s = float(ends[-1])
-        if np.any(done):
+        if done.any():
             finished += int(np.count_nonzero(done))
             running = running[trace.produced[running] < output[running]]
     return trace
@@ -495,9 +495,11 @@ def _run(
 def _steps_that_fit(kv_bytes: FloatArray, cached: IntArray, available: float, most: int) -> int:
     """How many passes of one token each, from 1 to `most`, the cache has room for."""
     low, high = 1, most
+    if float(kv_bytes[cached + most].sum()) <= available:
+        return most
     while low < high:
         middle = (low + high + 1) // 2
-        if float(np.sum(kv_bytes[cached + middle])) <= available:
+        if float(kv_bytes[cached + middle].sum()) <= available:
             low = middle
         else:
             high = middle - 1
