@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from moescale import catalogue
 from moescale.architecture import Architecture, FloatArray, shapes
 from moescale.burst import NO_OVERHEAD, Arrivals, HostOverhead, Run, default_overhead, simulate
 from moescale.files import write_atomically
@@ -122,7 +124,14 @@ def highest(rows: Iterable[Row]) -> list[Row]:
 
 
 @cache
-def simulated(row: Row, source: str = JUDGED, host: str = DEFAULT_HOST, n_requests: int = N_REQUESTS) -> Run:
+def simulated(
+    row: Row,
+    source: str = JUDGED,
+    host: str = DEFAULT_HOST,
+    n_requests: int = N_REQUESTS,
+    chunked_prefill: bool = True,
+    seed: int = 0,
+) -> Run:
     """The same run, predicted: vLLM's defaults for the GPU, 90% of its memory."""
     gpu, model = find_gpu(GPUS[row.hardware]), shapes()[MODELS[row.model]]
     weight_bytes = WEIGHT_BYTES[row.precision]
@@ -134,9 +143,11 @@ def simulated(row: Row, source: str = JUDGED, host: str = DEFAULT_HOST, n_reques
         max_num_seqs=gpu.default_max_num_seqs,
         weight_bytes_per_param=weight_bytes,
     )
-    arrivals = Arrivals(n_requests=n_requests, requests_per_s=row.requests_per_s, burstiness=row.burstiness)
+    arrivals = Arrivals(n_requests=n_requests, requests_per_s=row.requests_per_s, burstiness=row.burstiness, seed=seed)
     latency = SOURCES[source](gpu, model, weight_bytes)
-    return simulate(model, latency, deployment, row.gpus, arrivals, overhead=HOSTS[host])
+    return simulate(
+        model, latency, deployment, row.gpus, arrivals, chunked_prefill=chunked_prefill, overhead=HOSTS[host]
+    )
 
 
 def log2_ratio(row: Row, source: str = JUDGED, host: str = DEFAULT_HOST) -> float:
@@ -243,6 +254,32 @@ def second_table(rows: list[Row]) -> list[str]:
     return lines
 
 
+def host_figures() -> list[str]:
+    """The published figures of the host with their sources."""
+    entries = catalogue.read("servers.toml")["host_overhead"]
+    return [
+        "| figure | value | date | source |",
+        "|---|---:|---|---|",
+        *(f"| `{name}` | {e['value']:g} | {e['date']} | {e['source']} |" for name, e in entries.items()),
+    ]
+
+
+def sensitivity(rows: list[Row]) -> list[str]:
+    """How much the predicted throughput of `rows` moves with what is not known about the measurement."""
+
+    def largest(**changes: Any) -> str:
+        ratios = [simulated(row, **changes).output_tok_s / simulated(row).output_tok_s for row in rows]
+        return f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%}"
+
+    return [
+        "| if instead | predicted tok/s change by |",
+        "|---|---:|",
+        f"| prompts are never split (the source says `chunked_prefill: false`; vLLM 0.19 splits by default) | {largest(chunked_prefill=False)} |",
+        f"| {2 * N_REQUESTS} requests came | {largest(n_requests=2 * N_REQUESTS)} |",
+        f"| the random arrivals were others | {largest(seed=1)} |",
+    ]
+
+
 def page(shared: str) -> str:
     """The page's text."""
     first = measured(shared, "master_results")
@@ -283,6 +320,8 @@ def page(shared: str) -> str:
         "",
         *summary(judged),
         "",
+        *host_figures(),
+        "",
         *(line for source in SOURCES if source != JUDGED for line in _section(source, judged)),
         "## SGLang, not judged",
         "",
@@ -306,7 +345,10 @@ def page(shared: str) -> str:
         "",
         "## What is not known",
         "",
-        "- The source says `chunked_prefill: false` for its protocol; vLLM 0.19 turns it on by default, and the prediction has it on.",
+        *sensitivity(judged),
+        "",
+        "Also unknown:",
+        "",
         "- max_model_len, the servers' CPUs, the number of requests at low rates, whether the load generator shared those CPUs.",
         "- Whether H100 means the SXM card: 6.6 ms a token of Llama-3.1-8B in 16 bits at one request a second reads 2.4 TB/s, which",
         "  the PCIe card's memory cannot do.",
