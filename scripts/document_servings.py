@@ -52,7 +52,7 @@ def roofline(gpu: Gpu, model: Architecture, weight_bytes: float) -> LatencySourc
     return Roofline(gpu, weight_bytes_per_param=weight_bytes, constants=constants)
 
 
-# A further latency source is one line here.
+# A further latency source is one line here; it should price kernels alone, as the host's time is counted apart.
 SOURCES: dict[str, Callable[[Gpu, Architecture, float], LatencySource]] = {"roofline": roofline}
 JUDGED = "roofline"
 HOSTS: dict[str, HostOverhead] = {
@@ -298,6 +298,22 @@ def page(shared: str) -> str:
         "(at most 1024 sequences and 8192 tokens a pass on H100, 256 and 2048 on A100), 90% of the GPU memory, a bf16 cache.",
         "A100 fp8 weights are read at one byte and multiplied in bf16; the A100s are PCIe cards without NVLink. Nothing in the package",
         "was adjusted to these runs.",
+        "",
+        "A run of one's own:",
+        "",
+        "```python",
+        "from moescale.architecture import shapes",
+        "from moescale.burst import Arrivals, simulate",
+        "from moescale.hardware import find_gpu",
+        "from moescale.latency.roofline import Roofline",
+        "from moescale.serving import Deployment",
+        "",
+        'gpu = find_gpu("h100-sxm")',
+        "deployment = Deployment(gpu=gpu, usd_per_gpu_hour=3.90, prompt_tokens=512, output_tokens=256, max_num_seqs=1024)",
+        "arrivals = Arrivals(n_requests=500, requests_per_s=20)",
+        'run = simulate(shapes()["llama-3.1-8b"], Roofline(gpu), deployment, 1, arrivals)',
+        "print(run.output_tok_s, run.usd_per_mtok, run.to_dict())",
+        "```",
         "",
         "## Highest request rate, vLLM",
         "",

@@ -25,7 +25,7 @@ from moescale.burst import (
     simulate,
 )
 from moescale.errors import InfeasibleError, InputError
-from moescale.hardware import find_gpu
+from moescale.hardware import Gpu, find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.serving import Deployment, serve
 
@@ -77,7 +77,7 @@ class Lines:
         return seconds if self.mixes else np.full_like(seconds, math.nan)
 
 
-def deployment(**changes: Real | None) -> Deployment:
+def deployment(**changes: Real | Gpu | None) -> Deployment:
     base = Deployment(gpu=GPU, usd_per_gpu_hour=3.6, prompt_tokens=100, output_tokens=20, max_num_seqs=64)
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -247,6 +247,23 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
             for chunk in np.exp(rng.uniform(0, math.log(8192), 4)).astype(int):
                 one = float(source.mixed_s(model, 1, float(batch), float(contexts[0]), chunk / 512, 512.0))
                 assert prices.mixed_s(int(batch), float(contexts[0]), int(chunk)) == pytest.approx(one, rel=0.01)
+
+
+@pytest.mark.parametrize("rate", [10.0, 40.0, math.inf])
+def test_a_finer_grid_of_prices_gives_the_same_run(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = find_gpu("h100-sxm")
+    place = deployment(gpu=gpu, prompt_tokens=512, output_tokens=64, max_num_seqs=1024)
+
+    def run() -> Run:
+        arrivals = Arrivals(n_requests=200, requests_per_s=rate)
+        return simulate(shapes()["llama-3.1-8b"], Roofline(gpu), place, 1, arrivals)
+
+    coarse = run()
+    monkeypatch.setattr("moescale.burst._RATIO", 1.002)
+    fine = run()
+    assert coarse.output_tok_s == pytest.approx(fine.output_tok_s, rel=0.003)
+    assert np.median(coarse.tpot_s) == pytest.approx(np.median(fine.tpot_s), rel=0.005)
+    assert np.median(coarse.ttft_s) == pytest.approx(np.median(fine.ttft_s), rel=0.01)
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
