@@ -30,6 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "validation",
         "isoflop",
         "serving",
+        "burst",
     ),
     "decisions": ("allocation", "frontier", "candidates", "spread", "buildable", "wording", "planning"),
     "experiments": ("training", "profiling"),
