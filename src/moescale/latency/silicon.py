@@ -103,16 +103,37 @@ class Silicon:
         engine = self._engine(gpus)
         return engine if isinstance(engine, str) else None
 
-    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         """Seconds to process `batch` prompts of `prompt_tokens` tokens each; NaN where not measured."""
-        return self._look_up("prefill", model, gpus, batch, prompt_tokens)
+        seconds = self._look_up("prefill", model, gpus, batch, prompt_tokens)
+        return np.where(np.asarray(expert_parallel) == 1.0, seconds, np.nan)
 
-    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         """Seconds for one token of each of `batch` requests that hold `context_tokens` tokens; NaN where not measured.
 
         A decode step is linear in its context, so the mean context gives the mean step.
         """
-        return self._look_up("decode", model, gpus, batch, context_tokens)
+        seconds = self._look_up("decode", model, gpus, batch, context_tokens)
+        return np.where(np.asarray(expert_parallel) == 1.0, seconds, np.nan)
+
+    def mixed_s(
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        context_tokens: Real,
+        prompts: Real,
+        prompt_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+    ) -> FloatArray:
+        """NaN: the engine prices separate passes only."""
+        shape = common_shape(model, gpus, batch, context_tokens, prompts, prompt_tokens, expert_parallel)
+        return np.full(shape, np.nan)
 
     def _look_up(self, stage: str, model: Architecture, gpus: Real, batch: Real, tokens: Real) -> FloatArray:
         shape = common_shape(model, gpus, batch, tokens)
