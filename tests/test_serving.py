@@ -59,10 +59,14 @@ class Straight:
     largest_batch: float = np.inf
     name: str = "straight"
 
-    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         return np.broadcast_to(0.2 * np.asarray(batch), common_shape(model, gpus, batch, prompt_tokens))
 
-    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         batch = np.asarray(batch)
         latency_s = np.where(batch <= self.largest_batch, 0.1 + 0.01 * batch, np.nan)
         return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
@@ -105,10 +109,14 @@ def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
 def test_prompts_are_prefilled_whole_and_decoded_at_their_mean_length() -> None:
     @dataclass(frozen=True)
     class ByLength(Straight):
-        def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+        def prefill_s(
+            self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+        ) -> FloatArray:
             return np.broadcast_to(prompt_tokens, common_shape(model, gpus, batch))
 
-        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+        def decode_s(
+            self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+        ) -> FloatArray:
             return np.broadcast_to(context_tokens, common_shape(model, gpus, batch))
 
     served = serve(TINY, 1, ByLength(), TINY_SERVED)
@@ -204,10 +212,14 @@ def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> No
     class FasterByGpus(Straight):
         """Iterations that fall as 1/g at a fixed batch: every count costs the same."""
 
-        def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+        def prefill_s(
+            self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+        ) -> FloatArray:
             return np.zeros(common_shape(model, gpus, batch, prompt_tokens))
 
-        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+        def decode_s(
+            self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+        ) -> FloatArray:
             return np.broadcast_to(1 / np.asarray(gpus), common_shape(model, gpus, batch, context_tokens))
 
     tied = cheapest(replace(TINY, n_heads=4), FasterByGpus(), replace(TINY_SERVED, max_num_seqs=4))
