@@ -100,7 +100,10 @@ def nulls(value: object, at: str = "") -> Iterable[str]:
 
 FIT = {"law", "n_runs", "parameters", "intervals", "rmsle", "huber", "starts", "starts_at_optimum", "seconds"}
 FIT |= {"fit_range", "warnings"}
-SERVED = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}
+SERVED = {
+    "usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s",
+}  # fmt: skip
+DEPLOYED = {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
 MODELLED = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
 MODEL_RECORD = {"experts", "n_params", "n_params_active", "n_params_total", "tokens", "loss"}
 SERVED_RECORD = MODEL_RECORD | {"usd_per_mtok", "gpus"}
@@ -161,10 +164,10 @@ def test_compare_answers_with_the_keys_of_the_contract() -> None:
 
 def test_cost_answers_with_the_keys_of_the_contract() -> None:
     found = answer_of("cost", "--n-params", "1.5B", "--experts", 64, "--max-gpus", 5)
-    assert found.keys() == MODELLED | SERVED | {"candidates"}
+    assert found.keys() == MODELLED | DEPLOYED | SERVED | {"candidates"}
     assert [c["gpus"] for c in found["candidates"]] == [1, 2, 3, 4, 5]
     for c in found["candidates"]:
-        assert c.keys() == MODELLED | ({"infeasible"} if "infeasible" in c else SERVED)
+        assert c.keys() == MODELLED | DEPLOYED | ({"infeasible"} if "infeasible" in c else SERVED)
     assert "weights take 66.0 GB" in found["candidates"][0]["infeasible"]
     best = min((c for c in found["candidates"] if "usd_per_mtok" in c), key=lambda c: c["usd_per_mtok"])
     assert {k: v for k, v in found.items() if k != "candidates"} == best
@@ -199,7 +202,8 @@ def test_plan_of_models_that_no_gpu_holds_says_so_and_leaves_their_cost_out() ->
 @pytest.mark.parametrize("experts", [1, 8, 32])
 def test_cost_of_a_plans_model_is_the_plans_cost(experts: int) -> None:
     row = next(c for c in a_plan()["loss_optimal"] if c["experts"] == experts)
-    alone = answer_of("cost", "--n-params", repr(row["n_params"]), "--experts", experts, "--max-num-seqs", "none")
+    model = ("--n-params", repr(row["n_params"]), "--experts", experts)
+    alone = answer_of("cost", *model, "--max-num-seqs", "none", "--reserve", 0)
     for key in ("usd_per_mtok", "gpus", "batch", "n_params_total"):
         assert alone[key] == pytest.approx(row[key], rel=1e-12)
 
@@ -376,7 +380,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--max-num-seqs ''", ("--max-num-seqs", "empty")),
             ("--usd-per-gpu-hour 0", ("--usd-per-gpu-hour", "'0'")),
             ("--usd-per-gpu-hour 1e308", ("--usd-per-gpu-hour", "nearest: 1e+06")),
-            ("--weights int4", ("--weights", "bf16, fp8")),
+            ("--weights int3", ("--weights", "bf16, fp8")),
             ("--latency nope", ("--latency", "silicon, roofline")),
             ("--latency ''", ("--latency", "silicon, roofline")),
             ("--latency silicon", ("--latency silicon", "config.json", "roofline")),
@@ -384,6 +388,33 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--latency FOLDER", ("FOLDER", ".csv")),
             ("--latency TEXT.csv", ("TEXT.csv", "'gpu' is missing")),
             ("--latency BINARY.parquet", ("BINARY.parquet", "Parquet")),
+        ]
+    ),
+    *(
+        (f"cost --n-params 1B {arguments}", 2, words)
+        for arguments, words in [
+            ("--kv-cache int2", ("--kv-cache", "bf16, fp8")),
+            ("--reserve -1", ("--reserve", "'-1'")),
+            ("--reserve much", ("--reserve", "'much'")),
+            ("--expert-parallel 0", ("--expert-parallel", "nearest: 1")),
+            ("--replicas 1.5", ("--replicas", "whole number")),
+            ("--replicas 9", ("--max-gpus", "9 replicas")),
+            ("--gpus 5 --replicas 2", ("--gpus", "nearest: 4")),
+            ("--scheduling mixed", ("--scheduling", "separate, chunked")),
+            ("--max-ttft 0", ("--max-ttft", "seconds")),
+            ("--max-tpot 5x", ("--max-tpot", "'5x'")),
+            ("--max-tpot ms", ("--max-tpot", "200ms")),
+            ("--years 3", ("--years", "--capital-usd-per-gpu")),
+            ("--capital-usd-per-gpu 3e4", ("--power-w", "DGX")),
+            ("--capital-usd-per-gpu 3e4 --power-w 700 --pue 0.9", ("--pue", "nearest: 1")),
+            ("--capital-usd-per-gpu 3e4 --power-w 700 --usd-per-gpu-hour 2", ("--usd-per-gpu-hour", "give one")),
+            ("--trace no.csv", ("no.csv", "no such file")),
+            ("--trace FOLDER", ("FOLDER",)),
+            ("--trace EMPTY.json", ("EMPTY.json", "empty")),
+            ("--trace CUT.json", ("CUT.json", "not JSON")),
+            ("--trace BINARY.json", ("BINARY.json",)),
+            ("--trace TEXT.csv", ("TEXT.csv", "prompt tokens")),
+            ("--trace TEXT.csv --prompt 5", ("--prompt", "--trace")),
         ]
     ),
     ("cost --n-params 1B --gpus 0", 2, ("--gpus", "nearest: 1")),
@@ -426,6 +457,11 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     # Good questions without an answer.
     ("cost --n-params 100B --experts 64 --max-gpus 1", 1, ("weights take", "a100-sxm-40gb", "more GPUs")),
     ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
+    ("cost --n-params 100B --max-gpus 1 --reserve 3GB", 1, ("weights take", "+ reserve 3.0 GB", "38.7 GB usable")),
+    ("cost --n-params 1B --max-tpot 0.01ms", 1, ("batch of 1", "per output token", "allowed 0.01 ms")),
+    ("cost --n-params 1B --max-ttft 1ms", 1, ("batch of 1", "to first token", "allowed 1 ms")),
+    ("cost --n-params 1B --experts 8 --expert-parallel 3 --gpus 4", 1, ("expert parallelism over 3 GPUs",)),
+    ("cost --n-params 1B --expert-parallel 2 --gpus 2", 1, ("the model has 1 experts",)),
     ("plan --budget 5.15e21 --max-loss 1.5", 1, ("a loss of at most 1.5", "--max-loss")),
     ("plan --budget 5.15e21 --max-usd-per-mtok 1e-9", 1, ("$1e-9", "--max-usd-per-mtok")),
     ("plan --budget 5.15e21 --max-loss 2 --max-usd-per-mtok 1e-4", 1, ("a loss of at most 2", "--max-usd-per-mtok")),

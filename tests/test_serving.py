@@ -248,7 +248,9 @@ def test_candidates_hold_one_record_a_gpu_count() -> None:
     records = candidates(TINY, Straight(), TINY_SERVED)
     assert [record.gpus for record in records] == [1, 2, 3, 4]
     always = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
+    always |= {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
     figures = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}
+    figures |= {"ttft_s", "tpot_s"}
     assert set(records[0].to_dict()) == always | figures
     assert set(records[2].to_dict()) == always | {"infeasible"}
     assert records[0].n_params_total == records[0].n_params_active == 1192

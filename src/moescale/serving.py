@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.accounting import (
     count_parameters,
@@ -30,6 +31,8 @@ from moescale.errors import InfeasibleError, InputError, unknown_name
 from moescale.hardware import Gpu
 from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape
 from moescale.traffic import Traffic
+
+BoolArray = npt.NDArray[np.bool_]
 
 SCHEDULING = {
     "separate": "prompts and output tokens in passes of their own (the paper's)",
@@ -129,11 +132,11 @@ class Cost:
     weight_bytes: float
     kv_bytes_per_token: float
     latency_source: str
-    tensor_parallel: int  # GPUs of one replica
-    expert_parallel: int
-    replicas: int
-    weight_bytes_per_gpu: float
-    reserve_bytes: float  # of each GPU
+    tensor_parallel: int | None = None  # GPUs of one replica
+    expert_parallel: int | None = None  # so many of them hold whole experts
+    replicas: int | None = None
+    weight_bytes_per_gpu: float | None = None  # on the fullest GPU
+    reserve_bytes: float | None = None  # of each GPU, for activations and the runtime
     usd_per_mtok: float | None = None  # dollars per million output tokens at the stated utilization
     batch: float | None = None  # of one replica
     limited_by: str | None = None
@@ -264,7 +267,7 @@ def _latencies(
     return prefill_s, decode_s, iteration_s, iteration_s + own_s
 
 
-def _late(iteration_s: FloatArray, ttft_s: FloatArray, deployment: Deployment) -> FloatArray:
+def _late(iteration_s: FloatArray, ttft_s: FloatArray, deployment: Deployment) -> BoolArray:
     most_ttft_s = math.inf if deployment.max_ttft_s is None else deployment.max_ttft_s
     most_tpot_s = math.inf if deployment.max_tpot_s is None else deployment.max_tpot_s
     return (iteration_s > most_tpot_s) | (ttft_s > most_ttft_s)
@@ -277,10 +280,10 @@ def _within_limits(
     model: Architecture,
     count: FloatArray,
     batch: FloatArray,
-    late: FloatArray,
+    late: BoolArray,
     latency: LatencySource,
     deployment: Deployment,
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, BoolArray]:
     """The largest batch from 1 to `batch` that meets the latency limits, where `late`, and `late` in full shape.
 
     Where even a batch of 1 is late, it is 1. Bisection: latency grows with the batch.
@@ -299,7 +302,7 @@ def _within_limits(
     for _ in range(HALVINGS):
         middle = np.sqrt(low * high)
         _, _, iteration_s, ttft_s = _latencies(some_model, some_count, middle, latency, some)
-        beyond = _late(iteration_s, ttft_s, some)
+        beyond = _late(iteration_s, ttft_s, some) | np.isnan(ttft_s)
         low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
     batch[late] = low
     return batch, late
@@ -471,13 +474,24 @@ def _last_word(looked_at: list[Cost]) -> str:
     return next((reason for reason in reversed(reasons) if "attention heads" not in reason), reasons[-1])
 
 
-def _is_whole(model: Architecture) -> FloatArray | bool:
+def _is_whole(model: Architecture) -> BoolArray | bool:
     """Where every field is a whole number: a model that could be built, so that heads must split evenly."""
-    whole: FloatArray | bool = True
+    whole: BoolArray | bool = True
     for name in NUMERIC_FIELDS:
         values = np.asarray(getattr(model, name), dtype=np.float64)
         whole = whole & (values == np.floor(values))
     return whole
+
+
+POSITIVE = ("gpu.memory_bytes", "usd_per_gpu_hour", "weight_bytes_per_param", "kv_bytes_per_element")
+AT_LEAST_ONE = (
+    "prompt_tokens", "output_tokens", "max_gpus", "expert_parallel", "replicas", "context_tokens",
+    "longest_request_tokens",
+)  # fmt: skip
+NOT_NEGATIVE = ("reserve_bytes",)
+SHARES = ("memory_fraction", "utilization")
+CAPS = ("max_num_seqs",)
+TIMES = ("max_ttft_s", "max_tpot_s")
 
 
 def _check(deployment: Deployment) -> None:
@@ -524,14 +538,3 @@ def _check(deployment: Deployment) -> None:
         same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / d.prompt_tokens - 1.0) < 1e-9)
         if not same or min(min(node) for node in d.prompt_nodes) < 0:
             raise InputError("prompt_nodes must have shares of sum 1 and the mean prompt_tokens", where="deployment")
-
-
-POSITIVE = ("gpu.memory_bytes", "usd_per_gpu_hour", "weight_bytes_per_param", "kv_bytes_per_element")
-AT_LEAST_ONE = (
-    "prompt_tokens", "output_tokens", "max_gpus", "expert_parallel", "replicas", "context_tokens",
-    "longest_request_tokens",
-)  # fmt: skip
-NOT_NEGATIVE = ("reserve_bytes",)
-SHARES = ("memory_fraction", "utilization")
-CAPS = ("max_num_seqs",)
-TIMES = ("max_ttft_s", "max_tpot_s")
