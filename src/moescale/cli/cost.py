@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         "moescale cost --config mixtral/config.json --gpu h100-sxm --prompt 512 --output 256",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
-        "moescale cost --n-params 1.5B --experts 16 --trace requests.csv --scheduling chunked --latency roofline",
+        "moescale cost --config mixtral/config.json --trace requests.csv --scheduling chunked --latency roofline",
     )
 )
 def cost(

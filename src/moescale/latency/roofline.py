@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 import numpy as np
 
@@ -228,9 +229,11 @@ def _projections(model: Architecture, share: FloatArray) -> Real:
 def _busiest(model: Architecture, tokens: Real, expert_parallel: Real) -> tuple[Real, Real]:
     """Distinct experts, and tokens they multiply, of the busiest of `expert_parallel` GPUs that hold whole experts.
 
-    Uniform routing sends a GPU a number of tokens that scatters around its mean; of n such numbers the largest is taken
-    as mean + sigma sqrt(2 ln n) (the bound for normal variables: Boucheron, Lugosi and Massart, Concentration
-    Inequalities, theorem 2.5), and no more than there are. Where n does not divide the experts, some GPUs hold one more.
+    Uniform routing without replacement sends each of n GPUs a number of tokens around the same mean; the n numbers add
+    up, so that the largest lies on average by the expected maximum of n normal variables times sqrt(mean (E - K) /
+    (E - 1)) above it; the same is taken for the distinct experts. Both are bounded by what there is. Simulated routing
+    (8 to 256 experts, 4 and 8 GPUs) agrees within 11% for one token and within 6% for 4 to 1024 tokens. Where n does not
+    divide the experts, some GPUs hold one more.
     """
     distinct = expected_distinct_experts(model.n_experts, model.top_k, tokens)
     met = model.top_k * np.asarray(tokens)
@@ -239,10 +242,20 @@ def _busiest(model: Architecture, tokens: Real, expert_parallel: Real) -> tuple[
         return distinct, met
     experts = np.asarray(model.n_experts, dtype=np.float64)
     local = np.where(ways > 1.0, np.ceil(experts / ways * (1.0 - EXACT)), experts)
-    share, scatter = local / experts, np.sqrt(2.0 * np.log(ways))
-    mean = met * share
-    busiest = mean + scatter * np.sqrt(mean * np.maximum(1.0 - share, 0.0))
-    touched = distinct * share
-    busiest_touched = touched + scatter * np.sqrt(touched * np.maximum(1.0 - distinct / experts, 0.0))
-    most = np.minimum(busiest, np.minimum(local, model.top_k) * np.asarray(tokens))
-    return np.minimum(np.minimum(busiest_touched, local), most), most
+    share, scatter = local / experts, _expected_maximum(ways)
+    mean, touched = met * share, distinct * share
+    spread = np.sqrt(np.maximum(experts - model.top_k, 0.0) / np.maximum(experts - 1.0, 1.0))
+    most = np.minimum(local, model.top_k) * np.asarray(tokens)
+    busiest = np.minimum(np.maximum(mean + scatter * spread * np.sqrt(mean), np.minimum(met, 1.0)), most)
+    unmet = np.maximum(1.0 - distinct / experts, 0.0)
+    busiest_touched = np.maximum(touched + scatter * np.sqrt(touched * unmet), np.minimum(met, 1.0))
+    return np.minimum(np.minimum(busiest_touched, local), busiest), busiest
+
+
+def _expected_maximum(count: FloatArray) -> FloatArray:
+    """Expected largest of `count` standard normal variables, 0 for one: Blom's approximation (Statistical Estimates and
+    Transformed Beta-Variables, 1958), within 5%.
+    """
+    each, where = np.unique(count, return_inverse=True)
+    at = [0.0 if n <= 1.0 else NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in each]
+    return np.asarray(at)[where].reshape(np.shape(count))
