@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
+from moescale.accounting import weight_bytes_per_gpu
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import architecture
@@ -95,9 +96,11 @@ def test_one_gpu_by_hand() -> None:
 
 def test_two_gpus_by_hand_hold_the_only_kv_head_twice() -> None:
     served = serve(TINY, 2, Straight(), TINY_SERVED)
-    # 9000 - 2384/2 = 7808 bytes free a GPU, and the one KV head is on both: 640 bytes a request on each.
-    assert served.batch == pytest.approx(7808 / 640, rel=1e-15)
-    assert served.usd_per_mtok == pytest.approx(2 * 0.001 * (0.2 * 0.61 + 0.1 + 0.122) / 12.2 * 1e6 / 0.5, rel=1e-14)
+    # The one KV head is on both: 640 bytes a request on each, beside the weights that a GPU holds.
+    batch = (9000 - float(weight_bytes_per_gpu(TINY, 2.0, 2.0))) / 640
+    assert served.batch == pytest.approx(batch, rel=1e-15)
+    iteration_s = 0.2 * batch / 20 + 0.1 + 0.01 * batch
+    assert served.usd_per_mtok == pytest.approx(2 * 0.001 * iteration_s / batch * 1e6 / 0.5, rel=1e-14)
 
 
 def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
@@ -125,8 +128,8 @@ def test_prompts_are_prefilled_whole_and_decoded_at_their_mean_length() -> None:
 
 
 def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
-    served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=12))
-    assert served.batch.tolist() == [pytest.approx(10.3375), 12]
+    served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=11))
+    assert served.batch.tolist() == [pytest.approx(10.3375), 11]
     assert [LIMITS[int(i)] for i in served.limited_by] == ["memory", "max_num_seqs"]
 
 
