@@ -233,6 +233,58 @@ def test_max_num_seqs_defaults_to_the_servers_own_in_cost() -> None:
     assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb", "--max-num-seqs", 7)["batch"] == 7
 
 
+def test_gpus_are_counted_over_all_replicas() -> None:
+    two, one = answer_of(*MODEL, "--gpus", 8, "--replicas", 2), answer_of(*MODEL, "--gpus", 4)
+    assert (two["gpus"], two["tensor_parallel"], two["replicas"]) == (8, 4, 2)
+    assert two["usd_per_mtok"] == one["usd_per_mtok"]
+    assert two["throughput_tok_s"] == pytest.approx(2 * one["throughput_tok_s"], rel=1e-12)
+    several = answer_of(*MODEL, "--max-gpus", 7, "--replicas", 2)["candidates"]
+    assert [c["gpus"] for c in several] == [2, 4, 6]
+
+
+def test_cost_keeps_room_for_activations_unless_told_otherwise() -> None:
+    usual, none = (
+        answer_of(*MODEL, "--max-num-seqs", "none"),
+        answer_of(*MODEL, "--max-num-seqs", "none", "--reserve", 0),
+    )
+    assert (usual["reserve_bytes"], none["reserve_bytes"]) == (1.5 * 2**30, 0)
+    assert answer_of(*MODEL, "--reserve", "2GiB")["reserve_bytes"] == 2 * 2**30
+    assert usual["usd_per_mtok"] > none["usd_per_mtok"]
+
+
+def test_latency_limits_bind_and_are_met() -> None:
+    free = answer_of(*MODEL, "--gpus", 2)
+    limit_s = free["tpot_s"] / 2
+    bound = answer_of(*MODEL, "--gpus", 2, "--max-tpot", f"{limit_s * 1e3}ms")
+    assert bound["limited_by"] == "latency"
+    assert bound["tpot_s"] == bound["iteration_s"] == pytest.approx(limit_s, rel=1e-6)
+    assert bound["batch"] < free["batch"]
+    assert answer_of(*MODEL, "--gpus", 2, "--max-tpot", repr(limit_s))["batch"] == pytest.approx(bound["batch"])
+    assert answer_of(*MODEL, "--gpus", 2, "--max-ttft", "30ms")["ttft_s"] <= 0.030
+
+
+def test_a_trace_takes_the_place_of_mean_lengths() -> None:
+    capped = (*MODEL, "--max-num-seqs", "none")
+    trace = answer_of(*capped, "--trace", ROOT / "examples" / "requests.csv")
+    means = answer_of(*capped, "--prompt", 218.5, "--output", 190.5)
+    assert trace["usd_per_mtok"] > means["usd_per_mtok"]  # long answers stay longer
+
+
+def test_owned_hardware_takes_the_place_of_a_price() -> None:
+    owned = answer_of(
+        *MODEL, "--capital-usd-per-gpu", 35_064, "--years", 4, "--power-w", 500, "--usd-per-kwh", 0.2, "--pue", 1.5
+    )
+    rented = answer_of(*MODEL, "--usd-per-gpu-hour", 1.15)
+    assert owned["usd_per_mtok"] == pytest.approx(rented["usd_per_mtok"], rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["--weights", "--kv-cache"])
+def test_fewer_bits_cost_less(kind: str) -> None:
+    gpu = ("--gpu", "h100-sxm", "--max-num-seqs", "none", "--gpus", 1)
+    costs = [answer_of(*MODEL, *gpu, kind, bits)["usd_per_mtok"] for bits in ("int4", "fp8", "bf16")]
+    assert costs == sorted(costs)
+
+
 def test_quantities_may_be_written_with_suffixes() -> None:
     long = answer_of("predict", "--n-params", "900000000", "--tokens", "2e12")
     assert answer_of("predict", "--n-params", "900M", "--tokens", "2T") == long
@@ -798,7 +850,7 @@ SERVED_OPTIONS = {
     "--max-num-seqs": ["none", "1", "256", "1e6"],
     "--memory-fraction": ["1e-6", "0.1", "0.5", "1"],
     "--utilization": ["1e-6", "0.3", "1"],
-    "--weights": ["bf16", "fp8"],
+    "--weights": ["bf16", "fp8", "int4"],
     "--kv-heads": ["1", "8", "1e6"],
 }
 # For each command its options, each with values that are taken and yet lie at the ends of what is.
@@ -821,7 +873,26 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--loss-column": ["loss", "top_k", "n_params_total"],
     },
     "predict": {"--n-params": ["1", *SIZES], "--tokens": TOKENS, "--experts": COUNTS, "--law": LAWS},
-    "cost": {"--n-params": SIZES, "--experts": COUNTS, "--top-k": COUNTS, "--gpus": ["1", "3", "8", "1024"], **SERVED_OPTIONS},
+    "cost": {
+        "--n-params": SIZES,
+        "--experts": COUNTS,
+        "--top-k": COUNTS,
+        "--gpus": ["1", "3", "8", "1024"],
+        "--replicas": ["1", "2", "8"],
+        "--expert-parallel": ["1", "2", "3", "8"],
+        "--kv-cache": ["bf16", "fp8", "int4"],
+        "--reserve": ["0", "2GiB", "1e15"],
+        "--scheduling": ["separate", "chunked"],
+        "--max-ttft": ["1e-6", "50ms", "1s", "1e6"],
+        "--max-tpot": ["1e-6", "20ms", "1s", "1e6"],
+        "--trace": [str(ROOT / "examples" / "requests.csv"), RUNS],
+        "--capital-usd-per-gpu": ["1e-6", "3e4", "1e9"],
+        "--power-w": ["0", "1275"],
+        "--years": ["0.01", "5"],
+        "--usd-per-kwh": ["0", "0.08"],
+        "--pue": ["1", "1.56"],
+        **SERVED_OPTIONS,
+    },
     "plan": {
         "--budget": ["1e12", "1e15", "1e18", "5.15e21", "1e24", "1e27", "1e32"],
         "--law": LAWS,
