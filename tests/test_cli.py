@@ -282,7 +282,9 @@ def test_owned_hardware_takes_the_place_of_a_price() -> None:
 def test_fewer_bits_cost_less(kind: str) -> None:
     gpu = ("--gpu", "h100-sxm", "--max-num-seqs", "none", "--gpus", 1)
     costs = [answer_of(*MODEL, *gpu, kind, bits)["usd_per_mtok"] for bits in ("int4", "fp8", "bf16")]
-    assert costs == sorted(costs)
+    # Weights of four bits are multiplied in 16: they beat bf16, but not fp8 arithmetic where batches are large.
+    assert max(costs[:2]) < costs[2]
+    assert kind == "--weights" or costs[0] < costs[1]
 
 
 def test_quantities_may_be_written_with_suffixes() -> None:
