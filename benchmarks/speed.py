@@ -50,12 +50,60 @@ def warm_plan() -> Callable[[], object]:
     return call
 
 
+def many_latencies() -> Callable[[], object]:
+    """A million decode passes of the roofline: batches, contexts and GPU counts of one MoE model."""
+    import numpy as np
+
+    from moescale import Roofline, find_gpu
+    from moescale.family import architecture, find_family
+
+    model = architecture(find_family("yun2024"), 1.5e9, 16.0)
+    rng = np.random.default_rng(0)
+    batch, context = rng.uniform(1, 512, 10**6), rng.uniform(100, 4000, 10**6)
+    gpus = rng.integers(1, 9, 10**6).astype(float)
+    roofline = Roofline(find_gpu("h100-sxm"))
+    return lambda: roofline.decode_s(model, gpus, batch, context)
+
+
+def many_deployments(*, limited: bool) -> Callable[[], object]:
+    """100,000 deployments in one call: 25 models x 8 GPU counts x 20 batch caps x 25 lengths; `limited` by latency."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from moescale import Deployment, Roofline, find_gpu
+    from moescale.family import architecture, find_family
+    from moescale.serving import serve
+
+    sizes = np.geomspace(1e8, 5e9, 25).reshape(-1, 1, 1, 1)
+    gpus = np.arange(1.0, 9.0).reshape(-1, 1, 1)
+    caps = np.geomspace(1, 1024, 20).reshape(-1, 1)
+    prompts = np.geomspace(50, 5000, 25)
+    gpu = find_gpu("h100-sxm")
+    deployment = Deployment(
+        gpu=gpu, usd_per_gpu_hour=3.9, prompt_tokens=prompts, output_tokens=200.0, max_num_seqs=caps
+    )
+    if limited:
+        deployment = replace(deployment, max_tpot_s=0.01, max_ttft_s=0.2)
+    model = architecture(find_family("yun2024"), sizes, 16.0)
+
+    def call() -> object:
+        served = serve(model, gpus, Roofline(gpu), deployment)
+        assert served.batch.size == 100_000
+        return served
+
+    return call
+
+
 def main() -> int:
     """Measure, print, and say by the exit code whether every limit holds."""
     rows: list[tuple[str, float, Callable[[], object]]] = [
         ("import moescale, cold process", 0.3, cold("-c", "import moescale")),
         ("moescale plan --budget 5.15e21 --json, cold process", 2.0, cold("-m", "moescale", "plan", "--budget", "5.15e21", "--json")),
         ("make_plan, warm, with draws and the second law", 0.1, warm_plan()),
+        ("roofline, 1,000,000 decode passes in process", 1.0, many_latencies()),
+        ("serve, 100,000 deployments in one call", 0.1, many_deployments(limited=False)),
+        ("the same with latency limits", 0.5, many_deployments(limited=True)),
     ]  # fmt: skip
     shared = os.environ.get("MOESCALE_SHARED")
     runs = Path(shared, "data", "joint_moe_runs", "runs.csv") if shared else None

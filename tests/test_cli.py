@@ -100,7 +100,10 @@ def nulls(value: object, at: str = "") -> Iterable[str]:
 
 FIT = {"law", "n_runs", "parameters", "intervals", "rmsle", "huber", "starts", "starts_at_optimum", "seconds"}
 FIT |= {"fit_range", "warnings"}
-SERVED = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}
+SERVED = {
+    "usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s",
+}  # fmt: skip
+DEPLOYED = {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
 MODELLED = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
 MODEL_RECORD = {"experts", "n_params", "n_params_active", "n_params_total", "tokens", "loss"}
 SERVED_RECORD = MODEL_RECORD | {"usd_per_mtok", "gpus"}
@@ -161,10 +164,10 @@ def test_compare_answers_with_the_keys_of_the_contract() -> None:
 
 def test_cost_answers_with_the_keys_of_the_contract() -> None:
     found = answer_of("cost", "--n-params", "1.5B", "--experts", 64, "--max-gpus", 5)
-    assert found.keys() == MODELLED | SERVED | {"candidates"}
+    assert found.keys() == MODELLED | DEPLOYED | SERVED | {"candidates"}
     assert [c["gpus"] for c in found["candidates"]] == [1, 2, 3, 4, 5]
     for c in found["candidates"]:
-        assert c.keys() == MODELLED | ({"infeasible"} if "infeasible" in c else SERVED)
+        assert c.keys() == MODELLED | DEPLOYED | ({"infeasible"} if "infeasible" in c else SERVED)
     assert "weights take 66.0 GB" in found["candidates"][0]["infeasible"]
     best = min((c for c in found["candidates"] if "usd_per_mtok" in c), key=lambda c: c["usd_per_mtok"])
     assert {k: v for k, v in found.items() if k != "candidates"} == best
@@ -199,7 +202,8 @@ def test_plan_of_models_that_no_gpu_holds_says_so_and_leaves_their_cost_out() ->
 @pytest.mark.parametrize("experts", [1, 8, 32])
 def test_cost_of_a_plans_model_is_the_plans_cost(experts: int) -> None:
     row = next(c for c in a_plan()["loss_optimal"] if c["experts"] == experts)
-    alone = answer_of("cost", "--n-params", repr(row["n_params"]), "--experts", experts, "--max-num-seqs", "none")
+    model = ("--n-params", repr(row["n_params"]), "--experts", experts)
+    alone = answer_of("cost", *model, "--max-num-seqs", "none", "--reserve", 0)
     for key in ("usd_per_mtok", "gpus", "batch", "n_params_total"):
         assert alone[key] == pytest.approx(row[key], rel=1e-12)
 
@@ -227,6 +231,60 @@ def test_max_num_seqs_defaults_to_the_servers_own_in_cost() -> None:
     assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb")["batch"] == 256
     assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb", "--max-num-seqs", "none")["batch"] > 256
     assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb", "--max-num-seqs", 7)["batch"] == 7
+
+
+def test_gpus_are_counted_over_all_replicas() -> None:
+    two, one = answer_of(*MODEL, "--gpus", 8, "--replicas", 2), answer_of(*MODEL, "--gpus", 4)
+    assert (two["gpus"], two["tensor_parallel"], two["replicas"]) == (8, 4, 2)
+    assert two["usd_per_mtok"] == one["usd_per_mtok"]
+    assert two["throughput_tok_s"] == pytest.approx(2 * one["throughput_tok_s"], rel=1e-12)
+    several = answer_of(*MODEL, "--max-gpus", 7, "--replicas", 2)["candidates"]
+    assert [c["gpus"] for c in several] == [2, 4, 6]
+
+
+def test_cost_keeps_room_for_activations_unless_told_otherwise() -> None:
+    usual, none = (
+        answer_of(*MODEL, "--max-num-seqs", "none"),
+        answer_of(*MODEL, "--max-num-seqs", "none", "--reserve", 0),
+    )
+    assert (usual["reserve_bytes"], none["reserve_bytes"]) == (1.5 * 2**30, 0)
+    assert answer_of(*MODEL, "--reserve", "2GiB")["reserve_bytes"] == 2 * 2**30
+    assert usual["usd_per_mtok"] > none["usd_per_mtok"]
+
+
+def test_latency_limits_bind_and_are_met() -> None:
+    free = answer_of(*MODEL, "--gpus", 2)
+    limit_s = free["tpot_s"] / 2
+    bound = answer_of(*MODEL, "--gpus", 2, "--max-tpot", f"{limit_s * 1e3}ms")
+    assert bound["limited_by"] == "latency"
+    assert bound["tpot_s"] == bound["iteration_s"] == pytest.approx(limit_s, rel=1e-6)
+    assert bound["batch"] < free["batch"]
+    assert answer_of(*MODEL, "--gpus", 2, "--max-tpot", repr(limit_s))["batch"] == pytest.approx(bound["batch"])
+    assert answer_of(*MODEL, "--gpus", 2, "--max-ttft", "30ms")["ttft_s"] <= 0.030
+
+
+def test_a_trace_takes_the_place_of_mean_lengths() -> None:
+    capped = (*MODEL, "--max-num-seqs", "none")
+    trace = answer_of(*capped, "--trace", ROOT / "examples" / "requests.csv")
+    means = answer_of(*capped, "--prompt", 218.5, "--output", 190.5)
+    assert trace["usd_per_mtok"] > means["usd_per_mtok"]  # long answers stay longer
+
+
+def test_owned_hardware_takes_the_place_of_a_price() -> None:
+    owned = answer_of(
+        *MODEL, "--capital-usd-per-gpu", 35_064, "--years", 4, "--power-w", 500, "--usd-per-kwh", 0.2, "--pue", 1.5
+    )
+    rented = answer_of(*MODEL, "--usd-per-gpu-hour", 1.15)
+    assert owned["usd_per_mtok"] == pytest.approx(rented["usd_per_mtok"], rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["--weights", "--kv-cache"])
+def test_fewer_bits_cost_less(kind: str) -> None:
+    gpu = ("--gpu", "h100-sxm", "--max-num-seqs", "none", "--gpus", 1)
+    costs = [answer_of(*MODEL, *gpu, kind, bits)["usd_per_mtok"] for bits in ("int4", "fp8", "bf16")]
+    # Weights of four bits are multiplied in 16: they beat bf16, but not fp8 arithmetic where batches are large.
+    assert max(costs[:2]) < costs[2]
+    assert kind == "--weights" or costs[0] < costs[1]
 
 
 def test_quantities_may_be_written_with_suffixes() -> None:
@@ -376,7 +434,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--max-num-seqs ''", ("--max-num-seqs", "empty")),
             ("--usd-per-gpu-hour 0", ("--usd-per-gpu-hour", "'0'")),
             ("--usd-per-gpu-hour 1e308", ("--usd-per-gpu-hour", "nearest: 1e+06")),
-            ("--weights int4", ("--weights", "bf16, fp8")),
+            ("--weights int3", ("--weights", "bf16, fp8")),
             ("--latency nope", ("--latency", "silicon, roofline")),
             ("--latency ''", ("--latency", "silicon, roofline")),
             ("--latency silicon", ("--latency silicon", "config.json", "roofline")),
@@ -384,6 +442,33 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--latency FOLDER", ("FOLDER", ".csv")),
             ("--latency TEXT.csv", ("TEXT.csv", "'gpu' is missing")),
             ("--latency BINARY.parquet", ("BINARY.parquet", "Parquet")),
+        ]
+    ),
+    *(
+        (f"cost --n-params 1B {arguments}", 2, words)
+        for arguments, words in [
+            ("--kv-cache int2", ("--kv-cache", "bf16, fp8")),
+            ("--reserve -1", ("--reserve", "'-1'")),
+            ("--reserve much", ("--reserve", "'much'")),
+            ("--expert-parallel 0", ("--expert-parallel", "nearest: 1")),
+            ("--replicas 1.5", ("--replicas", "whole number")),
+            ("--replicas 9", ("--max-gpus", "9 replicas")),
+            ("--gpus 5 --replicas 2", ("--gpus", "nearest: 4")),
+            ("--scheduling mixed", ("--scheduling", "separate, chunked")),
+            ("--max-ttft 0", ("--max-ttft", "seconds")),
+            ("--max-tpot 5x", ("--max-tpot", "'5x'")),
+            ("--max-tpot ms", ("--max-tpot", "200ms")),
+            ("--years 3", ("--years", "--capital-usd-per-gpu")),
+            ("--capital-usd-per-gpu 3e4", ("--power-w", "DGX")),
+            ("--capital-usd-per-gpu 3e4 --power-w 700 --pue 0.9", ("--pue", "nearest: 1")),
+            ("--capital-usd-per-gpu 3e4 --power-w 700 --usd-per-gpu-hour 2", ("--usd-per-gpu-hour", "give one")),
+            ("--trace no.csv", ("no.csv", "no such file")),
+            ("--trace FOLDER", ("FOLDER",)),
+            ("--trace EMPTY.json", ("EMPTY.json", "empty")),
+            ("--trace CUT.json", ("CUT.json", "not JSON")),
+            ("--trace BINARY.json", ("BINARY.json",)),
+            ("--trace TEXT.csv", ("TEXT.csv", "prompt tokens")),
+            ("--trace TEXT.csv --prompt 5", ("--prompt", "--trace")),
         ]
     ),
     ("cost --n-params 1B --gpus 0", 2, ("--gpus", "nearest: 1")),
@@ -426,6 +511,11 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     # Good questions without an answer.
     ("cost --n-params 100B --experts 64 --max-gpus 1", 1, ("weights take", "a100-sxm-40gb", "more GPUs")),
     ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
+    ("cost --n-params 100B --max-gpus 1 --reserve 3GB", 1, ("weights take", "+ reserve 3.0 GB", "38.7 GB usable")),
+    ("cost --n-params 1B --max-tpot 0.01ms", 1, ("batch of 1", "per output token", "allowed 0.01 ms")),
+    ("cost --n-params 1B --max-ttft 1ms", 1, ("batch of 1", "to first token", "allowed 1 ms")),
+    ("cost --n-params 1B --experts 8 --expert-parallel 3 --gpus 4", 1, ("expert parallelism over 3 GPUs",)),
+    ("cost --n-params 1B --expert-parallel 2 --gpus 2", 1, ("the model has 1 experts",)),
     ("plan --budget 5.15e21 --max-loss 1.5", 1, ("a loss of at most 1.5", "--max-loss")),
     ("plan --budget 5.15e21 --max-usd-per-mtok 1e-9", 1, ("$1e-9", "--max-usd-per-mtok")),
     ("plan --budget 5.15e21 --max-loss 2 --max-usd-per-mtok 1e-4", 1, ("a loss of at most 2", "--max-usd-per-mtok")),
@@ -762,7 +852,7 @@ SERVED_OPTIONS = {
     "--max-num-seqs": ["none", "1", "256", "1e6"],
     "--memory-fraction": ["1e-6", "0.1", "0.5", "1"],
     "--utilization": ["1e-6", "0.3", "1"],
-    "--weights": ["bf16", "fp8"],
+    "--weights": ["bf16", "fp8", "int4"],
     "--kv-heads": ["1", "8", "1e6"],
 }
 # For each command its options, each with values that are taken and yet lie at the ends of what is.
@@ -785,7 +875,26 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--loss-column": ["loss", "top_k", "n_params_total"],
     },
     "predict": {"--n-params": ["1", *SIZES], "--tokens": TOKENS, "--experts": COUNTS, "--law": LAWS},
-    "cost": {"--n-params": SIZES, "--experts": COUNTS, "--top-k": COUNTS, "--gpus": ["1", "3", "8", "1024"], **SERVED_OPTIONS},
+    "cost": {
+        "--n-params": SIZES,
+        "--experts": COUNTS,
+        "--top-k": COUNTS,
+        "--gpus": ["1", "3", "8", "1024"],
+        "--replicas": ["1", "2", "8"],
+        "--expert-parallel": ["1", "2", "3", "8"],
+        "--kv-cache": ["bf16", "fp8", "int4"],
+        "--reserve": ["0", "2GiB", "1e15"],
+        "--scheduling": ["separate", "chunked"],
+        "--max-ttft": ["1e-6", "50ms", "1s", "1e6"],
+        "--max-tpot": ["1e-6", "20ms", "1s", "1e6"],
+        "--trace": [str(ROOT / "examples" / "requests.csv"), RUNS],
+        "--capital-usd-per-gpu": ["1e-6", "3e4", "1e9"],
+        "--power-w": ["0", "1275"],
+        "--years": ["0.01", "5"],
+        "--usd-per-kwh": ["0", "0.08"],
+        "--pue": ["1", "1.56"],
+        **SERVED_OPTIONS,
+    },
     "plan": {
         "--budget": ["1e12", "1e15", "1e18", "5.15e21", "1e24", "1e27", "1e32"],
         "--law": LAWS,

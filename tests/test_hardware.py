@@ -5,11 +5,23 @@ from __future__ import annotations
 import importlib.util
 import math
 from importlib import resources
+from typing import Any
 
+import numpy as np
 import pytest
 
+from moescale import catalogue
 from moescale.errors import InputError
-from moescale.hardware import find_gpu, gpus, price, prices
+from moescale.hardware import (
+    find_gpu,
+    gpus,
+    measured_reserve_bytes,
+    owned_defaults,
+    owned_usd_per_gpu_hour,
+    precisions,
+    price,
+    prices,
+)
 from moescale.traffic import Traffic, find_traffic, traffics
 
 GIB = 2.0**30
@@ -113,3 +125,65 @@ def test_impossible_lengths_are_refused(lengths: tuple[float, float]) -> None:
     assert Traffic(0, 1).output_tokens == 1
     with pytest.raises(InputError, match="_tokens must be finite"):
         Traffic(*lengths)
+
+
+def test_owned_hardware_costs_its_capital_over_its_hours_and_its_electricity() -> None:
+    hours = 4 * 365.25 * 24
+    assert owned_usd_per_gpu_hour(35_064, years=4) == 35_064 / hours == 1.0
+    # 1 kW at 10 cents, and half as much again for cooling.
+    dear = owned_usd_per_gpu_hour(35_064, years=4, power_w=1000, usd_per_kwh=0.1, pue=1.5)
+    assert dear == pytest.approx(1.15, rel=1e-12)
+    half = owned_usd_per_gpu_hour(35_064, years=4, power_w=1000, usd_per_kwh=0.1, pue=1.5, share_in_use=0.5)
+    assert half == pytest.approx(2.15, rel=1e-12)
+    several = owned_usd_per_gpu_hour(np.array([1e4, 2e4]), years=np.array([[1.0], [2.0], [4.0]]))
+    assert several.shape == (3, 2)
+    assert np.all(np.diff(several, axis=0) < 0)
+
+
+def test_a_hyperscalers_cost_of_ownership_is_of_the_size_that_the_formula_gives() -> None:
+    usual = owned_defaults()
+    assert (usual.years, usual.pue) == (5, 1.56)
+    # An eighth of a DGX H100: 10.2 kW, and about 300,000 dollars in 2023.
+    ours = owned_usd_per_gpu_hour(
+        300e3 / 8, years=usual.years, power_w=10_200 / 8, usd_per_kwh=usual.usd_per_kwh, pue=usual.pue
+    )
+    assert 0.5 < ours / price("h100-sxm", "owned").usd_per_gpu_hour < 1.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"capital_usd": -1.0}, "capital_usd must be 0 or more"),
+        ({"years": 0.0}, "years must be above 0"),
+        ({"years": np.array([1.0, np.nan])}, "years must be"),
+        ({"power_w": np.inf}, "power_w must be 0 or more and finite"),
+        ({"pue": 0.9}, "pue must be 1 or more"),
+        ({"share_in_use": 0.0}, "share_in_use must be above 0 and at most 1"),
+        ({"share_in_use": 1.1}, "share_in_use must be above 0 and at most 1"),
+    ],
+)
+def test_impossible_owned_hardware_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        owned_usd_per_gpu_hour(**{"capital_usd": 3e4, "years": 5.0, **changes})
+
+
+def test_the_reserve_is_the_median_of_the_text_logs() -> None:
+    logs = catalogue.read("reserve.toml")["log"]
+    text = [
+        entry.get("both_gib", entry.get("non_torch_gib", 0) + entry.get("activation_gib", 0))
+        for entry in logs
+        if not entry["vision"]
+    ]
+    assert len(logs) >= 8
+    assert all(entry["source"] and entry["date"] for entry in logs)
+    assert measured_reserve_bytes() / 2**30 == pytest.approx(float(np.median(text)), abs=0.01)
+
+
+def test_number_formats_have_sources_and_fewer_bits_fewer_bytes() -> None:
+    for kind in ("weights", "kv_cache"):
+        sizes = [precisions(kind)[name].bytes_per_element for name in ("bf16", "fp8", "int4")]
+        assert sizes == sorted(sizes, reverse=True)
+        for entry in precisions(kind).values():
+            assert entry.source
+            assert entry.date
+            assert entry.kernel_bytes <= entry.bytes_per_element < 1.1 * entry.kernel_bytes

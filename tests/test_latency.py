@@ -236,6 +236,143 @@ def test_fp8_weights_halve_the_reading_and_use_fp8_arithmetic_where_the_gpu_has_
     assert Roofline(A100, 1.0, constants=perfect()).prefill_s(*wide) == pytest.approx(on_a100, rel=1e-9)
 
 
+def test_a_quantised_checkpoint_keeps_its_lm_head_in_16_bits() -> None:
+    int4 = Roofline(H100, 0.52, constants=perfect())
+    head_s = int4.decode_s(replace(DENSE, vocab_size=32000), 1, 1, 500) - int4.decode_s(DENSE, 1, 1, 500)
+    assert head_s == pytest.approx(2 * 32000 * 1024 / H100.memory_bandwidth_bytes_per_s, rel=1e-9)
+    # Weights of four bits are read in four bits and multiplied in 16.
+    wide = (replace(DENSE, head_dim=1e-6), 1, 64, 1024)
+    assert int4.prefill_s(*wide) == pytest.approx(Roofline(H100, constants=perfect()).prefill_s(*wide), rel=1e-9)
+
+
+def test_a_mixed_pass_is_a_decode_or_a_prefill_at_its_ends_and_reads_weights_once_between() -> None:
+    roofline = Roofline(A100)
+    vocabulary = replace(SPARSE, vocab_size=32000)
+    decode_s, prefill_s = roofline.decode_s(vocabulary, 2, 64, 700), roofline.prefill_s(vocabulary, 2, 3, 900)
+    assert roofline.mixed_s(vocabulary, 2, 64, 700, 0, 900) == decode_s
+    assert roofline.mixed_s(vocabulary, 2, 0, 700, 3, 900) == pytest.approx(prefill_s, rel=1e-12)
+    mixed_s = roofline.mixed_s(vocabulary, 2, 64, 700, np.array([0.01, 0.5, 3.0]), 900)
+    assert np.all(np.diff(mixed_s) > 0)
+    assert max(decode_s, prefill_s) < mixed_s[-1] < decode_s + prefill_s
+
+
+def test_a_mixed_pass_at_the_compute_bound_costs_the_arithmetic_of_both() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    batch, context, prompts, length = 512, 100, 4, 2048
+    matmul = 2 * LAYER_WEIGHTS * (batch + prompts * length)
+    decode_s = batch * context * 2 * 2 * 128 * 2 / A100.memory_bandwidth_bytes_per_s
+    expected_s = 3 * ((matmul + prompts * 2 * length**2 * 1024) / A100.bf16_flops_per_s + decode_s)
+    assert roofline.mixed_s(DENSE, 1, batch, context, prompts, length) == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_layers_with_a_window_see_no_more_than_the_window() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    windowed = replace(DENSE, n_window_layers=2, window_tokens=300)
+    cache_s = 2 * 2 * 128 * 2 / A100.memory_bandwidth_bytes_per_s  # of one token in one layer
+    full, short = roofline.decode_s(DENSE, 1, 8, 1000), roofline.decode_s(windowed, 1, 8, 1000)
+    assert full - short == pytest.approx(2 * 8 * 700 * cache_s, rel=1e-9)
+    assert roofline.decode_s(windowed, 1, 8, 300) == pytest.approx(roofline.decode_s(DENSE, 1, 8, 300), rel=1e-12)
+    # A causal prompt of T tokens has T^2 / 2 pairs, T w - w^2 / 2 of them in a window of w.
+    length, window = 4096.0, 300.0
+    fewer = 2 * 4 * 1024 * (length**2 / 2 - (length * window - window**2 / 2)) / A100.bf16_flops_per_s
+    saved_s = roofline.prefill_s(DENSE, 1, 1, length) - roofline.prefill_s(
+        replace(DENSE, n_window_layers=2, window_tokens=window, n_heads=8, n_kv_heads=2), 1, 1, length
+    )
+    assert saved_s == pytest.approx(fewer, rel=1e-9)
+
+
+# DeepSeek-V2's attention (arXiv 2405.04434, section 2.1) in a small model.
+LATENT = replace(
+    DENSE, n_kv_heads=8, head_dim=192, v_head_dim=128, kv_lora_rank=512, q_lora_rank=256, qk_rope_head_dim=64
+)
+
+
+def test_latent_attention_reads_a_cache_that_all_heads_share_and_every_gpu_holds() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    one_token_s = 3 * (512 + 64) * 2 / A100.memory_bandwidth_bytes_per_s
+    for gpus in (1, 2, 8):
+        longer, shorter = roofline.decode_s(LATENT, gpus, 4, np.array([2000.0, 1000.0]))
+        assert longer - shorter == pytest.approx(4 * 1000 * one_token_s, rel=1e-9)
+    down, up = 1024 * (512 + 64 + 256), 256 * 8 * 192 + 512 * 8 * (128 + 128) + 8 * 128 * 1024
+    weights = down + up + 3 * 1024 * 4096
+    assert roofline.decode_s(LATENT, 1, 1, 1e-9) == pytest.approx(
+        3 * 2 * weights / A100.memory_bandwidth_bytes_per_s, rel=1e-9
+    )
+    on_two = 3 * 2 * (down + up / 2 + 3 * 1024 * 4096 / 2) / A100.memory_bandwidth_bytes_per_s
+    reduce_s = 2 * 3 * 1024 * 2 / A100.interconnect_bytes_per_s
+    assert roofline.decode_s(LATENT, 2, 1, 1e-9) == pytest.approx(on_two + reduce_s, rel=1e-9)
+
+
+def test_latent_attention_computes_on_the_compressed_width_at_decode_and_on_heads_at_prefill() -> None:
+    fast_memory = replace(A100, memory_bandwidth_bytes_per_s=1e30)
+    roofline = Roofline(fast_memory, constants=perfect())
+    decode_s = roofline.decode_s(LATENT, 1, 1, np.array([2000.0, 1000.0]))
+    assert decode_s[0] - decode_s[1] == pytest.approx(
+        3 * 1000 * 8 * 2 * (512 + 64 + 512) / A100.bf16_flops_per_s, rel=1e-9
+    )
+    one, two = (float(roofline.prefill_s(LATENT, 1, prompts, 4096 / prompts)) for prompts in (1, 2))
+    assert one - two == pytest.approx(3 * 8 * (192 + 128) * (4096**2 - 2 * 2048**2) / A100.bf16_flops_per_s, rel=1e-9)
+
+
+def test_expert_parallel_gpus_hold_whole_experts_and_the_busiest_sets_the_time() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    ways = np.array([1.0, 2.0, 4.0, 8.0])
+
+    def experts_s(batch: float) -> np.ndarray:
+        return roofline.decode_s(SPARSE, 8, batch, 1, expert_parallel=ways) - roofline.decode_s(
+            replace(SPARSE, d_expert=1e-9), 8, batch, 1, expert_parallel=ways
+        )
+
+    read_s = 3 * 2 * EXPERT_WEIGHTS / A100.memory_bandwidth_bytes_per_s
+    # So many tokens that every expert is read: the same bytes on every GPU, however they are split.
+    np.testing.assert_allclose(experts_s(250), 16 / 8 * read_s, rtol=1e-6)
+    # One token meets two experts: split over all GPUs, or whole ones of which the busiest GPU reads one or two.
+    alone = experts_s(1)
+    assert alone[0] == pytest.approx(2 / 8 * read_s, rel=1e-6)
+    assert read_s * (1 - 1e-9) <= alone[3] <= 2 * read_s
+    assert np.all(np.diff(alone) > 0)
+    # With many tokens the loads even out.
+    many = experts_s(1e8) / experts_s(1e8)[0]
+    assert np.all((many >= 1) & (many < 1.001))
+    assert np.all(np.diff(experts_s(3e3)) > 0)
+
+
+@pytest.mark.parametrize("tokens", [4, 16])
+@pytest.mark.parametrize(("n_experts", "top_k", "ways"), [(64, 2, 8), (8, 2, 4), (128, 8, 8)])
+def test_the_busiest_gpu_is_that_of_simulated_routing(n_experts: int, top_k: int, ways: int, tokens: int) -> None:
+    rng = np.random.default_rng(0)
+    routed = np.argsort(rng.random((2000, tokens, n_experts)), axis=-1)[..., :top_k]
+    met = (routed.reshape(2000, -1, 1) == np.arange(n_experts)).sum(axis=1).reshape(2000, ways, -1)
+    experts, loads = ((met > 0).sum(axis=2).max(axis=1).mean(), met.sum(axis=2).max(axis=1).mean())
+    # Nothing but experts costs time: reading them on a GPU that multiplies in no time, and the other way round.
+    model = replace(SPARSE, n_experts=n_experts, top_k=top_k, n_heads=1e-9, n_kv_heads=1e-9, head_dim=1e-9)
+    endless = {"interconnect_bytes_per_s": 1e30}
+    reading = Roofline(replace(A100, bf16_flops_per_s=1e30, **endless), constants=perfect())
+    multiplying = Roofline(replace(A100, memory_bandwidth_bytes_per_s=1e30, **endless), constants=perfect())
+    matrices = 3 * EXPERT_WEIGHTS
+    read_s = 2 * matrices / A100.memory_bandwidth_bytes_per_s
+    multiply_s = 2 * matrices / A100.bf16_flops_per_s
+    asked = (model, ways, tokens, 1e-9)
+    assert reading.decode_s(*asked, expert_parallel=ways) / read_s == pytest.approx(experts, rel=0.07)
+    assert multiplying.decode_s(*asked, expert_parallel=ways) / multiply_s == pytest.approx(loads, rel=0.07)
+
+
+def test_experts_that_do_not_divide_leave_one_gpu_with_more() -> None:
+    roofline = Roofline(A100, constants=perfect())
+    five = replace(SPARSE, n_experts=5)
+    uneven = roofline.decode_s(five, 2, 1e9, 1, expert_parallel=2) / roofline.decode_s(five, 2, 1e9, 1)
+    even = roofline.decode_s(SPARSE, 2, 1e9, 1, expert_parallel=2) / roofline.decode_s(SPARSE, 2, 1e9, 1)
+    assert even == pytest.approx(1, rel=1e-3)
+    assert 1.1 < uneven < 3 / 5 * 2
+
+
+def test_a_table_knows_separate_passes_of_split_experts_only(tmp_path: Path) -> None:
+    table = read_latency_table(write(tmp_path / "measured.csv", measured(trilinear)))
+    assert np.isnan(table.mixed_s(MODEL, 2, np.array([8.0, 16.0]), 512, 0.5, 512)).tolist() == [True, True]
+    asked = table.decode_s(MODEL, 2, 8, 512, expert_parallel=np.array([1.0, 2.0]))
+    assert np.isnan(asked).tolist() == [False, True]
+
+
 @given(
     st.floats(1e7, 1e12),
     st.sampled_from([1.0, 2.0, 4.0, 16.0, 128.0]),
@@ -250,6 +387,11 @@ def test_the_roofline_never_falls_when_anything_grows(
     roofline = Roofline(A100)
     model = architecture(PAPER, size, n_experts)
     more_experts, larger = architecture(PAPER, size, n_experts * 2), architecture(PAPER, size * factor, n_experts)
+    for ways in (2, 4, 8):  # expert parallel: never faster with more tokens
+        base = roofline.decode_s(model, 8, batch, tokens, expert_parallel=ways) * (1 - 1e-12)
+        assert roofline.decode_s(model, 8, batch * factor, tokens, expert_parallel=ways) >= base
+    base = roofline.mixed_s(model, gpus, batch, tokens, 0.1, tokens) * (1 - 1e-12)
+    assert roofline.mixed_s(model, gpus, batch * factor, tokens, 0.1 * factor, tokens) >= base
     for ask in (roofline.prefill_s, roofline.decode_s):
         base = ask(model, gpus, batch, tokens) * (1 - 1e-12)
         assert 0 < base < np.inf

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
+from moescale.accounting import weight_bytes_per_gpu
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import architecture
@@ -59,10 +60,14 @@ class Straight:
     largest_batch: float = np.inf
     name: str = "straight"
 
-    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         return np.broadcast_to(0.2 * np.asarray(batch), common_shape(model, gpus, batch, prompt_tokens))
 
-    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         batch = np.asarray(batch)
         latency_s = np.where(batch <= self.largest_batch, 0.1 + 0.01 * batch, np.nan)
         return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
@@ -91,9 +96,11 @@ def test_one_gpu_by_hand() -> None:
 
 def test_two_gpus_by_hand_hold_the_only_kv_head_twice() -> None:
     served = serve(TINY, 2, Straight(), TINY_SERVED)
-    # 9000 - 2384/2 = 7808 bytes free a GPU, and the one KV head is on both: 640 bytes a request on each.
-    assert served.batch == pytest.approx(7808 / 640, rel=1e-15)
-    assert served.usd_per_mtok == pytest.approx(2 * 0.001 * (0.2 * 0.61 + 0.1 + 0.122) / 12.2 * 1e6 / 0.5, rel=1e-14)
+    # The one KV head is on both: 640 bytes a request on each, beside the weights that a GPU holds.
+    batch = (9000 - float(weight_bytes_per_gpu(TINY, 2.0, 2.0))) / 640
+    assert served.batch == pytest.approx(batch, rel=1e-15)
+    iteration_s = 0.2 * batch / 20 + 0.1 + 0.01 * batch
+    assert served.usd_per_mtok == pytest.approx(2 * 0.001 * iteration_s / batch * 1e6 / 0.5, rel=1e-14)
 
 
 def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
@@ -105,10 +112,14 @@ def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
 def test_prompts_are_prefilled_whole_and_decoded_at_their_mean_length() -> None:
     @dataclass(frozen=True)
     class ByLength(Straight):
-        def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+        def prefill_s(
+            self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+        ) -> FloatArray:
             return np.broadcast_to(prompt_tokens, common_shape(model, gpus, batch))
 
-        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+        def decode_s(
+            self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+        ) -> FloatArray:
             return np.broadcast_to(context_tokens, common_shape(model, gpus, batch))
 
     served = serve(TINY, 1, ByLength(), TINY_SERVED)
@@ -117,8 +128,8 @@ def test_prompts_are_prefilled_whole_and_decoded_at_their_mean_length() -> None:
 
 
 def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
-    served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=12))
-    assert served.batch.tolist() == [pytest.approx(10.3375), 12]
+    served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=11))
+    assert served.batch.tolist() == [pytest.approx(10.3375), 11]
     assert [LIMITS[int(i)] for i in served.limited_by] == ["memory", "max_num_seqs"]
 
 
@@ -204,10 +215,14 @@ def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> No
     class FasterByGpus(Straight):
         """Iterations that fall as 1/g at a fixed batch: every count costs the same."""
 
-        def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+        def prefill_s(
+            self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+        ) -> FloatArray:
             return np.zeros(common_shape(model, gpus, batch, prompt_tokens))
 
-        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+        def decode_s(
+            self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+        ) -> FloatArray:
             return np.broadcast_to(1 / np.asarray(gpus), common_shape(model, gpus, batch, context_tokens))
 
     tied = cheapest(replace(TINY, n_heads=4), FasterByGpus(), replace(TINY_SERVED, max_num_seqs=4))
@@ -236,7 +251,9 @@ def test_candidates_hold_one_record_a_gpu_count() -> None:
     records = candidates(TINY, Straight(), TINY_SERVED)
     assert [record.gpus for record in records] == [1, 2, 3, 4]
     always = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
+    always |= {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
     figures = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}
+    figures |= {"ttft_s", "tpot_s"}
     assert set(records[0].to_dict()) == always | figures
     assert set(records[2].to_dict()) == always | {"infeasible"}
     assert records[0].n_params_total == records[0].n_params_active == 1192

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from moescale.errors import InfeasibleError, InputError, MoescaleError
     from moescale.family import ModelFamily, families, find_family
     from moescale.fitting import Fit, fit, fitted_law
-    from moescale.hardware import Gpu, find_gpu, gpus, price
+    from moescale.hardware import Gpu, find_gpu, gpus, measured_reserve_bytes, owned_usd_per_gpu_hour, price
     from moescale.latency.roofline import Roofline
     from moescale.latency.silicon import Silicon
     from moescale.latency.table import read_latency_table
     from moescale.laws import Law, find_form, find_law, loss, predict, save_law
     from moescale.planning import Plan, Question, make_plan
     from moescale.runs import RunTable, read_runs
-    from moescale.serving import Cost, Deployment, cheapest, cost, serve
+    from moescale.serving import Cost, Deployment, cheapest, cost, serve, with_traffic
+    from moescale.traffic import Traffic, read_trace
     from moescale.uncertainty import bootstrap
     from moescale.units import parse_quantity
     from moescale.validation import RunArrays, added_terms, diagnose, hold_out
@@ -36,14 +37,15 @@ _HOMES = {
     "errors": ("InfeasibleError", "InputError", "MoescaleError"),
     "family": ("ModelFamily", "families", "find_family"),
     "fitting": ("Fit", "fit", "fitted_law"),
-    "hardware": ("Gpu", "find_gpu", "gpus", "price"),
+    "hardware": ("Gpu", "find_gpu", "gpus", "measured_reserve_bytes", "owned_usd_per_gpu_hour", "price"),
     "latency.roofline": ("Roofline",),
     "latency.silicon": ("Silicon",),
     "latency.table": ("read_latency_table",),
     "laws": ("Law", "find_form", "find_law", "loss", "predict", "save_law"),
     "planning": ("Plan", "Question", "make_plan"),
     "runs": ("RunTable", "read_runs"),
-    "serving": ("Cost", "Deployment", "cheapest", "cost", "serve"),
+    "serving": ("Cost", "Deployment", "cheapest", "cost", "serve", "with_traffic"),
+    "traffic": ("Traffic", "read_trace"),
     "uncertainty": ("bootstrap",),
     "units": ("parse_quantity",),
     "validation": ("RunArrays", "added_terms", "diagnose", "hold_out"),
@@ -69,6 +71,7 @@ __all__ = [
     "RunArrays",
     "RunTable",
     "Silicon",
+    "Traffic",
     "__version__",
     "added_terms",
     "best_within_cost",
@@ -90,14 +93,18 @@ __all__ = [
     "loss",
     "loss_optimal",
     "make_plan",
+    "measured_reserve_bytes",
+    "owned_usd_per_gpu_hour",
     "parse_quantity",
     "predict",
     "price",
     "read_latency_table",
     "read_runs",
+    "read_trace",
     "save_law",
     "serve",
     "smallest_at_loss",
+    "with_traffic",
 ]
 
 

@@ -204,20 +204,24 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
     _say(console, f"law {law.name}: {law.source}")
 
 
-def show_cost(console: Console, cost: Cost, deployment: Deployment) -> None:
-    """The cost of one model: the cheapest GPU count first, then each that was looked at."""
+def show_cost(console: Console, cost: Cost, deployment: Deployment, traffic: str | None = None) -> None:
+    """The cost of one model: the cheapest GPU count first, then each that was looked at; `traffic` names a trace."""
     name = deployment.gpu.name
     if cost.usd_per_mtok is not None:
         text = f"{format_usd(cost.usd_per_mtok)} per million output tokens on {cost.gpus} x {name}"
-        _line(console, text, bold=len(text))
+        copies = cost.replicas or 1
+        shape = f" ({copies} replicas of {cost.tensor_parallel})" if copies > 1 else ""
+        _line(console, text + shape, bold=len(text))
+    reserve = f"; reserve {format_bytes(cost.reserve_bytes)} a GPU" if cost.reserve_bytes else ""
     _say(
         console,
         f"{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
-        f"{format_bytes(cost.weight_bytes)}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token",
+        f"{format_bytes(cost.weight_bytes)}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token{reserve}",
     )
     _say(
         console,
-        f"{_traffic(deployment)}; {format_usd(deployment.usd_per_gpu_hour)} a GPU hour; "
+        f"{_traffic(deployment)}{f', {traffic}' if traffic else ''}; "
+        f"{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour; "
         f"utilization {deployment.utilization:g}; latency from {cost.latency_source}",
     )
     looked_at = cost.candidates or ()
@@ -229,8 +233,8 @@ def show_cost(console: Console, cost: Cost, deployment: Deployment) -> None:
             Column("$/Mtok"),
             Column("batch"),
             Column("output tok/s"),
-            Column("prefill"),
-            Column("decode"),
+            Column("first token"),
+            Column("per token"),
             Column("batch limited by", text=True),
             Column("", text=True),
         ),
@@ -240,8 +244,8 @@ def show_cost(console: Console, cost: Cost, deployment: Deployment) -> None:
                 format_usd(c.usd_per_mtok),
                 f"{c.batch:.0f}",
                 f"{c.throughput_tok_s:,.0f}",
-                format_seconds(c.prefill_s or 0.0),
-                format_seconds(c.decode_s or 0.0),
+                format_seconds(c.ttft_s or 0.0),
+                format_seconds(c.tpot_s or 0.0),
                 c.limited_by or "",
                 "<- cheapest" if c.gpus == cost.gpus else "",
             )
@@ -253,7 +257,7 @@ def show_cost(console: Console, cost: Cost, deployment: Deployment) -> None:
 
 
 def _traffic(deployment: Deployment) -> str:
-    return f"{deployment.prompt_tokens:g} prompt and {deployment.output_tokens:g} output tokens a request"
+    return f"{deployment.prompt_tokens:.4g} prompt and {deployment.output_tokens:.4g} output tokens a request"
 
 
 def _reasons(console: Console, reasons: Iterable[tuple[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""GPUs and their prices, read from the catalogue."""
+"""GPUs, their prices, and the bytes of number formats, read from the catalogue."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from moescale import catalogue
+from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError, unknown_name
 
 DEFAULT_TERMS = "on-demand"
+HOURS_PER_YEAR = 365.25 * 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,26 @@ class Price:
     terms: str  # on-demand, spot, owned ..
     source: str
     date: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A number format of weights or of the KV cache."""
+
+    name: str
+    bytes_per_element: float  # with its share of the scales
+    kernel_bytes: float  # without, as measured kernels are named
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedDefaults:
+    """What stands in where the price of owned hardware is not fully stated; sources in catalogue/prices.toml."""
+
+    years: float
+    usd_per_kwh: float
+    pue: float
 
 
 def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
@@ -102,3 +126,74 @@ def price(gpu_name: str, terms: str = DEFAULT_TERMS) -> Price:
         nearest=listed or None,
         next_step="pass --usd-per-gpu-hour with what you pay",
     )
+
+
+def precisions(kind: str) -> dict[str, Precision]:
+    """Every number format of `kind` (`weights` or `kv_cache`) by name."""
+    return {
+        name: Precision(
+            name=name,
+            bytes_per_element=float(entry["bytes"]),
+            kernel_bytes=float(entry["kernel_bytes"]),
+            source=entry["source"],
+            date=entry["date"],
+        )
+        for name, entry in catalogue.read("precisions.toml")[kind].items()
+    }
+
+
+def find_precision(kind: str, name: str) -> Precision:
+    """The format called `name` of `weights` or `kv_cache`; raises InputError that names the nearest ones."""
+    known = precisions(kind)
+    found = known.get(name.strip().lower())
+    if found is None:
+        raise unknown_name("weight type" if kind == "weights" else "cache type", name, known)
+    return found
+
+
+def measured_reserve_bytes() -> float:
+    """Bytes of a GPU that a server keeps for activations and its runtime: the median of logs (catalogue/reserve.toml)."""
+    return float(catalogue.read("reserve.toml")["default"]["per_gpu_gib"]) * 2.0**30
+
+
+def owned_defaults() -> OwnedDefaults:
+    """Years of use, price of electricity and overhead of the building, where nothing else is stated."""
+    stated = catalogue.read("prices.toml")["owned"]
+    return OwnedDefaults(**{name: float(entry["value"]) for name, entry in stated.items()})
+
+
+def owned_usd_per_gpu_hour(
+    capital_usd: Real,
+    *,
+    years: Real,
+    power_w: Real = 0.0,
+    usd_per_kwh: Real = 0.0,
+    pue: Real = 1.0,
+    share_in_use: Real = 1.0,
+) -> FloatArray:
+    """Dollars of an hour in use of a GPU that one owns: capital_usd / (years in hours x share_in_use) + electricity.
+
+    capital_usd is of one GPU with its share of server, network and building, written off in a straight line without
+    interest or resale; power_w what both draw in use, times `pue` for cooling; share_in_use the share of all hours in
+    which the GPU serves at all (the load while it serves is the deployment's utilization, not this). All broadcast.
+    Raises InputError for a negative or infinite figure, years of 0, a PUE below 1 or a share outside (0, 1].
+    """
+    figures = {
+        "capital_usd": capital_usd,
+        "years": years,
+        "power_w": power_w,
+        "usd_per_kwh": usd_per_kwh,
+        "pue": pue,
+        "share_in_use": share_in_use,
+    }
+    for name, value in figures.items():
+        number = np.asarray(value, dtype=np.float64)
+        least = 1.0 if name == "pue" else 0.0
+        most = 1.0 if name == "share_in_use" else np.finfo(np.float64).max
+        above = number > 0 if name in ("years", "share_in_use") else number >= least
+        if not np.all(above & (number <= most)):
+            bounds = "above 0 and at most 1" if name == "share_in_use" else f"{least:g} or more and finite"
+            bounds = "above 0 and finite" if name == "years" else bounds
+            raise InputError(f"{name} must be {bounds}, not {value!r}", where="owned hardware")
+    hours = HOURS_PER_YEAR * np.asarray(years, dtype=np.float64) * share_in_use
+    return np.asarray(capital_usd / hours + np.asarray(power_w, dtype=np.float64) / 1e3 * usd_per_kwh * pue)

@@ -1,9 +1,14 @@
 """Batch, iteration latency, throughput and dollars per token of a served model (the paper's appendix B).
 
-Legend: g GPUs, p prompt and n output tokens a request, b concurrent requests. Memory of one GPU times memory_fraction
-holds its share of the weights and of the KV cache, so b = free bytes / KV bytes of a request of p + n/2 tokens, its
-time average. One iteration decodes b tokens and starts b/n prompts: prefill(b/n) + decode(b), with prefill(x) =
-x prefill(1) below one prompt. As in the paper, the two are separate passes: near b/n = 1 weights are read twice.
+Legend: g GPUs of one replica, p prompt and n output tokens a request, b concurrent requests. Memory of one GPU times
+memory_fraction holds its share of the weights, the reserve and its share of the KV cache, so b = free bytes / KV bytes
+of a request of p + n/2 tokens, its time average. One iteration decodes b tokens and starts b/n prompts: prefill(b/n) +
+decode(b), with prefill(x) = x prefill(1) below one prompt. As in the paper, the two are separate passes: near b/n = 1
+weights are read twice. `scheduling` "chunked" does both in one pass.
+
+A request's time per output token is one iteration. Its time to first token, where a place is free for it, is at most
+the iteration under way plus the pass that processes its prompt whole: prefill(max(1, b/n)), or that pass mixed with the
+b decodes; waiting for a place is not part of it. Latency limits shrink b until both hold.
 """
 
 from __future__ import annotations
@@ -12,42 +17,91 @@ import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from moescale.accounting import count_parameters, kv_bytes_per_token
+from moescale.accounting import (
+    count_parameters,
+    kv_bytes_per_request,
+    kv_bytes_per_token,
+    weight_bytes,
+    weight_bytes_per_gpu,
+)
 from moescale.architecture import Architecture, FloatArray, Real
-from moescale.errors import InfeasibleError, InputError
+from moescale.errors import InfeasibleError, InputError, unknown_name
 from moescale.hardware import Gpu
 from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape
+from moescale.traffic import Traffic
+
+BoolArray = npt.NDArray[np.bool_]
+
+SCHEDULING = {
+    "separate": "prompts and output tokens in passes of their own (the paper's)",
+    "chunked": "one pass for both (chunked prefill, the default of vLLM and SGLang)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """How a model is served: hardware, price, traffic, limits."""
+    """How a model is served: hardware, price, traffic, limits.
+
+    Fields of type Real may be arrays; they broadcast with the model and the GPU counts.
+    """
 
     gpu: Gpu
-    usd_per_gpu_hour: float
-    prompt_tokens: float  # p, mean prompt length
-    output_tokens: float  # n, mean output length
-    max_gpus: int = 8
-    max_num_seqs: float | None = None  # None: memory alone limits the batch
-    memory_fraction: float = 0.9  # share of GPU memory for weights and KV cache, as vLLM's gpu_memory_utilization
-    utilization: float = 1.0  # share of the plateau throughput that traffic uses
-    weight_bytes_per_param: float = 2.0  # bf16
-    kv_bytes_per_element: float = 2.0  # bf16
+    usd_per_gpu_hour: Real
+    prompt_tokens: Real  # p, mean prompt length
+    output_tokens: Real  # n, mean output length
+    max_gpus: int = 8  # of one replica
+    max_num_seqs: Real | None = None  # None: memory alone limits the batch
+    memory_fraction: Real = 0.9  # share of GPU memory for weights, reserve and cache, as vLLM's gpu_memory_utilization
+    utilization: Real = 1.0  # share of the plateau throughput that traffic uses
+    weight_bytes_per_param: Real = 2.0  # bf16
+    kv_bytes_per_element: Real = 2.0  # bf16
+    reserve_bytes: Real = 0.0  # of each GPU for activations and the runtime; hardware.measured_reserve_bytes()
+    expert_parallel: Real = 1.0  # so many of a replica's GPUs split whole experts; 1: every expert is split over all
+    replicas: Real = 1.0  # copies of the model, each on GPUs of its own
+    scheduling: str = "separate"  # a name of SCHEDULING
+    max_ttft_s: Real | None = None  # longest time to first token; None: no limit
+    max_tpot_s: Real | None = None  # longest time per output token; None: no limit
+    # The distribution of lengths (traffic.Traffic); without it every request has the mean lengths.
+    context_tokens: Real | None = None  # what a request holds on average while it is served; None: p + n/2
+    longest_request_tokens: Real | None = None  # must fit beside the weights; None: p + n
+    prompt_nodes: tuple[tuple[float, float], ...] = ()  # (length, share) that stand for all prompts; (): the mean
+
+
+ARRAY_FIELDS = (
+    "usd_per_gpu_hour", "prompt_tokens", "output_tokens", "max_num_seqs", "memory_fraction", "utilization",
+    "weight_bytes_per_param", "kv_bytes_per_element", "reserve_bytes", "expert_parallel", "replicas", "max_ttft_s",
+    "max_tpot_s", "context_tokens", "longest_request_tokens",
+)  # fmt: skip
+
+
+def with_traffic(deployment: Deployment, traffic: Traffic) -> Deployment:
+    """The same deployment under the lengths, and their distribution, of `traffic`."""
+    return replace(
+        deployment,
+        prompt_tokens=traffic.prompt_tokens,
+        output_tokens=traffic.output_tokens,
+        context_tokens=traffic.context_tokens,
+        longest_request_tokens=traffic.longest_request_tokens,
+        prompt_nodes=traffic.prompt_nodes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """Serving figures over the common shape of models and GPU counts; infeasible entries cost infinity."""
+    """Serving figures over the common shape of models, GPU counts and deployments; infeasible entries cost infinity."""
 
-    gpus: FloatArray
-    batch: FloatArray  # concurrent requests, a time average (0 where infeasible)
-    prefill_s: FloatArray  # NaN where infeasible, as the next two
+    gpus: FloatArray  # of one replica
+    batch: FloatArray  # concurrent requests of one replica, a time average (0 where infeasible)
+    prefill_s: FloatArray  # NaN where infeasible, as the other times; chunked: what prompts add to the pass
     decode_s: FloatArray
-    iteration_s: FloatArray
+    iteration_s: FloatArray  # time per output token of a request
+    ttft_s: FloatArray  # time to first token of a request that finds a place
     throughput_tok_s: FloatArray  # output tokens a second of the whole deployment (0 where infeasible)
     usd_per_mtok: FloatArray  # dollars per million output tokens (inf where infeasible)
-    weight_bytes: FloatArray  # of the whole model
+    weight_bytes: FloatArray  # of one whole model
+    weight_bytes_per_gpu: FloatArray  # on the fullest GPU
     kv_bytes_per_token: FloatArray  # of the whole model
     limited_by: FloatArray  # index into LIMITS
     infeasible: FloatArray  # index into REASONS, 0 where feasible
@@ -63,6 +117,8 @@ REASONS = (
     "one request of full length does not fit beside the weights",
     "the GPU count does not divide the number of attention heads",
     "the latency source has no answer",
+    "a batch of one exceeds a latency limit",
+    "the expert-parallel GPUs do not divide the GPU count, or exceed the experts",
 )
 
 
@@ -70,18 +126,25 @@ REASONS = (
 class Cost:
     """Cost of serving one model on one GPU count; None where a figure does not apply because it is infeasible."""
 
-    gpus: int
+    gpus: int  # of the whole deployment: tensor_parallel times replicas
     n_params_total: float
     n_params_active: float
     weight_bytes: float
     kv_bytes_per_token: float
     latency_source: str
+    tensor_parallel: int | None = None  # GPUs of one replica
+    expert_parallel: int | None = None  # so many of them hold whole experts
+    replicas: int | None = None
+    weight_bytes_per_gpu: float | None = None  # on the fullest GPU
+    reserve_bytes: float | None = None  # of each GPU, for activations and the runtime
     usd_per_mtok: float | None = None  # dollars per million output tokens at the stated utilization
-    batch: float | None = None
+    batch: float | None = None  # of one replica
     limited_by: str | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
     iteration_s: float | None = None
+    ttft_s: float | None = None  # time to first token of a request that finds a place
+    tpot_s: float | None = None  # time per output token
     throughput_tok_s: float | None = None  # output tokens a second of the whole deployment
     infeasible: str | None = None
     candidates: tuple[Cost, ...] | None = None  # one record a GPU count that was looked at
@@ -96,38 +159,47 @@ class Cost:
 
 
 def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: Deployment) -> Serving:
-    """Serving figures of `model` on `gpus` GPUs; model fields and `gpus` broadcast, all answers have their shape.
+    """Serving figures of `model` on `gpus` GPUs a replica; model, `gpus` and the deployment's numbers broadcast.
 
-    Raises InputError for impossible traffic, limits or GPU counts. What cannot be served is not an error here: it costs
-    infinity and carries the index of its reason (see `infeasible_reason`).
+    All answers have the common shape. Raises InputError for impossible traffic, limits or GPU counts. What cannot be
+    served is not an error here: it costs infinity and carries the index of its reason (see `infeasible_reason`).
     """
     _check(deployment)
+    d = deployment
     count = np.asarray(gpus, dtype=np.float64)
     if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
         raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {gpus!r}", where="gpus")
-    p, n = deployment.prompt_tokens, deployment.output_tokens
-    weight_bytes = deployment.weight_bytes_per_param * count_parameters(model).total
-    kv_bytes = kv_bytes_per_token(model, deployment.kv_bytes_per_element)
-    free = deployment.gpu.memory_bytes * deployment.memory_fraction - weight_bytes / count
-    kv_bytes_per_gpu = kv_bytes * _kv_share(model, count)
+    per_gpu = weight_bytes_per_gpu(model, d.weight_bytes_per_param, count, d.expert_parallel)
+    free = d.gpu.memory_bytes * d.memory_fraction - per_gpu - d.reserve_bytes
+    held = kv_bytes_per_request(model, _context(d), d.kv_bytes_per_element, count)
+    longest = kv_bytes_per_request(model, _longest(d), d.kv_bytes_per_element, count)
 
-    reason = np.where(free > 0, np.where(free >= kv_bytes_per_gpu * (p + n), 0.0, 2.0), 1.0)
+    reason = np.where(free > 0, np.where(free >= longest, 0.0, 2.0), 1.0)
     heads = np.asarray(model.n_heads, dtype=np.float64)
     reason = np.where(_is_whole(model) & (heads % count != 0), 3.0, reason)
+    ways = np.asarray(d.expert_parallel, dtype=np.float64)
+    routed = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
+    reason = np.where((count % ways != 0) | (ways > routed), 6.0, reason)
     fits = reason == 0
-    cap = math.inf if deployment.max_num_seqs is None else deployment.max_num_seqs
-    by_memory = free / (kv_bytes_per_gpu * (p + n / 2))
+    cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
+    by_memory = free / held
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
 
-    starting = batch / n
-    prefill_s = latency.prefill_s(model, count, np.maximum(starting, 1.0), p) * np.minimum(starting, 1.0)
-    decode_s = latency.decode_s(model, count, batch, p + n / 2)
-    iteration_s = prefill_s + decode_s
+    prefill_s, decode_s, iteration_s, ttft_s = _latencies(model, count, batch, latency, d)
+    limited_by = np.where(by_memory > cap, 1.0, 0.0)
+    if d.max_ttft_s is not None or d.max_tpot_s is not None:
+        late = fits & _late(iteration_s, ttft_s, d)
+        if np.any(late):
+            batch, late = _within_limits(model, count, batch, late, latency, d)
+            prefill_s, decode_s, iteration_s, ttft_s = _latencies(model, count, batch, latency, d)
+            reason = np.where(late & _late(iteration_s, ttft_s, d), 5.0, reason)
+            limited_by = np.where(late, 2.0, limited_by)
+    fits = reason == 0
     served = fits & (iteration_s > 0) & (iteration_s < math.inf)  # false for NaN, too
-    usd_per_iteration = count * (deployment.usd_per_gpu_hour / 3600.0 * 1e6 / deployment.utilization) * iteration_s
+    usd_per_iteration = count * (d.usd_per_gpu_hour / 3600.0 * 1e6 / d.utilization) * iteration_s
     iteration_s = np.where(served, iteration_s, math.nan)
 
-    shape = common_shape(model, count, served)
+    shape = _shape(model, count, d)
 
     def full(values: Real) -> FloatArray:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
@@ -138,13 +210,102 @@ def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: D
         prefill_s=full(np.where(served, prefill_s, math.nan)),
         decode_s=full(np.where(served, decode_s, math.nan)),
         iteration_s=full(iteration_s),
-        throughput_tok_s=full(np.where(served, batch / iteration_s, 0.0)),
+        ttft_s=full(np.where(served, ttft_s, math.nan)),
+        throughput_tok_s=full(np.where(served, d.replicas * (batch / iteration_s), 0.0)),
         usd_per_mtok=full(np.where(served, usd_per_iteration / batch, math.inf)),
-        weight_bytes=full(weight_bytes),
-        kv_bytes_per_token=full(kv_bytes),
-        limited_by=full(np.where(by_memory > cap, 1.0, 0.0)),
+        weight_bytes=full(weight_bytes(model, d.weight_bytes_per_param)),
+        weight_bytes_per_gpu=full(per_gpu),
+        kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
+        limited_by=full(limited_by),
         infeasible=full(np.where(fits & ~served, 4.0, reason)),
     )
+
+
+def _shape(model: Architecture, count: Real, deployment: Deployment) -> tuple[int, ...]:
+    numbers = (getattr(deployment, name) for name in ARRAY_FIELDS)
+    return common_shape(model, count, *(number for number in numbers if number is not None))
+
+
+def _context(deployment: Deployment) -> Real:
+    d = deployment
+    return d.prompt_tokens + d.output_tokens / 2 if d.context_tokens is None else d.context_tokens
+
+
+def _longest(deployment: Deployment) -> Real:
+    d = deployment
+    return d.prompt_tokens + d.output_tokens if d.longest_request_tokens is None else d.longest_request_tokens
+
+
+def _latencies(
+    model: Architecture, count: FloatArray, batch: FloatArray, latency: LatencySource, deployment: Deployment
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Seconds of prefill, decode, the whole iteration, and to a first token, with `batch` requests in flight."""
+    d, ways = deployment, deployment.expert_parallel
+    starting = batch / d.output_tokens
+    whole = np.maximum(starting, 1.0)  # a prompt is processed in one pass
+    decode_s = latency.decode_s(model, count, batch, _context(d), expert_parallel=ways)
+    if d.scheduling == "chunked":
+        # Fewer prompts that are longer have the tokens, and the pairs of tokens, of all prompts on average.
+        length, prompts_each = d.prompt_tokens, 1.0
+        if d.prompt_nodes:
+            length = sum(share * at**2 for at, share in d.prompt_nodes) / d.prompt_tokens
+            prompts_each = d.prompt_tokens / length
+
+        def mixed_s(prompts: FloatArray) -> FloatArray:
+            return latency.mixed_s(
+                model, count, batch, _context(d), prompts * prompts_each, length, expert_parallel=ways
+            )
+
+        iteration_s = mixed_s(starting)
+        own_s = iteration_s if np.all(starting >= 1.0) else mixed_s(whole)
+        return iteration_s - decode_s, decode_s, iteration_s, iteration_s + own_s
+    nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
+    passes = [latency.prefill_s(model, count, whole, at, expert_parallel=ways) * share for at, share in nodes]
+    own_s = sum(passes[1:], passes[0])
+    prefill_s = own_s * np.minimum(starting, 1.0)
+    iteration_s = prefill_s + decode_s
+    return prefill_s, decode_s, iteration_s, iteration_s + own_s
+
+
+def _late(iteration_s: FloatArray, ttft_s: FloatArray, deployment: Deployment) -> BoolArray:
+    most_ttft_s = math.inf if deployment.max_ttft_s is None else deployment.max_ttft_s
+    most_tpot_s = math.inf if deployment.max_tpot_s is None else deployment.max_tpot_s
+    return (iteration_s > most_tpot_s) | (ttft_s > most_ttft_s)
+
+
+HALVINGS = 40  # of the logarithm of the batch: far below a millionth of a request
+
+
+def _within_limits(
+    model: Architecture,
+    count: FloatArray,
+    batch: FloatArray,
+    late: BoolArray,
+    latency: LatencySource,
+    deployment: Deployment,
+) -> tuple[FloatArray, BoolArray]:
+    """The largest batch from 1 to `batch` that meets the latency limits, where `late`, and `late` in full shape.
+
+    Where even a batch of 1 is late, it is 1. Bisection: latency grows with the batch.
+    """
+    shape = _shape(model, count, deployment)
+    batch, late = np.array(np.broadcast_to(batch, shape)), np.broadcast_to(late, shape)
+
+    def taken(values: Real) -> Real:
+        return np.broadcast_to(values, shape)[late] if np.ndim(values) else values
+
+    some_model = replace(model, **{name: taken(getattr(model, name)) for name in NUMERIC_FIELDS})
+    given = {name: getattr(deployment, name) for name in ARRAY_FIELDS}
+    some = replace(deployment, **{name: taken(value) for name, value in given.items() if value is not None})
+    some_count = np.broadcast_to(count, shape)[late]
+    low, high = np.ones_like(batch[late]), batch[late]
+    for _ in range(HALVINGS):
+        middle = np.sqrt(low * high)
+        _, _, iteration_s, ttft_s = _latencies(some_model, some_count, middle, latency, some)
+        beyond = _late(iteration_s, ttft_s, some) | np.isnan(ttft_s)
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    batch[late] = low
+    return batch, late
 
 
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment) -> Serving:
@@ -153,8 +314,8 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     Ties go to fewer GPUs. Where no count serves a model, the entry is that of `max_gpus`, and costs infinity.
     """
     _check(deployment)
-    models = common_shape(model)
-    counts = np.arange(1.0, deployment.max_gpus + 1).reshape(-1, *(1 for _ in models))
+    shape = _shape(model, 1.0, deployment)
+    counts = np.arange(1.0, deployment.max_gpus + 1).reshape(-1, *(1 for _ in shape))
     every = serve(model, counts, latency, deployment)
     best = np.argmin(every.usd_per_mtok, axis=0)
     best = np.where(np.isinf(np.min(every.usd_per_mtok, axis=0)), deployment.max_gpus - 1, best)[np.newaxis]
@@ -168,7 +329,7 @@ def candidates(model: Architecture, latency: LatencySource, deployment: Deployme
 
 
 def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int | None = None) -> Cost:
-    """Cost of serving one `model` at its cheapest GPU count, or at `gpus` GPUs, with every candidate looked at.
+    """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
     Raises InfeasibleError when no count serves the model.
     """
@@ -182,8 +343,8 @@ def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gp
         raise InfeasibleError(
             f"no GPU count serves {model.name or 'the model'}: {_last_word(looked_at)}",
             where=where,
-            next_step="allow more GPUs, take a GPU with more memory, fp8 weights, shorter requests, or the roofline "
-            "where a latency source has no answer",
+            next_step="allow more GPUs, take a GPU with more memory, fp8 weights, shorter requests, a looser latency "
+            "limit, or the roofline where a latency source has no answer",
         )
     best = min(served, key=lambda record: (record.usd_per_mtok or 0.0, record.gpus))
     return replace(best, candidates=tuple(looked_at))
@@ -200,44 +361,94 @@ def infeasible_reason(
     def at(values: Real) -> float:
         return float(np.broadcast_to(values, np.shape(serving.gpus))[index])
 
-    gpus, gpu = int(serving.gpus[index]), deployment.gpu
-    on_gpus = f"on {gpus} GPU{'' if gpus == 1 else 's'}"
-    p, n = deployment.prompt_tokens, deployment.output_tokens
-    weights = float(serving.weight_bytes[index]) / gpus
-    budget = gpu.memory_bytes * deployment.memory_fraction
-    kv_bytes = float(serving.kv_bytes_per_token[index]) * max(1 / gpus, 1 / at(model.n_kv_heads))
-    usable = f"{deployment.memory_fraction:g} x {gpu.memory_bytes / 1e9:.1f} GB = {budget / 1e9:.1f} GB"
+    d, gpus, gpu = deployment, int(serving.gpus[index]), deployment.gpu
+    on_gpus = _on(gpus)
+    budget = gpu.memory_bytes * at(d.memory_fraction)
+    per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(d.reserve_bytes)
+    taken = f"weights {_gb(per_gpu)}" + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
+    usable = f"{at(d.memory_fraction):g} x {_gb(gpu.memory_bytes)} = {_gb(budget)}"
     if reason == 1:
-        return f"weights take {weights / 1e9:.1f} GB a GPU {on_gpus}, more than the {usable} usable on {gpu.name}"
+        return f"{taken.replace('weights', 'weights take', 1)} a GPU {on_gpus}, more than the {usable} usable on {gpu.name}"
     if reason == 2:
+        tokens = at(_longest(d))
+        longest = at(kv_bytes_per_request(model, _longest(d), d.kv_bytes_per_element, serving.gpus))
         return (
-            f"one request of {p + n:g} tokens takes {kv_bytes * (p + n) / 1e9:.3g} GB of KV cache a GPU {on_gpus}, but "
-            f"{weights / 1e9:.1f} GB of weights leave {(budget - weights) / 1e9:.3g} GB of the {usable} usable"
+            f"one request of {tokens:g} tokens takes {longest / 1e9:.3g} GB of KV cache a GPU {on_gpus}, but {taken} "
+            f"leave {(budget - per_gpu - reserve) / 1e9:.3g} GB of the {usable} usable"
         )
     if reason == 3:
         return f"{gpus} GPUs cannot share {at(model.n_heads):g} attention heads evenly, as vLLM demands"
-    batch = min((budget - weights) / (kv_bytes * (p + n / 2)), deployment.max_num_seqs or math.inf)
+    if reason == 6:
+        ways, experts = at(d.expert_parallel), at(model.n_experts) if at(model.n_moe_layers) else 1.0
+        what = f"{gpus} is not a multiple of it" if gpus % ways else f"the model has {experts:g} experts a layer"
+        return f"expert parallelism over {ways:g} GPUs is impossible {on_gpus}: {what}"
+    if reason == 5:
+        limits = (("first token", d.max_ttft_s), ("output token", d.max_tpot_s))
+        told = " and ".join(f"{at(most) * 1e3:.3g} ms to a {kind}" for kind, most in limits if most is not None)
+        return f"a batch of 1 {on_gpus} takes longer than {told}"
+    context = at(_context(d))
+    held = at(kv_bytes_per_request(model, _context(d), d.kv_bytes_per_element, serving.gpus))
+    cap = math.inf if d.max_num_seqs is None else at(d.max_num_seqs)
+    separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
     return (
-        f"the latency source has no answer for this model {on_gpus} at a batch of {batch:.4g}, prompts of {p:g} and "
-        f"contexts of {p + n / 2:g} tokens; a smaller max_num_seqs may lie within its range"
+        f"the latency source has no answer for this model {on_gpus} at a batch of "
+        f"{min((budget - per_gpu - reserve) / held, cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
+        f"{context:g} tokens; a smaller max_num_seqs may lie within its range{separate}"
     )
+
+
+def _on(gpus: int) -> str:
+    return f"on {gpus} GPU{'' if gpus == 1 else 's'}"
+
+
+def _gb(value: float) -> str:
+    return f"{value / 1e9:.1f} GB"
+
+
+def _why_not(
+    serving: Serving, model: Architecture, latency: LatencySource, deployment: Deployment, index: int
+) -> str | None:
+    """The reason with the figures that only the latency source knows."""
+    told = infeasible_reason(serving, model, deployment, (index,))
+    d = deployment
+    if int(serving.infeasible[index]) != 5:
+        return told
+    count = np.asarray(serving.gpus[index])
+    _, _, iteration_s, ttft_s = _latencies(model, count, np.asarray(1.0), latency, d)
+    parts = [
+        f"{kind} {float(value) * 1e3:.3g} ms, allowed {float(np.asarray(most)) * 1e3:.3g} ms"
+        for kind, value, most in (
+            ("time to first token", ttft_s, d.max_ttft_s),
+            ("time per output token", iteration_s, d.max_tpot_s),
+        )
+        if most is not None and value > most
+    ]
+    return f"a batch of 1 {_on(int(count))} is too slow: {'; '.join(parts)}"
 
 
 def _records(model: Architecture, counts: FloatArray, latency: LatencySource, deployment: Deployment) -> list[Cost]:
     if common_shape(model):
         raise InputError("a record describes one model, but this architecture holds arrays", next_step="use serve()")
+    if _shape(model, 1.0, deployment):
+        raise InputError("a record describes one deployment, but this one holds arrays", next_step="use serve()")
     serving = serve(model, counts, latency, deployment)
     parameters = count_parameters(model)
+    replicas = int(np.asarray(deployment.replicas))
 
     def record(i: int) -> Cost:
         model_only = Cost(
-            gpus=int(serving.gpus[i]),
+            gpus=int(serving.gpus[i]) * replicas,
             n_params_total=float(parameters.total),
             n_params_active=float(parameters.active),
             weight_bytes=float(serving.weight_bytes[i]),
+            weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
+            reserve_bytes=float(deployment.reserve_bytes),
             kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
             latency_source=latency.name,
-            infeasible=infeasible_reason(serving, model, deployment, (i,)),
+            tensor_parallel=int(serving.gpus[i]),
+            expert_parallel=int(np.asarray(deployment.expert_parallel)),
+            replicas=replicas,
+            infeasible=_why_not(serving, model, latency, deployment, i),
         )
         if model_only.infeasible is not None:
             return model_only
@@ -249,6 +460,8 @@ def _records(model: Architecture, counts: FloatArray, latency: LatencySource, de
             prefill_s=float(serving.prefill_s[i]),
             decode_s=float(serving.decode_s[i]),
             iteration_s=float(serving.iteration_s[i]),
+            ttft_s=float(serving.ttft_s[i]),
+            tpot_s=float(serving.iteration_s[i]),
             throughput_tok_s=float(serving.throughput_tok_s[i]),
         )
 
@@ -261,45 +474,67 @@ def _last_word(looked_at: list[Cost]) -> str:
     return next((reason for reason in reversed(reasons) if "attention heads" not in reason), reasons[-1])
 
 
-def _kv_share(model: Architecture, gpus: FloatArray) -> FloatArray:
-    """Share of the KV cache that each GPU holds: with more GPUs than key-value heads each still holds one head."""
-    return np.maximum(1.0 / gpus, 1.0 / np.asarray(model.n_kv_heads, dtype=np.float64))
-
-
-def _is_whole(model: Architecture) -> FloatArray | bool:
+def _is_whole(model: Architecture) -> BoolArray | bool:
     """Where every field is a whole number: a model that could be built, so that heads must split evenly."""
-    whole: FloatArray | bool = True
+    whole: BoolArray | bool = True
     for name in NUMERIC_FIELDS:
         values = np.asarray(getattr(model, name), dtype=np.float64)
         whole = whole & (values == np.floor(values))
     return whole
 
 
+POSITIVE = ("gpu.memory_bytes", "usd_per_gpu_hour", "weight_bytes_per_param", "kv_bytes_per_element")
+AT_LEAST_ONE = (
+    "prompt_tokens", "output_tokens", "max_gpus", "expert_parallel", "replicas", "context_tokens",
+    "longest_request_tokens",
+)  # fmt: skip
+NOT_NEGATIVE = ("reserve_bytes",)
+SHARES = ("memory_fraction", "utilization")
+CAPS = ("max_num_seqs",)
+TIMES = ("max_ttft_s", "max_tpot_s")
+
+
 def _check(deployment: Deployment) -> None:
     """Refuse what no server can do, naming the field."""
-    positive = {
-        "gpu.memory_bytes": deployment.gpu.memory_bytes,
-        "usd_per_gpu_hour": deployment.usd_per_gpu_hour,
-        "weight_bytes_per_param": deployment.weight_bytes_per_param,
-        "kv_bytes_per_element": deployment.kv_bytes_per_element,
-    }
-    at_least_one = {
-        "prompt_tokens": deployment.prompt_tokens,
-        "output_tokens": deployment.output_tokens,
-        "max_gpus": deployment.max_gpus,
-        "max_num_seqs": 1.0 if deployment.max_num_seqs is None else deployment.max_num_seqs,
-    }
-    shares = {"memory_fraction": deployment.memory_fraction, "utilization": deployment.utilization}
-    for name, value in positive.items():
-        if not 0 < value < math.inf:
-            raise InputError(f"{name} must be positive and finite, not {value:g}", where="deployment")
-    for name, value in at_least_one.items():
-        if not 1 <= value < math.inf:
-            raise InputError(f"{name} must be finite and at least 1, not {value:g}", where="deployment")
-    for name, value in shares.items():
-        if not 0 < value <= 1:
-            raise InputError(f"{name} must be above 0 and at most 1, not {value:g}", where="deployment")
-    if deployment.max_gpus > MOST_GPUS or deployment.max_gpus != int(deployment.max_gpus):
-        raise InputError(
-            f"max_gpus must be a whole number of at most {MOST_GPUS}, not {deployment.max_gpus:g}", where="deployment"
+    d = deployment
+    finite, unlimited = np.finfo(np.float64).max, math.inf
+    bounds: dict[str, tuple[Real | None, float, float, str]] = {
+        name: (value, least, most, told)
+        for names, least, most, told in (
+            (POSITIVE, np.finfo(np.float64).tiny, finite, "positive and finite"),
+            (AT_LEAST_ONE, 1.0, finite, "finite and at least 1"),
+            (NOT_NEGATIVE, 0.0, finite, "finite and not negative"),
+            (SHARES, np.finfo(np.float64).tiny, 1.0, "above 0 and at most 1"),
+            (CAPS, 1.0, unlimited, "at least 1 (or none)"),
+            (TIMES, np.finfo(np.float64).tiny, unlimited, "positive"),
         )
+        for name in names
+        for value in (d.gpu.memory_bytes if name == "gpu.memory_bytes" else getattr(d, name),)
+    }
+    for name, (value, least, most, told) in bounds.items():
+        if value is None:
+            continue
+        number = np.asarray(value, dtype=np.float64)
+        bad = number[~((number >= least) & (number <= most))]
+        if bad.size:
+            raise InputError(f"{name} must be {told}, not {bad.flat[0]:g}", where="deployment")
+    for name in ("expert_parallel", "replicas"):
+        number = np.asarray(getattr(d, name), dtype=np.float64)
+        if np.any(number != np.floor(number)):
+            raise InputError(
+                f"{name} must be a whole number, not {number[number != np.floor(number)].flat[0]:g}", where="deployment"
+            )
+    if d.max_gpus > MOST_GPUS or d.max_gpus != int(d.max_gpus):
+        raise InputError(
+            f"max_gpus must be a whole number of at most {MOST_GPUS}, not {d.max_gpus:g}", where="deployment"
+        )
+    if d.scheduling not in SCHEDULING:
+        raise unknown_name("scheduling", d.scheduling, SCHEDULING, where="deployment")
+    if np.any(np.asarray(_longest(d)) < _context(d)):
+        raise InputError("longest_request_tokens must not be below what a request holds on average", where="deployment")
+    if d.prompt_nodes:
+        shares = sum(share for _, share in d.prompt_nodes)
+        mean = sum(share * at for at, share in d.prompt_nodes)
+        same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / d.prompt_tokens - 1.0) < 1e-9)
+        if not same or min(min(node) for node in d.prompt_nodes) < 0:
+            raise InputError("prompt_nodes must have shares of sum 1 and the mean prompt_tokens", where="deployment")

@@ -10,17 +10,28 @@ from moescale.cli.options import (
     DEFAULT_GPU,
     DEFAULT_TRAFFIC,
     MOST_PARAMETERS,
+    MOST_REQUEST_TOKENS,
+    Capital,
+    ExpertParallel,
     GpuName,
     Json,
+    KvCache,
     KvHeads,
     LatencyName,
-    MaxGpus,
+    MaxTpot,
+    MaxTtft,
     MemoryFraction,
-    Output,
+    PowerW,
     Price,
-    Prompt,
+    Pue,
+    Replicas,
+    Reserve,
+    Scheduling,
+    Trace,
+    UsdPerKwh,
     Utilization,
     Weights,
+    Years,
     app,
     examples,
     file_option,
@@ -28,9 +39,11 @@ from moescale.cli.options import (
     make_deployment,
     named_gpu,
     number_option,
+    owned_price,
     parse_max_num_seqs,
     print_json,
     text_option,
+    traffic_of,
     warn,
 )
 from moescale.errors import InputError
@@ -43,6 +56,8 @@ if TYPE_CHECKING:
     epilog=examples(
         "moescale cost --config mixtral/config.json --gpu h100-sxm --prompt 512 --output 256",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
+        "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
+        "moescale cost --config mixtral/config.json --trace requests.csv --scheduling chunked --latency roofline",
     )
 )
 def cost(
@@ -57,39 +72,94 @@ def cost(
         int | None, number_option("--top-k", "With --n-params: experts a token meets; default 2.", whole=True)
     ] = None,
     gpu: GpuName = DEFAULT_GPU,
-    max_gpus: MaxGpus = 8,
-    gpus: Annotated[int | None, number_option("--gpus", "Exactly so many GPUs.", 1, 1024, whole=True)] = None,
-    prompt: Prompt = DEFAULT_TRAFFIC[0],
-    output: Output = DEFAULT_TRAFFIC[1],
+    max_gpus: Annotated[
+        int, number_option("--max-gpus", "Most GPUs of all replicas together.", 1, 1024, whole=True)
+    ] = 8,
+    gpus: Annotated[
+        int | None, number_option("--gpus", "Exactly so many GPUs, of all replicas together.", 1, 1024, whole=True)
+    ] = None,
+    replicas: Replicas = 1,
+    expert_parallel: ExpertParallel = 1,
+    prompt: Annotated[
+        float | None,
+        number_option(
+            "--prompt", f"Mean prompt tokens of a request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
+        ),
+    ] = None,
+    output: Annotated[
+        float | None,
+        number_option(
+            "--output", f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
+        ),
+    ] = None,
+    trace: Trace = None,
     latency: LatencyName = "auto",
+    scheduling: Scheduling = "separate",
     usd_per_gpu_hour: Price = None,
+    capital_usd_per_gpu: Capital = None,
+    years: Years = None,
+    power_w: PowerW = None,
+    usd_per_kwh: UsdPerKwh = None,
+    pue: Pue = None,
     max_num_seqs: Annotated[
         str | None,
         text_option("--max-num-seqs", "Most concurrent requests, or none; default: vLLM's for that GPU.", "INT|none"),
     ] = None,
+    max_ttft: MaxTtft = None,
+    max_tpot: MaxTpot = None,
     memory_fraction: MemoryFraction = 0.9,
+    reserve: Reserve = None,
     utilization: Utilization = 1.0,
     weights: Weights = "bf16",
+    kv_cache: KvCache = "bf16",
     kv_heads: KvHeads = None,
     json_: Json = False,
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
+    from moescale.hardware import measured_reserve_bytes
     from moescale.serving import cost as serving_cost
 
     card = named_gpu(gpu)
     cap = float(card.default_max_num_seqs) if max_num_seqs is None else parse_max_num_seqs(max_num_seqs)
     model = _model(config, n_params, experts, top_k, kv_heads)
+    owned = owned_price(capital_usd_per_gpu, years, power_w, usd_per_kwh, pue)
+    if owned is not None and usd_per_gpu_hour is not None:
+        raise InputError(
+            "states a price, and so does --capital-usd-per-gpu", where="--usd-per-gpu-hour", next_step="give one"
+        )
+    if max_gpus < replicas:
+        raise InputError(
+            f"{max_gpus} GPUs are too few for {replicas} replicas", where="--max-gpus", nearest=f"{replicas}"
+        )
+    each = _of_one_replica("--gpus", gpus, replicas)
+    traffic = traffic_of(prompt, output, trace)
     deployment = make_deployment(
-        card, usd_per_gpu_hour, weights=weights, prompt=prompt, output=output, max_gpus=max_gpus, max_num_seqs=cap,
-        memory_fraction=memory_fraction, utilization=utilization,
+        card, usd_per_gpu_hour if owned is None else owned, weights=weights, kv_cache=kv_cache,
+        prompt=traffic.prompt_tokens, output=traffic.output_tokens, traffic=traffic, max_num_seqs=cap,
+        max_gpus=max_gpus // replicas if each is None else each, memory_fraction=memory_fraction,
+        utilization=utilization, reserve_bytes=measured_reserve_bytes() if reserve is None else reserve,
+        expert_parallel=expert_parallel, replicas=replicas, scheduling=scheduling, max_ttft_s=max_ttft,
+        max_tpot_s=max_tpot,
     )  # fmt: skip
-    answer = serving_cost(model, latency_source(latency, deployment, config), deployment, gpus)
+    answer = serving_cost(model, latency_source(latency, deployment, model), deployment, each)
     if json_:
         print_json(answer.to_dict())
         return
     from moescale.console import show_cost, terminal
 
-    show_cost(terminal(), answer, deployment)
+    show_cost(terminal(), answer, deployment, traffic.source if trace is not None else None)
+
+
+def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:
+    if gpus is None:
+        return None
+    if gpus % replicas:
+        raise InputError(
+            f"{gpus} GPUs cannot be shared evenly by {replicas} replicas",
+            where=option,
+            nearest=f"{max(round(gpus / replicas), 1) * replicas}",
+        )
+    return gpus // replicas
 
 
 def _model(

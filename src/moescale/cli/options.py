@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from moescale.laws import Law, LawForm
     from moescale.runs import RunTable
     from moescale.serving import Deployment
+    from moescale.traffic import Traffic
 
 DEFAULT_LAW = "yun2024-recovered"
 SECOND_LAW = "yun2024-joint"  # says in one line whether independent runs agree
@@ -33,6 +34,9 @@ MOST = 1e6  # experts, heads, dollars an hour: far beyond what exists, and produ
 MOST_PARAMETERS = 1e18
 MOST_TOKENS = 1e24  # of training, or served in a lifetime
 MOST_REQUEST_TOKENS = 1e9
+MOST_BYTES = 1e15  # reserved on a GPU
+MOST_SECONDS = 1e6
+MOST_USD = 1e9  # for one GPU
 LEAST = 1e-6  # of shares and prices, which must be above zero
 LEAST_BOUND = 1e-12  # of a loss or a cost that is asked for: below every answer, so that the answer says so
 MOST_REPLICATES = 100_000
@@ -124,7 +128,8 @@ LatencyName = Annotated[
     str,
     text_option(
         "--latency",
-        "silicon (measured kernels), roofline, a latency table's path, or auto: silicon where it can.",
+        "silicon (measured kernels of vLLM), silicon:ENGINE[@VERSION], roofline, a latency table's path, or auto: "
+        "silicon where it can.",
     ),
 ]
 Price = Annotated[
@@ -136,7 +141,86 @@ MemoryFraction = Annotated[
 Utilization = Annotated[
     float, number_option("--utilization", "Share of the plateau throughput that traffic uses.", LEAST, 1)
 ]
-Weights = Annotated[str, text_option("--weights", "bf16 or fp8.")]
+Weights = Annotated[str, text_option("--weights", "bf16, fp8 or int4.")]
+KvCache = Annotated[str, text_option("--kv-cache", "Number format of the KV cache: bf16, fp8 or int4.")]
+Reserve = Annotated[
+    float | None,
+    number_option(
+        "--reserve",
+        "Bytes of each GPU for activations and the runtime, such as 2GiB; default: the median of vLLM's logs, 1.5GiB "
+        "(plan reserves none, as the paper).",
+        0,
+        MOST_BYTES,
+    ),
+]
+ExpertParallel = Annotated[
+    int,
+    number_option(
+        "--expert-parallel", "So many GPUs of a replica split whole experts; 1: each expert is split.", whole=True
+    ),
+]
+Replicas = Annotated[
+    int, number_option("--replicas", "Copies of the model, which share the GPUs evenly.", 1, MOST, whole=True)
+]
+Scheduling = Annotated[
+    str,
+    text_option(
+        "--scheduling", "separate (prompts and outputs in passes of their own) or chunked (one pass for both)."
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    file_option(
+        "--trace", "Requests instead of --prompt and --output: ShareGPT JSON, or CSV or JSON lines with token counts."
+    ),
+]
+
+
+def seconds_option(option: str, help: str) -> Any:
+    """An option that takes a time: 0.2, 0.2s or 200ms."""
+
+    def parse(text: str | float) -> float:
+        given = str(text).strip().lower()
+        factor, number = (1e-3, given[:-2]) if given.endswith("ms") else (1.0, given.removesuffix("s"))
+        try:
+            value = parse_quantity(number) * factor
+        except InputError:
+            value = 0.0  # below every time that is taken
+        if not LEAST <= value <= MOST_SECONDS:
+            raise InputError(
+                f"{text!r} is not a time from {LEAST:g} to {MOST_SECONDS:g} seconds",
+                where=option,
+                next_step="write it as 0.2, 0.2s or 200ms",
+            )
+        return value
+
+    return Option(option, parser=parse, metavar="SECONDS", help=help)
+
+
+MaxTtft = Annotated[
+    float | None, seconds_option("--max-ttft", "Longest time to first token, such as 500ms; shrinks the batch.")
+]
+MaxTpot = Annotated[
+    float | None, seconds_option("--max-tpot", "Longest time per output token, such as 50ms; shrinks the batch.")
+]
+Capital = Annotated[
+    float | None,
+    number_option(
+        "--capital-usd-per-gpu", "Owned hardware: price of a GPU with its share of the server.", LEAST, MOST_USD
+    ),
+]
+Years = Annotated[
+    float | None, number_option("--years", "Owned hardware: years until it is written off; default 5.", 0.01, 100)
+]
+PowerW = Annotated[
+    float | None, number_option("--power-w", "Owned hardware: watts of a GPU with its share of the server.", 0, MOST)
+]
+UsdPerKwh = Annotated[
+    float | None, number_option("--usd-per-kwh", "Owned hardware: price of electricity; default 0.08.", 0, MOST)
+]
+Pue = Annotated[
+    float | None, number_option("--pue", "Owned hardware: power of the site over its servers'; default 1.56.", 1, 100)
+]
 KvHeads = Annotated[
     int | None, number_option("--kv-heads", "Cached KV heads a layer; default: one a query head.", whole=True)
 ]
@@ -210,15 +294,21 @@ def warn(messages: Sequence[str]) -> None:
 
 def make_deployment(
     gpu: Gpu, price: float | None, *, weights: str, prompt: float, output: float, max_gpus: int,
-    max_num_seqs: float | None, memory_fraction: float, utilization: float,
+    max_num_seqs: float | None, memory_fraction: float, utilization: float, kv_cache: str = "bf16",
+    reserve_bytes: float = 0.0, expert_parallel: int = 1, replicas: int = 1, scheduling: str = "separate",
+    max_ttft_s: float | None = None, max_tpot_s: float | None = None, traffic: Traffic | None = None,
 ) -> Deployment:  # fmt: skip
+    """The deployment that the options state; `max_gpus` is of one replica, and `traffic` stands before both lengths."""
     from moescale import hardware
-    from moescale.serving import Deployment
+    from moescale.serving import SCHEDULING, Deployment, with_traffic
 
-    sizes = {"bf16": 2.0, "fp8": 1.0}
-    if weights not in sizes:
-        raise unknown_name("weight type", weights, sizes, where="--weights")
-    return Deployment(
+    with at_option("--weights"):
+        weight_format = hardware.find_precision("weights", weights)
+    with at_option("--kv-cache"):
+        cache_format = hardware.find_precision("kv_cache", kv_cache)
+    if scheduling not in SCHEDULING:
+        raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
+    deployment = Deployment(
         gpu=gpu,
         usd_per_gpu_hour=hardware.price(gpu.name).usd_per_gpu_hour if price is None else price,
         prompt_tokens=prompt,
@@ -227,42 +317,116 @@ def make_deployment(
         max_num_seqs=max_num_seqs,
         memory_fraction=memory_fraction,
         utilization=utilization,
-        weight_bytes_per_param=sizes[weights],
+        weight_bytes_per_param=weight_format.bytes_per_element,
+        kv_bytes_per_element=cache_format.bytes_per_element,
+        reserve_bytes=reserve_bytes,
+        expert_parallel=float(expert_parallel),
+        replicas=float(replicas),
+        scheduling=scheduling,
+        max_ttft_s=max_ttft_s,
+        max_tpot_s=max_tpot_s,
     )
+    return deployment if traffic is None else with_traffic(deployment, traffic)
 
 
-def latency_source(name: str, deployment: Deployment, config: Path | None) -> LatencySource:
-    """The latency source that --latency names; `auto` is silicon where it knows the model, else the roofline."""
+def traffic_of(prompt: float | None, output: float | None, trace: Path | None) -> Traffic:
+    """The lengths that --prompt, --output and --trace state; without any of them, ShareGPT's means."""
+    from moescale.traffic import Traffic, read_trace
+
+    if trace is None:
+        return Traffic(prompt or DEFAULT_TRAFFIC[0], output or DEFAULT_TRAFFIC[1])
+    for option, value in (("--prompt", prompt), ("--output", output)):
+        if value is not None:
+            raise InputError("goes without --trace, which states the lengths", where=option, next_step="leave it out")
+    traffic = read_trace(trace)
+    if traffic.approximate:
+        warn([f"{trace}: text counted at 4 characters a token; a tokenizer's counts may differ by a third"])
+    return traffic
+
+
+def owned_price(
+    capital: float | None, years: float | None, power_w: float | None, usd_per_kwh: float | None, pue: float | None
+) -> float | None:
+    """Dollars of a GPU hour of owned hardware; None where --capital-usd-per-gpu is not given."""
+    from moescale.hardware import owned_defaults, owned_usd_per_gpu_hour
+
+    options = {"--years": years, "--power-w": power_w, "--usd-per-kwh": usd_per_kwh, "--pue": pue}
+    if capital is None:
+        for option, value in options.items():
+            if value is not None:
+                raise InputError("goes with --capital-usd-per-gpu", where=option, next_step="add it, or leave this out")
+        return None
+    if power_w is None:
+        raise InputError(
+            "is missing beside --capital-usd-per-gpu",
+            where="--power-w",
+            next_step="watts of one GPU with its share of the server, such as 1275 (an eighth of a DGX H100's 10.2 kW)",
+        )
+    usual = owned_defaults()
+    price = owned_usd_per_gpu_hour(
+        capital,
+        years=usual.years if years is None else years,
+        power_w=power_w,
+        usd_per_kwh=usual.usd_per_kwh if usd_per_kwh is None else usd_per_kwh,
+        pue=usual.pue if pue is None else pue,
+    )
+    return float(price)
+
+
+def latency_source(name: str, deployment: Deployment, model: Architecture | None = None) -> LatencySource:
+    """The latency source that --latency names; `auto` is silicon where it has an answer, else the roofline.
+
+    `model` is what will be asked for, where that is known: `auto` takes the roofline for one that silicon has no kernels
+    for, and says so.
+    """
     from moescale.latency.roofline import Roofline
 
-    roofline = Roofline(deployment.gpu, deployment.weight_bytes_per_param, deployment.kv_bytes_per_element)
-    if name == "roofline" or (name == "auto" and config is None):
-        return roofline
-    if name in ("silicon", "auto"):
-        from moescale.latency.silicon import Silicon
-
-        if config is None:
-            raise InputError(
-                "measured kernels are read for the shapes that they tabulate, which takes a config.json",
-                where="--latency silicon",
-                next_step="use --latency roofline, or `moescale cost --config CONFIG.json --latency silicon`",
-            )
-        try:
-            return Silicon(config, deployment.gpu, weight_bytes_per_param=deployment.weight_bytes_per_param)
-        except MoescaleError as error:
-            if name == "silicon":
-                raise
-            warn([f"roofline latency, because measured kernels do not cover this: {error.what}"])
-            return roofline
+    gpu = deployment.gpu
+    weights, cache = float(deployment.weight_bytes_per_param), float(deployment.kv_bytes_per_element)
+    if name == "roofline":
+        return Roofline(gpu, weights, cache)
+    kind, _, engine = name.partition(":")
+    if kind in ("silicon", "auto") and not (engine and kind == "auto"):
+        with at_option("--latency"):
+            try:
+                return _silicon(engine, deployment, model)
+            except MoescaleError as error:
+                if kind == "silicon":
+                    raise
+                warn([f"roofline latency, because {error.what}"])
+                return Roofline(gpu, weights, cache)
     if name and (Path(name).suffix.lower() in (".csv", ".tsv", ".parquet") or Path(name).exists()):
         from moescale.latency.table import read_latency_table
 
-        return read_latency_table(name, gpu=deployment.gpu.name)
+        return read_latency_table(name, gpu=gpu.name)
     raise InputError(
         f"unknown latency source {name!r}",
         where="--latency",
-        next_step="silicon, roofline, or the path of a CSV or Parquet latency table",
+        next_step="silicon, silicon:ENGINE, silicon:ENGINE@VERSION, roofline, or the path of a CSV or Parquet latency table",
     )
+
+
+def _silicon(engine: str, deployment: Deployment, model: Architecture | None) -> LatencySource:
+    """Measured kernels of `engine`, or `engine@version`, or the usual ones; errors where they do not answer for `model`."""
+    import numpy as np
+
+    from moescale.latency.silicon import ENGINE, Silicon
+
+    backend, _, version = engine.partition("@")
+    source = Silicon(
+        deployment.gpu,
+        backend or ENGINE,
+        version or None,
+        weight_bytes_per_param=float(deployment.weight_bytes_per_param),
+        kv_bytes_per_element=float(deployment.kv_bytes_per_element),
+    )
+    if model is not None and not np.isfinite(source.decode_s(model, 1.0, 1.0, 128.0)):
+        raise InfeasibleError(
+            f"the kernels of {source.backend} on {deployment.gpu.name} that this model needs were not measured",
+            where="silicon",
+            next_step="take another engine, such as silicon:trtllm, or the roofline",
+        )
+    return source
 
 
 def check_plot(path: Path | None) -> None:

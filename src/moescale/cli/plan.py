@@ -162,7 +162,7 @@ def plan(
         draws=bootstrap,
         convention=convention,
     )
-    source = latency_source(latency, deployment, None)
+    source = latency_source(latency, deployment)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"):
         answer = make_plan(chosen, question, deployment, source, second_law=find_law(SECOND_LAW))

@@ -48,16 +48,37 @@ class LatencyTable:
         """`table` with the file it came from."""
         return f"table {self.source}"
 
-    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real) -> FloatArray:
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         """Seconds to process `batch` prompts of `prompt_tokens` tokens each; NaN where not measured."""
-        return self._look_up("prefill", model, gpus, batch, prompt_tokens)
+        return self._look_up("prefill", model, gpus, batch, prompt_tokens, expert_parallel)
 
-    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
         """Seconds for one token of each of `batch` requests with `context_tokens` tokens; NaN where not measured."""
-        return self._look_up("decode", model, gpus, batch, context_tokens)
+        return self._look_up("decode", model, gpus, batch, context_tokens, expert_parallel)
 
-    def _look_up(self, stage: str, model: Architecture, gpus: Real, batch: Real, tokens: Real) -> FloatArray:
-        shape = common_shape(model, gpus, batch, tokens)
+    def mixed_s(
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        context_tokens: Real,
+        prompts: Real,
+        prompt_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+    ) -> FloatArray:
+        """NaN: the table holds separate passes only."""
+        shape = common_shape(model, gpus, batch, context_tokens, prompts, prompt_tokens, expert_parallel)
+        return np.full(shape, np.nan)
+
+    def _look_up(
+        self, stage: str, model: Architecture, gpus: Real, batch: Real, tokens: Real, expert_parallel: Real
+    ) -> FloatArray:
+        shape = common_shape(model, gpus, batch, tokens, expert_parallel)
         experts = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
         size = count_parameters(model).total
         counts, experts, *where = (
@@ -69,7 +90,8 @@ class LatencyTable:
             rows = (counts == of_gpus) & (experts == of_experts)
             if of_stage == stage and rows.any():
                 latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
-        return latency_s.reshape(shape)
+        # Experts were measured split over all GPUs, none held whole.
+        return np.where(np.asarray(expert_parallel) == 1.0, latency_s.reshape(shape), np.nan)
 
 
 def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable:

@@ -1,0 +1,167 @@
+"""Traffic from traces: what the files may look like, and that the summary keeps what serving cost depends on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moescale.architecture import FloatArray
+from moescale.errors import InputError
+from moescale.traffic import Traffic, read_trace, summarise
+
+lengths = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 2000)), min_size=1, max_size=40)
+
+
+def columns(pairs: list[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
+    array = np.asarray(pairs, dtype=np.float64)
+    return array[:, 0], array[:, 1]
+
+
+def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_two_requests_by_hand() -> None:
+    traffic = summarise(np.array([100.0, 300.0]), np.array([10.0, 30.0]))
+    assert (traffic.prompt_tokens, traffic.output_tokens, traffic.n_requests) == (200, 20, 2)
+    # 10 iterations with 105 tokens on average and 30 with 315.
+    assert traffic.context_tokens == (10 * 105 + 30 * 315) / 40
+    assert traffic.longest_request_tokens == 330
+    assert np.ravel(traffic.prompt_nodes) == pytest.approx([100, 0.5, 300, 0.5])
+
+
+@given(lengths)
+def test_the_nodes_keep_the_first_four_moments_within_the_range(pairs: list[tuple[int, int]]) -> None:
+    p, n = columns(pairs)
+    traffic = summarise(p, n)
+    at, share = np.asarray(traffic.prompt_nodes).T
+    assert np.all((at >= p.min() * (1 - 1e-9)) & (at <= p.max() * (1 + 1e-9)) & (share > 0))
+    for power in range(4):
+        assert np.sum(share * at**power) == pytest.approx(np.mean(p**power), rel=1e-6)
+    assert traffic.context_tokens is not None
+    assert traffic.longest_request_tokens is not None
+    assert p.min() + n.min() / 2 <= traffic.context_tokens * (1 + 1e-12)
+    assert traffic.context_tokens < traffic.longest_request_tokens
+
+
+@given(st.integers(1, 5000), st.integers(1, 2000), st.integers(1, 20))
+def test_equal_requests_are_a_mean_pair(p: int, n: int, count: int) -> None:
+    traffic = summarise(np.full(count, float(p)), np.full(count, float(n)))
+    assert traffic.context_tokens == pytest.approx(p + n / 2, rel=1e-12)
+    assert traffic.longest_request_tokens == p + n
+    assert traffic.prompt_nodes == ((p, 1.0),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prompt_tokens,output_tokens\n100,10\n300,30\n",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,100,10\n2023-11-16 18:15:47,300,30\n",
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,100,10,110,x\n6,y,300,30,330,x\n",
+        "input_tokens\toutput_tokens\n100\t10\n300\t30\n",
+        '{"input_tokens": 100, "output_tokens": 10}\n\n{"input_tokens": 300, "output_tokens": 30}\n',
+        '[{"prompt_len": 100, "output_len": 10}, {"prompt_len": 300, "output_len": 30}]',
+        "\ufeffprompt_tokens,completion_tokens\r\n100,10\r\n300,30\r\n",
+    ],
+    ids=["plain", "azure", "burstgpt", "tabs", "lines", "list", "windows"],
+)
+def test_formats_of_traces(text: str, tmp_path: Path) -> None:
+    found = read_trace(written(tmp_path, text, "trace.txt"))
+    same = summarise(np.array([100.0, 300.0]), np.array([10.0, 30.0]), found.source)
+    assert found == same
+    assert found.source == "trace.txt (2 requests)"
+
+
+def test_sharegpt_pairs_each_human_turn_with_the_answer_after_it(tmp_path: Path) -> None:
+    talks = [
+        {
+            "id": "a",
+            "conversations": [
+                {"from": "gpt", "value": "an answer to nothing"},
+                {"from": "human", "value": "x" * 400},
+                {"from": "gpt", "value": "y" * 40},
+                {"from": "human", "value": "x" * 1200},
+                {"from": "gpt", "value": "y" * 120},
+                {"from": "human", "value": "left without an answer"},
+            ],
+        },
+        {"id": "b", "conversations": []},
+        {"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": "hello"}]},
+    ]
+    found = read_trace(written(tmp_path, json.dumps(talks), "sharegpt.json"))
+    assert found.approximate
+    assert (found.prompt_tokens, found.output_tokens, found.n_requests) == (200, 20, 2)
+    assert "1 without prompt or output left out" in found.source
+    assert "4 characters a token" in found.source
+
+
+def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
+    found = read_trace(written(tmp_path, "prompt_tokens,output_tokens\n100,10\n300,0\n"))
+    assert (found.prompt_tokens, found.n_requests) == (100, 1)
+    assert "1 without prompt or output left out" in found.source
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ("empty",)),
+        (" \n", ("empty",)),
+        ("a,b\n1,2\n", ("row 2", "prompt tokens among a, b", "contexttokens")),
+        ("prompt_tokens,b\n1,2\n", ("output tokens among",)),
+        ("prompt_tokens,output_tokens\n", ("no requests",)),
+        ("prompt_tokens,output_tokens\n1,x\n", ("row 2", "column output_tokens", "'x'")),
+        ("prompt_tokens,output_tokens\n1\n", ("row 2", "column output_tokens")),
+        ("prompt_tokens,output_tokens\n-1,5\n", ("'-1'",)),
+        ("prompt_tokens,output_tokens\nnan,5\n", ("'nan'",)),
+        ("prompt_tokens,output_tokens\n1e300,5\n", ("'1e300'",)),
+        ("prompt_tokens,output_tokens\n0,0\n", ("no request with a prompt",)),
+        ("[", ("not JSON",)),
+        ("[" * 100_000, ("not JSON",)),
+        ("[1, 2]", ("not all objects",)),
+        ("[]", ("no requests",)),
+        ('{"a": 1}', ("prompt tokens among a",)),
+        ('{"a": 1\n', ("line 1", "not JSON")),
+        ('{"prompt_tokens": 1, "output_tokens": 2}\n[]\n', ("line 2", "not a JSON object")),
+        ('{"prompt_tokens": true, "output_tokens": 2}\n', ("'True'",)),
+        ('[{"conversations": [{"from": "system", "value": "x"}]}]', ("human turn", "user")),
+        ('[{"conversations": [1]}]', ("entry 1", "turn is not an object")),
+        ('[{"conversations": [{"from": "human", "value": 5}]}]', ("entry 1", "no text")),
+    ],
+)
+def test_bad_traces_say_where_and_what(text: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        read_trace(path)
+    assert str(path) in str(caught.value)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@given(st.one_of(st.text(max_size=60), st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["conversations", "from", "value", "prompt_tokens", "output_tokens"]), inner),
+).map(json.dumps)))  # fmt: skip
+def test_any_text_is_a_trace_or_an_input_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.txt"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        found = read_trace(path)
+    except InputError:
+        return
+    assert isinstance(found, Traffic)
+
+
+def test_lengths_that_are_no_requests_are_refused() -> None:
+    with pytest.raises(InputError, match="0 prompts"):
+        summarise(np.array([]), np.array([]))
+    with pytest.raises(InputError, match="1 prompts and 2 outputs"):
+        summarise(np.array([1.0]), np.array([1.0, 2.0]))
+    with pytest.raises(InputError, match="at least 1"):
+        summarise(np.array([0.5]), np.array([1.0]))
