@@ -53,7 +53,6 @@ class Precision:
 
     name: str
     bytes_per_element: float  # with its share of the scales
-    kernel_bytes: float  # without, as measured kernels are named
     source: str
     date: str
 
@@ -134,7 +133,6 @@ def precisions(kind: str) -> dict[str, Precision]:
         name: Precision(
             name=name,
             bytes_per_element=float(entry["bytes"]),
-            kernel_bytes=float(entry["kernel_bytes"]),
             source=entry["source"],
             date=entry["date"],
         )

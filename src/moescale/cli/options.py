@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from moescale.errors import InputError, MoescaleError, unknown_name
+from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
 from moescale.units import parse_quantity
 
 if TYPE_CHECKING:
-    from moescale.architecture import FloatArray
+    from moescale.architecture import Architecture, FloatArray
     from moescale.fitting import Progress
     from moescale.hardware import Gpu
     from moescale.latency import LatencySource
