@@ -12,6 +12,7 @@ from moescale.allocation import Allocation
 from moescale.architecture import FloatArray
 from moescale.family import ModelFamily, architecture, n_active, n_total
 from moescale.latency import LatencySource
+from moescale.lifetime import LifetimeCost
 from moescale.serving import REASONS, Deployment, Serving, cheapest
 
 
@@ -37,6 +38,10 @@ class Candidate:
     active_ratio_to_base: float | None = None
     cost_ratio: float | None = None
     lifetime_usd: float | None = None  # serving the lifetime tokens
+    training_flops: float | None = None  # where they differ between models, as in a lifetime plan
+    training_usd: float | None = None
+    serving_usd: float | None = None
+    total_usd: float | None = None
     infeasible: str | None = None
     intervals: dict[str, tuple[float, float]] | None = None
 
@@ -101,9 +106,13 @@ class Costs:
 
 
 def candidates(
-    allocation: Allocation, costs: Costs, *, lifetime_tokens: float | None = None, unreachable: str = ""
+    allocation: Allocation,
+    costs: Costs,
+    *,
+    lifetime_tokens: float | None = None,
+    unreachable: str | Sequence[str] = "",
 ) -> list[Candidate]:
-    """Records of an allocation of shape (m,); `unreachable` says why an entry is NaN."""
+    """Records of an allocation of shape (m,); `unreachable` says why an entry is NaN, for all of them or for each."""
     known = np.where(np.isfinite(allocation.n_params), allocation.n_params, 1e9)
     served = costs.serving(known, allocation.experts)
     active = n_active(costs.family, known, allocation.experts)
@@ -111,7 +120,8 @@ def candidates(
     records: list[Candidate] = []
     for i, e in enumerate(allocation.experts):
         if not np.isfinite(allocation.n_params[i]):
-            records.append(Candidate(experts=float(e), infeasible=unreachable))
+            reason = unreachable if isinstance(unreachable, str) else unreachable[i]
+            records.append(Candidate(experts=float(e), infeasible=reason))
             continue
         record = Candidate(
             experts=float(e),
@@ -134,6 +144,23 @@ def candidates(
             )
         records.append(record)
     return records
+
+
+def lifetime_candidates(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list[Candidate]:
+    """Records of lifetime models of shape (m,), with the dollars of their lives."""
+    allocation = Allocation(found.experts, found.n_params, found.tokens, found.loss)
+    return [
+        replace(
+            record,
+            training_flops=float(found.training_flops[i]),
+            training_usd=float(found.training_usd[i]),
+            serving_usd=float(found.serving_usd[i]),
+            total_usd=float(found.total_usd[i]),
+        )
+        if record.infeasible is None
+        else record
+        for i, record in enumerate(candidates(allocation, costs, unreachable=unreachable))
+    ]
 
 
 def with_ratios(records: list[Candidate], optima: Sequence[Candidate], base: Candidate) -> list[Candidate]:

@@ -25,6 +25,7 @@ from moescale.laws.law import Law
 
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
 ENDLESS = 600.0  # ln D at which a power of D vanishes
+ROUNDING = 4e-16  # of a loss, relative
 STEPS = 80  # of the search for tokens; a bracketed Newton step needs 3 to 6 for a sum of powers
 WINDOW = 4  # sizes of the first scan, either way of its best, that are scanned closely
 CLOSE_SIZES = 129  # of the close scan: 1% apart at most
@@ -41,7 +42,9 @@ class TrainingPrice:
 
     def __post_init__(self) -> None:
         if not 0 < self.mfu <= 1:
-            raise InputError(f"an MFU of {self.mfu:g} is not above 0 and at most 1", where="--mfu", next_step="such as 0.4")
+            raise InputError(
+                f"an MFU of {self.mfu:g} is not above 0 and at most 1", where="--mfu", next_step="such as 0.4"
+            )
         if not 0 < self.usd_per_gpu_hour < math.inf:
             raise InputError(f"{self.usd_per_gpu_hour!r} is not a price", where="--train-usd-per-gpu-hour")
 
@@ -122,7 +125,7 @@ def tokens_at_loss(
     extra: Mapping[str, float] | None = None,
     theta: FloatArray | None = None,
 ) -> FloatArray:
-    """Training tokens with which models reach `loss`, to 1e-12; NaN where no number up to `max_tokens` does.
+    """Training tokens with which models reach `loss`, as exactly as it rounds; NaN where no number up to `max_tokens` does.
 
     `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts. Newton
     in ln D on ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket.
@@ -147,7 +150,8 @@ def tokens_at_loss(
             step = at - ln_excess * (value - floor) / (value * slope)
             inside = (step >= low) & (step <= high)
             moved = np.where(inside, step, 0.5 * (low + high))
-            done = np.abs(moved - at) <= 1e-12
+            # Near its floor the loss says no more about D than its own rounding lets it.
+            done = (np.abs(moved - at) <= 1e-12) | (np.abs(value - target) <= ROUNDING * target)
             at = moved
             if np.all(done | (nearest > target)):
                 break
@@ -168,13 +172,11 @@ def cheapest_at_loss(
     low, high = _sizes_that_reach(law, use, e, loss, life)
 
     def spent(n_params: FloatArray) -> tuple[FloatArray, FloatArray]:
-        tokens = tokens_at_loss(
-            law, n_params, e, loss, max_tokens=life.max_tokens, extra=life.extra, theta=theta
-        )
+        tokens = tokens_at_loss(law, n_params, e, loss, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
         return tokens, _total(law, life, cost_of, n_params, tokens, e)
 
     n = _least(lambda at: spent(at)[1], low, high)
-    return _costs(law, use, life, cost_of, n, spent(n)[0], e)
+    return life_costs(law, life, cost_of, n, spent(n)[0], e, theta=theta)
 
 
 def best_within_total(
@@ -202,7 +204,7 @@ def best_within_total(
 
     shape = (*use.shape[:-1], e.size)
     n = _least(loss, np.full(shape, math.log(SIZES[0])), np.full(shape, math.log(SIZES[-1])))
-    return _costs(law, use, life, cost_of, n, payable(n), e)
+    return life_costs(law, life, cost_of, n, payable(n), e, theta=theta)
 
 
 def flops_optimal(
@@ -243,7 +245,7 @@ def flops_optimal(
     low, high = _sizes_that_reach(law, use, e, loss, life)
     low, high = np.broadcast_arrays(low + np.zeros(served.shape), high)
     n = np.exp(bisect(rising, low, high))
-    found = _costs(law, use, life, lambda n_params, _: np.zeros(n_params.shape), n, tokens(n), e)
+    found = life_costs(law, life, lambda n_params, _: np.zeros(n_params.shape), n, tokens(n), e, theta=theta)
     return LifetimeCost(
         found.experts,
         found.n_params,
@@ -252,6 +254,38 @@ def flops_optimal(
         found.training_flops,
         found.training_flops,
         2.0 * n_active(law.family, n, e) * served,
+    )
+
+
+def life_costs(
+    law: Law,
+    life: Lifetime,
+    cost_of: CostOf,
+    n_params: FloatArray,
+    tokens: FloatArray,
+    experts: FloatArray,
+    *,
+    theta: FloatArray | None = None,
+) -> LifetimeCost:
+    """The record of models of known size and tokens (..., m), of experts (m,); NaN tokens mean that there is no such model."""
+    serving = _serving(life, cost_of, n_params, experts)
+    gone = np.isnan(tokens) | ~np.isfinite(serving)
+    x = inputs_at(law, life.extra, n_params, np.log(np.where(gone, 1.0, tokens)), experts)
+    with np.errstate(over="ignore"):
+        loss = np.exp(law.form.log_loss(theta_or_own(law, theta), x))
+    flops = training_flops(law.family, n_params, tokens, experts)
+
+    def known(values: FloatArray, otherwise: float = math.nan) -> FloatArray:
+        return np.where(gone, otherwise, values)
+
+    return LifetimeCost(
+        np.broadcast_to(experts, gone.shape),
+        known(n_params),
+        known(tokens),
+        known(loss),
+        known(flops),
+        known(flops * life.usd_per_flop, math.inf),
+        known(serving, math.inf),
     )
 
 
@@ -301,37 +335,6 @@ def _total(
     """Dollars of a life; infinite where there is no such model."""
     spent = training_flops(law.family, n_params, tokens, experts) * life.usd_per_flop
     return np.where(np.isnan(tokens), np.inf, spent) + _serving(life, cost_of, n_params, experts)
-
-
-def _costs(
-    law: Law,
-    theta: FloatArray,
-    life: Lifetime,
-    cost_of: CostOf,
-    n_params: FloatArray,
-    tokens: FloatArray,
-    experts: FloatArray,
-) -> LifetimeCost:
-    """The record of models of known size and tokens (NaN: none)."""
-    serving = _serving(life, cost_of, n_params, experts)
-    gone = np.isnan(tokens) | ~np.isfinite(serving)
-    x = inputs_at(law, life.extra, n_params, np.log(np.where(gone, 1.0, tokens)), experts)
-    with np.errstate(over="ignore"):
-        loss = np.exp(law.form.log_loss(theta, x))
-    flops = training_flops(law.family, n_params, tokens, experts)
-
-    def known(values: FloatArray, otherwise: float = math.nan) -> FloatArray:
-        return np.where(gone, otherwise, values)
-
-    return LifetimeCost(
-        np.broadcast_to(experts, gone.shape),
-        known(n_params),
-        known(tokens),
-        known(loss),
-        known(flops),
-        known(flops * life.usd_per_flop, math.inf),
-        known(serving, math.inf),
-    )
 
 
 def _least(value: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
