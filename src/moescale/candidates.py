@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from moescale.allocation import Allocation
+from moescale.allocation import Allocation, largest_within_cost
 from moescale.architecture import FloatArray
 from moescale.family import ModelFamily, architecture, n_active, n_total
 from moescale.latency import LatencySource
@@ -84,6 +84,34 @@ class CostCurve:
     tokens: FloatArray
     loss: FloatArray
     usd_per_mtok: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCurves:
+    """Serving cost of m expert counts over s rising sizes, at the cheapest GPU count; NaN (0 GPUs) where nothing serves."""
+
+    experts: FloatArray  # (m,)
+    n_params: FloatArray  # (s,), dense-equivalent
+    usd_per_mtok: FloatArray  # (m, s)
+    gpus: FloatArray  # (m, s)
+    gpu: str
+    max_gpus: int
+    prompt_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class LargestModels:
+    """The largest size of m expert counts that serves within each of c rising costs; NaN (0 GPUs) where there is none."""
+
+    experts: FloatArray  # (m,)
+    usd_per_mtok: FloatArray  # (c,)
+    n_params: FloatArray  # (m, c), dense-equivalent
+    gpus: FloatArray  # (m, c)
+    gpu: str
+    max_gpus: int
+    prompt_tokens: float
+    output_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +208,39 @@ def with_ratios(records: list[Candidate], optima: Sequence[Candidate], base: Can
         )
         for c in records
     ]
+
+
+def serving_curves(costs: Costs, experts: FloatArray, n_params: FloatArray) -> ServingCurves:
+    """Serving cost of expert counts (m,) at sizes (s,), in one call of the latency source."""
+    n, e = np.meshgrid(np.sort(n_params), experts)
+    found = costs.serving(n, e)
+    served = np.isfinite(found.usd_per_mtok)
+    d = costs.deployment
+    return ServingCurves(
+        experts,
+        np.sort(n_params),
+        np.where(served, found.usd_per_mtok, np.nan),
+        np.where(served, found.gpus, 0.0),
+        d.gpu.name,
+        d.max_gpus,
+        d.prompt_tokens,
+        d.output_tokens,
+    )
+
+
+def largest_models(costs: Costs, experts: FloatArray, usd_per_mtok: FloatArray) -> LargestModels:
+    """The largest size of each expert count (m,) that serves within each cost (c,)."""
+    limit, e = np.meshgrid(np.sort(usd_per_mtok), experts)
+    n = largest_within_cost(e, limit, costs.usd_per_mtok)
+    gpus = costs.serving(np.where(np.isnan(n), 1e9, n), e).gpus
+    d = costs.deployment
+    return LargestModels(
+        experts,
+        np.sort(usd_per_mtok),
+        n,
+        np.where(np.isnan(n), 0.0, gpus),
+        d.gpu.name,
+        d.max_gpus,
+        d.prompt_tokens,
+        d.output_tokens,
+    )
