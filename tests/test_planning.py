@@ -408,6 +408,16 @@ def test_a_life_may_train_longer_than_the_budget() -> None:
     assert plan.recommendation.model.loss == pytest.approx(plan.base_loss)
 
 
+def test_a_budget_is_planned_where_its_life_has_no_answer() -> None:
+    """Within a serving price the budget buys its best loss, which is not the base's: that no life reaches at the price."""
+    plan = ask(replace(LIVED, max_usd_per_mtok=0.002))
+    assert known(plan.recommendation.model.usd_per_mtok) <= 0.002
+    record = plan.to_dict()["lifetime"]
+    assert isinstance(record, dict)
+    assert set(record) == {"infeasible"}
+    assert "can be served at $0.00200 a million tokens or less" in plan.warnings[-1]
+
+
 def test_a_life_is_json_and_carries_intervals() -> None:
     plan, life = lived(law=DRAWN)
     record = plan.to_dict()["lifetime"]

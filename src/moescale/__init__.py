@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moescale.latency.silicon import Silicon
     from moescale.latency.table import read_latency_table
     from moescale.laws import Law, find_form, find_law, loss, predict, save_law
+    from moescale.lifetime import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
     from moescale.planning import Plan, Question, make_plan
     from moescale.runs import RunTable, read_runs
     from moescale.serving import Cost, Deployment, cheapest, cost, serve
@@ -41,6 +42,7 @@ _HOMES = {
     "latency.silicon": ("Silicon",),
     "latency.table": ("read_latency_table",),
     "laws": ("Law", "find_form", "find_law", "loss", "predict", "save_law"),
+    "lifetime": ("Lifetime", "TrainingPrice", "best_within_total", "cheapest_at_loss", "flops_optimal"),
     "planning": ("Plan", "Question", "make_plan"),
     "runs": ("RunTable", "read_runs"),
     "serving": ("Cost", "Deployment", "cheapest", "cost", "serve"),
@@ -61,6 +63,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "Law",
+    "Lifetime",
     "ModelFamily",
     "MoescaleError",
     "Plan",
@@ -69,12 +72,15 @@ __all__ = [
     "RunArrays",
     "RunTable",
     "Silicon",
+    "TrainingPrice",
     "__version__",
     "added_terms",
     "best_within_cost",
+    "best_within_total",
     "bootstrap",
     "calibrate",
     "cheapest",
+    "cheapest_at_loss",
     "cost",
     "diagnose",
     "families",
@@ -84,6 +90,7 @@ __all__ = [
     "find_law",
     "fit",
     "fitted_law",
+    "flops_optimal",
     "from_config",
     "gpus",
     "hold_out",

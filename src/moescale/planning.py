@@ -64,6 +64,7 @@ class Plan:
     recommendation: Recommendation
     second_opinion: SecondOpinion | None = None
     lifetime: LifetimePlan | None = None  # where the question has a price of training
+    lifetime_infeasible: str | None = None  # why it has no answer
     warnings: tuple[str, ...] = field(default=())
     curves: tuple[CostCurve, ...] = field(default=(), repr=False, compare=False)  # what a figure draws; not in to_dict
 
@@ -95,6 +96,8 @@ class Plan:
         }
         if self.lifetime is not None:
             record["lifetime"] = self.lifetime.to_dict()
+        elif self.lifetime_infeasible is not None:
+            record["lifetime"] = {"infeasible": self.lifetime_infeasible}
         if self.second_opinion is not None:
             opinion = self.second_opinion
             record["second_opinion"] = {f.name: plain(getattr(opinion, f.name)) for f in fields(opinion)}
@@ -260,16 +263,17 @@ def make_plan(
             bounded_cost = [c.with_intervals(x) for c, x in zip(bounded_cost, spread.bounded_cost, strict=True)]
 
     lifetime: LifetimePlan | None = None
+    unanswered: str | None = None
     if question.lifetime_tokens is not None and question.training is not None:
-        lifetime = plan_lifetime(
-            law,
-            _lifetime_question(question, question.lifetime_tokens, question.training),
-            costs,
-            e,
-            Base(experts=base.experts, loss=base_loss, losses=_base_losses(law, budget, base.experts, draws)),
-            draws=draws,
-            sampled=sampled,
-        )
+        of_base = Base(experts=base.experts, loss=base_loss, losses=_base_losses(law, budget, base.experts, draws))
+        asked = _lifetime_question(question, question.lifetime_tokens, question.training)
+        try:
+            lifetime = plan_lifetime(law, asked, costs, e, of_base, draws=draws, sampled=sampled)
+        except InfeasibleError as error:
+            if question.max_loss is not None or question.max_total_usd is not None:
+                raise
+            unanswered = str(error)  # the budget's plan has an answer of its own
+            notes.append(f"no plan for the whole life: {unanswered}")
     answering = bounded_loss
     if question.max_loss is not None:
         answering = at_loss(question.max_loss)
@@ -322,6 +326,7 @@ def make_plan(
             architecture=buildable(law.family, model, gpus=model.gpus or 1, kv_heads=question.kv_heads),
         ),
         lifetime=lifetime,
+        lifetime_infeasible=unanswered,
         warnings=tuple(notes),
         curves=_curves(law, budget, best, costs),
     )
