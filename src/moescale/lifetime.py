@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from moescale import catalogue
-from moescale.allocation import SECTIONS, SIZES, CostOf, bisect, check_trade_off, elasticity, inputs_at, theta_or_own
+from moescale.allocation import SIZES, CostOf, bisect, check_trade_off, elasticity, inputs_at, theta_or_own
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError
 from moescale.family import law_size, n_active, tokens_within, training_flops
@@ -25,10 +25,12 @@ from moescale.laws.law import Law
 
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
 ENDLESS = 600.0  # ln D at which a power of D vanishes
-ROUNDING = 4e-16  # of a loss, relative
+ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
 STEPS = 80  # of the search for tokens; a bracketed Newton step needs 3 to 6 for a sum of powers
-WINDOW = 4  # sizes of the first scan, either way of its best, that are scanned closely
-CLOSE_SIZES = 129  # of the close scan: 1% apart at most
+FIRST_SIZES = 73  # of the scan of all sizes that reach a loss: 8 a decade at least
+WINDOW = 3  # sizes of the first scan, either way of its best, that are scanned closely
+CLOSE_SIZES = 97  # of the close scan: 2% apart at most
+SECTIONS = 12  # of the interval around the best size in each step of the local search
 RESOLUTION = 1e-7  # of ln N in the local search, where total dollars are flat
 
 
@@ -351,7 +353,7 @@ def _least(value: Callable[[FloatArray], FloatArray], low: FloatArray, high: Flo
         below, above = (np.take_along_axis(at, end, axis=0)[0] for end in ends)
         return below, above
 
-    low, high = scan(low, high, SIZES.size, WINDOW)
+    low, high = scan(low, high, FIRST_SIZES, WINDOW)
     low, high = scan(low, high, CLOSE_SIZES, 1)
     while np.any(high - low > RESOLUTION):
         low, high = scan(low, high, SECTIONS + 1, 1)
