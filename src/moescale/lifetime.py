@@ -104,6 +104,23 @@ class LifetimeCost:
         return self.training_usd + self.serving_usd
 
 
+@dataclass(frozen=True, slots=True)
+class LifetimeFlops:
+    """Models and the FLOPs of their lives, all of shape (m,) or (k, m); NaN where there is none."""
+
+    experts: FloatArray
+    n_params: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+    training_flops: FloatArray
+    inference_flops: FloatArray
+
+    @property
+    def total_flops(self) -> FloatArray:
+        """Training and inference FLOPs."""
+        return self.training_flops + self.inference_flops
+
+
 def lowest_loss(
     law: Law,
     experts: Real,
@@ -218,8 +235,8 @@ def flops_optimal(
     max_tokens: float | None = None,
     extra: Mapping[str, float] | None = None,
     theta: FloatArray | None = None,
-) -> LifetimeCost:
-    """The size and tokens that reach `loss` with the fewest FLOPs, 6 n_active D + 2 n_active D_inf; "dollars" are FLOPs.
+) -> LifetimeFlops:
+    """The size and tokens that reach `loss` with the fewest FLOPs, 6 n_active D + 2 n_active D_inf.
 
     `inference_tokens` D_inf counts input and output tokens; `experts` (m,), the others broadcast. With dense models the
     objective of Sardana and Frankle (arXiv 2401.00448), whose optimum satisfies (N dL/dN) / (D dL/dD) = 1 + D_inf / (3 D).
@@ -248,15 +265,8 @@ def flops_optimal(
     low, high = np.broadcast_arrays(low + np.zeros(served.shape), high)
     n = np.exp(bisect(rising, low, high))
     found = life_costs(law, life, lambda n_params, _: np.zeros(n_params.shape), n, tokens(n), e, theta=theta)
-    return LifetimeCost(
-        found.experts,
-        found.n_params,
-        found.tokens,
-        found.loss,
-        found.training_flops,
-        found.training_flops,
-        2.0 * n_active(law.family, n, e) * served,
-    )
+    inference = np.where(np.isnan(found.n_params), np.nan, 2.0 * n_active(law.family, n, e) * served)
+    return LifetimeFlops(found.experts, found.n_params, found.tokens, found.loss, found.training_flops, inference)
 
 
 def life_costs(

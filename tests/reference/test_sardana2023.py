@@ -48,7 +48,7 @@ def test_published_examples(
         assert found.tokens[0] / tokens == pytest.approx(data_ratio, abs=0.005)
     if fewer_flops is not None:
         of_reference = 6 * quality * tokens + 2 * quality * inference_tokens
-        assert 1 - found.total_usd[0] / of_reference == pytest.approx(fewer_flops, abs=0.005)
+        assert 1 - found.total_flops[0] / of_reference == pytest.approx(fewer_flops, abs=0.005)
 
 
 @pytest.mark.parametrize(("quality", "inference_tokens"), [(30e9, 1e13), (7e9, 1e11), (13e9, 2e12)])
@@ -64,4 +64,4 @@ def test_dollars_reduce_to_flops_at_one_price_and_a_constant_mfu(quality: float,
         lambda n_params, _: 2.0 * n_params * usd_per_flop * 1e6,
     )
     np.testing.assert_allclose(by_dollars.n_params, by_flops.n_params, rtol=1e-6)
-    np.testing.assert_allclose(by_dollars.total_usd, by_flops.total_usd * usd_per_flop, rtol=1e-12)
+    np.testing.assert_allclose(by_dollars.total_usd, by_flops.total_flops * usd_per_flop, rtol=1e-12)
