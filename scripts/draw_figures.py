@@ -1,4 +1,4 @@
-"""Draw docs/figures/: a fit to examples/runs.csv and the default plan.
+"""Draw docs/figures/: a fit to examples/runs.csv, the default plan, and what serving costs by size.
 
 python scripts/draw_figures.py
 """
@@ -8,13 +8,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
+
+from moescale.candidates import Costs, largest_models, serving_curves
 from moescale.cli import main as moescale
+from moescale.figures import cost_figure, largest_figure, save_figure
+from moescale.hardware import find_gpu, price
+from moescale.latency.roofline import Roofline
+from moescale.laws import find_law
+from moescale.serving import Deployment
 
 FIGURES = Path("docs/figures")
+EXPERTS = 2.0 ** np.arange(7)
 
 
 def main() -> None:
-    """Draw the figures through the command line, so that what it says is what a reader can type."""
+    """Draw the figures; through the command line where there is a command, so that it is what a reader can type."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=FIGURES)
     folder: Path = parser.parse_args().output
@@ -24,6 +33,17 @@ def main() -> None:
         ["plan", "--budget", "5.15e21", "--plot", str(folder / "plan.svg")],
     ):
         moescale(arguments)
+    costs = paper_costs()
+    save_figure(cost_figure(serving_curves(costs, EXPERTS, np.geomspace(1e8, 2e11, 600))), folder / "cost.svg")
+    save_figure(largest_figure(largest_models(costs, EXPERTS, np.geomspace(0.01, 3.0, 300))), folder / "largest.svg")
+
+
+def paper_costs() -> Costs:
+    """The paper's family on its GPUs, ShareGPT traffic, roofline latency."""
+    gpu = find_gpu("a100-sxm-40gb")
+    usd = price(gpu.name).usd_per_gpu_hour
+    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=230.0, output_tokens=203.0)
+    return Costs(find_law("yun2024-recovered").family, Roofline(gpu), deployment, None)
 
 
 if __name__ == "__main__":

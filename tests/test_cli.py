@@ -904,6 +904,10 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--max-usd-per-mtok": ["1e-12", "0.001", "0.05", "1", "1e6"],
         "--max-tokens": TOKENS,
         "--lifetime-tokens": TOKENS,
+        "--max-total-usd": ["1e-12", "1", "1000", "1e6", "1e300"],
+        "--train-gpu": ["h100-sxm", "l40s"],
+        "--mfu": ["1e-6", "0.4", "1"],
+        "--train-usd-per-gpu-hour": ["1e-6", "2", "1e6"],
         "--bootstrap": ["0", "1", "2", "100000"],
         "--convention": ["paper", "exact", "dense"],
         "--top-k": ["1", "2"],
@@ -963,6 +967,39 @@ def test_no_arguments_yield_a_traceback(command: str, bad_files: Path, monkeypat
             assert found.out == ""
 
     check()
+
+
+def test_plan_prices_a_life() -> None:
+    life = answer_of(*BUDGET, "--lifetime-tokens", "1T", "--train-gpu", "h100-sxm", "--mfu", "0.3", "--bootstrap", "8")[
+        "lifetime"
+    ]
+    assert (life["lifetime_tokens"], life["train_gpu"], life["mfu"]) == (1e12, "h100-sxm", 0.3)
+    assert life["total_usd"] == pytest.approx(life["training_usd"] + life["serving_usd"])
+    hours = life["training_flops"] / (989e12 * 0.3) / 3600
+    assert life["training_gpu_hours"] == pytest.approx(hours)
+    assert life["training_usd"] == pytest.approx(hours * life["train_usd_per_gpu_hour"])
+    assert life["recommendation"]["total_usd"] == life["total_usd"]
+    # By default training costs what serving does, and the price of the option wins.
+    same = answer_of(*BUDGET, "--lifetime-tokens", "1T", "--usd-per-gpu-hour", "7", "--bootstrap", "0")["lifetime"]
+    assert (same["train_gpu"], same["train_usd_per_gpu_hour"]) == ("a100-sxm-40gb", 7)
+    own = answer_of(*BUDGET, "--lifetime-tokens", "1T", "--train-usd-per-gpu-hour", "3", "--bootstrap", "0")["lifetime"]
+    assert own["train_usd_per_gpu_hour"] == 3
+
+
+def test_plan_tells_a_life_in_words() -> None:
+    told = run(*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8").out
+    assert "Over its life  Lowest loss for training and 1T served tokens within $20,000: 32 experts" in told
+    assert "Over 1T served tokens: lowest loss within $20,000 of training and serving" in told
+
+
+@pytest.mark.parametrize(
+    "option", ["--train-gpu=h100-sxm", "--mfu=0.4", "--train-usd-per-gpu-hour=2", "--max-total-usd=9"]
+)
+def test_training_is_priced_for_a_life_only(option: str) -> None:
+    found = run(*BUDGET, option)
+    assert found.code == 2
+    assert option.split("=", maxsplit=1)[0] in found.err
+    assert "give --lifetime-tokens as well" in found.err
 
 
 def test_fit_calibrates_a_law_to_few_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

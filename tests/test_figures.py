@@ -25,15 +25,18 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from moescale.allocation import Budget
+from moescale.candidates import Costs, LargestModels, ServingCurves, largest_models, serving_curves
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.figures import (
     CATEGORIES,
     colour_of,
     comparison_figure,
+    cost_figure,
     diagnosis_figure,
     fit_figure,
     isoflop_figure,
+    largest_figure,
     marker_of,
     plan_figure,
     save_figure,
@@ -134,8 +137,29 @@ def study() -> tuple[np.ndarray, ...]:
     return n, d, y, c
 
 
+COUNTS = 2.0 ** np.arange(7)
+
+
+def served(gpu: str = "a100-sxm-40gb", max_gpus: int = 8) -> Costs:
+    found = find_gpu(gpu)
+    deployment = Deployment(
+        gpu=found, usd_per_gpu_hour=1.45, prompt_tokens=230.0, output_tokens=203.0, max_gpus=max_gpus
+    )
+    return Costs(find_law("yun2024-recovered").family, Roofline(found), deployment, None)
+
+
 @pytest.fixture(scope="module")
-def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
+def costs() -> ServingCurves:
+    return serving_curves(served(), COUNTS, np.geomspace(1e8, 2e11, 240))
+
+
+@pytest.fixture(scope="module")
+def largest() -> LargestModels:
+    return largest_models(served(), COUNTS, np.geomspace(0.01, 3.0, 80))
+
+
+@pytest.fixture(scope="module")
+def figures(found: Fit, runs: RunArrays, plan: Plan, costs: ServingCurves, largest: LargestModels) -> dict[str, Figure]:
     records = [hold_out(find_form(n), runs, runs.tokens >= 2e10) for n in ("yun2024", "chinchilla")]
     n, d, y, c = study()
     return {
@@ -145,6 +169,10 @@ def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
         "plan": plan_figure(plan),
         "isoflop": isoflop_figure(isoflop(n, d, y, c)),
         "envelope": isoflop_figure(envelope(*curves(), replicates=20)),
+        "cost": cost_figure(costs),
+        "largest": largest_figure(largest),
+        "few costs": cost_figure(serving_curves(served(max_gpus=1), COUNTS[::3], np.geomspace(1e8, 3e9, 60))),
+        "h100 costs": cost_figure(serving_curves(served("h100-sxm"), COUNTS, np.geomspace(1e8, 2e11, 240))),
     }
 
 
@@ -153,7 +181,18 @@ def curves() -> tuple[np.ndarray, ...]:
     return n, d, loss(find_law("besiroglu2024"), n, d, np.ones_like(n)), 6 * n * d
 
 
-NAMES = ("fit", "comparison", "diagnosis", "plan", "isoflop", "envelope")
+NAMES = (
+    "fit",
+    "comparison",
+    "diagnosis",
+    "plan",
+    "isoflop",
+    "envelope",
+    "cost",
+    "largest",
+    "few costs",
+    "h100 costs",
+)
 
 
 # -- one style
@@ -295,6 +334,48 @@ def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[s
     assert "dense: 5.61B" in words
     stars = [line for line in ax.get_lines() if line.get_marker() == "*"]
     assert [tuple(np.ravel(line.get_data())) for line in stars] == [(model.usd_per_mtok, model.loss)]
+
+
+def stretches(gpus: np.ndarray) -> list[str]:
+    """GPU counts in the order in which they serve, each once a stretch."""
+    return [f"{count:.0f}" for count, _ in itertools.groupby(gpus[gpus > 0])]
+
+
+def test_cost_figure_draws_the_cheapest_deployment_and_marks_every_change_of_its_gpus(
+    figures: dict[str, Figure], costs: ServingCurves
+) -> None:
+    above, strip = figures["cost"].get_axes()
+    lines = {(str(line.get_color()), line.get_marker()): line for line in above.get_lines()}
+    for e, usd, gpus in zip(costs.experts.tolist(), costs.usd_per_mtok, costs.gpus, strict=True):
+        _, y = (np.asarray(v, dtype=float) for v in lines[colour_of(e), "None"].get_data())
+        seen = np.isfinite(y)
+        assert np.array_equal(y[seen], usd[seen])
+        assert np.all(np.isnan(usd[~seen]) | (usd[~seen] > np.nanmax(y)))
+        x, at = (np.asarray(v, dtype=float) for v in lines[colour_of(e), "o"].get_data())
+        assert len(x) == len(stretches(gpus)) - 1
+        assert np.all(np.isin(at, usd))
+    words = [t.get_text() for t in strip.texts]
+    assert words == [word for gpus in costs.gpus for word in stretches(gpus)]
+    assert strip.get_xlim() == above.get_xlim()
+
+
+def test_largest_figure_draws_the_largest_sizes(figures: dict[str, Figure], largest: LargestModels) -> None:
+    above, strip = figures["largest"].get_axes()
+    lines = {(str(line.get_color()), line.get_marker()): line for line in above.get_lines()}
+    for e, sizes in zip(largest.experts.tolist(), largest.n_params, strict=True):
+        x, y = (np.asarray(v, dtype=float) for v in lines[colour_of(e), "None"].get_data())
+        assert np.array_equal(y, sizes, equal_nan=True)
+        assert np.array_equal(x, largest.usd_per_mtok)
+    assert {"dense", "E = 64"} <= {t.get_text() for t in above.texts}
+    assert len(strip.texts) > 20
+
+
+def test_a_figure_of_what_cannot_be_served_is_refused() -> None:
+    nothing = serving_curves(served(max_gpus=1), COUNTS, np.geomspace(1e12, 1e13, 5))
+    with pytest.raises(InputError, match="none of these models can be served"):
+        cost_figure(nothing)
+    with pytest.raises(InputError, match="none of these models can be served"):
+        largest_figure(largest_models(served(), COUNTS, np.array([1e-9])))
 
 
 def test_plan_curves_pass_through_their_optima(plan: Plan) -> None:

@@ -32,7 +32,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "serving",
         "burst",
     ),
-    "decisions": ("allocation", "frontier", "candidates", "spread", "buildable", "wording", "planning"),
+    "decisions": (
+        "allocation",
+        "frontier",
+        "lifetime",
+        "candidates",
+        "spread",
+        "buildable",
+        "wording",
+        "lifetime_plan",
+        "planning",
+    ),
     "experiments": ("training", "profiling"),
     "presentation": ("figures", "report", "reproduce", "console", "cli", "web", "__init__", "__main__"),
 }

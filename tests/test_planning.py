@@ -24,6 +24,8 @@ from moescale.frontier import pareto
 from moescale.hardware import find_gpu, price
 from moescale.latency.roofline import Roofline
 from moescale.laws import FORMS, Law, find_law, loss
+from moescale.lifetime import TrainingPrice
+from moescale.lifetime_plan import LifetimePlan
 from moescale.planning import Plan, Question, make_plan
 from moescale.serving import Deployment, cheapest
 
@@ -339,6 +341,111 @@ def test_lifetime_cost_is_proportional_to_the_tokens_served() -> None:
     assert all(c.lifetime_usd is None for c in main_plan().loss_optimal)
 
 
+TRAINING = TrainingPrice(gpu=find_gpu("a100-sxm-40gb"), usd_per_gpu_hour=1.45, mfu=0.4)
+LIVED = replace(MAIN, lifetime_tokens=1e12, training=TRAINING)
+
+
+def lived(question: Question = LIVED, law: Law = LAW) -> tuple[Plan, LifetimePlan]:
+    plan = ask(question, law)
+    assert plan.lifetime is not None
+    return plan, plan.lifetime
+
+
+def test_a_lifetime_changes_nothing_else() -> None:
+    plan, _ = lived()
+    before = ask(replace(MAIN, lifetime_tokens=1e12)).to_dict()
+    after = plan.to_dict()
+    assert "lifetime" not in before
+    assert {key: value for key, value in after.items() if key != "lifetime"} == before
+
+
+def test_a_life_is_recommended_that_costs_least_at_the_bases_loss() -> None:
+    plan, life = lived()
+    assert life.target_loss == plan.base_loss
+    model, allowed = life.recommendation.model, [c for c in life.plans if c.experts <= 32 and c.total_usd is not None]
+    assert model.total_usd == min(known(c.total_usd) for c in allowed)
+    for c in allowed:
+        assert c.loss == pytest.approx(plan.base_loss, rel=1e-12)
+        assert c.training_usd == pytest.approx(TRAINING.usd_per_flop * known(c.training_flops))
+        assert c.training_flops == pytest.approx(6 * known(c.n_params_active) * known(c.tokens))
+        assert c.serving_usd == pytest.approx(known(c.usd_per_mtok) * 1e6)
+        assert c.total_usd == pytest.approx(known(c.training_usd) + known(c.serving_usd))
+    # Spending the budget on what is cheapest to serve at the same loss is one of the lives that were compared.
+    served = plan.recommendation.model
+    assert known(model.total_usd) < TRAINING.usd_per_flop * BUDGET + known(served.usd_per_mtok) * 1e6
+
+
+def test_a_life_with_little_to_serve_is_the_loss_optimal_model() -> None:
+    plan, life = lived(replace(LIVED, lifetime_tokens=1.0))
+    best = next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
+    assert life.least_training is not None
+    for c in (life.least_training, next(c for c in life.plans if c.experts == plan.base_experts)):
+        assert c.n_params == pytest.approx(best.n_params, rel=1e-4)
+        assert c.training_flops == pytest.approx(BUDGET, rel=1e-9)
+
+
+def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
+    plan, at_loss = lived()
+    total = known(at_loss.recommendation.model.total_usd)
+    _, within = lived(replace(LIVED, max_total_usd=total))
+    assert within.recommendation.model.loss == pytest.approx(plan.base_loss, rel=1e-7)
+    assert within.target_loss is None
+    assert within.least_training is None
+    assert all(known(c.total_usd) <= total * (1 + 1e-12) for c in within.plans if c.total_usd is not None)
+    both, _ = lived(replace(LIVED, max_loss=plan.base_loss, max_total_usd=1.01 * total))
+    assert both.lifetime is not None
+    assert both.lifetime.recommendation.model.total_usd == pytest.approx(total)
+    with pytest.raises(InfeasibleError, match="--max-total-usd: training to a loss of at most"):
+        lived(replace(LIVED, max_loss=plan.base_loss, max_total_usd=0.99 * total))
+
+
+def test_a_life_may_train_longer_than_the_budget() -> None:
+    lowest = min(known(c.loss) for c in main_plan().loss_optimal)
+    plan, life = lived(replace(LIVED, max_loss=lowest - 0.03))
+    assert known(life.recommendation.model.training_flops) > BUDGET
+    assert life.target_loss == lowest - 0.03
+    assert any("but for its lifetime part" in note for note in plan.warnings)
+    assert plan.recommendation.model.loss == pytest.approx(plan.base_loss)
+
+
+def test_a_budget_is_planned_where_its_life_has_no_answer() -> None:
+    """Within a serving price the budget buys its best loss, which is not the base's: that no life reaches at the price."""
+    plan = ask(replace(LIVED, max_usd_per_mtok=0.002))
+    assert known(plan.recommendation.model.usd_per_mtok) <= 0.002
+    record = plan.to_dict()["lifetime"]
+    assert isinstance(record, dict)
+    assert set(record) == {"infeasible"}
+    assert "can be served at $0.00200 a million tokens or less" in plan.warnings[-1]
+
+
+def test_a_life_is_json_and_carries_intervals() -> None:
+    plan, life = lived(law=DRAWN)
+    record = plan.to_dict()["lifetime"]
+    assert all(value is not None for _, value in values_of(record))
+    json.dumps(record, allow_nan=False)
+    for c in life.plans:
+        if c.total_usd is not None:
+            low, high = known(c.intervals and c.intervals["total_usd"])  # type: ignore[arg-type]
+            assert 0.99 * low <= c.total_usd <= 1.01 * high
+            assert set(known(c.intervals)) >= {"n_params", "tokens", "training_usd", "serving_usd"}  # type: ignore[arg-type]
+    assert "of the law's draws" in life.recommendation.why
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"max_loss": 0.5},
+            "no size and no number of tokens reaches a loss of at most 0.5; nearest: recovered falls to",
+        ),
+        ({"max_total_usd": 1e-3}, "do not pay for 1T served tokens of any model"),
+    ],
+)
+def test_a_life_without_an_answer_says_why(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InfeasibleError, match=message):
+        lived(replace(LIVED, **change))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -349,6 +456,8 @@ def test_lifetime_cost_is_proportional_to_the_tokens_served() -> None:
         ({"max_loss": 0.0}, "--max-loss: 0.0 is not a positive number"),
         ({"max_usd_per_mtok": math.inf}, "--max-usd-per-mtok: inf is not a positive number"),
         ({"lifetime_tokens": -1.0}, "--lifetime-tokens: -1.0"),
+        ({"max_total_usd": -1.0}, "--max-total-usd: -1.0"),
+        ({"max_total_usd": 1e6}, "--max-total-usd: total dollars are those of training and of serving"),
         ({"convention": "papr"}, "unknown convention 'papr'; nearest: paper"),
         ({"budget": Budget(0.0)}, "budget 0.0 is not a positive number"),
         ({"kv_heads": 0.0}, "kv_heads"),

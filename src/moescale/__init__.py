@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moescale.latency.silicon import Silicon
     from moescale.latency.table import read_latency_table
     from moescale.laws import Law, find_form, find_law, loss, predict, save_law
+    from moescale.lifetime import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
     from moescale.planning import Plan, Question, make_plan
     from moescale.runs import RunTable, read_runs
     from moescale.serving import Cost, Deployment, cheapest, cost, serve, with_traffic
@@ -42,6 +43,7 @@ _HOMES = {
     "latency.silicon": ("Silicon",),
     "latency.table": ("read_latency_table",),
     "laws": ("Law", "find_form", "find_law", "loss", "predict", "save_law"),
+    "lifetime": ("Lifetime", "TrainingPrice", "best_within_total", "cheapest_at_loss", "flops_optimal"),
     "planning": ("Plan", "Question", "make_plan"),
     "runs": ("RunTable", "read_runs"),
     "serving": ("Cost", "Deployment", "cheapest", "cost", "serve", "with_traffic"),
@@ -63,6 +65,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "Law",
+    "Lifetime",
     "ModelFamily",
     "MoescaleError",
     "Plan",
@@ -72,12 +75,15 @@ __all__ = [
     "RunTable",
     "Silicon",
     "Traffic",
+    "TrainingPrice",
     "__version__",
     "added_terms",
     "best_within_cost",
+    "best_within_total",
     "bootstrap",
     "calibrate",
     "cheapest",
+    "cheapest_at_loss",
     "cost",
     "diagnose",
     "families",
@@ -87,6 +93,7 @@ __all__ = [
     "find_law",
     "fit",
     "fitted_law",
+    "flops_optimal",
     "from_config",
     "gpus",
     "hold_out",

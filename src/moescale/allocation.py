@@ -13,7 +13,7 @@ import numpy as np
 
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InfeasibleError, InputError
-from moescale.family import law_size, n_active, tokens_within
+from moescale.family import ModelFamily, law_size, n_active, tokens_within
 from moescale.laws.form import Inputs
 from moescale.laws.further_inputs import further_inputs, option
 from moescale.laws.law import Law
@@ -47,19 +47,28 @@ class Budget:
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-def _inputs(law: Law, budget: Budget, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> Inputs:
-    """The law's inputs for dense-equivalent sizes."""
+def inputs_at(
+    law: Law, extra: Mapping[str, float], n_params: FloatArray, ln_tokens: FloatArray, experts: FloatArray
+) -> Inputs:
+    """The law's inputs for dense-equivalent sizes and tokens (..., m) and experts (m,); `extra` as in Budget.
+
+    Raises InputError for further inputs that the law lacks, misses, or takes from the expert counts itself.
+    """
     distinct, index = np.unique(experts, return_inverse=True)
     implied = law.form.implied_inputs(experts, law.family.top_k) if law.form.implied_inputs else {}
-    if twice := sorted(set(implied) & set(budget.extra)):
+    if twice := sorted(set(implied) & set(extra)):
         raise InputError(
             f"{law.name} takes {', '.join(twice)} from the expert counts of a plan",
             next_step=f"leave {', '.join(option(name) for name in twice)} out and give --experts",
         )
-    further = further_inputs(law.form, {**implied, **budget.extra}, where=law.name)
+    further = further_inputs(law.form, {**implied, **extra}, where=law.name)
     arrays = {name: np.broadcast_to(np.asarray(value, float), experts.shape) for name, value in further.items()}
     ln_n = np.log(law_size(law.family, n_params, experts))
-    return Inputs(ln_n, np.log(tokens), experts, distinct, index, arrays)
+    return Inputs(ln_n, ln_tokens, experts, distinct, index, arrays)
+
+
+def _inputs(law: Law, budget: Budget, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> Inputs:
+    return inputs_at(law, budget.extra, n_params, np.log(tokens), experts)
 
 
 def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
@@ -67,7 +76,7 @@ def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray)
     return tokens if budget.max_tokens is None else np.minimum(tokens, budget.max_tokens)
 
 
-def _theta(law: Law, theta: FloatArray | None) -> FloatArray:
+def theta_or_own(law: Law, theta: FloatArray | None) -> FloatArray:
     return law.theta if theta is None else theta
 
 
@@ -76,7 +85,19 @@ def loss_on_budget(
 ) -> FloatArray:
     """Loss of models that use the whole budget; `n_params` (..., m) and `experts` (m,), answer (..., m)."""
     tokens = _tokens(law, budget, n_params, experts)
-    return np.exp(law.form.log_loss(_theta(law, theta), _inputs(law, budget, n_params, tokens, experts)))
+    return np.exp(law.form.log_loss(theta_or_own(law, theta), _inputs(law, budget, n_params, tokens, experts)))
+
+
+def elasticity(
+    size: Callable[[ModelFamily, FloatArray, FloatArray], FloatArray],
+    family: ModelFamily,
+    ln_n: FloatArray,
+    experts: FloatArray,
+) -> FloatArray:
+    """d ln size / d ln N of a count such as n_active: 1 wherever the two are proportional."""
+    step = 1e-5
+    wider, narrower = (size(family, np.exp(ln_n + s), experts) for s in (step, -step))
+    return np.log(wider / narrower) / (2.0 * step)
 
 
 def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
@@ -84,23 +105,17 @@ def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatA
     n = np.exp(ln_n)
     tokens = tokens_within(law.family, budget.flops, n, experts)
 
-    def rise(size: Callable[..., FloatArray]) -> FloatArray:
-        """d ln size / d ln N: 1 wherever the two are proportional."""
-        step = 1e-5
-        wider, narrower = (size(law.family, np.exp(ln_n + s), experts) for s in (step, -step))
-        return np.log(wider / narrower) / (2.0 * step)
-
-    fall = rise(n_active)  # of ln D
+    fall = elasticity(n_active, law.family, ln_n, experts)  # of ln D
     if budget.max_tokens is not None:
         fall = np.where(tokens > budget.max_tokens, 0.0, fall)
         tokens = np.minimum(tokens, budget.max_tokens)
     in_n, in_d = law.form.slopes(theta, _inputs(law, budget, n, tokens, experts))
     if law.family.n_counts == "total":
-        in_n = in_n * rise(law_size)
+        in_n = in_n * elasticity(law_size, law.family, ln_n, experts)
     return in_n - in_d * fall
 
 
-def _bisect(rising: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
+def bisect(rising: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
     """Where a function that is negative at `low` and positive at `high` changes sign, elementwise."""
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
@@ -125,13 +140,9 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
 
     Raises InfeasibleError where the form has no such trade-off, and where the loss falls or rises over the whole range.
     """
-    e, use = np.atleast_1d(np.asarray(experts, float)), _theta(law, theta)
+    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
     _check_budget(budget)
-    if law.form.no_allocation:
-        raise InfeasibleError(
-            f"{law.name} has no loss-optimal size for a training budget: {law.form.no_allocation}",
-            next_step="plan with another law (`moescale laws` lists them); predict, fit and compare work with this one",
-        )
+    check_trade_off(law)
     grid = _losses_on_grid(law, budget, e, use)
     best = np.argmin(grid, axis=-1)
     if theta is None and np.any((best == 0) | (best == SIZES.size - 1)):
@@ -142,7 +153,7 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
         )
     ln = np.log(SIZES)
     low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, SIZES.size - 1)]
-    ln_n = _bisect(lambda at: _slope_on_budget(law, budget, at, e, use), low, high)
+    ln_n = bisect(lambda at: _slope_on_budget(law, budget, at, e, use), low, high)
     return at_size(law, budget, np.exp(ln_n), e, theta=theta)
 
 
@@ -175,7 +186,7 @@ def smallest_at_loss(
     The search follows the over-trained branch, left of the optimum, where loss falls with size (along a budget ln L is
     convex in ln N for laws that are a sum of powers). `optimal` saves computing loss_optimal again.
     """
-    e, use = np.atleast_1d(np.asarray(experts, float)), _theta(law, theta)
+    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
     best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
     target = np.broadcast_to(np.asarray(loss, float), best.loss.shape)
     ln_target = np.log(target)
@@ -185,7 +196,7 @@ def smallest_at_loss(
         return ln_target - law.form.log_loss(use, _inputs(law, budget, n, _tokens(law, budget, n, e), e))
 
     top = np.log(best.n_params)
-    ln_n = _bisect(rising, np.full(top.shape, np.log(SIZES[0])), top)
+    ln_n = bisect(rising, np.full(top.shape, np.log(SIZES[0])), top)
     # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
     ln_n = np.where(best.loss >= target * (1.0 - 1e-12), top, ln_n)
     reachable = best.loss <= target * (1.0 + 1e-12)
@@ -210,23 +221,41 @@ def best_within_cost(
     """
     e = np.atleast_1d(np.asarray(experts, float))
     best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
-    shape = best.n_params.shape
-    limit = np.broadcast_to(np.asarray(usd_per_mtok, float), shape)
-    wide = np.broadcast_to(e, shape)
-    low, high = np.full(shape, np.log(SIZES[0])), np.log(best.n_params)
-    reachable = cost_of(np.exp(low), wide) <= limit
-    free = cost_of(best.n_params, wide) <= limit
+    n = largest_within_cost(np.broadcast_to(e, best.n_params.shape), usd_per_mtok, cost_of, largest=best.n_params)
+    return at_size(law, budget, n, e, theta=theta)
+
+
+def largest_within_cost(
+    experts: FloatArray, usd_per_mtok: Real, cost_of: CostOf, *, largest: Real = SIZES[-1]
+) -> FloatArray:
+    """The largest size up to `largest` that serves at `usd_per_mtok` or less; arguments broadcast.
+
+    NaN where even a model of a million parameters costs more. Assumes that cost rises with size; where it has steps, the
+    answer is below the first size that is too dear.
+    """
+    e, limit, top = np.broadcast_arrays(*(np.asarray(x, float) for x in (experts, usd_per_mtok, largest)))
+    low, high = np.full(e.shape, np.log(SIZES[0])), np.log(top)
+    reachable = cost_of(np.exp(low), e) <= limit
+    free = cost_of(top, e) <= limit
     # Sections instead of halves: one call prices many sizes. Ends on the affordable side, so the bound holds exactly.
-    cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in shape))
-    wides = np.broadcast_to(wide, (SECTIONS + 1, *shape))
+    cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in e.shape))
+    wide = np.broadcast_to(e, (SECTIONS + 1, *e.shape))
     while np.any(high - low > 1e-12):
         at = low + (high - low) * cuts
-        affordable = cost_of(np.exp(at), wides) <= limit
+        affordable = cost_of(np.exp(at), wide) <= limit
         affordable[0], affordable[-1] = True, False
         last = np.argmin(affordable, axis=0)[None] - 1  # before the first that is too dear
         low, high = np.take_along_axis(at, last, 0)[0], np.take_along_axis(at, last + 1, 0)[0]
-    n = np.where(free, best.n_params, np.where(reachable, np.exp(low), np.nan))
-    return at_size(law, budget, n, e, theta=theta)
+    return np.where(free, top, np.where(reachable, np.exp(low), np.nan))
+
+
+def check_trade_off(law: Law) -> None:
+    """InfeasibleError for a law whose form has no trade-off between size and tokens."""
+    if law.form.no_allocation:
+        raise InfeasibleError(
+            f"{law.name} has no loss-optimal size for a training budget: {law.form.no_allocation}",
+            next_step="plan with another law (`moescale laws` lists them); predict, fit and compare work with this one",
+        )
 
 
 def _check_budget(budget: Budget) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from moescale.allocation import Allocation
+from moescale.allocation import Allocation, largest_within_cost
 from moescale.architecture import FloatArray
 from moescale.family import ModelFamily, architecture, n_active, n_total
 from moescale.latency import LatencySource
+from moescale.lifetime import LifetimeCost
 from moescale.serving import REASONS, Deployment, Serving, cheapest
 
 
@@ -37,6 +38,10 @@ class Candidate:
     active_ratio_to_base: float | None = None
     cost_ratio: float | None = None
     lifetime_usd: float | None = None  # serving the lifetime tokens
+    training_flops: float | None = None  # where they differ between models, as in a lifetime plan
+    training_usd: float | None = None
+    serving_usd: float | None = None
+    total_usd: float | None = None
     infeasible: str | None = None
     intervals: dict[str, tuple[float, float]] | None = None
 
@@ -82,6 +87,34 @@ class CostCurve:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingCurves:
+    """Serving cost of m expert counts over s rising sizes, at the cheapest GPU count; NaN (0 GPUs) where nothing serves."""
+
+    experts: FloatArray  # (m,)
+    n_params: FloatArray  # (s,), dense-equivalent
+    usd_per_mtok: FloatArray  # (m, s)
+    gpus: FloatArray  # (m, s)
+    gpu: str
+    max_gpus: int
+    prompt_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class LargestModels:
+    """The largest size of m expert counts that serves within each of c rising costs; NaN (0 GPUs) where there is none."""
+
+    experts: FloatArray  # (m,)
+    usd_per_mtok: FloatArray  # (c,)
+    n_params: FloatArray  # (m, c), dense-equivalent
+    gpus: FloatArray  # (m, c)
+    gpu: str
+    max_gpus: int
+    prompt_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """Serving cost as a function of size and experts, for one law's family and one deployment."""
 
@@ -101,9 +134,13 @@ class Costs:
 
 
 def candidates(
-    allocation: Allocation, costs: Costs, *, lifetime_tokens: float | None = None, unreachable: str = ""
+    allocation: Allocation,
+    costs: Costs,
+    *,
+    lifetime_tokens: float | None = None,
+    unreachable: str | Sequence[str] = "",
 ) -> list[Candidate]:
-    """Records of an allocation of shape (m,); `unreachable` says why an entry is NaN."""
+    """Records of an allocation of shape (m,); `unreachable` says why an entry is NaN, for all of them or for each."""
     known = np.where(np.isfinite(allocation.n_params), allocation.n_params, 1e9)
     served = costs.serving(known, allocation.experts)
     active = n_active(costs.family, known, allocation.experts)
@@ -111,7 +148,8 @@ def candidates(
     records: list[Candidate] = []
     for i, e in enumerate(allocation.experts):
         if not np.isfinite(allocation.n_params[i]):
-            records.append(Candidate(experts=float(e), infeasible=unreachable))
+            reason = unreachable if isinstance(unreachable, str) else unreachable[i]
+            records.append(Candidate(experts=float(e), infeasible=reason))
             continue
         record = Candidate(
             experts=float(e),
@@ -136,6 +174,23 @@ def candidates(
     return records
 
 
+def lifetime_candidates(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list[Candidate]:
+    """Records of lifetime models of shape (m,), with the dollars of their lives."""
+    allocation = Allocation(found.experts, found.n_params, found.tokens, found.loss)
+    return [
+        replace(
+            record,
+            training_flops=float(found.training_flops[i]),
+            training_usd=float(found.training_usd[i]),
+            serving_usd=float(found.serving_usd[i]),
+            total_usd=float(found.total_usd[i]),
+        )
+        if record.infeasible is None
+        else record
+        for i, record in enumerate(candidates(allocation, costs, unreachable=unreachable))
+    ]
+
+
 def with_ratios(records: list[Candidate], optima: Sequence[Candidate], base: Candidate) -> list[Candidate]:
     """The records with their sizes and costs set against their own optimum and the base model."""
 
@@ -153,3 +208,39 @@ def with_ratios(records: list[Candidate], optima: Sequence[Candidate], base: Can
         )
         for c in records
     ]
+
+
+def serving_curves(costs: Costs, experts: FloatArray, n_params: FloatArray) -> ServingCurves:
+    """Serving cost of expert counts (m,) at sizes (s,), in one call of the latency source."""
+    n, e = np.meshgrid(np.sort(n_params), experts)
+    found = costs.serving(n, e)
+    served = np.isfinite(found.usd_per_mtok)
+    d = costs.deployment
+    return ServingCurves(
+        experts,
+        np.sort(n_params),
+        np.where(served, found.usd_per_mtok, np.nan),
+        np.where(served, found.gpus, 0.0),
+        d.gpu.name,
+        d.max_gpus,
+        d.prompt_tokens,
+        d.output_tokens,
+    )
+
+
+def largest_models(costs: Costs, experts: FloatArray, usd_per_mtok: FloatArray) -> LargestModels:
+    """The largest size of each expert count (m,) that serves within each cost (c,)."""
+    limit, e = np.meshgrid(np.sort(usd_per_mtok), experts)
+    n = largest_within_cost(e, limit, costs.usd_per_mtok)
+    gpus = costs.serving(np.where(np.isnan(n), 1e9, n), e).gpus
+    d = costs.deployment
+    return LargestModels(
+        experts,
+        np.sort(usd_per_mtok),
+        n,
+        np.where(np.isnan(n), 0.0, gpus),
+        d.gpu.name,
+        d.max_gpus,
+        d.prompt_tokens,
+        d.output_tokens,
+    )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from moescale.buildable import Buildable
     from moescale.fitting import Fit
     from moescale.laws.law import Law, Prediction
+    from moescale.lifetime_plan import LifetimePlan
     from moescale.planning import Candidate, Plan
     from moescale.serving import Cost, Deployment
     from moescale.validation import HoldOut
@@ -311,6 +312,59 @@ def _build(a: Buildable) -> str:
     return f"Build it as {text}: {format_count(a.n_params_total)} parameters without embeddings."
 
 
+def _lifetime(console: Console, plan: LifetimePlan) -> None:
+    """The best life of each expert count in dollars."""
+    goal = (
+        f"loss {plan.target_loss:.4f} for the fewest dollars"
+        if plan.target_loss is not None
+        else f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
+    )
+    _table(
+        console,
+        f"Over {format_count(plan.lifetime_tokens)} served tokens: {goal} of training and serving",
+        (
+            NAME,
+            Column("N"),
+            Column("tokens"),
+            *(() if plan.target_loss is not None else (Column("loss"),)),
+            Column("FLOPs", rank=2),
+            Column("$ to train"),
+            Column("$ to serve"),
+            Column("$ in all"),
+            *SERVING,
+            Column("in 90% of draws", rank=1),
+        ),
+        [
+            (
+                _name(c),
+                format_count(c.n_params or 0.0),
+                format_count(c.tokens or 0.0),
+                *(() if plan.target_loss is not None else (f"{c.loss:.4f}",)),
+                format_flops(c.training_flops or 0.0),
+                *(format_usd(usd or 0.0) for usd in (c.training_usd, c.serving_usd, c.total_usd)),
+                *_serving(c),
+                _dollars((c.intervals or {}).get("total_usd"))
+                if plan.target_loss is not None
+                else _span((c.intervals or {}).get("loss"), ".3f"),
+            )
+            for c in _known(plan.plans)
+        ],
+    )
+    _no_answers(console, plan.plans)
+    t = plan.training
+    _say(
+        console,
+        f"Training on {t.gpu.name} at {format_usd(t.usd_per_gpu_hour)} an hour and an MFU of {t.mfu:g}. "
+        f"{_build(plan.recommendation.architecture)}",
+    )
+    for caveat in plan.recommendation.caveats:
+        _say(console, caveat, indent=4, first="  - ")
+
+
+def _dollars(limits: Sequence[float] | None) -> str:
+    return f"{format_usd(limits[0])} to {format_usd(limits[1])}" if limits else ""
+
+
 def show_plan(console: Console, plan: Plan) -> None:
     """The recommendation first, then the tables it stands on."""
     best, model = plan.recommendation, plan.recommendation.model
@@ -324,7 +378,9 @@ def show_plan(console: Console, plan: Plan) -> None:
     _say(console, _build(best.architecture))
     if plan.second_opinion:
         _say(console, f"Second law: {plan.second_opinion.sentence}")
-    if model.lifetime_usd is not None:
+    if plan.lifetime is not None:
+        _say(console, plan.lifetime.recommendation.why, lead="Over its life")
+    elif model.lifetime_usd is not None:
         _say(console, f"Serving the lifetime tokens costs {format_usd(model.lifetime_usd)}.")
     _line(console)
     for caveat in best.caveats:
@@ -366,6 +422,8 @@ def show_plan(console: Console, plan: Plan) -> None:
             [(_name(c), *_sizes(c), f"{c.loss:.4f}", *_serving(c), *_ratios(c)) for c in _known(plan.bounded_cost)],
         )
         _no_answers(console, plan.bounded_cost)
+    if plan.lifetime is not None:
+        _lifetime(console, plan.lifetime)
     count = len(plan.frontier)
     shown = sorted({round(i * (count - 1) / (FRONTIER_ROWS - 1)) for i in range(FRONTIER_ROWS)}) if count else []
     _table(

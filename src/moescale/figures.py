@@ -11,12 +11,15 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.architecture import FloatArray
+from moescale.candidates import LargestModels, ServingCurves
 from moescale.errors import InputError
 from moescale.files import check_target, write_atomically
 from moescale.fitting import Fit
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".svg", ".pdf", ".png")
 PAGE_WIDTH = 7.0  # inches: the text width of most papers
 PANELS = 8  # of sizes in one figure; more sizes share panels
+WALL = 6.0  # times the cost of the last change of the GPU count: where a cost curve runs out of the picture
 LAWS = 4  # with a scatter panel of their own; bars show all
 
 # Points of matplotlib's viridis at E = 1, 2, 4, .. 512 (CC0, https://bids.github.io/colormap): ordered, the same for
@@ -289,6 +293,41 @@ def plan_figure(plan: Plan) -> Figure:
     return figure
 
 
+def cost_figure(curves: ServingCurves) -> Figure:
+    """Serving cost against model size, a curve for each expert count, and below it the GPU counts of the cheapest deployment.
+
+    Dots stand where that count changes. Walls near the memory of all GPUs run out of the picture at the top.
+    """
+    known = np.isfinite(curves.usd_per_mtok)
+    _check_any(known)
+    steps = [curves.usd_per_mtok[j, i] for j, gpus in enumerate(curves.gpus) for i in _steps(gpus)]
+    top = WALL * max(steps) if steps else np.inf
+    usd = np.where(known & (curves.usd_per_mtok <= top), curves.usd_per_mtok, np.nan)
+    with _style():
+        figure, ax, strip = _curves_above_strip(curves.experts.size)
+        _serving_curves(figure, ax, strip, curves, curves.n_params, usd, name=_top_labels)
+        for panel in (ax, strip):
+            _log_ticks(panel, "x", format_count, most=9)
+        _log_ticks(ax, "y", lambda at: f"${at:,g}", most=8)
+        ax.set_ylabel("serving cost\n(US$ per million output tokens)")
+        strip.set_xlabel("size N (dense-equivalent parameters)")
+    return figure
+
+
+def largest_figure(found: LargestModels) -> Figure:
+    """The largest model within a serving cost, a curve for each expert count, and below it the GPU counts that serve it."""
+    _check_any(np.isfinite(found.n_params))
+    with _style():
+        figure, ax, strip = _curves_above_strip(found.experts.size)
+        _serving_curves(figure, ax, strip, found, found.usd_per_mtok, found.n_params, name=_end_labels)
+        for panel in (ax, strip):
+            _log_ticks(panel, "x", lambda at: f"${at:,g}", most=9)
+        _log_ticks(ax, "y", format_count, most=8)
+        ax.set_ylabel("largest size N\n(dense-equivalent parameters)")
+        strip.set_xlabel("serving cost (US$ per million output tokens)")
+    return figure
+
+
 def isoflop_figure(found: IsoFlop | Envelope) -> Figure:
     """Approach 2 or 1: the parabolas, or the envelope, and the loss-optimal size and tokens against FLOPs with their power laws.
 
@@ -483,8 +522,9 @@ def _end_labels(
     room = min(0.5, (max(len(text) for _, _, text, _ in ends) * 0.60 * points + 10.0) * point / box.width)
     b = max(b, a + (float(at.max()) - a) / (1.0 - room))
     ax.set_xlim(low, math.exp(b) if logarithmic else b)
-    bottom, top = ax.get_ylim()
-    level = (np.array([y for _, y, *_ in ends]) - bottom) / (top - bottom)
+    heights_of = np.log if ax.get_yscale() == "log" else np.asarray
+    bottom, top = heights_of(np.array(ax.get_ylim()))
+    level = (heights_of(np.array([y for _, y, *_ in ends])) - bottom) / (top - bottom)
     gap = 1.3 * points * point / box.height
     heights = np.array(_spread_apart(level.tolist(), gap))
     heights += max(0.0, 0.5 * gap - heights.min()) - max(0.0, heights.max() + 0.5 * gap - 1.0)
@@ -664,6 +704,119 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
         (x, y), xytext=(6, 6), textcoords=OffsetFrom(ax, (0.0, 0.0), "points"), fontsize=7.5, color=_readable(ACCENT),
         va="bottom", zorder=6, bbox=_paper(), arrowprops={"arrowstyle": "-", "color": ACCENT, "linewidth": 0.7, "shrinkB": 5.0},
     )  # fmt: skip
+
+
+# -- serving -------------------------------------------------------------------------------------------------------------
+
+
+def _check_any(known: npt.NDArray[np.bool_]) -> None:
+    if not known.any():
+        raise InputError("none of these models can be served", next_step="take more GPUs, or smaller sizes")
+
+
+def _curves_above_strip(rows: int) -> tuple[Figure, Axes, Axes]:
+    below = 0.35 + 0.17 * rows
+    figure = _figure(PAGE_WIDTH, 3.4 + below)
+    ax, strip = figure.subplots(2, 1, sharex=True, height_ratios=[3.0, below])
+    return figure, ax, strip
+
+
+def _serving_curves(
+    figure: Figure,
+    ax: Axes,
+    strip: Axes,
+    found: ServingCurves | LargestModels,
+    x: FloatArray,
+    values: FloatArray,
+    *,
+    name: Callable[[Figure, Axes, Sequence[tuple[float, float, str, str]]], None],
+) -> None:
+    """The curves (m, s) over x (s,) with dots at changes of the GPU count, named at their ends by `name`; the strip below."""
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    shown = np.isfinite(values)
+    columns = np.flatnonzero(shown.any(axis=0))
+    ax.set_xlim(float(x[columns[0]]), float(x[columns[-1]]))
+    ax.set_ylim(float(np.nanmin(values)) / 1.15, float(np.nanmax(values)) * 1.15)
+    ends: list[tuple[float, float, str, str]] = []
+    for e, y, gpus in zip(found.experts.tolist(), values, found.gpus, strict=True):
+        colour, known = colour_of(e), np.flatnonzero(np.isfinite(y))
+        ax.plot(x, y, color=colour)
+        steps = [i for i in _steps(gpus) if np.isfinite(y[i])]
+        ax.plot(x[steps], y[steps], marker="o", markersize=2.6, color=colour, linestyle="none", zorder=4)
+        if known.size:
+            ends.append((float(x[known[-1]]), float(y[known[-1]]), _experts(e), colour))
+    figure.suptitle(
+        f"Served on up to {found.max_gpus} {found.gpu} ({found.prompt_tokens:g} prompt, {found.output_tokens:g} output "
+        "tokens)", x=0.01, ha="left", fontsize=9,
+    )  # fmt: skip
+    ax.set_title("dots: another number of GPUs is cheapest from there on; below: that number", fontsize=7, color=FAINT)
+    _gpu_strip(strip, found.experts, x, np.where(shown, found.gpus, 0.0))
+    name(figure, ax, ends)
+    _number_strip(figure, strip, x, np.where(shown, found.gpus, 0.0))
+
+
+def _top_labels(figure: Figure, ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Label points (x, y, text, colour) of steep curves in a row above them, apart from each other; logarithmic axes."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    ax.set_xlim(left, right * (right / left) ** 0.06)
+    ax.set_ylim(bottom, top * (top / bottom) ** 0.09)
+    figure.draw_without_rendering()
+    ends = sorted(ends, key=lambda end: (end[0], -end[1]))  # of curves cut off at one size the upper is named left
+    box, points = ax.get_window_extent(), 7.0
+    width = (max(len(text) for _, _, text, _ in ends) * 0.60 * points + 4.0) * figure.dpi / 72.0 / box.width
+    across = ax.transAxes.inverted().transform(ax.transData.transform([(x, y) for x, y, *_ in ends]))[:, 0]
+    places = np.array(_spread_apart(across.tolist(), width))
+    places -= max(0.0, float(places.max()) + 0.5 * width - 1.0)
+    for place, (x, y, text, colour) in zip(places, ends, strict=True):
+        ax.annotate(
+            text, (x, y), xytext=(place, 0.955), textcoords="axes fraction", color=_readable(colour), fontsize=points,
+            ha="center", va="bottom", zorder=5,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0.0, "shrinkB": 1.0, "relpos": (0.5, 0.0)},
+        )  # fmt: skip
+
+
+def _steps(gpus: FloatArray) -> list[int]:
+    """Where the GPU count is another than at the place before, both being served."""
+    change = np.flatnonzero((gpus[1:] != gpus[:-1]) & (gpus[1:] > 0) & (gpus[:-1] > 0)) + 1
+    return [int(i) for i in change]
+
+
+def _stretches(gpus: FloatArray) -> list[tuple[int, int, int]]:
+    """First place, place after the last (or the last of all) and GPU count of each stretch that is served."""
+    edges = [0, *(np.flatnonzero(gpus[1:] != gpus[:-1]) + 1).tolist(), gpus.size - 1]
+    return [(a, b, int(gpus[a])) for a, b in pairwise(edges) if gpus[a] > 0 and b > a]
+
+
+def _gpu_strip(ax: Axes, experts: FloatArray, x: FloatArray, gpus: FloatArray) -> None:
+    """A bar for each expert count, cut where the GPU count changes."""
+    for row, (e, counts) in enumerate(zip(experts.tolist(), gpus, strict=True)):
+        for a, b, _ in _stretches(counts):
+            ax.barh(
+                row,
+                x[b] - x[a],
+                left=x[a],
+                height=0.82,
+                color=colour_of(e),
+                alpha=0.3,
+                edgecolor="white",
+                linewidth=1.2,
+            )
+    ax.set_yticks(range(experts.size), [_experts(e) for e in experts.tolist()])
+    ax.set_ylim(experts.size - 0.4, -0.6)
+    ax.set_ylabel("GPUs")
+    ax.grid(visible=False, axis="y")
+
+
+def _number_strip(figure: Figure, ax: Axes, x: FloatArray, gpus: FloatArray) -> None:
+    """The GPU count in each stretch of the strip that has room for it."""
+    figure.draw_without_rendering()
+    for row, counts in enumerate(gpus):
+        for a, b, count in _stretches(counts):
+            left, right = (float(ax.transData.transform((x[i], row))[0]) for i in (a, b))
+            if (right - left) * 72.0 / figure.dpi >= 4.5 * len(str(count)) + 2.0:
+                middle = math.sqrt(float(x[a] * x[b]))
+                ax.text(middle, row, str(count), ha="center", va="center", fontsize=6.0)
 
 
 # -- isoflop -------------------------------------------------------------------------------------------------------------

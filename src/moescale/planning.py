@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from moescale.allocation import Allocation, Budget, at_size, best_within_cost, loss_optimal, smallest_at_loss
-from moescale.buildable import Buildable, buildable
+from moescale.architecture import FloatArray
+from moescale.buildable import buildable
 from moescale.candidates import Candidate, CostCurve, Costs, candidates, plain, with_ratios
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import with_convention
@@ -17,35 +18,16 @@ from moescale.frontier import pareto
 from moescale.latency import LatencySource
 from moescale.laws.further_inputs import known_to
 from moescale.laws.law import Law
+from moescale.lifetime import TrainingPrice
+from moescale.lifetime_plan import Base, LifetimePlan, LifetimeQuestion, plan_lifetime
 from moescale.serving import Deployment
-from moescale.spread import Spread, spread_of
+from moescale.spread import Spread, sample_costs, spread_of
 from moescale.units import format_count, format_usd
-from moescale.wording import caveats, named, why
+from moescale.wording import Recommendation, caveats, named, why
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 CURVE_LARGEST = 2.0  # of the loss-optimal size: how far a drawn curve goes on beyond it
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """The model to train, why, and what could make it wrong."""
-
-    model: Candidate
-    rule: str
-    why: str
-    caveats: tuple[str, ...]
-    architecture: Buildable
-
-    def to_dict(self) -> dict[str, object]:
-        """The model's record with the reasons beside it."""
-        return {
-            **self.model.to_dict(),
-            "rule": self.rule,
-            "why": self.why,
-            "caveats": list(self.caveats),
-            "architecture": self.architecture.to_dict(),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +63,8 @@ class Plan:
     frontier: tuple[Candidate, ...]
     recommendation: Recommendation
     second_opinion: SecondOpinion | None = None
+    lifetime: LifetimePlan | None = None  # where the question has a price of training
+    lifetime_infeasible: str | None = None  # why it has no answer
     warnings: tuple[str, ...] = field(default=())
     curves: tuple[CostCurve, ...] = field(default=(), repr=False, compare=False)  # what a figure draws; not in to_dict
 
@@ -110,6 +94,10 @@ class Plan:
             "recommendation": self.recommendation.to_dict(),
             "warnings": list(self.warnings),
         }
+        if self.lifetime is not None:
+            record["lifetime"] = self.lifetime.to_dict()
+        elif self.lifetime_infeasible is not None:
+            record["lifetime"] = {"infeasible": self.lifetime_infeasible}
         if self.second_opinion is not None:
             opinion = self.second_opinion
             record["second_opinion"] = {f.name: plain(getattr(opinion, f.name)) for f in fields(opinion)}
@@ -126,6 +114,8 @@ class Question:
     max_loss: float | None = None
     max_usd_per_mtok: float | None = None
     lifetime_tokens: float | None = None
+    training: TrainingPrice | None = None  # with lifetime_tokens: also the cheapest model over training and serving
+    max_total_usd: float | None = None  # of training and serving
     kv_heads: float | None = None
     draws: int | None = None  # how many of the law's draws intervals use; None: all, 0: no intervals
     convention: str | None = None
@@ -144,9 +134,16 @@ def _check(question: Question, law: Law) -> tuple[Question, list[str]]:
         ("--max-loss", question.max_loss),
         ("--max-usd-per-mtok", question.max_usd_per_mtok),
         ("--lifetime-tokens", question.lifetime_tokens),
+        ("--max-total-usd", question.max_total_usd),
     ):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise InputError(f"{value!r} is not a positive number", where=name)
+    if question.max_total_usd is not None and (question.lifetime_tokens is None or question.training is None):
+        raise InputError(
+            "total dollars are those of training and of serving a number of tokens",
+            where="--max-total-usd",
+            next_step="give --lifetime-tokens as well",
+        )
     base = question.match_experts
     if not (law.form.uses_experts or law.form.implied_inputs):
         least, most = law.fit_range.get("experts", (1.0, 1.0))
@@ -256,17 +253,36 @@ def make_plan(
     if question.draws is not None and question.draws > len(law.draws):
         notes.append(f"{law.name} carries {len(law.draws)} draws, not {question.draws}; all of them are used")
     spread: Spread | None = None
-    if len(draws):
+    sampled = sample_costs(costs, e) if len(draws) else None
+    if sampled is not None:
         allowed = (e <= (law.max_experts or math.inf)).astype(float)
-        spread = spread_of(law, budget, costs, e, base_at, draws, allowed)
+        spread = spread_of(law, budget, costs, e, base_at, draws, allowed, sampled=sampled)
         optima = [c.with_intervals(x) for c, x in zip(optima, spread.loss_optimal, strict=True)]
         bounded_loss = [c.with_intervals(x) for c, x in zip(bounded_loss, spread.bounded_loss, strict=True)]
         if bounded_cost:
             bounded_cost = [c.with_intervals(x) for c, x in zip(bounded_cost, spread.bounded_cost, strict=True)]
 
+    lifetime: LifetimePlan | None = None
+    unanswered: str | None = None
+    if question.lifetime_tokens is not None and question.training is not None:
+        of_base = Base(experts=base.experts, loss=base_loss, losses=_base_losses(law, budget, base.experts, draws))
+        asked = _lifetime_question(question, question.lifetime_tokens, question.training)
+        try:
+            lifetime = plan_lifetime(law, asked, costs, e, of_base, draws=draws, sampled=sampled)
+        except InfeasibleError as error:
+            if question.max_loss is not None or question.max_total_usd is not None:
+                raise
+            unanswered = str(error)  # the budget's plan has an answer of its own
+            notes.append(f"no plan for the whole life: {unanswered}")
     answering = bounded_loss
     if question.max_loss is not None:
         answering = at_loss(question.max_loss)
+        if lifetime is not None and not any(_recommendable(law, c) for c in answering):
+            notes.append(
+                f"no model of {budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime part "
+                f"this plan is about the loss of the loss-optimal {named(base.experts)}"
+            )
+            question, answering = replace(question, max_loss=None, max_usd_per_mtok=None), bounded_loss
     elif question.max_usd_per_mtok is not None:
         answering = within_cost(question.max_usd_per_mtok)
     model, rule = _choose(question, law, answering, optima)
@@ -309,12 +325,35 @@ def make_plan(
             ),
             architecture=buildable(law.family, model, gpus=model.gpus or 1, kv_heads=question.kv_heads),
         ),
+        lifetime=lifetime,
+        lifetime_infeasible=unanswered,
         warnings=tuple(notes),
         curves=_curves(law, budget, best, costs),
     )
     if second_law is None or second_law.name == law.name or not law.form.uses_experts:
         return plan
     return replace(plan, second_opinion=_second_opinion(plan, second_law, question, deployment, latency))
+
+
+def _lifetime_question(question: Question, served_tokens: float, training: TrainingPrice) -> LifetimeQuestion:
+    return LifetimeQuestion(
+        served_tokens=served_tokens,
+        training=training,
+        max_total_usd=question.max_total_usd,
+        max_loss=question.max_loss,
+        max_usd_per_mtok=question.max_usd_per_mtok,
+        max_tokens=question.budget.max_tokens,
+        extra=question.budget.extra,
+    )
+
+
+def _base_losses(law: Law, budget: Budget, experts: float, draws: FloatArray) -> FloatArray:
+    """The base's loss under each of the law's draws, (k,)."""
+    return loss_optimal(law, budget, experts, theta=draws).loss[:, 0] if len(draws) else np.empty(0)
+
+
+def _recommendable(law: Law, model: Candidate) -> bool:
+    return model.n_params is not None and model.experts <= (law.max_experts or math.inf)
 
 
 def _at_loss(

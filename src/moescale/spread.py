@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.allocation import Allocation, Budget, at_size, loss_optimal, smallest_at_loss
 from moescale.architecture import FloatArray
 from moescale.candidates import Costs
 from moescale.laws.law import Law, interval
+from moescale.lifetime import LifetimeCost
 
 CURVE_SIZES = 128  # of the cost curve that intervals are read from
 CURVE_RANGE = (1e7, 1e11)  # dense-equivalent parameters
@@ -31,6 +33,49 @@ class Spread:
     cheapest_share: FloatArray
 
 
+@dataclass(frozen=True, slots=True)
+class SampledCosts:
+    """Serving costs on a grid of sizes, one curve for each of m expert counts, interpolated in logarithms.
+
+    For searches that price millions of models. Answers are NaN where nothing serves and beyond the largest size.
+    """
+
+    ln_n: FloatArray  # (s,)
+    ln_usd: FloatArray  # (s, m)
+    served: npt.NDArray[np.bool_]  # (s, m)
+
+    def usd_per_mtok(self, n_params: FloatArray) -> FloatArray:
+        """Dollars per million tokens at sizes (..., m)."""
+        out = np.full(n_params.shape, np.nan)
+        for j in range(n_params.shape[-1]):
+            ok = self.served[:, j]
+            known = np.isfinite(n_params[..., j])
+            if ok.any():
+                at = np.log(n_params[..., j][known])
+                out[..., j][known] = np.interp(at, self.ln_n[ok], self.ln_usd[ok, j], right=np.nan)
+        return np.exp(out)
+
+    def size_within(self, usd_limit: FloatArray) -> FloatArray:
+        """The largest size of each expert count within limits (k,), shape (k, m)."""
+        out = np.full((usd_limit.size, self.served.shape[1]), np.nan)
+        known = np.isfinite(usd_limit)
+        for j in range(out.shape[1]):
+            ok = self.served[:, j]
+            if ok.any():
+                rising = np.maximum.accumulate(self.ln_usd[ok, j])
+                out[known, j] = np.interp(np.log(usd_limit[known]), rising, self.ln_n[ok], left=np.nan)
+        return np.exp(out)
+
+
+def sample_costs(costs: Costs, experts: FloatArray) -> SampledCosts:
+    """The serving costs of expert counts (m,) on a grid of sizes."""
+    ln_n = np.linspace(math.log(CURVE_RANGE[0]), math.log(CURVE_RANGE[1]), CURVE_SIZES)
+    shape = (CURVE_SIZES, experts.size)
+    usd = costs.usd_per_mtok(np.broadcast_to(np.exp(ln_n)[:, None], shape), np.broadcast_to(experts, shape))
+    served = np.isfinite(usd)
+    return SampledCosts(ln_n, np.log(np.where(served, usd, 1.0)), served)
+
+
 def _limits(figures: dict[str, FloatArray], count: int) -> list[Limits]:
     """Intervals of each named figure, given as (k, m), for each of m models; figures that are nowhere finite are left out."""
     found: list[Limits] = [{} for _ in range(count)]
@@ -45,47 +90,29 @@ def _limits(figures: dict[str, FloatArray], count: int) -> list[Limits]:
 
 
 def spread_of(
-    law: Law, budget: Budget, costs: Costs, experts: FloatArray, base: int, draws: FloatArray, allowed: FloatArray
+    law: Law,
+    budget: Budget,
+    costs: Costs,
+    experts: FloatArray,
+    base: int,
+    draws: FloatArray,
+    allowed: FloatArray,
+    *,
+    sampled: SampledCosts | None = None,
 ) -> Spread:
     """Answer the plan's questions once for each of the law's draws (k, p), the base being expert count number `base`.
 
-    `allowed` (m,) tells which expert counts may be recommended. Costs come from one curve for each expert count, because
-    cost does not depend on the law; between its points they are interpolated in logarithms.
+    `allowed` (m,) tells which expert counts may be recommended. Costs come from one curve for each expert count (`sampled`
+    saves computing them again), because cost does not depend on the law.
     """
-    ln_n = np.linspace(math.log(CURVE_RANGE[0]), math.log(CURVE_RANGE[1]), CURVE_SIZES)
-    shape = (CURVE_SIZES, experts.size)
-    usd = costs.usd_per_mtok(np.broadcast_to(np.exp(ln_n)[:, None], shape), np.broadcast_to(experts, shape))
-    served = np.isfinite(usd)
-    curve = np.log(np.where(served, usd, 1.0))
-
-    def cost_at(n_params: FloatArray) -> FloatArray:
-        out = np.full(n_params.shape, np.nan)
-        for j in range(experts.size):
-            ok = served[:, j]
-            known = np.isfinite(n_params[:, j])
-            if ok.any():
-                out[known, j] = np.interp(np.log(n_params[known, j]), ln_n[ok], curve[ok, j], right=np.nan)
-        return np.exp(out)
-
-    def size_at(usd_limit: FloatArray) -> FloatArray:
-        out = np.full((usd_limit.size, experts.size), np.nan)
-        known = np.isfinite(usd_limit)
-        for j in range(experts.size):
-            ok = served[:, j]
-            if ok.any():
-                rising = np.maximum.accumulate(curve[ok, j])
-                out[known, j] = np.interp(np.log(usd_limit[known]), rising, ln_n[ok], left=np.nan)
-        return np.exp(out)
-
+    sampled = sample_costs(costs, experts) if sampled is None else sampled
     best: Allocation = loss_optimal(law, budget, experts, theta=draws)
-    best_usd = cost_at(best.n_params)
+    best_usd = sampled.usd_per_mtok(best.n_params)
     base_loss, base_usd = best.loss[:, [base]], best_usd[:, [base]]
     small = smallest_at_loss(law, budget, experts, base_loss, theta=draws, optimal=best)
-    small_usd = cost_at(small.n_params)
-    within = at_size(law, budget, np.fmin(size_at(base_usd[:, 0]), best.n_params), experts, theta=draws)
+    small_usd = sampled.usd_per_mtok(small.n_params)
+    within = at_size(law, budget, np.fmin(sampled.size_within(base_usd[:, 0]), best.n_params), experts, theta=draws)
 
-    payable = np.where(np.isfinite(small_usd) & (allowed > 0), small_usd, np.inf)
-    cheapest = np.where(np.isfinite(payable.min(axis=1)), payable.argmin(axis=1), -1)
     m = experts.size
     return Spread(
         _limits({"n_params": best.n_params, "tokens": best.tokens, "loss": best.loss, "usd_per_mtok": best_usd}, m),
@@ -101,5 +128,31 @@ def spread_of(
             m,
         ),
         _limits({"n_params": within.n_params, "loss": within.loss, "loss_gain": base_loss - within.loss}, m),
-        np.array([float(np.mean(cheapest == j)) for j in range(m)]),
+        _share_of_least(small_usd, allowed),
     )
+
+
+def lifetime_spread(found: LifetimeCost, allowed: FloatArray) -> tuple[list[Limits], FloatArray]:
+    """Intervals of lifetime models (k, m), and the share of draws in which each allowed expert count has the lowest total."""
+    figures = {
+        "n_params": found.n_params,
+        "tokens": found.tokens,
+        "loss": found.loss,
+        "training_flops": found.training_flops,
+        "training_usd": found.training_usd,
+        "serving_usd": found.serving_usd,
+        "total_usd": found.total_usd,
+    }
+    return _limits(figures, allowed.size), _share_of_least(found.total_usd, allowed)
+
+
+def share_of_lowest_loss(found: LifetimeCost, allowed: FloatArray) -> FloatArray:
+    """The share of draws in which each allowed expert count has the lowest loss, (m,)."""
+    return _share_of_least(found.loss, allowed)
+
+
+def _share_of_least(values: FloatArray, allowed: FloatArray) -> FloatArray:
+    """The share of rows of (k, m) values in which each allowed column is the least; rows without a number count for none."""
+    known = np.where(np.isfinite(values) & (allowed > 0), values, np.inf)
+    least = np.where(np.isfinite(known.min(axis=1)), known.argmin(axis=1), -1)
+    return np.array([float(np.mean(least == j)) for j in range(allowed.size)])

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from moescale.allocation import Budget, at_size
+from moescale.buildable import Buildable
 from moescale.candidates import Candidate
 from moescale.family import law_size
 from moescale.laws.law import Law, extrapolation
-from moescale.units import format_count, format_usd
+from moescale.units import format_count, format_flops, format_usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The model to train, why, and what could make it wrong."""
+
+    model: Candidate
+    rule: str
+    why: str
+    caveats: tuple[str, ...]
+    architecture: Buildable
+
+    def to_dict(self) -> dict[str, object]:
+        """The model's record with the reasons beside it."""
+        return {
+            **self.model.to_dict(),
+            "rule": self.rule,
+            "why": self.why,
+            "caveats": list(self.caveats),
+            "architecture": self.architecture.to_dict(),
+        }
 
 
 def named(count: float) -> str:
@@ -56,18 +80,7 @@ def caveats(
     memory_limited: bool,
 ) -> list[str]:
     """What could make the recommendation wrong."""
-    notes: list[str] = []
-    size = float(law_size(law.family, model.n_params or 1.0, model.experts))
-    implied = law.form.implied_inputs
-    further = {**(implied(np.array(model.experts), law.family.top_k) if implied else {}), **budget.extra}
-    far = extrapolation(law, size, model.tokens or 1.0, model.experts, further)
-    if far:
-        words = {"n_params": "N", "tokens": "D", "experts": "E"} | {name: name for name in law.form.extra_inputs}
-        listed = ", ".join(
-            f"{words[name]} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
-            for name, factor in far.items()
-        )
-        notes.append(f"Extrapolated: {listed}.")
+    notes = _extrapolated(law, model, budget.extra)
     if own.n_params and own.loss:
         e = np.array([model.experts])
         shares = np.linspace(0.05, 1.0, 400)
@@ -88,19 +101,96 @@ def caveats(
         dearer = {c.experts: (c.usd_per_mtok or 0.0) / (model.usd_per_mtok or 1.0) - 1.0 for c in rivals}
         close = [f"{e:g} experts ({more:+.1%})" for e, more in dearer.items() if more <= 0.05]
         notes += [f"As good within 5% of the cost: {', '.join(close)}."] if close else []
-    beyond = [
-        c
-        for c in records
-        if law.max_experts
-        and c.experts > law.max_experts
-        and c.usd_per_mtok
-        and c.usd_per_mtok < (model.usd_per_mtok or 0.0)
+    notes += _beyond(law, records, lambda c: c.usd_per_mtok, model)
+    return notes + _conditions(law, loss_bound=loss_bound, memory_limited=memory_limited)
+
+
+def lifetime_why(
+    model: Candidate, rule: str, hours: float, training_gpu: str, base: Candidate | None, share: float | None
+) -> str:
+    """The recommendation of a lifetime plan in words; `share` of the law's draws in which its expert count is the choice."""
+    size, tokens = format_count(model.n_params or 0.0), format_count(model.tokens or 0.0)
+    training, total = model.training_usd or 0.0, model.total_usd or 0.0
+    parts = [
+        f"{rule[0].upper()}{rule[1:]}: {model.experts:g} expert{'s' if model.experts != 1 else ''} at {size} on {tokens} "
+        f"tokens, loss {model.loss:.4f}. Training takes {format_flops(model.training_flops or 0.0)} FLOPs, "
+        f"{format_count(hours)} hours of {training_gpu}, {format_usd(training)}; serving {format_usd(model.serving_usd or 0.0)} "
+        f"at {format_usd(model.usd_per_mtok or 0.0)} a million tokens on {model.gpus} GPU{'s' if model.gpus != 1 else ''}: "
+        f"{format_usd(total)} in all, {training / total:.0%} of it training."
     ]
-    if beyond:
-        notes.append(
-            f"{', '.join(f'{c.experts:g}' for c in beyond)} experts look cheaper still, but the law was fitted up to "
-            f"{law.max_experts:g} experts and is not trusted beyond."
+    spread = (model.intervals or {}).get("total_usd")
+    if spread:
+        parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])}.")
+    if base is not None and base.total_usd and base.n_params != model.n_params:
+        parts.append(
+            f"The {named(base.experts)} that takes the least training for the same loss ({format_count(base.n_params or 0.0)}) "
+            f"would cost {format_usd(base.total_usd)}: this one is {total / base.total_usd:.0%} of it."
         )
+    if share is not None:
+        parts.append(f"{model.experts:g} experts are the best in {share:.0%} of the law's draws.")
+    return " ".join(parts)
+
+
+def lifetime_caveats(
+    law: Law,
+    model: Candidate,
+    records: list[Candidate],
+    mfu: float,
+    extra: Mapping[str, float],
+    *,
+    at_loss: bool,
+    loss_bound: bool,
+    memory_limited: bool,
+) -> list[str]:
+    """What could make the recommendation of a lifetime plan wrong; `at_loss` tells a target loss from total dollars."""
+    notes = _extrapolated(law, model, extra)
+    ceiling = law.max_experts or math.inf
+    rivals = [c for c in records if c.experts != model.experts and c.experts <= ceiling and c.total_usd]
+    if at_loss:
+        more = {c.experts: (c.total_usd or 0.0) / (model.total_usd or 1.0) - 1.0 for c in rivals}
+        close = [f"{e:g} experts ({share:+.1%})" for e, share in more.items() if share <= 0.05]
+        notes += [f"As good within 5% of the dollars: {', '.join(close)}."] if close else []
+        notes += _beyond(law, records, lambda c: c.total_usd, model)
+    else:
+        close = [
+            f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if (c.loss or 0) <= 1.001 * (model.loss or 0)
+        ]
+        notes += [f"As good within 0.1% of the loss: {', '.join(close)}."] if close else []
+    notes.append(
+        f"Training is priced at an MFU of {mfu:g} for every size and expert count; MoE runs often reach less (--mfu)."
+    )
+    return notes + _conditions(law, loss_bound=loss_bound, memory_limited=memory_limited)
+
+
+def _extrapolated(law: Law, model: Candidate, extra: Mapping[str, float]) -> list[str]:
+    size = float(law_size(law.family, model.n_params or 1.0, model.experts))
+    implied = law.form.implied_inputs
+    further = {**(implied(np.array(model.experts), law.family.top_k) if implied else {}), **extra}
+    far = extrapolation(law, size, model.tokens or 1.0, model.experts, further)
+    words = {"n_params": "N", "tokens": "D", "experts": "E"} | {name: name for name in law.form.extra_inputs}
+    listed = ", ".join(
+        f"{words[name]} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
+        for name, factor in far.items()
+    )
+    return [f"Extrapolated: {listed}."] if far else []
+
+
+def _beyond(
+    law: Law, records: list[Candidate], cost: Callable[[Candidate], float | None], model: Candidate
+) -> list[str]:
+    """Expert counts beyond those that the law may speak of, where they look cheaper."""
+    ceiling, limit = law.max_experts or math.inf, cost(model) or 0.0
+    beyond = [c for c in records if c.experts > ceiling and (cost(c) or math.inf) < limit]
+    if not beyond:
+        return []
+    return [
+        f"{', '.join(f'{c.experts:g}' for c in beyond)} experts look cheaper still, but the law was fitted up to "
+        f"{law.max_experts:g} experts and is not trusted beyond."
+    ]
+
+
+def _conditions(law: Law, *, loss_bound: bool, memory_limited: bool) -> list[str]:
+    notes: list[str] = []
     if loss_bound:
         notes.append(
             f"--max-loss is in the units of {law.name} ({law.family.dataset or 'its dataset'}, nats per token of its own "

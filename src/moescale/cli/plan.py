@@ -9,6 +9,7 @@ from moescale.cli.options import (
     DEFAULT_GPU,
     DEFAULT_LAW,
     DEFAULT_TRAFFIC,
+    LEAST,
     LEAST_BOUND,
     MOST,
     MOST_COUNTS,
@@ -51,13 +52,15 @@ from moescale.cli.options import (
 from moescale.errors import InputError
 
 if TYPE_CHECKING:
-    pass
+    from moescale.lifetime import TrainingPrice
+    from moescale.serving import Deployment
 
 
 @app.command(
     epilog=examples(
         "moescale plan --budget 5.15e21",
         "moescale plan --budget 1e22 --gpu h100-sxm --match-experts 1 --max-tokens 2T",
+        "moescale plan --budget 5.15e21 --lifetime-tokens 1T --train-gpu h100-sxm --mfu 0.35",
     )
 )
 def plan(
@@ -86,7 +89,34 @@ def plan(
     ] = None,
     lifetime_tokens: Annotated[
         float | None,
-        number_option("--lifetime-tokens", "Output tokens to serve in all: adds the serving bill.", most=MOST_TOKENS),
+        number_option(
+            "--lifetime-tokens",
+            "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
+            most=MOST_TOKENS,
+        ),
+    ] = None,
+    max_total_usd: Annotated[
+        float | None,
+        number_option(
+            "--max-total-usd",
+            "With --lifetime-tokens: lowest loss for so many dollars of training and serving.",
+            LEAST_BOUND,
+        ),
+    ] = None,
+    train_gpu: Annotated[
+        str | None, text_option("--train-gpu", "With --lifetime-tokens: GPU to train on; default: --gpu.")
+    ] = None,
+    mfu: Annotated[
+        float | None,
+        number_option("--mfu", "With --lifetime-tokens: share of the GPU's peak in training; default: 0.4.", LEAST, 1),
+    ] = None,
+    train_usd_per_gpu_hour: Annotated[
+        float | None,
+        number_option(
+            "--train-usd-per-gpu-hour",
+            "With --lifetime-tokens: price of a GPU hour of training; default: as serving.",
+            LEAST,
+        ),
     ] = None,
     bootstrap: Annotated[
         int | None,
@@ -158,6 +188,8 @@ def plan(
         max_loss=max_loss,
         max_usd_per_mtok=max_usd_per_mtok,
         lifetime_tokens=lifetime_tokens,
+        training=_training_price(deployment, lifetime_tokens, train_gpu, mfu, train_usd_per_gpu_hour),
+        max_total_usd=max_total_usd,
         kv_heads=kv_heads,
         draws=bootstrap,
         convention=convention,
@@ -177,6 +209,36 @@ def plan(
 
         show_plan(terminal(), answer)
     warn(answer.warnings)
+
+
+def _training_price(
+    deployment: Deployment,
+    lifetime_tokens: float | None,
+    train_gpu: str | None,
+    mfu: float | None,
+    usd_per_gpu_hour: float | None,
+) -> TrainingPrice | None:
+    """The price of training, where a lifetime is asked for: by default of the GPU that serves, at what that costs."""
+    from moescale import hardware
+    from moescale.lifetime import TrainingPrice, default_mfu
+
+    if lifetime_tokens is None:
+        given = {"--train-gpu": train_gpu, "--mfu": mfu, "--train-usd-per-gpu-hour": usd_per_gpu_hour}
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(
+                    "training is priced for a lifetime only", where=option, next_step="give --lifetime-tokens as well"
+                )
+        return None
+    gpu = deployment.gpu
+    if train_gpu is not None:
+        with at_option("--train-gpu"):
+            gpu = hardware.find_gpu(train_gpu)
+    if usd_per_gpu_hour is None:
+        same = gpu.name == deployment.gpu.name
+        with at_option("--train-gpu"):
+            usd_per_gpu_hour = deployment.usd_per_gpu_hour if same else hardware.price(gpu.name).usd_per_gpu_hour
+    return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour, mfu=default_mfu() if mfu is None else mfu)
 
 
 def _expert_counts(text: str) -> tuple[float, ...]:
