@@ -82,20 +82,20 @@ models = st.one_of(family_models, real_models())
 given_deployments: Mapping[str, st.SearchStrategy[Any]] = {
     "gpu": st.sampled_from([gpus()[name] for name in ("a100-sxm-40gb", "h100-sxm", "l40s", "mi300x")]),
     "usd_per_gpu_hour": st.floats(0.01, 100),
-    "prompt_tokens": st.floats(1, 1e5),
+    "prompt_tokens": st.one_of(st.floats(1, 1e5), st.floats(100, 3000)),
     "output_tokens": st.floats(1, 1e4),
     "max_num_seqs": st.one_of(st.none(), st.floats(1, 4096)),
-    "memory_fraction": st.floats(0.01, 1),
+    "memory_fraction": st.one_of(st.floats(0.7, 1), st.floats(0.01, 1)),
     "utilization": st.floats(0.01, 1),
-    "reserve_bytes": st.one_of(st.just(0.0), st.floats(0, 2e11)),
-    "expert_parallel": st.sampled_from([1.0, 2.0, 4.0, 8.0]),
+    "reserve_bytes": st.one_of(st.floats(0, 3e9), st.floats(0, 2e11)),
+    "expert_parallel": st.sampled_from([1.0, 1.0, 1.0, 1.0, 2.0, 4.0]),
     "replicas": st.sampled_from([1.0, 2.0, 5.0]),
     "scheduling": st.sampled_from(["separate", "chunked"]),
-    "max_ttft_s": st.one_of(st.none(), st.floats(1e-4, 10)),
-    "max_tpot_s": st.one_of(st.none(), st.floats(1e-4, 1)),
+    "max_ttft_s": st.one_of(st.none(), st.floats(1e-4, 10), st.floats(0.02, 1)),
+    "max_tpot_s": st.one_of(st.none(), st.floats(1e-4, 1), st.floats(0.005, 0.1)),
 }
 deployments = st.builds(Deployment, **given_deployments)
-gpu_counts = st.sampled_from([1.0, 2.0, 3.0, 4.0, 8.0])
+gpu_counts = st.sampled_from([1.0, 2.0, 3.0, 4.0, 8.0, 8.0, 8.0])
 
 
 @dataclass(frozen=True)
