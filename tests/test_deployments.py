@@ -40,28 +40,62 @@ PERFECT = RooflineConstants(
     **{f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
 )
 
-models = st.builds(
+family_models = st.builds(
     lambda size, n_experts: architecture(PAPER, size, n_experts),
     st.floats(1e8, 5e10),
     st.sampled_from([1.0, 2.0, 4.0, 16.0, 64.0]),
 )
+
+
+@st.composite
+def real_models(draw: st.DrawFn) -> Architecture:
+    """Shapes as published models have them: grouped queries, windows, latent attention, shared experts, first dense layers."""
+    layers, heads = draw(st.integers(2, 96)), draw(st.sampled_from([8, 16, 40, 64, 128]))
+    experts = draw(st.sampled_from([1, 8, 60, 128, 256]))
+    shape: dict[str, Any] = {
+        "n_layers": layers,
+        "d_model": draw(st.sampled_from([512, 2880, 4096, 7168])),
+        "n_heads": heads,
+        "n_kv_heads": draw(st.sampled_from([1, 2, 8, heads])),
+        "head_dim": draw(st.sampled_from([64, 128])),
+        "d_ffn": draw(st.sampled_from([1024, 14336])),
+        "vocab_size": draw(st.sampled_from([0, 32000, 201088])),
+    }
+    if experts > 1:
+        shape |= {
+            "n_experts": experts,
+            "n_moe_layers": draw(st.integers(1, layers)),
+            "top_k": draw(st.integers(1, 8)),
+            "d_expert": draw(st.sampled_from([256, 2048])),
+            "d_shared_expert": draw(st.sampled_from([0, 2048])),
+        }
+    kind = draw(st.sampled_from(["full", "window", "latent"]))
+    if kind == "window":
+        shape |= {"n_window_layers": draw(st.integers(1, layers)), "window_tokens": draw(st.sampled_from([128, 4096]))}
+    if kind == "latent":
+        shape |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 192, "n_kv_heads": heads}
+        shape["q_lora_rank"] = draw(st.sampled_from([0, 1536]))
+    return Architecture(**shape)
+
+
+models = st.one_of(family_models, real_models())
 given_deployments: Mapping[str, st.SearchStrategy[Any]] = {
     "gpu": st.sampled_from([gpus()[name] for name in ("a100-sxm-40gb", "h100-sxm", "l40s", "mi300x")]),
     "usd_per_gpu_hour": st.floats(0.01, 100),
-    "prompt_tokens": st.floats(1, 1e5),
+    "prompt_tokens": st.one_of(st.floats(1, 1e5), st.floats(100, 3000)),
     "output_tokens": st.floats(1, 1e4),
     "max_num_seqs": st.one_of(st.none(), st.floats(1, 4096)),
-    "memory_fraction": st.floats(0.01, 1),
+    "memory_fraction": st.one_of(st.floats(0.7, 1), st.floats(0.01, 1)),
     "utilization": st.floats(0.01, 1),
-    "reserve_bytes": st.one_of(st.just(0.0), st.floats(0, 2e11)),
-    "expert_parallel": st.sampled_from([1.0, 2.0, 4.0, 8.0]),
+    "reserve_bytes": st.one_of(st.floats(0, 3e9), st.floats(0, 2e11)),
+    "expert_parallel": st.sampled_from([1.0, 1.0, 1.0, 1.0, 2.0, 4.0]),
     "replicas": st.sampled_from([1.0, 2.0, 5.0]),
     "scheduling": st.sampled_from(["separate", "chunked"]),
-    "max_ttft_s": st.one_of(st.none(), st.floats(1e-4, 10)),
-    "max_tpot_s": st.one_of(st.none(), st.floats(1e-4, 1)),
+    "max_ttft_s": st.one_of(st.none(), st.floats(1e-4, 10), st.floats(0.02, 1)),
+    "max_tpot_s": st.one_of(st.none(), st.floats(1e-4, 1), st.floats(0.005, 0.1)),
 }
 deployments = st.builds(Deployment, **given_deployments)
-gpu_counts = st.sampled_from([1.0, 2.0, 3.0, 4.0, 8.0])
+gpu_counts = st.sampled_from([1.0, 2.0, 3.0, 4.0, 8.0, 8.0, 8.0])
 
 
 @dataclass(frozen=True)
