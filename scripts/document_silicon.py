@@ -114,7 +114,8 @@ def page() -> str:
         gpu.name
         for gpu in gpus().values()
         if gpu.silicon_system is not None
-        and abs(find_system(gpu.silicon_system).memory_bandwidth_bytes_per_s / gpu.memory_bandwidth_bytes_per_s - 1) > 0.02
+        and abs(find_system(gpu.silicon_system).memory_bandwidth_bytes_per_s / gpu.memory_bandwidth_bytes_per_s - 1)
+        > 0.02
     )
     lines = [
         "# Latency from measured kernels",

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
+from moescale.architecture import FloatArray
 from moescale.candidates import Costs, largest_models, serving_curves
 from moescale.cli import main as moescale
 from moescale.figures import cost_figure, largest_figure, save_figure
 from moescale.hardware import find_gpu, price
-from moescale.latency.roofline import Roofline
+from moescale.latency.silicon import Silicon
 from moescale.laws import find_law
 from moescale.serving import Deployment
 
 FIGURES = Path("docs/figures")
-EXPERTS = 2.0 ** np.arange(7)
+EXPERTS: FloatArray = np.exp2(np.arange(7.0))
 
 
 def main() -> None:
@@ -39,11 +40,11 @@ def main() -> None:
 
 
 def paper_costs() -> Costs:
-    """The paper's family on its GPUs, ShareGPT traffic, roofline latency."""
+    """The paper's family on its GPUs, ShareGPT traffic, latency from measured kernels."""
     gpu = find_gpu("a100-sxm-40gb")
     usd = price(gpu.name).usd_per_gpu_hour
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=230.0, output_tokens=203.0)
-    return Costs(find_law("yun2024-recovered").family, Roofline(gpu), deployment, None)
+    return Costs(find_law("yun2024-recovered").family, Silicon(gpu), deployment, None)
 
 
 if __name__ == "__main__":

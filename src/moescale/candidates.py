@@ -223,8 +223,8 @@ def serving_curves(costs: Costs, experts: FloatArray, n_params: FloatArray) -> S
         np.where(served, found.gpus, 0.0),
         d.gpu.name,
         d.max_gpus,
-        d.prompt_tokens,
-        d.output_tokens,
+        float(d.prompt_tokens),
+        float(d.output_tokens),
     )
 
 
@@ -241,6 +241,6 @@ def largest_models(costs: Costs, experts: FloatArray, usd_per_mtok: FloatArray) 
         np.where(np.isnan(n), 0.0, gpus),
         d.gpu.name,
         d.max_gpus,
-        d.prompt_tokens,
-        d.output_tokens,
+        float(d.prompt_tokens),
+        float(d.output_tokens),
     )

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from moescale.cli.options import (
     DEFAULT_GPU,
-    DEFAULT_TRAFFIC,
     MOST_PARAMETERS,
-    MOST_REQUEST_TOKENS,
     Capital,
     ExpertParallel,
     GpuName,
@@ -21,8 +19,10 @@ from moescale.cli.options import (
     MaxTpot,
     MaxTtft,
     MemoryFraction,
+    Output,
     PowerW,
     Price,
+    Prompt,
     Pue,
     Replicas,
     Reserve,
@@ -39,9 +39,9 @@ from moescale.cli.options import (
     make_deployment,
     named_gpu,
     number_option,
-    owned_price,
     parse_max_num_seqs,
     print_json,
+    stated_price,
     text_option,
     traffic_of,
     warn,
@@ -80,18 +80,8 @@ def cost(
     ] = None,
     replicas: Replicas = 1,
     expert_parallel: ExpertParallel = 1,
-    prompt: Annotated[
-        float | None,
-        number_option(
-            "--prompt", f"Mean prompt tokens of a request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
-        ),
-    ] = None,
-    output: Annotated[
-        float | None,
-        number_option(
-            "--output", f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
-        ),
-    ] = None,
+    prompt: Prompt = None,
+    output: Output = None,
     trace: Trace = None,
     latency: LatencyName = "auto",
     scheduling: Scheduling = "separate",
@@ -122,11 +112,7 @@ def cost(
     card = named_gpu(gpu)
     cap = float(card.default_max_num_seqs) if max_num_seqs is None else parse_max_num_seqs(max_num_seqs)
     model = _model(config, n_params, experts, top_k, kv_heads)
-    owned = owned_price(capital_usd_per_gpu, years, power_w, usd_per_kwh, pue)
-    if owned is not None and usd_per_gpu_hour is not None:
-        raise InputError(
-            "states a price, and so does --capital-usd-per-gpu", where="--usd-per-gpu-hour", next_step="give one"
-        )
+    price = stated_price(usd_per_gpu_hour, capital_usd_per_gpu, years, power_w, usd_per_kwh, pue)
     if max_gpus < replicas:
         raise InputError(
             f"{max_gpus} GPUs are too few for {replicas} replicas", where="--max-gpus", nearest=f"{replicas}"
@@ -134,7 +120,7 @@ def cost(
     each = _of_one_replica("--gpus", gpus, replicas)
     traffic = traffic_of(prompt, output, trace)
     deployment = make_deployment(
-        card, usd_per_gpu_hour if owned is None else owned, weights=weights, kv_cache=kv_cache,
+        card, price, weights=weights, kv_cache=kv_cache,
         prompt=traffic.prompt_tokens, output=traffic.output_tokens, traffic=traffic, max_num_seqs=cap,
         max_gpus=max_gpus // replicas if each is None else each, memory_fraction=memory_fraction,
         utilization=utilization, reserve_bytes=measured_reserve_bytes() if reserve is None else reserve,

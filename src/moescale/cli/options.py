@@ -118,8 +118,18 @@ def text_option(option: str, help: str, metavar: str = "NAME") -> Any:
 
 Json = Annotated[bool, Option("--json", help="Print one JSON value on standard output and nothing else.")]
 LawName = Annotated[str, text_option("--law", "Coefficient set, or a law file that fit wrote.")]
-Prompt = Annotated[float, number_option("--prompt", "Mean prompt tokens of a request.", 1, MOST_REQUEST_TOKENS)]
-Output = Annotated[float, number_option("--output", "Mean output tokens of a request.", 1, MOST_REQUEST_TOKENS)]
+Prompt = Annotated[
+    float | None,
+    number_option(
+        "--prompt", f"Mean prompt tokens of a request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
+    ),
+]
+Output = Annotated[
+    float | None,
+    number_option(
+        "--output", f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
+    ),
+]
 GpuName = Annotated[str, text_option("--gpu", "GPU of the catalogue, such as h100-sxm.")]
 MaxGpus = Annotated[
     int, number_option("--max-gpus", "Most GPUs to serve one model on (tensor parallel).", 1, 1024, whole=True)
@@ -344,10 +354,15 @@ def traffic_of(prompt: float | None, output: float | None, trace: Path | None) -
     return traffic
 
 
-def owned_price(
-    capital: float | None, years: float | None, power_w: float | None, usd_per_kwh: float | None, pue: float | None
+def stated_price(
+    usd_per_gpu_hour: float | None,
+    capital: float | None,
+    years: float | None,
+    power_w: float | None,
+    usd_per_kwh: float | None,
+    pue: float | None,
 ) -> float | None:
-    """Dollars of a GPU hour of owned hardware; None where --capital-usd-per-gpu is not given."""
+    """Dollars of a GPU hour, as stated or of owned hardware; None for the catalogue's price."""
     from moescale.hardware import owned_defaults, owned_usd_per_gpu_hour
 
     options = {"--years": years, "--power-w": power_w, "--usd-per-kwh": usd_per_kwh, "--pue": pue}
@@ -355,7 +370,11 @@ def owned_price(
         for option, value in options.items():
             if value is not None:
                 raise InputError("goes with --capital-usd-per-gpu", where=option, next_step="add it, or leave this out")
-        return None
+        return usd_per_gpu_hour
+    if usd_per_gpu_hour is not None:
+        raise InputError(
+            "states a price, and so does --capital-usd-per-gpu", where="--usd-per-gpu-hour", next_step="give one"
+        )
     if power_w is None:
         raise InputError(
             "is missing beside --capital-usd-per-gpu",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 from moescale.cli.options import (
     DEFAULT_GPU,
     DEFAULT_LAW,
-    DEFAULT_TRAFFIC,
     LEAST,
     LEAST_BOUND,
     MOST,
@@ -16,23 +15,35 @@ from moescale.cli.options import (
     MOST_REPLICATES,
     MOST_TOKENS,
     SECOND_LAW,
+    Capital,
     Convention,
+    ExpertParallel,
     GpuName,
     Granularity,
     Json,
+    KvCache,
     KvHeads,
     LatencyName,
     LawName,
     MaxGpus,
+    MaxTpot,
+    MaxTtft,
     MemoryFraction,
     Output,
     Plot,
+    PowerW,
     Price,
     Prompt,
+    Pue,
+    Reserve,
+    Scheduling,
     Sparsity,
+    Trace,
     UniqueTokens,
+    UsdPerKwh,
     Utilization,
     Weights,
+    Years,
     app,
     at_option,
     check_plot,
@@ -46,7 +57,9 @@ from moescale.cli.options import (
     number_option,
     parse_max_num_seqs,
     print_json,
+    stated_price,
     text_option,
+    traffic_of,
     warn,
 )
 from moescale.errors import InputError
@@ -71,8 +84,9 @@ def plan(
     ] = "1,4,8,16,32,64",
     gpu: GpuName = DEFAULT_GPU,
     max_gpus: MaxGpus = 8,
-    prompt: Prompt = DEFAULT_TRAFFIC[0],
-    output: Output = DEFAULT_TRAFFIC[1],
+    prompt: Prompt = None,
+    output: Output = None,
+    trace: Trace = None,
     match_experts: Annotated[
         int, number_option("--match-experts", "The base: the loss-optimal model with so many experts.", whole=True)
     ] = 4,
@@ -136,13 +150,24 @@ def plan(
         int | None, number_option("--top-k", "Experts a token meets; must be the law's own (default).", whole=True)
     ] = None,
     latency: LatencyName = "auto",
+    scheduling: Scheduling = "separate",
+    expert_parallel: ExpertParallel = 1,
     usd_per_gpu_hour: Price = None,
+    capital_usd_per_gpu: Capital = None,
+    years: Years = None,
+    power_w: PowerW = None,
+    usd_per_kwh: UsdPerKwh = None,
+    pue: Pue = None,
     max_num_seqs: Annotated[
         str, text_option("--max-num-seqs", "Most concurrent requests; none: memory alone limits.", "INT|none")
     ] = "none",
+    max_ttft: MaxTtft = None,
+    max_tpot: MaxTpot = None,
     memory_fraction: MemoryFraction = 0.9,
+    reserve: Reserve = None,
     utilization: Utilization = 1.0,
     weights: Weights = "bf16",
+    kv_cache: KvCache = "bf16",
     kv_heads: KvHeads = None,
     plot: Plot = None,
     json_: Json = False,
@@ -166,9 +191,14 @@ def plan(
     if convention is not None:
         with at_option("--convention"):
             with_convention(chosen.family, convention)
+    traffic = traffic_of(prompt, output, trace)
+    price = stated_price(usd_per_gpu_hour, capital_usd_per_gpu, years, power_w, usd_per_kwh, pue)
     deployment = make_deployment(
-        named_gpu(gpu), usd_per_gpu_hour, weights=weights, prompt=prompt, output=output, max_gpus=max_gpus,
+        named_gpu(gpu), price, weights=weights, kv_cache=kv_cache, prompt=traffic.prompt_tokens,
+        output=traffic.output_tokens, traffic=traffic, max_gpus=max_gpus,
         max_num_seqs=parse_max_num_seqs(max_num_seqs), memory_fraction=memory_fraction, utilization=utilization,
+        reserve_bytes=reserve or 0.0, expert_parallel=expert_parallel, scheduling=scheduling, max_ttft_s=max_ttft,
+        max_tpot_s=max_tpot,
     )  # fmt: skip
     counts = _expert_counts(experts)
     ceiling = chosen.max_experts
@@ -237,7 +267,8 @@ def _training_price(
     if usd_per_gpu_hour is None:
         same = gpu.name == deployment.gpu.name
         with at_option("--train-gpu"):
-            usd_per_gpu_hour = deployment.usd_per_gpu_hour if same else hardware.price(gpu.name).usd_per_gpu_hour
+            own = float(deployment.usd_per_gpu_hour)
+            usd_per_gpu_hour = own if same else hardware.price(gpu.name).usd_per_gpu_hour
     return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour, mfu=default_mfu() if mfu is None else mfu)
 
 
