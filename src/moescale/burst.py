@@ -61,7 +61,9 @@ class HostOverhead:
     per_sequence_s: float  # the same, for each running sequence
     gap_s: float  # what stays visible between two passes when the host works on the next one while the GPU runs
     front_end_s_per_token: float  # one API server: detokenisation and streaming of one output token
-    asynchronous: bool = True  # vLLM's default since 0.14: the host hides behind the kernels, or the kernels behind it
+    # Whether the host works on the next pass while the GPU runs (asynchronous scheduling, which vLLM turns on by default
+    # since 0.14), so that the longer of the two sets the pace. In line is the default: docs/servings.md says why.
+    asynchronous: bool = False
 
     def pass_s(self, kernels_s: FloatArray, sequences: int) -> FloatArray:
         """Seconds of passes whose kernels take `kernels_s` with `sequences` running."""
@@ -113,7 +115,7 @@ class Run:
 
 @cache
 def default_overhead() -> HostOverhead:
-    """The published host overheads of catalogue/servers.toml, with asynchronous scheduling."""
+    """The published host overheads of catalogue/servers.toml, in line with the kernels."""
     entries = catalogue.read("servers.toml")["host_overhead"]
     return replace(NO_OVERHEAD, **{name: float(entry["value"]) for name, entry in entries.items()})
 
@@ -166,7 +168,7 @@ def simulate(
 
     Lengths are whole tokens, one number or one a request (defaults: those of `deployment`, which also holds
     max_num_seqs, precision, memory and price). `max_num_batched_tokens` and `overhead` default to vLLM's and to the
-    published figures; `latency` should price kernels only, so a roofline should carry no per-iteration overhead.
+    published figures; `latency` should price kernels alone (Silicon(host_s=0), a roofline without per-iteration overhead).
 
     Raises InputError for impossible input, InfeasibleError where the weights, or the longest request beside them, do
     not fit, or where the latency source has no answer for a pass that is needed.
@@ -205,7 +207,8 @@ def simulate(
             next_step="allow more GPUs, shorter requests, or a GPU with more memory",
         )
     at_once = int(min(most, n, max(1.0, available // kv_bytes[int(np.min(prompt))])))
-    prices = _price(model, latency, gpus, at_once, budget, prompt, longest)
+    ways = float(deployment.expert_parallel)
+    prices = _price(model, latency, gpus, ways, at_once, budget, prompt, longest)
     limits = _Limits(most, budget, chunked_prefill, kv_bytes, available)
     host = default_overhead() if overhead is None else overhead
     trace = _run(arrival_s, prompt, output, limits, prices, host)
@@ -259,11 +262,14 @@ def _cache_bytes(model: Architecture, deployment: Deployment, gpus: int, most_to
     fraction = _number("memory_fraction", deployment.memory_fraction)
     if not 0 < fraction <= 1:
         raise InputError(f"memory_fraction must be above 0 and at most 1, not {fraction:g}", where="deployment")
-    weights = float(weight_bytes_per_gpu(model, deployment.weight_bytes_per_param, gpus))
-    usable = deployment.gpu.memory_bytes * fraction
+    ways = _number("expert_parallel", deployment.expert_parallel)
+    weights = float(weight_bytes_per_gpu(model, deployment.weight_bytes_per_param, gpus, ways))
+    reserve = _number("reserve_bytes", deployment.reserve_bytes)
+    usable = deployment.gpu.memory_bytes * fraction - reserve
     if weights >= usable:
         raise InfeasibleError(
-            f"weights take {weights / 1e9:.1f} GB a GPU, more than the {usable / 1e9:.1f} GB usable",
+            f"weights take {weights / 1e9:.1f} GB a GPU, more than the {usable / 1e9:.1f} GB usable "
+            f"({fraction:g} x {deployment.gpu.memory_bytes / 1e9:.1f} GB less a reserve of {reserve / 1e9:.1f} GB)",
             where=f"{gpus} x {deployment.gpu.name}",
             next_step="allow more GPUs, a GPU with more memory, or fp8 weights",
         )
@@ -330,6 +336,7 @@ def _price(
     model: Architecture,
     latency: LatencySource,
     gpus: int,
+    expert_parallel: float,
     most_batch: int,
     most_chunk: int,
     prompt: IntArray,
@@ -341,15 +348,17 @@ def _price(
     low, high = float(np.min(prompt)), float(np.max(longest)) + 1.0
     contexts = np.linspace(low, max(high, low + 1.0), _CONTEXT_POINTS)
     middle = float(contexts[_CONTEXT_POINTS // 2])
-    decode = latency.decode_s(model, gpus, batches[:, np.newaxis], contexts)
+    decode = latency.decode_s(model, gpus, batches[:, np.newaxis], contexts, expert_parallel=expert_parallel)
     # Less than one prompt in a pass is a shorter prompt; more are several.
     prompts = chunks / mean_prompt
-    prefill = latency.prefill_s(model, gpus, np.maximum(prompts, 1.0), np.minimum(chunks, mean_prompt))
+    prefill = latency.prefill_s(
+        model, gpus, np.maximum(prompts, 1.0), np.minimum(chunks, mean_prompt), expert_parallel=expert_parallel
+    )
     separate = decode[:, [_CONTEXT_POINTS // 2]] + prefill
-    mixed = separate
-    if hasattr(latency, "mixed_s"):
-        mixed = latency.mixed_s(model, gpus, batches[:, np.newaxis], middle, prompts, mean_prompt)
-        mixed = np.where(np.isnan(mixed), separate, mixed)
+    mixed = latency.mixed_s(
+        model, gpus, batches[:, np.newaxis], middle, prompts, mean_prompt, expert_parallel=expert_parallel
+    )
+    mixed = np.where(np.isnan(mixed), separate, mixed)  # a source that knows separate passes only
     return _Prices(
         batches=batches.tolist(),
         contexts=contexts,

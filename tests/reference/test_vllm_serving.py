@@ -66,7 +66,7 @@ def test_every_prediction_counts_the_host(judged: list[Any]) -> None:
     for row in judged:
         bare, hidden, in_line = (
             servings().simulated(row, servings().JUDGED, host).output_tok_s
-            for host in ("none", "published, asynchronous (default)", "published, synchronous")
+            for host in ("none", "published, asynchronous", "published, in line (default)")
         )
         assert bare > hidden > in_line
 

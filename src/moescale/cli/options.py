@@ -421,7 +421,7 @@ def latency_source(name: str, deployment: Deployment, model: Architecture | None
     raise InputError(
         f"unknown latency source {name!r}",
         where="--latency",
-        next_step="silicon, silicon:ENGINE, silicon:ENGINE@VERSION, roofline, or the path of a CSV or Parquet latency table",
+        next_step="silicon, roofline, silicon:ENGINE@VERSION, or the path of a CSV or Parquet latency table",
     )
 
 

@@ -27,6 +27,7 @@ class System:
     fp8_flops_per_s: float | None
     elementwise_efficiency: float  # share of the bandwidth that norms and activations reach
     elementwise_latency_s: float  # of one such kernel without any bytes
+    link_bytes_per_s: float  # between the GPUs of the measured server, one direction
 
 
 def _root() -> Path:
@@ -66,7 +67,8 @@ def find_system(name: str) -> System:
     """The system called `name`; raises InputError where it has no tables."""
     if name not in systems():
         raise unknown_name("measured system", name, systems(), where="silicon")
-    gpu = _yaml(_root() / f"{name}.yaml")["gpu"]
+    specification = _yaml(_root() / f"{name}.yaml")
+    gpu = specification["gpu"]
     fp8 = gpu.get("fp8_tc_flops")
     return System(
         name=name,
@@ -75,6 +77,7 @@ def find_system(name: str) -> System:
         fp8_flops_per_s=None if fp8 is None else float(fp8),
         elementwise_efficiency=float(gpu["mem_bw_empirical_scaling_factor"]),
         elementwise_latency_s=float(gpu["mem_empirical_constant_latency"]),
+        link_bytes_per_s=float(specification["node"]["intra_node_bw"]),
     )
 
 

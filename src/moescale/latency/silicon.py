@@ -136,11 +136,13 @@ class Silicon:
         return moe_kernels(*self._tables, kind, self.load), kind
 
     @cached_property
-    def _links(self) -> LogGrid:
-        system = self.gpu.silicon_link_system or self._system.name
-        if system == self._system.name:
-            return all_reduce_grid(*self._tables)
-        return all_reduce_grid(system, self.backend, default_version(system, self.backend))
+    def _links(self) -> tuple[LogGrid, float]:
+        """All-reduces, and how many times slower than the measured links those of this card are."""
+        system = self.gpu.silicon_link_system
+        if system is None:
+            return all_reduce_grid(*self._tables), 1.0
+        slower = find_system(system).link_bytes_per_s / self.gpu.interconnect_bytes_per_s
+        return all_reduce_grid(system, self.backend, default_version(system, self.backend)), slower
 
     # One pass.
 
@@ -310,9 +312,11 @@ class Silicon:
         """Two all-reduces a layer and one of the embeddings; none on one GPU, unknown beyond the largest server."""
         if not np.any(gpus > 1):
             return np.zeros(np.shape(gpus))
-        message = np.maximum(tokens, 1.0) * np.asarray(model.d_model, dtype=np.float64)
-        seconds = self._links.seconds(np.maximum(gpus, 2.0), message)
-        most = np.exp(self._links.axes[0][-1])
+        grid, slower = self._links
+        # A link of half the rate takes as long for a message as the measured one for twice of it.
+        message = slower * np.maximum(tokens, 1.0) * np.asarray(model.d_model, dtype=np.float64)
+        seconds = grid.seconds(np.maximum(gpus, 2.0), message)
+        most = np.exp(grid.axes[0][-1])
         seconds = np.where(gpus > most + 0.5, np.nan, seconds)
         return np.where(gpus > 1, (2.0 * model.n_layers + 1.0) * seconds, 0.0)
 
