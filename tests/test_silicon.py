@@ -15,9 +15,18 @@ from moescale.architecture import Architecture, from_config
 from moescale.errors import InputError
 from moescale.family import architecture, find_family
 from moescale.hardware import find_gpu
-from moescale.latency.kernel_tables import default_version, engines, systems, version_key, versions
+from moescale.latency.kernel_tables import default_version, engines, find_system, systems, version_key, versions
 from moescale.latency.log_grid import MOST_BEYOND, grid_of
-from moescale.latency.moe_kernels import Shape, leave_one_shape_out, moe_kernels, moe_rows
+from moescale.latency.moe_kernels import (
+    Shape,
+    fit_formula,
+    formula_s,
+    leave_one_shape_out,
+    moe_kernels,
+    moe_rows,
+    rates,
+    shipped_formula,
+)
 from moescale.latency.silicon import LOAD, Silicon, host_s
 
 aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
@@ -323,3 +332,16 @@ def test_holes_of_a_grid_continue_from_smaller_sizes() -> None:
     assert grid.seconds(2.0, 10.0) == pytest.approx(15.0)
     repeated = grid_of((np.array([1.0, 1.0]),), np.array([1.0, 4.0]), (1.0,))
     assert repeated.seconds(1.0) == pytest.approx(2.0)  # repeats are averaged in logarithms
+
+
+@pytest.mark.parametrize(("system", "version"), [("a100_sxm", "0.14.0"), ("h100_sxm", "0.24.0")])
+def test_shipped_formulas_are_what_a_fit_gives(system: str, version: str) -> None:
+    table = (system, "vllm", version, "bfloat16", LOAD)
+    shipped, rows, measured_on = shipped_formula(*table), moe_rows(*table), find_system(system)
+    assert shipped is not None
+    two = [
+        formula_s(formula, rows.shape, measured_on, *rates(measured_on, "bfloat16"))
+        for formula in (shipped, fit_formula(rows, measured_on, *rates(measured_on, "bfloat16")))
+    ]
+    np.testing.assert_allclose(two[0], two[1], rtol=1e-3)
+    assert shipped_formula(system, "vllm", "0.0.1", "bfloat16", LOAD) is None

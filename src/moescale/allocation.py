@@ -20,6 +20,7 @@ from moescale.laws.law import Law
 
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
 SECTIONS = 24  # of an interval in each step of a search that prices models
+CLOSE = 1e-8  # of a size, relative: far below what any price depends on
 BISECTIONS = 60  # halves an interval of the grid to below float64 resolution
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
@@ -240,7 +241,7 @@ def largest_within_cost(
     # Sections instead of halves: one call prices many sizes. Ends on the affordable side, so the bound holds exactly.
     cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in e.shape))
     wide = np.broadcast_to(e, (SECTIONS + 1, *e.shape))
-    while np.any(high - low > 1e-12):
+    while np.any(high - low > CLOSE):
         at = low + (high - low) * cuts
         affordable = cost_of(np.exp(at), wide) <= limit
         affordable[0], affordable[-1] = True, False

@@ -137,13 +137,19 @@ def find_table(system: str, family: str, engine: str, version: str, stem: str) -
 
 def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
     """Columns of the rows whose text columns hold these values: float64, latency in seconds; absent columns are 0."""
-    from pyarrow import parquet
+    from pyarrow.parquet import ParquetFile
 
-    have = parquet.read_schema(path).names
-    kept = [(name, "=", value) for name, value in equal.items()]
-    table = parquet.read_table(path, columns=[name for name in names if name in have], filters=kept or None)
+    # The file itself: read_table would load pyarrow's data sets, and pandas with them.
+    file = ParquetFile(path)
+    have = file.schema_arrow.names
+    table = file.read(columns=[name for name in (*names, *equal) if name in have])
+    kept = np.ones(table.num_rows, dtype=bool)
+    for name, value in equal.items():
+        column = table[name].combine_chunks().dictionary_encode()  # texts as texts would load pandas
+        codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
+        kept &= np.isin(column.indices.to_numpy(), codes)
     columns = {
-        name: np.asarray(table[name].to_numpy(), dtype=np.float64) if name in have else np.zeros(table.num_rows)
+        name: np.asarray(table[name].to_numpy(), dtype=np.float64)[kept] if name in have else np.zeros(kept.sum())
         for name in names
     }
     if "latency" in columns:
@@ -153,9 +159,9 @@ def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, 
 
 def text_values(path: Path, name: str) -> tuple[str, ...]:
     """The distinct texts of one column; empty where the table has no such column."""
-    from pyarrow import parquet
+    from pyarrow.parquet import ParquetFile
 
-    if name not in parquet.read_schema(path).names:
+    file = ParquetFile(path)
+    if name not in file.schema_arrow.names:
         return ()
-    column = parquet.read_table(path, columns=[name])[name]
-    return tuple(sorted(str(value) for value in column.unique().to_pylist()))
+    return tuple(sorted({str(value) for value in file.read(columns=[name])[name].unique().to_pylist()}))

@@ -20,6 +20,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from moescale import catalogue
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError
 from moescale.latency.kernel_tables import System, find_system, find_table, read_columns, text_values
@@ -102,7 +103,9 @@ class MoeKernels:
         # Each point by itself, not as a product of matrices, whose last digit depends on how many are asked at once.
         squared = np.zeros((len(likeness), len(self.features)), dtype=np.float32)
         for mine, theirs in zip(likeness.T, self.features.T, strict=True):
-            away = mine[:, None] - theirs[None, :]
+            # One number for all points, as the experts a token meets often are, is compared once.
+            column = mine[:1] if np.all(mine == mine[0]) else mine
+            away = column[:, None] - theirs[None, :]
             away *= away
             squared += away
         same = squared < np.float32((SAME / min(LIKENESS)) ** 2)
@@ -247,13 +250,25 @@ def rates(system: System, kind: str) -> tuple[float, float]:
     return 2.0, system.bf16_flops_per_s
 
 
+def shipped_formula(system: str, engine: str, version: str, kind: str, load: str) -> Formula | None:
+    """The formula that catalogue/moe_formulas.toml holds for these rows; None where they were not fitted beforehand."""
+    for entry in catalogue.read("moe_formulas.toml")["formula"]:
+        if (entry["system"], entry["engine"], entry["version"], entry["kind"], entry["load"]) == (
+            system, engine, version, kind, load,
+        ):  # fmt: skip
+            return Formula(*(float(value) for value in entry["constants"]))
+    return None
+
+
 @cache
 def moe_kernels(system: str, engine: str, version: str, kind: str, load: str) -> MoeKernels:
-    """Measured experts, ready to be asked."""
+    """Measured experts, ready to be asked; the formula is looked up, or fitted where it is not in the catalogue."""
     measured_on = find_system(system)
     rows = moe_rows(system, engine, version, kind, load)
     bytes_per_weight, flops_per_s = rates(measured_on, kind)
-    formula = fit_formula(rows, measured_on, bytes_per_weight, flops_per_s)
+    formula = shipped_formula(system, engine, version, kind, load)
+    if formula is None:
+        formula = fit_formula(rows, measured_on, bytes_per_weight, flops_per_s)
     return kernels_of(rows, formula, measured_on, bytes_per_weight, flops_per_s)
 
 

@@ -38,6 +38,8 @@ PROMPT_LAUNCHES = 4.4
 PROMPT_LAUNCHES_QK_NORM = 13.2
 FP8_BYTES = (0.9, 1.2)  # a weight or cached element of so many bytes is 8-bit
 WIDE_BYTES = 1.5  # and from here on 16-bit
+SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured kernels
+ROUNDING = 0.02  # of data sheets
 
 
 @cache
@@ -180,67 +182,77 @@ class Silicon:
 
     def _products_s(self, model: Architecture, gpus: FloatArray, tokens: Real, requests: Real) -> FloatArray:
         """All matrix products but those of the routed experts and of latent attention, whose kernels hold their own."""
-        d, layers = model.d_model, model.n_layers
+        d, layers = model.d_model, np.asarray(model.n_layers, dtype=np.float64)
+        quantised: list[tuple[Real, Real, Real]] = []  # times, n, k of products with all tokens, in the weights' format
         total_s: FloatArray = np.asarray(0.0)
         if not _is_latent(model):
             queries, cached = model.n_heads * model.head_dim / gpus, _kv_heads(model, gpus) * model.head_dim
-            total_s = layers * (
-                self._product_s(tokens, queries + 2.0 * cached, d) + self._product_s(tokens, d, queries)
-            )
-        dense_layers = np.asarray(layers, dtype=np.float64) - model.n_moe_layers
-        if np.any(dense_layers > 0):
-            total_s = total_s + dense_layers * self._ffn_s(model, tokens, model.d_ffn / gpus)
+            quantised += [(layers, queries + 2.0 * cached, d), (layers, d, queries)]
+        for times, whole in ((layers - model.n_moe_layers, model.d_ffn), (model.n_moe_layers, model.d_shared_expert)):
+            there = (np.asarray(times) > 0) & (np.asarray(whole) > 0)
+            if np.any(there):
+                count, width = np.where(there, times, 0.0), np.maximum(whole / gpus, 1.0)
+                quantised += [(count, (model.ffn_matrices - 1) * width, d), (count, d, width)]
+                total_s = total_s + count * self._elementwise_s(
+                    tokens * (model.ffn_matrices * width * ACTIVATION_BYTES)
+                )
+        if quantised:
+            # All in one question, which costs a third of as many.
+            times, n, k = zip(*quantised, strict=True)
+            fields = np.broadcast_arrays(*times, *n, *k, tokens)
+            parts = [np.stack(fields[start : start + len(times)]) for start in range(0, 3 * len(times), len(times))]
+            total_s = total_s + np.sum(parts[0] * self._product_s(tokens, parts[1], parts[2]), axis=0)
         if np.any(np.asarray(model.n_moe_layers) > 0):
             total_s = total_s + model.n_moe_layers * self._product_s(tokens, model.n_experts, d, bf16=True)
-            if np.any(np.asarray(model.d_shared_expert) > 0):
-                shared = np.where(
-                    np.asarray(model.d_shared_expert) > 0, self._ffn_s(model, tokens, model.d_shared_expert / gpus), 0.0
-                )
-                total_s = total_s + model.n_moe_layers * shared
         if np.any(np.asarray(model.vocab_size) > 0):
             total_s = total_s + self._product_s(requests, model.vocab_size / gpus, d, bf16=True)
         return np.asarray(total_s)
-
-    def _ffn_s(self, model: Architecture, tokens: Real, width: Real) -> FloatArray:
-        width = np.maximum(width, 1.0)  # layers that a model does not have are counted zero times
-        into = self._product_s(tokens, (model.ffn_matrices - 1) * width, model.d_model)
-        activation = self._elementwise_s(tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
-        return into + activation + self._product_s(tokens, model.d_model, width)
 
     def _product_s(self, m: Real, n: Real, k: Real, *, bf16: bool = False) -> FloatArray:
         """Seconds of an (m, k) times (k, n) product."""
         grid, kind = (self._gemm_bf16, "bfloat16") if bf16 else self._gemm
         seconds = grid.seconds(m, n, k)
         wanted = 2.0 if bf16 else self.weight_bytes_per_param
+        if self._as_measured(kind, wanted):
+            return seconds
         weights = np.asarray(n, dtype=np.float64) * k
         moved = ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
         return self._rescaled(seconds, weights, moved, 2.0 * m * weights, kind, wanted)
 
     def _experts_s(self, model: Architecture, gpus: FloatArray, tokens: Real, expert_parallel: Real) -> FloatArray:
+        """Seconds of the routed experts of all layers; asked for the models that have any."""
+        numbers = (model.d_model, model.n_experts, model.top_k, model.d_expert, gpus, tokens, expert_parallel)
+        layers, *fields = np.broadcast_arrays(np.asarray(model.n_moe_layers, dtype=np.float64), *numbers)
+        some = layers > 0
+        if some.all():
+            return layers * self._expert_layer_s(model.ffn_matrices, *fields)
+        seconds = np.zeros(layers.shape)
+        seconds[some] = layers[some] * self._expert_layer_s(model.ffn_matrices, *(field[some] for field in fields))
+        return seconds
+
+    def _expert_layer_s(
+        self,
+        matrices: int,
+        d_model: FloatArray,
+        n_experts: FloatArray,
+        top_k: FloatArray,
+        d_expert: FloatArray,
+        gpus: FloatArray,
+        tokens: FloatArray,
+        expert_parallel: FloatArray,
+    ) -> FloatArray:
         kernels, kind = self._moe
-        ep = np.minimum(np.asarray(expert_parallel, dtype=np.float64), model.n_experts)
-        local, width = np.ceil(model.n_experts / ep), np.maximum(model.d_expert * ep / gpus, 1.0)
-        shape = Shape(
-            tokens=np.maximum(tokens, 1.0),
-            d_model=model.d_model,
-            width=width,
-            local_experts=local,
-            top_k=np.maximum(model.top_k, 1.0),
-            expert_parallel=ep,
-            matrices=float(model.ffn_matrices),
-        )
-        weights = model.ffn_matrices * np.asarray(model.d_model, dtype=np.float64) * width
-        pairs = tokens * np.asarray(model.top_k, dtype=np.float64) / ep
-        met = expected_distinct_experts(local, np.minimum(local, model.top_k), pairs / np.minimum(local, model.top_k))
-        seconds = self._rescaled(
-            kernels.seconds(shape),
-            met * weights,
-            ACTIVATION_BYTES * pairs * (2.0 * np.asarray(model.d_model) + model.ffn_matrices * width),
-            2.0 * pairs * weights,
-            kind,
-            self.weight_bytes_per_param,
-        )
-        return np.where(np.asarray(model.n_moe_layers) > 0, model.n_moe_layers * seconds, 0.0)
+        ep = np.minimum(expert_parallel, n_experts)
+        local, width = np.ceil(n_experts / ep), np.maximum(d_expert * ep / gpus, 1.0)
+        shape = Shape(np.maximum(tokens, 1.0), d_model, width, local, np.maximum(top_k, 1.0), ep, float(matrices))
+        seconds = kernels.seconds(shape)
+        if self._as_measured(kind):
+            return seconds
+        weights = matrices * d_model * width
+        pairs = tokens * top_k / ep
+        met = expected_distinct_experts(local, np.minimum(local, top_k), pairs / np.minimum(local, top_k))
+        moved = ACTIVATION_BYTES * pairs * (2.0 * d_model + matrices * width)
+        return self._rescaled(seconds, met * weights, moved, 2.0 * pairs * weights, kind, self.weight_bytes_per_param)
 
     def _attention_s(self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real) -> FloatArray:
         """Seconds of attention in all layers, for `batch` contexts (generation) or prompts (context) of `tokens`."""
@@ -322,11 +334,27 @@ class Silicon:
 
     # From the measured part to this GPU and this number format.
 
+    def _as_measured(self, kind: str, wanted_bytes: float | None = None) -> bool:
+        """Whether kernels of `kind` need no scaling: the measured part, and weights of the measured size."""
+        wanted = self.weight_bytes_per_param if wanted_bytes is None else wanted_bytes
+        measured_bytes, _ = rates(self._system, kind)
+        bandwidth, peak = self._ratios(kind)
+        return bandwidth == 1.0 and peak == 1.0 and abs(wanted / measured_bytes - 1.0) < SCALES
+
+    def _ratios(self, kind: str) -> tuple[float, float]:
+        """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
+        system, gpu = self._system, self.gpu
+        _, measured_peak = rates(system, kind)
+        peak = (gpu.fp8_flops_per_s or gpu.bf16_flops_per_s) if kind.startswith("fp8") else gpu.bf16_flops_per_s
+        ratios = gpu.memory_bandwidth_bytes_per_s / system.memory_bandwidth_bytes_per_s, peak / measured_peak
+        bandwidth, peak = (1.0 if abs(ratio - 1.0) < ROUNDING else ratio for ratio in ratios)
+        return bandwidth, peak
+
     def _rescaled(
         self, seconds: FloatArray, weights: Real, moved_bytes: Real, flops: Real, kind: str, wanted_bytes: float
     ) -> FloatArray:
         measured_bytes, _ = rates(self._system, kind)
-        if abs(wanted_bytes / measured_bytes - 1.0) < 0.1:  # scales of blocks are part of the kernels
+        if abs(wanted_bytes / measured_bytes - 1.0) < SCALES:
             wanted_bytes = measured_bytes
         before, after = weights * measured_bytes + moved_bytes, weights * wanted_bytes + moved_bytes
         return self._for_this_gpu(seconds, before, after, flops, kind)
@@ -335,17 +363,14 @@ class Silicon:
         self, seconds: FloatArray, measured_bytes: Real, wanted_bytes: Real, flops: Real, kind: str = "bfloat16"
     ) -> FloatArray:
         """A measured time times the ratio of rooflines: this GPU and number format over the measured ones."""
-        system, gpu = self._system, self.gpu
-        _, measured_peak = rates(system, kind)
-        peak = (gpu.fp8_flops_per_s or gpu.bf16_flops_per_s) if kind.startswith("fp8") else gpu.bf16_flops_per_s
-        bandwidth, measured_bandwidth = gpu.memory_bandwidth_bytes_per_s, system.memory_bandwidth_bytes_per_s
-        # Data sheets are rounded; the measured part itself is not to be scaled.
-        bandwidth = measured_bandwidth if abs(bandwidth / measured_bandwidth - 1.0) < 0.02 else bandwidth
-        peak = measured_peak if abs(peak / measured_peak - 1.0) < 0.02 else peak
-        if measured_bytes is wanted_bytes and bandwidth == measured_bandwidth and peak == measured_peak:
+        bandwidth, peak = self._ratios(kind)
+        if measured_bytes is wanted_bytes and bandwidth == 1.0 and peak == 1.0:
             return seconds
-        now = np.maximum(np.asarray(wanted_bytes) / bandwidth, np.asarray(flops) / peak)
-        measured = np.maximum(np.asarray(measured_bytes) / measured_bandwidth, np.asarray(flops) / measured_peak)
+        system = self._system
+        _, measured_peak = rates(system, kind)
+        memory = 1.0 / system.memory_bandwidth_bytes_per_s
+        now = np.maximum(np.asarray(wanted_bytes) * (memory / bandwidth), np.asarray(flops) / (measured_peak * peak))
+        measured = np.maximum(np.asarray(measured_bytes) * memory, np.asarray(flops) / measured_peak)
         return seconds * (now / measured)
 
 
