@@ -22,9 +22,10 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.architecture import Architecture, FloatArray, shapes
-from moescale.burst import NO_OVERHEAD, Arrivals, HostOverhead, Run, default_overhead, simulate
+from moescale.burst import Arrivals, Run, simulate
 from moescale.files import write_atomically
 from moescale.hardware import Gpu, find_gpu, measured_reserve_bytes
+from moescale.hosts import NO_OVERHEAD, HostOverhead, default_overhead
 from moescale.latency import LatencySource
 from moescale.latency.roofline import Roofline, default_constants
 from moescale.latency.silicon import Silicon

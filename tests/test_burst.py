@@ -14,18 +14,16 @@ from hypothesis import strategies as st
 
 from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.burst import (
-    NO_OVERHEAD,
     Arrivals,
-    HostOverhead,
     Run,
     _price,
     arrival_times_s,
     default_max_num_batched_tokens,
-    default_overhead,
     simulate,
 )
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware import Gpu, find_gpu
+from moescale.hosts import NO_OVERHEAD, HostOverhead, default_overhead
 from moescale.latency.roofline import Roofline
 from moescale.serving import Deployment, serve
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from families import PAPER
 from moescale.accounting import weight_bytes_per_gpu
-from moescale.architecture import Architecture, FloatArray, Real
+from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import architecture
 from moescale.hardware import Gpu, find_gpu
+from moescale.hosts import NO_OVERHEAD, find_host
 from moescale.latency import LatencySource, common_shape
 from moescale.latency.roofline import Roofline
 from moescale.serving import LIMITS, Deployment, Serving, candidates, cheapest, cost, infeasible_reason, serve
@@ -313,3 +314,25 @@ def test_impossible_deployments_are_refused_by_name(field: str, value: float) ->
 def test_impossible_gpu_counts_are_refused(gpus: float) -> None:
     with pytest.raises(InputError, match="whole numbers from 1 to"):
         serve(TINY, gpus, Straight(), TINY_SERVED)
+
+
+def test_the_host_adds_to_every_pass_and_asynchronous_hosts_hide() -> None:
+    source = Roofline(find_gpu("h100-sxm"))
+    base = Deployment(
+        gpu=source.gpu, usd_per_gpu_hour=1.0, prompt_tokens=512, output_tokens=256, max_num_seqs=np.array([8, 64, 512])
+    )
+    bare, in_line, hidden = (
+        serve(shapes()["llama-3.1-8b"], 1, source, replace(base, host=find_host(name)))
+        for name in ("none", "in-line", "asynchronous")
+    )
+    assert base.host == NO_OVERHEAD
+    # One decoding pass of b requests, and a prefill pass of b/n prompts (or one, every n/b iterations).
+    starting = bare.batch / 256
+    host_s = 1.4e-3 * (1 + np.minimum(starting, 1)) + 2.1e-5 * (bare.batch + starting)
+    np.testing.assert_allclose(in_line.iteration_s, bare.iteration_s + host_s, rtol=1e-12)
+    assert np.all((bare.iteration_s < hidden.iteration_s) & (hidden.iteration_s < in_line.iteration_s))
+    streaming = replace(base, host=replace(NO_OVERHEAD, front_end_s_per_token=1e-3))
+    streamed = serve(shapes()["llama-3.1-8b"], 1, source, streaming).throughput_tok_s
+    np.testing.assert_allclose(streamed, np.minimum(bare.throughput_tok_s, 1000.0))
+    with pytest.raises(InputError, match="in-line"):
+        find_host("inline")

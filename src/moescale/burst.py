@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from moescale.accounting import kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware import Gpu
+from moescale.hosts import HostOverhead, default_overhead
 from moescale.latency import LatencySource, common_shape
 from moescale.serving import Deployment
 
@@ -51,29 +51,6 @@ class Arrivals:
         1.0  # shape of the gamma distribution of the intervals, as vLLM's benchmark: 1 is a Poisson process
     )
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostOverhead:
-    """Time of the server's CPU side; the defaults and their sources are in catalogue/servers.toml."""
-
-    per_pass_s: float  # scheduling, sampling, input preparation of one pass
-    per_sequence_s: float  # the same, for each running sequence
-    gap_s: float  # what stays visible between two passes when the host works on the next one while the GPU runs
-    front_end_s_per_token: float  # one API server: detokenisation and streaming of one output token
-    # Whether the host works on the next pass while the GPU runs (asynchronous scheduling, which vLLM turns on by default
-    # since 0.14), so that the longer of the two sets the pace. In line is the default: docs/servings.md says why.
-    asynchronous: bool = False
-
-    def pass_s(self, kernels_s: FloatArray, sequences: int) -> FloatArray:
-        """Seconds of passes whose kernels take `kernels_s` with `sequences` running."""
-        host_s = self.per_pass_s + self.per_sequence_s * sequences
-        if self.asynchronous:
-            return np.maximum(kernels_s, host_s) + self.gap_s
-        return kernels_s + host_s
-
-
-NO_OVERHEAD = HostOverhead(per_pass_s=0.0, per_sequence_s=0.0, gap_s=0.0, front_end_s_per_token=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +88,6 @@ class Run:
             else:
                 record[field.name] = value
         return record
-
-
-@cache
-def default_overhead() -> HostOverhead:
-    """The published host overheads of catalogue/servers.toml, in line with the kernels."""
-    entries = catalogue.read("servers.toml")["host_overhead"]
-    return replace(NO_OVERHEAD, **{name: float(entry["value"]) for name, entry in entries.items()})
 
 
 def default_max_num_batched_tokens(gpu: Gpu) -> int:
@@ -168,7 +138,7 @@ def simulate(
 
     Lengths are whole tokens, one number or one a request (defaults: those of `deployment`, which also holds
     max_num_seqs, precision, memory and price). `max_num_batched_tokens` and `overhead` default to vLLM's and to the
-    published figures; `latency` should price kernels alone (Silicon(host_s=0), a roofline without per-iteration overhead).
+    published figures (whatever host the deployment has); `latency` should price kernels alone (Silicon(host_s=0), a roofline without per-iteration overhead).
 
     Raises InputError for impossible input, InfeasibleError where the weights, or the longest request beside them, do
     not fit, or where the latency source has no answer for a pass that is needed.

@@ -8,7 +8,8 @@ weights are read twice. `scheduling` "chunked" does both in one pass.
 
 A request's time per output token is one iteration. Its time to first token, where a place is free for it, is at most
 the iteration under way plus the pass that processes its prompt whole: prefill(max(1, b/n)), or that pass mixed with the
-b decodes; waiting for a place is not part of it. Latency limits shrink b until both hold.
+b decodes; waiting for a place is not part of it. Latency limits shrink b until both hold. `host` adds what a server's
+CPU does for each pass; the paper's formula, and the default, counts none.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from moescale.accounting import (
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InfeasibleError, InputError, unknown_name
 from moescale.hardware import Gpu
+from moescale.hosts import NO_OVERHEAD, HostOverhead
 from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape
 from moescale.traffic import Traffic
 
@@ -61,6 +63,7 @@ class Deployment:
     expert_parallel: Real = 1.0  # so many of a replica's GPUs split whole experts; 1: every expert is split over all
     replicas: Real = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
+    host: HostOverhead = NO_OVERHEAD  # the CPU side of the server, added to the kernels of every pass
     max_ttft_s: Real | None = None  # longest time to first token; None: no limit
     max_tpot_s: Real | None = None  # longest time per output token; None: no limit
     # The distribution of lengths (traffic.Traffic); without it every request has the mean lengths.
@@ -243,7 +246,8 @@ def _latencies(
     d, ways = deployment, deployment.expert_parallel
     starting = batch / d.output_tokens
     whole = np.maximum(starting, 1.0)  # a prompt is processed in one pass
-    decode_s = latency.decode_s(model, count, batch, _context(d), expert_parallel=ways)
+    host, front_end_s = d.host, d.host.front_end_s_per_token * batch
+    decode_s = host.pass_s(latency.decode_s(model, count, batch, _context(d), expert_parallel=ways), batch)
     if d.scheduling == "chunked":
         # Fewer prompts that are longer have the tokens, and the pairs of tokens, of all prompts on average.
         length, prompts_each = d.prompt_tokens, 1.0
@@ -252,18 +256,22 @@ def _latencies(
             prompts_each = d.prompt_tokens / length
 
         def mixed_s(prompts: FloatArray) -> FloatArray:
-            return latency.mixed_s(
+            kernels_s = latency.mixed_s(
                 model, count, batch, _context(d), prompts * prompts_each, length, expert_parallel=ways
             )
+            return host.pass_s(kernels_s, batch)
 
-        iteration_s = mixed_s(starting)
+        iteration_s = np.maximum(mixed_s(starting), front_end_s)
         own_s = iteration_s if np.all(starting >= 1.0) else mixed_s(whole)
         return iteration_s - decode_s, decode_s, iteration_s, iteration_s + own_s
     nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
-    passes = [latency.prefill_s(model, count, whole, at, expert_parallel=ways) * share for at, share in nodes]
+    passes = [
+        host.pass_s(latency.prefill_s(model, count, whole, at, expert_parallel=ways), whole) * share
+        for at, share in nodes
+    ]
     own_s = sum(passes[1:], passes[0])
     prefill_s = own_s * np.minimum(starting, 1.0)
-    iteration_s = prefill_s + decode_s
+    iteration_s = np.maximum(prefill_s + decode_s, front_end_s)  # one API server streams every token
     return prefill_s, decode_s, iteration_s, iteration_s + own_s
 
 
