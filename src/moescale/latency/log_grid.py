@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from moescale.architecture import FloatArray, Real
 
-# How far beyond the largest measured size of an axis a saturated kernel may be continued; further on the answer is NaN.
-MOST_BEYOND = 64.0
+# How far beyond the largest measured size of an axis a kernel is continued, as saturated: its time then is in proportion.
+# Plans ask for models of a million parameters, of which a server could run millions of requests at once.
+MOST_BEYOND = 1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)

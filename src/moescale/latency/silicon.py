@@ -55,7 +55,7 @@ class Silicon:
     fp8 weights take measured fp8 kernels where there are any (128 x 128 blocks, as published fp8 checkpoints have, before
     per-tensor scales). Whatever was not measured is a measured kernel times the ratio of its rooflines: fewer bits a
     weight, other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100.
-    Beyond a table's largest size a kernel is taken as saturated, up to 64 times that size; further on, above 8 GPUs, and
+    Beyond a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, above 8 GPUs, and
     for latent attention where its kernels were not measured, the answer is NaN.
 
     Raises InputError when the package, or a table for the GPU, engine or version, is missing.
