@@ -30,11 +30,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "validation",
         "isoflop",
         "serving",
+        "frontier",
+        "operating_points",
         "burst",
     ),
     "decisions": (
         "allocation",
-        "frontier",
         "lifetime",
         "candidates",
         "spread",

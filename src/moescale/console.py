@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moescale.fitting import Fit
     from moescale.laws.law import Law, Prediction
     from moescale.lifetime_plan import LifetimePlan
+    from moescale.operating_points import LeftOut, OperatingPoints
     from moescale.planning import Candidate, Plan
     from moescale.serving import Cost, Deployment
     from moescale.validation import HoldOut
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 100  # where the output is no terminal: a file, a pipe, a page
 LONGEST_LINE = 100  # of prose: longer ones are hard to read, however wide the terminal
 FRONTIER_ROWS = 10
+SWEEP_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,7 @@ def show_cost(console: Console, cost: Cost, deployment: Deployment, traffic: str
                 f"{c.throughput_tok_s:,.0f}",
                 format_seconds(c.ttft_s or 0.0),
                 format_seconds(c.tpot_s or 0.0),
-                c.limited_by or "",
+                _limit(c, deployment),
                 "<- cheapest" if c.gpus == cost.gpus else "",
             )
             for c in looked_at
@@ -255,6 +257,143 @@ def show_cost(console: Console, cost: Cost, deployment: Deployment, traffic: str
         ],
     )
     _reasons(console, [(f"{c.gpus} GPU{'s' if c.gpus != 1 else ''}", c.infeasible) for c in looked_at if c.infeasible])
+
+
+def _limit(cost: Cost, deployment: Deployment) -> str:
+    """What limits the batch; of two limits of latency, the one that binds."""
+    kinds = {"max_ttft": ("first token", deployment.max_ttft_s), "max_tpot": ("per token", deployment.max_tpot_s)}
+    kind, most = kinds.get(cost.latency_limit or "", ("", None))
+    return f"latency: {kind}" if most is not None else cost.limited_by or ""
+
+
+def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = None) -> None:
+    """The Pareto set of a sweep, what each GPU and number format can do alone, and what has no answer."""
+    import numpy as np
+
+    from moescale.accounting import count_parameters
+    from moescale.serving import LIMITS
+
+    p, front, d = points, points.pareto.tolist(), points.deployment
+    cheap, fast = front[-1], front[0]
+    lead = f"{format_usd(p.usd_per_mtok[cheap])} to {format_usd(p.usd_per_mtok[fast])} per million output tokens"
+    if cheap == fast:
+        lead = f"{format_usd(p.usd_per_mtok[cheap])} per million output tokens"
+    rates = [f"{_rate(p.tok_s_per_user[i])} tok/s" for i in dict.fromkeys((cheap, fast))]
+    _line(console, f"{lead} at {' to '.join(rates)} for each user", bold=len(lead))
+    parameters = count_parameters(p.model)
+    _say(
+        console,
+        f"{format_count(float(parameters.total))} parameters, {format_count(float(parameters.active))} active; "
+        f"{_traffic(d)}{f', {traffic}' if traffic else ''}; utilization {d.utilization:g}; latency from "
+        f"{', '.join(dict.fromkeys(k.latency.name for k in p.platforms))}",
+    )
+    prices = {k.gpu.name: k.usd_per_gpu_hour for k in p.platforms}
+    _say(console, f"GPU hours: {', '.join(f'{name} {format_usd(usd)}' for name, usd in prices.items())}")
+    kinds = [p.platforms[i] for i in p.platform.tolist()]
+    several = len(prices) > 1
+    shown = sorted({round(i * (len(front) - 1) / (SWEEP_ROWS - 1)) for i in range(SWEEP_ROWS)})
+    part = f" ({len(shown)} of {len(front)}; all with --json)" if len(shown) < len(front) else ""
+    split = bool(np.any(p.expert_parallel > 1))
+    _table(
+        console,
+        f"Pareto set: no other of {len(p):,} points is cheaper and faster{part}",
+        (
+            *((Column("GPU", text=True),) if several else ()),
+            Column("GPUs"),
+            *((Column("expert-parallel", rank=1),) if split else ()),
+            Column("weights", text=True),
+            Column("cache", text=True),
+            Column("batch"),
+            Column("per token"),
+            Column("tok/s a user"),
+            Column("$/Mtok"),
+            Column("output tok/s", rank=2),
+            Column("first token", rank=3),
+            Column("batch limited by", text=True, rank=4),
+        ),
+        [
+            (
+                *((kinds[i].gpu.name,) if several else ()),
+                f"{p.gpus[i]:.0f}",
+                *((f"{p.expert_parallel[i]:.0f}",) if split else ()),
+                kinds[i].weights.name,
+                kinds[i].kv_cache.name,
+                f"{p.batch[i]:.0f}",
+                format_seconds(p.tpot_s[i]),
+                _rate(p.tok_s_per_user[i]),
+                format_usd(p.usd_per_mtok[i]),
+                f"{p.throughput_tok_s[i]:,.0f}",
+                format_seconds(p.ttft_s[i]),
+                LIMITS[p.limited_by[i]].replace("max_num_seqs", "sweep"),
+            )
+            for i in (front[j] for j in shown)
+        ],
+    )
+    alone = [p.frontier(p.platform == k) for k in range(len(p.platforms))]
+    _table(
+        console,
+        "Each number format alone: its cheapest point, and its fastest",
+        (
+            *((Column("GPU", text=True),) if several else ()),
+            Column("weights", text=True),
+            Column("cache", text=True),
+            Column("$/Mtok"),
+            Column("GPUs"),
+            Column("batch"),
+            Column("tok/s a user"),
+            Column("| fastest"),
+            Column("GPUs"),
+            Column("$/Mtok"),
+        ),
+        [
+            (
+                *((kind.gpu.name,) if several else ()),
+                kind.weights.name,
+                kind.kv_cache.name,
+                format_usd(p.usd_per_mtok[own[-1]]),
+                f"{p.gpus[own[-1]]:.0f}",
+                f"{p.batch[own[-1]]:.0f}",
+                _rate(p.tok_s_per_user[own[-1]]),
+                f"| {_rate(p.tok_s_per_user[own[0]])}",
+                f"{p.gpus[own[0]]:.0f}",
+                format_usd(p.usd_per_mtok[own[0]]),
+            )
+            for kind, own in zip(p.platforms, alone, strict=True)
+            if own.size
+        ],
+    )
+    _line(console)
+    _say(
+        console, "Number formats are compared by cost and time; what fewer bits do to quality is not in these figures."
+    )
+    _left_out(console, points)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def _left_out(console: Console, points: OperatingPoints) -> None:
+    """What has no answer; of several GPU counts with one fate, the reason of the largest."""
+    groups: dict[str, list[LeftOut]] = {}
+    for entry in points.left_out:
+        formats = ((entry.weights, "weights"), (entry.kv_cache, "cache"))
+        who = [*([entry.gpu] if entry.gpu else []), *(f"{name} {kind}" for name, kind in formats if name)]
+        if entry.expert_parallel is not None:
+            who.append(f"expert-parallel {entry.expert_parallel}")
+        if entry.max_num_seqs is not None:
+            who.append("larger batches")
+        groups.setdefault(", ".join(who), []).append(entry)
+    if not groups:
+        return
+    _line(console)
+    _line(console, "Left out", bold=8)
+    told: list[tuple[str, str]] = []
+    for who, entries in groups.items():
+        counts = [f"{entry.gpus}" for entry in entries if entry.gpus is not None]
+        on = f"{', '.join(counts)} GPU{'' if counts == ['1'] else 's'}" if counts else ""
+        told.append((" on ".join(filter(None, (who, on))), entries[-1].reason))
+    _reasons(console, told)
 
 
 def _traffic(deployment: Deployment) -> str:

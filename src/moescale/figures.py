@@ -24,6 +24,7 @@ from moescale.errors import InputError
 from moescale.files import check_target, write_atomically
 from moescale.fitting import Fit
 from moescale.isoflop import Envelope, IsoFlop, Trend
+from moescale.operating_points import OperatingPoints
 from moescale.planning import Plan
 from moescale.units import format_count, format_flops, format_usd
 from moescale.validation import Diagnosis, HoldOut, RunArrays, inputs_of, residuals
@@ -888,3 +889,108 @@ def _trend_labels(ax: Axes, trends: Sequence[Trend], attribute: str, symbol: str
             xytext=(4, -4 - 9 * row), textcoords="offset points", parse_math=True, fontsize=6.5, va="top",
             color=_readable(colour_of(trend.experts)),
         )  # fmt: skip
+
+
+# -- sweep ---------------------------------------------------------------------------------------------------------------
+
+DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))  # a second cue beside the colour
+
+
+def sweep_figure(points: OperatingPoints) -> Figure:
+    """Dollars per token against time per output token: every operating point, and a Pareto line for each kind of GPU.
+
+    With one kind of GPU a line stands for a number format of weights and cache. Along a line dots and numbers say how
+    many GPUs serve from there on.
+    """
+    groups = _sweep_groups(points)
+    lines = [(name, points.frontier(mask)) for name, mask in groups]
+    with _style():
+        figure = _figure(PAGE_WIDTH, 4.4)
+        ax = figure.subplots()
+        colours = {name: CATEGORIES[i % len(CATEGORIES)] for i, (name, _) in enumerate(groups)}
+        for name, mask in groups:
+            ax.scatter(
+                1e3 * points.tpot_s[mask], points.usd_per_mtok[mask], s=4.0, color=colours[name], alpha=0.18,
+                linewidths=0, zorder=2, rasterized=int(mask.sum()) > 5000,
+            )  # fmt: skip
+        # What no line reaches is far from every decision: the picture ends a little beyond the lines.
+        on_lines = np.concatenate([own for _, own in lines])
+        for which, values in (("x", 1e3 * points.tpot_s[on_lines]), ("y", points.usd_per_mtok[on_lines])):
+            low, high = float(values.min()), float(values.max())
+            pad = max((high / low) ** 0.06, 1.08)
+            (ax.set_xlim if which == "x" else ax.set_ylim)(low / pad, high * pad)
+            (ax.set_xscale if which == "x" else ax.set_yscale)("log")
+        for place, (name, own) in enumerate(lines):
+            ax.plot(
+                1e3 * points.tpot_s[own], points.usd_per_mtok[own], color=colours[name],
+                linestyle=DASHES[place // len(CATEGORIES) % len(DASHES)] if len(lines) > len(CATEGORIES) else "-", zorder=4,
+            )  # fmt: skip
+        _end_labels(figure, ax, _sweep_ends(points, lines, colours))
+        _log_ticks(ax, "x", lambda ms: f"{ms:,g}", most=9)
+        _log_ticks(ax, "y", lambda usd: f"${usd:,g}", most=8)
+        _gpu_counts(figure, ax, points, lines, colours)
+        ax.set_xlabel("time per output token (ms)")
+        ax.set_ylabel("serving cost (US$ per million output tokens)")
+        d = points.deployment
+        cards = dict.fromkeys(points.platforms[i].gpu.name for i in np.unique(points.platform).tolist())
+        model = f"{points.model.name}: " if points.model.name else ""
+        figure.suptitle(
+            f"{model}operating points on {', '.join(cards)} ({d.prompt_tokens:.4g} prompt, {d.output_tokens:.4g} output tokens)",
+            x=0.01, ha="left", fontsize=9,
+        )  # fmt: skip
+        ax.set_title(
+            "lines: no point of that colour is cheaper and faster; numbers: GPUs from there on; faint: all points",
+            fontsize=7, color=FAINT,
+        )  # fmt: skip
+    return figure
+
+
+def _sweep_groups(points: OperatingPoints) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """Masks of the points by kind of GPU or, where there is one only, by number formats; those with points."""
+    several = len({p.gpu.name for p in points.platforms}) > 1
+    one_cache = len({p.kv_cache.name for p in points.platforms}) == 1
+    masks: dict[str, npt.NDArray[np.bool_]] = {}
+    for index, p in enumerate(points.platforms):
+        formats = p.weights.name if one_cache else f"{p.weights.name} weights, {p.kv_cache.name} cache"
+        name = p.gpu.name if several else formats
+        mine = points.platform == index
+        if mine.any():
+            masks[name] = masks[name] | mine if name in masks else mine
+    return list(masks.items())
+
+
+def _sweep_ends(
+    points: OperatingPoints, lines: Sequence[tuple[str, npt.NDArray[np.intp]]], colours: Mapping[str, str]
+) -> list[tuple[float, float, str, str]]:
+    """Each line's name at its cheap and slow end."""
+    return [
+        (1e3 * float(points.tpot_s[own[-1]]), float(points.usd_per_mtok[own[-1]]), name, colours[name])
+        for name, own in lines
+    ]
+
+
+def _gpu_counts(
+    figure: Figure,
+    ax: Axes,
+    points: OperatingPoints,
+    lines: Sequence[tuple[str, npt.NDArray[np.intp]]],
+    colours: Mapping[str, str],
+) -> None:
+    """A dot and the GPU count at the first point of each stretch of a line; no number where another stands already."""
+    figure.draw_without_rendering()
+    taken: list[tuple[float, float]] = []
+    room = 8.5 * figure.dpi / 72.0
+    for name, own in lines:
+        gpus = points.gpus[own]
+        starts = [0, *(np.flatnonzero(gpus[1:] != gpus[:-1]) + 1).tolist()]
+        for i in starts:
+            x, y = 1e3 * float(points.tpot_s[own[i]]), float(points.usd_per_mtok[own[i]])
+            ax.plot([x], [y], marker="o", markersize=2.8, color=colours[name], linestyle="none", zorder=5)
+            at = tuple(ax.transData.transform((x, y)).tolist())
+            if any(math.hypot(at[0] - a, at[1] - b) < room for a, b in taken):
+                continue
+            taken.append((at[0], at[1]))
+            ax.annotate(
+                f"{gpus[i]:.0f}", (x, y), xytext=(-3, -3), textcoords="offset points", ha="right", va="top",
+                fontsize=6.5, color=_readable(colours[name]), zorder=6,
+            )  # fmt: skip
