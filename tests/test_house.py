@@ -31,7 +31,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "isoflop",
         "serving",
         "frontier",
-        "operating_points",
+        "serving_sweep",
         "burst",
     ),
     "decisions": (

@@ -11,18 +11,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from moescale.architecture import FloatArray
     from moescale.buildable import Buildable
     from moescale.fitting import Fit
     from moescale.laws.law import Law, Prediction
     from moescale.lifetime_plan import LifetimePlan
-    from moescale.operating_points import LeftOut, OperatingPoints
     from moescale.planning import Candidate, Plan
     from moescale.serving import Cost, Deployment
+    from moescale.serving_sweep import LeftOut, OperatingPoints
     from moescale.validation import HoldOut
 
 PLAIN_WIDTH = 100  # where the output is no terminal: a file, a pipe, a page
@@ -268,18 +271,16 @@ def _limit(cost: Cost, deployment: Deployment) -> str:
 
 def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = None) -> None:
     """The Pareto set of a sweep, what each GPU and number format can do alone, and what has no answer."""
-    import numpy as np
-
     from moescale.accounting import count_parameters
-    from moescale.serving import LIMITS
 
     p, front, d = points, points.pareto.tolist(), points.deployment
+    usd, per_s, each_s = p.usd_per_mtok.tolist(), p.tok_s_per_user.tolist(), p.tpot_s.tolist()
     cheap, fast = front[-1], front[0]
-    lead = f"{format_usd(p.usd_per_mtok[cheap])} to {format_usd(p.usd_per_mtok[fast])} per million output tokens"
+    lead = f"{format_usd(usd[cheap])} to {format_usd(usd[fast])} per million output tokens"
     if cheap == fast:
-        lead = f"{format_usd(p.usd_per_mtok[cheap])} per million output tokens"
-    rates = [f"{_rate(p.tok_s_per_user[i])} tok/s" for i in dict.fromkeys((cheap, fast))]
-    _line(console, f"{lead} at {' to '.join(rates)} for each user", bold=len(lead))
+        lead = f"{format_usd(usd[cheap])} per million output tokens"
+    rates = " to ".join(_rate(per_s[i]) for i in dict.fromkeys((cheap, fast)))
+    _line(console, f"{lead} at {rates} tok/s for each user", bold=len(lead))
     parameters = count_parameters(p.model)
     _say(
         console,
@@ -291,7 +292,7 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
     _say(console, f"GPU hours: {', '.join(f'{name} {format_usd(usd)}' for name, usd in prices.items())}")
     kinds = [p.platforms[i] for i in p.platform.tolist()]
     several = len(prices) > 1
-    shown = sorted({round(i * (len(front) - 1) / (SWEEP_ROWS - 1)) for i in range(SWEEP_ROWS)})
+    shown = _spread(np.log(p.tpot_s[front]), SWEEP_ROWS)
     part = f" ({len(shown)} of {len(front)}; all with --json)" if len(shown) < len(front) else ""
     split = bool(np.any(p.expert_parallel > 1))
     _table(
@@ -309,7 +310,6 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
             Column("$/Mtok"),
             Column("output tok/s", rank=2),
             Column("first token", rank=3),
-            Column("batch limited by", text=True, rank=4),
         ),
         [
             (
@@ -319,20 +319,19 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
                 kinds[i].weights.name,
                 kinds[i].kv_cache.name,
                 f"{p.batch[i]:.0f}",
-                format_seconds(p.tpot_s[i]),
-                _rate(p.tok_s_per_user[i]),
-                format_usd(p.usd_per_mtok[i]),
+                format_seconds(each_s[i]),
+                _rate(per_s[i]),
+                format_usd(usd[i]),
                 f"{p.throughput_tok_s[i]:,.0f}",
-                format_seconds(p.ttft_s[i]),
-                LIMITS[p.limited_by[i]].replace("max_num_seqs", "sweep"),
+                format_seconds(float(p.ttft_s[i])),
             )
             for i in (front[j] for j in shown)
         ],
     )
-    alone = [p.frontier(p.platform == k) for k in range(len(p.platforms))]
+    alone = [p.frontier(p.platform == k).tolist() for k in range(len(p.platforms))]
     _table(
         console,
-        "Each number format alone: its cheapest point, and its fastest",
+        "Each number format alone: its cheapest point, and after it its fastest (tok/s a user)",
         (
             *((Column("GPU", text=True),) if several else ()),
             Column("weights", text=True),
@@ -341,25 +340,25 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
             Column("GPUs"),
             Column("batch"),
             Column("tok/s a user"),
-            Column("| fastest"),
-            Column("GPUs"),
-            Column("$/Mtok"),
+            Column("fastest", rank=1),
+            Column("GPUs", rank=1),
+            Column("$/Mtok", rank=1),
         ),
         [
             (
                 *((kind.gpu.name,) if several else ()),
                 kind.weights.name,
                 kind.kv_cache.name,
-                format_usd(p.usd_per_mtok[own[-1]]),
+                format_usd(usd[own[-1]]),
                 f"{p.gpus[own[-1]]:.0f}",
                 f"{p.batch[own[-1]]:.0f}",
-                _rate(p.tok_s_per_user[own[-1]]),
-                f"| {_rate(p.tok_s_per_user[own[0]])}",
+                _rate(per_s[own[-1]]),
+                _rate(per_s[own[0]]),
                 f"{p.gpus[own[0]]:.0f}",
-                format_usd(p.usd_per_mtok[own[0]]),
+                format_usd(usd[own[0]]),
             )
             for kind, own in zip(p.platforms, alone, strict=True)
-            if own.size
+            if own
         ],
     )
     _line(console)
@@ -373,12 +372,27 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
+def _spread(values: FloatArray, most: int) -> list[int]:
+    """Places of at most `most` ascending values that are spread evenly between the first and the last."""
+    if values.size <= most:
+        return list(range(values.size))
+    wanted = np.linspace(values[0], values[-1], most)
+    return sorted({int(np.argmin(np.abs(values - value))) for value in wanted} | {0, values.size - 1})
+
+
+def _few(counts: Sequence[int]) -> str:
+    """Ascending whole numbers in words: 1 to 6, or 3, 5 and 7."""
+    if len(counts) > 2 and counts[-1] - counts[0] == len(counts) - 1:
+        return f"{counts[0]} to {counts[-1]}"
+    return " and ".join(filter(None, (", ".join(map(str, counts[:-1])), str(counts[-1]))))
+
+
 def _left_out(console: Console, points: OperatingPoints) -> None:
     """What has no answer; of several GPU counts with one fate, the reason of the largest."""
     groups: dict[str, list[LeftOut]] = {}
-    for entry in points.left_out:
-        formats = ((entry.weights, "weights"), (entry.kv_cache, "cache"))
-        who = [*([entry.gpu] if entry.gpu else []), *(f"{name} {kind}" for name, kind in formats if name)]
+    for entry in sorted(points.left_out, key=lambda e: e.gpu is not None):  # what holds for all first
+        formats = f" {entry.weights}/{entry.kv_cache}" if entry.weights and entry.kv_cache else ""
+        who = [f"{entry.gpu}{formats}"] if entry.gpu else []
         if entry.expert_parallel is not None:
             who.append(f"expert-parallel {entry.expert_parallel}")
         if entry.max_num_seqs is not None:
@@ -390,8 +404,8 @@ def _left_out(console: Console, points: OperatingPoints) -> None:
     _line(console, "Left out", bold=8)
     told: list[tuple[str, str]] = []
     for who, entries in groups.items():
-        counts = [f"{entry.gpus}" for entry in entries if entry.gpus is not None]
-        on = f"{', '.join(counts)} GPU{'' if counts == ['1'] else 's'}" if counts else ""
+        counts = list(dict.fromkeys(entry.gpus for entry in entries if entry.gpus is not None))
+        on = f"{_few(counts)} GPU{'' if counts == [1] else 's'}" if counts else ""
         told.append((" on ".join(filter(None, (who, on))), entries[-1].reason))
     _reasons(console, told)
 

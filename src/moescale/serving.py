@@ -394,8 +394,8 @@ def infeasible_reason(
         what = f"{gpus} is not a multiple of it" if gpus % ways else f"the model has {experts:g} experts a layer"
         return f"expert parallelism over {ways:g} GPUs is impossible {on_gpus}: {what}"
     if reason == 5:
-        limits = (("first token", d.max_ttft_s), ("output token", d.max_tpot_s))
-        told = " and ".join(f"{at(most) * 1e3:.3g} ms to a {kind}" for kind, most in limits if most is not None)
+        limits = (("to a first token", d.max_ttft_s), ("for an output token", d.max_tpot_s))
+        told = " and ".join(f"{at(most) * 1e3:.3g} ms {kind}" for kind, most in limits if most is not None)
         return f"a batch of 1 {on_gpus} takes longer than {told}"
     context = at(_context(d))
     held = at(kv_bytes_per_request(model, _context(d), d.kv_bytes_per_element, serving.gpus))

@@ -50,13 +50,13 @@ from moescale.cli.options import (
     traffic_of,
     warn,
 )
-from moescale.errors import InputError
+from moescale.errors import InputError, MoescaleError
 
 if TYPE_CHECKING:
     from moescale.architecture import Architecture
     from moescale.hardware import Gpu
-    from moescale.operating_points import LeftOut, Platform
     from moescale.serving import Deployment
+    from moescale.serving_sweep import LeftOut, Platform
 
 
 @app.command(
@@ -244,7 +244,7 @@ def _sweep(
 ) -> None:
     """All operating points of `model`: printed, drawn and written."""
     from moescale import hardware
-    from moescale.operating_points import find_platforms, operating_points
+    from moescale.serving_sweep import find_platforms, operating_points
 
     caps = None if batches is None else listed_counts("--sweep-batch", batches, MOST_BATCH)
     degrees = [1] if ways is None else listed_counts("--sweep-expert-parallel", ways, MOST)
@@ -279,12 +279,13 @@ def _sweep(
         )
 
     # One source for all points: those of two would not compare.
-    kinds, left_out = platforms("silicon" if latency == "auto" else latency)
-    if latency == "auto" and not kinds:
-        reason = left_out[0].reason
+    try:
+        kinds, left_out = platforms("silicon" if latency == "auto" else latency)
+    except MoescaleError as error:
+        if latency != "auto":
+            raise
         kinds, left_out = platforms("roofline")
-        if kinds:
-            warn([f"roofline latency, because {reason}"])
+        warn([f"roofline latency, because {error.what}"])
     points = operating_points(
         model,
         kinds,

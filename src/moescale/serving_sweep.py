@@ -178,24 +178,27 @@ def find_platforms(
     """Every GPU with every pair of number formats that `source` answers for, and why the others are left out.
 
     `gpus` are pairs of a GPU and a function that tells its price an hour; `source` gets `deployment` with GPU and number
-    formats in place. Where either raises a MoescaleError, that is the reason.
+    formats in place. Where either raises a MoescaleError, that is the reason; the first is raised where nothing is left.
     """
     found: list[Platform] = []
     left_out: list[LeftOut] = []
+    first: MoescaleError | None = None
     for gpu, price in gpus:
         try:
             usd_per_gpu_hour = price()
         except MoescaleError as error:
+            first = first or error
             left_out.append(LeftOut(reason=error.what, gpu=gpu.name))
             continue
+        refused: list[LeftOut] = []
         for weight_format in weights:
             for cache_format in kv_cache:
                 try:
                     latency = source(_on(deployment, gpu, usd_per_gpu_hour, weight_format, cache_format))
                 except MoescaleError as error:
-                    left_out.append(
-                        LeftOut(reason=error.what, gpu=gpu.name, weights=weight_format.name, kv_cache=cache_format.name)
-                    )
+                    first = first or error
+                    formats = {"weights": weight_format.name, "kv_cache": cache_format.name}
+                    refused.append(LeftOut(reason=error.what, gpu=gpu.name, **formats))
                     continue
                 found.append(
                     Platform(
@@ -206,6 +209,10 @@ def find_platforms(
                         latency=latency,
                     )
                 )
+        same = len({entry.reason for entry in refused}) == 1 and len(refused) == len(weights) * len(kv_cache)
+        left_out += [LeftOut(reason=refused[0].reason, gpu=gpu.name)] if same else refused
+    if first is not None and not found:
+        raise first
     return tuple(found), tuple(left_out)
 
 
@@ -237,7 +244,8 @@ def operating_points(
 ) -> OperatingPoints:
     """Every GPU count (default: 1 to deployment.max_gpus), expert-parallel degree and batch cap on every platform.
 
-    Counts are of one replica. `batch_caps` default to `batch_grid` up to what memory holds, or deployment.max_num_seqs.
+    Counts are of one replica. `batch_caps` default to `batch_grid` up to what memory holds; deployment.max_num_seqs is
+    above none of them.
     GPU, price and number formats of `deployment` are replaced by each platform's; its other numbers must be single ones.
     `left_out` is handed on, beside what is left out here.
     Raises InputError for arrays, for counts, degrees or caps below 1, and for more than MOST_CONFIGURATIONS of them;
@@ -252,8 +260,8 @@ def operating_points(
     if not platforms:
         raise InfeasibleError(_why_none(left_out), next_step="take another GPU, or the roofline as the latency source")
     rooms = [replace(_place(deployment, p), expert_parallel=ways.reshape(-1, 1)) for p in platforms]
+    cap = None if deployment.max_num_seqs is None else float(deployment.max_num_seqs)
     if batch_caps is None:
-        cap = None if deployment.max_num_seqs is None else float(deployment.max_num_seqs)
         most = max(float(np.max(batch_by_memory(model, counts.reshape(-1, 1, 1), d))) for d in rooms)
         caps = batch_grid(most, None if cap == math.inf else cap)
     else:
@@ -262,6 +270,7 @@ def operating_points(
             raise InputError(
                 "caps of the batch must be finite and at least 1", where="batch_caps", next_step="such as 1, 8, 64"
             )
+        caps = caps if cap is None else np.unique(np.minimum(caps, cap))
     total = len(platforms) * counts.size * ways.size * caps.size
     if total > MOST_CONFIGURATIONS:
         raise InputError(
