@@ -225,7 +225,9 @@ def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> 
     """Concurrent requests, a time average, that the memory of `gpus` GPUs holds beside the weights; 0 where none fits.
 
     Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
+    Raises InputError for an impossible deployment.
     """
+    _check(deployment)
     d = deployment
     per_gpu = weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, d.expert_parallel)
     free = d.gpu.memory_bytes * d.memory_fraction - per_gpu - d.reserve_bytes

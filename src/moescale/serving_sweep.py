@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.accounting import count_parameters
-from moescale.architecture import Architecture, FloatArray
+from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.frontier import pareto
 from moescale.hardware import Gpu, Precision
@@ -197,8 +197,8 @@ def find_platforms(
                     latency = source(_on(deployment, gpu, usd_per_gpu_hour, weight_format, cache_format))
                 except MoescaleError as error:
                     first = first or error
-                    formats = {"weights": weight_format.name, "kv_cache": cache_format.name}
-                    refused.append(LeftOut(reason=error.what, gpu=gpu.name, **formats))
+                    kinds = (weight_format.name, cache_format.name)
+                    refused.append(LeftOut(reason=error.what, gpu=gpu.name, weights=kinds[0], kv_cache=kinds[1]))
                     continue
                 found.append(
                     Platform(
@@ -216,14 +216,13 @@ def find_platforms(
     return tuple(found), tuple(left_out)
 
 
-def batch_grid(most: float, cap: float | None = None) -> FloatArray:
+def batch_grid(most: float, cap: float = math.inf) -> FloatArray:
     """Caps 1, 2, 3, 4, 6, 8, 12, 16 .. up to the first that reaches `most`, or up to `cap` where that is smaller."""
-    end = max(most, 1.0) if cap is None else max(min(most, cap), 1.0)
+    end = max(min(most, cap), 1.0)
     doublings = math.ceil(math.log2(end)) + 1
     steps = np.unique(np.outer(np.exp2(np.arange(doublings + 1)), (1.0, 1.5)))
     steps = steps[(steps == np.floor(steps)) & (steps < end)]
-    last = min(_next_step(end), math.inf if cap is None else cap)
-    return np.append(steps, last)
+    return np.append(steps, min(_next_step(end), cap))
 
 
 def _next_step(at_least: float) -> float:
@@ -260,17 +259,7 @@ def operating_points(
     if not platforms:
         raise InfeasibleError(_why_none(left_out), next_step="take another GPU, or the roofline as the latency source")
     rooms = [replace(_place(deployment, p), expert_parallel=ways.reshape(-1, 1)) for p in platforms]
-    cap = None if deployment.max_num_seqs is None else float(deployment.max_num_seqs)
-    if batch_caps is None:
-        most = max(float(np.max(batch_by_memory(model, counts.reshape(-1, 1, 1), d))) for d in rooms)
-        caps = batch_grid(most, None if cap == math.inf else cap)
-    else:
-        caps = np.unique(np.asarray(batch_caps, dtype=np.float64))
-        if not caps.size or not np.all((caps >= 1) & (caps < np.inf)):
-            raise InputError(
-                "caps of the batch must be finite and at least 1", where="batch_caps", next_step="such as 1, 8, 64"
-            )
-        caps = caps if cap is None else np.unique(np.minimum(caps, cap))
+    caps = _batch_caps(model, counts, rooms, deployment.max_num_seqs, batch_caps)
     total = len(platforms) * counts.size * ways.size * caps.size
     if total > MOST_CONFIGURATIONS:
         raise InputError(
@@ -314,6 +303,26 @@ def operating_points(
         left_out=tuple(missing),
         n_configurations=total,
     )
+
+
+def _batch_caps(
+    model: Architecture,
+    counts: FloatArray,
+    rooms: Sequence[Deployment],
+    highest: Real | None,
+    stated: Sequence[float] | FloatArray | None,
+) -> FloatArray:
+    """The stated caps or the grid up to what memory holds, none above the `highest`; ascending, each once."""
+    cap = math.inf if highest is None else float(highest)
+    if stated is None:
+        most = max(float(np.max(batch_by_memory(model, counts.reshape(-1, 1, 1), room))) for room in rooms)
+        return batch_grid(most, cap)
+    caps = np.asarray(stated, dtype=np.float64)
+    if not caps.size or not np.all((caps >= 1) & (caps < np.inf)):
+        raise InputError(
+            "caps of the batch must be finite and at least 1", where="batch_caps", next_step="such as 1, 8, 64"
+        )
+    return np.unique(np.minimum(caps, cap))
 
 
 SERVED = (

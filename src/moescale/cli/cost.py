@@ -251,8 +251,8 @@ def _sweep(
     named = measured_on_one(latency)
     usual = ("bf16", "bf16") if named else (",".join(hardware.precisions("weights")), SERVER_CACHES)
     formats = {
-        "weights": listed("--sweep-weights", weights or usual[0]),
-        "kv_cache": listed("--sweep-kv-cache", kv_cache or usual[1]),
+        "weights": listed("--sweep-weights", usual[0] if weights is None else weights),
+        "kv_cache": listed("--sweep-kv-cache", usual[1] if kv_cache is None else kv_cache),
     }
     found: dict[str, list[hardware.Precision]] = {}
     for kind, names in formats.items():
