@@ -936,12 +936,12 @@ def sweep_figure(points: OperatingPoints) -> Figure:
         model, d = f"{points.model.name} on " if points.model.name else "", points.deployment
         named = "" if len(cards) > 1 else "; names: weights / cache"
         figure.suptitle(
-            f"{model}{', '.join(cards)} ({d.prompt_tokens:.4g} prompt, {d.output_tokens:.4g} output tokens)\n",
+            f"{model}{', '.join(cards)} ({d.prompt_tokens:.4g} prompt, {d.output_tokens:.4g} output tokens)",
             x=0.01, ha="left", fontsize=9,
         )  # fmt: skip
-        figure.text(
-            0.01, 0.955, "lines: nothing of that colour is cheaper and faster (grey: nothing at all); numbers: GPUs; faint: "
-            f"all {len(points):,} points{named}", fontsize=7, color=FAINT, va="top",
+        ax.set_title(
+            "lines: nothing of that colour is cheaper and faster (grey band: nothing at all); numbers: GPUs at the dots;\n"
+            f"faint: all {len(points):,} points{named}", fontsize=7, color=FAINT,
         )  # fmt: skip
     return figure
 
@@ -990,19 +990,24 @@ def _gpu_counts(
     figure: Figure, ax: Axes, points: OperatingPoints, lines: Sequence[tuple[npt.NDArray[np.intp], str]]
 ) -> None:
     """GPU counts at the dots of each line (its points, its colour): where another count is best, and there is room."""
+    from matplotlib.text import Text
+
     figure.draw_without_rendering()
+    point, size = figure.dpi / 72.0, 6.5
+    names = [Text.get_window_extent(text).padded(point) for text in ax.texts]  # an annotation's without its arrow
     taken: list[tuple[float, float]] = []
-    room = 15.0 * figure.dpi / 72.0
     for own, colour in lines:
         gpus = points.gpus[own]
         for i in [0, *(np.flatnonzero(gpus[1:] != gpus[:-1]) + 1).tolist()]:
-            x, y = 1e3 * float(points.tpot_s[own[i]]), float(points.usd_per_mtok[own[i]])
+            x, y, text = 1e3 * float(points.tpot_s[own[i]]), float(points.usd_per_mtok[own[i]]), f"{gpus[i]:.0f}"
             at_x, at_y = ax.transData.transform(np.array([x, y])).tolist()
-            if any(math.hypot(at_x - a, at_y - b) < room for a, b in taken):
+            left, below = at_x - (2.5 + 0.65 * size * len(text)) * point, at_y - (2.5 + size) * point
+            covers = any(left < b.x1 and b.x0 < at_x and below < b.y1 and b.y0 < at_y for b in names)
+            if covers or any(math.hypot(at_x - a, at_y - b) < 15.0 * point for a, b in taken):
                 continue
             taken.append((at_x, at_y))
             ax.plot([x], [y], marker="o", markersize=3.0, color=colour, linestyle="none", zorder=5)
             ax.annotate(
-                f"{gpus[i]:.0f}", (x, y), xytext=(-2.5, -2.5), textcoords="offset points", ha="right", va="top",
-                fontsize=6.5, color=_readable(colour), zorder=6,
+                text, (x, y), xytext=(-2.5, -2.5), textcoords="offset points", ha="right", va="top", fontsize=size,
+                color=_readable(colour), zorder=6,
             )  # fmt: skip
