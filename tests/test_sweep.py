@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from families import PAPER
@@ -129,6 +129,7 @@ def alone(points: OperatingPoints, i: int) -> Deployment:
 # Points.
 
 
+@settings(max_examples=40)
 @given(deployments, some_platforms, caps_lists, ways_lists, st.data())
 def test_a_point_is_what_cost_says_alone(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None, ways: list[int], data: st.DataObject
@@ -188,6 +189,7 @@ def test_no_pareto_point_is_dominated_and_all_others_are(
         assert not np.any(better[np.ix_(own, points.pareto)])
 
 
+@settings(max_examples=40)
 @given(deployments, some_platforms, st.floats(0.1, 10))
 def test_dollars_follow_the_price_and_nothing_else_does(
     deployment: Deployment, kinds: list[Platform], factor: float
@@ -259,6 +261,7 @@ def test_what_does_not_fit_is_left_out_for_each_platform_and_heads_once() -> Non
     ]
 
 
+@settings(max_examples=40)
 @given(deployments, some_platforms, caps_lists)
 def test_every_gpu_count_has_points_or_a_reason(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None
@@ -496,7 +499,7 @@ def test_the_table_is_readable_and_says_what_is_missing() -> None:
     assert code == 0
     assert max(map(len, lines)) <= 100
     assert all(line == line.rstrip() for line in lines)
-    assert any("tok/s a user" in line and "$/Mtok" in line and "weights" in line for line in lines)
+    assert any("tok/s/user" in line and "$/Mtok" in line and "weights" in line for line in lines)
     assert "l4: no on-demand price is recorded for l4" in out
     assert "3 GPUs: 3 GPUs cannot share 32 attention heads" in out
     assert "weights take 93.4 GB" in out
@@ -540,3 +543,55 @@ def test_cost_says_which_latency_limit_binds(limits: dict[str, float], which: st
     code, out, _ = run(*model, *options, "--reserve", 0, "--max-num-seqs", "none")
     assert code == 0
     assert out.splitlines()[-1].removesuffix("<- cheapest").strip().endswith(words)
+
+
+# Arguments of all kinds.
+
+TAKEN: dict[str, list[str]] = {
+    "--sweep-batch": ["1", "1,8,64", "1e6,2", "1,1,1"],
+    "--sweep-weights": ["bf16", "int4,fp8", "FP8"],
+    "--sweep-kv-cache": ["bf16", "fp8,int4"],
+    "--sweep-expert-parallel": ["1", "1,2,3,8"],
+    "--gpu": ["h100-sxm", "a100-sxm-80gb,l40s", "mi300x,l4", "gb200"],
+    "--max-gpus": ["1", "7", "64"],
+    "--gpus": ["1", "8", "1024"],
+    "--replicas": ["1", "2"],
+    "--max-num-seqs": ["none", "1", "1e6"],
+    "--max-tpot": ["1e-6", "20ms", "1e6"],
+    "--max-ttft": ["1e-6", "50ms"],
+    "--memory-fraction": ["1e-6", "0.5", "1"],
+    "--reserve": ["0", "1e15"],
+    "--prompt": ["1", "2048", "1e9"],
+    "--output": ["1", "1e9"],
+    "--scheduling": ["chunked"],
+    "--weights": ["fp8"],
+    "--latency": ["roofline", "auto", "silicon:trtllm"],
+    "--usd-per-gpu-hour": ["1e-6", "1e6"],
+}
+HOSTILE = ["", ",", "1,", "-1", "nan", "inf", "1e400", "bf16,bf16", "0", "none", "[1]", "/", "\x00", "½"]
+
+
+@pytest.mark.fuzz
+def test_no_sweep_yields_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        sizes, counts = st.sampled_from(["1e5", "1.5B", "1e12"]), st.sampled_from(["1", "16"])
+        arguments = ["--sweep", "--n-params", data.draw(sizes), "--experts", data.draw(counts)]
+        for option in data.draw(st.lists(st.sampled_from(list(TAKEN)), max_size=5, unique=True)):
+            values = HOSTILE if data.draw(st.integers(0, 7)) == 0 else TAKEN[option]
+            arguments += [option, data.draw(st.sampled_from(values))]
+        arguments += ["--json"] if data.draw(st.booleans()) else []
+        code, out, err = run(*arguments)
+        assert code in (0, 1, 2)
+        assert sum(line.startswith("moescale: ") for line in err.splitlines()) == (code > 0)
+        if code == 0 and "--json" in arguments:
+            told = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} in {arguments}"))
+            assert told["points"]
+            assert told["pareto"]
+        if code == 2:
+            assert out == ""
+
+    check()

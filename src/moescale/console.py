@@ -306,9 +306,9 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
             Column("cache", text=True),
             Column("batch"),
             Column("per token"),
-            Column("tok/s a user"),
+            Column("tok/s/user"),
             Column("$/Mtok"),
-            Column("output tok/s", rank=2),
+            Column("all tok/s", rank=2),
             Column("first token", rank=3),
         ),
         [
@@ -331,7 +331,7 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
     alone = [p.frontier(p.platform == k).tolist() for k in range(len(p.platforms))]
     _table(
         console,
-        "Each number format alone: its cheapest point, and after it its fastest (tok/s a user)",
+        "Each GPU and number format alone: its cheapest point, and after it its fastest (tok/s/user)",
         (
             *((Column("GPU", text=True),) if several else ()),
             Column("weights", text=True),
@@ -339,7 +339,7 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
             Column("$/Mtok"),
             Column("GPUs"),
             Column("batch"),
-            Column("tok/s a user"),
+            Column("tok/s/user"),
             Column("fastest", rank=1),
             Column("GPUs", rank=1),
             Column("$/Mtok", rank=1),
@@ -361,10 +361,15 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
             if own
         ],
     )
-    _line(console)
-    _say(
-        console, "Number formats are compared by cost and time; what fewer bits do to quality is not in these figures."
-    )
+    formats = {(k.weights.name, k.kv_cache.name) for k in p.platforms}
+    if len(formats) > 1:
+        _line(console)
+        caveat = "Number formats are compared by cost and time; what fewer bits do to quality is not in these figures."
+        if any(k.latency.name == "silicon" for k in p.platforms):
+            caveat += (
+                " Where a format's kernels were not measured (int4: nowhere), they are bf16 ones scaled by rooflines."
+            )
+        _say(console, caveat)
     _left_out(console, points)
 
 
