@@ -447,6 +447,8 @@ def test_latency_limits_cut_the_set() -> None:
         ((*SWEEP[:-1], "--plot", "a.svg"), 2, ("--plot", "add --sweep")),
         ((*SWEEP[:-1], "--output-table", "a.csv"), 2, ("--output-table", "add --sweep")),
         ((*SWEEP[:-1], "--sweep-batch", "1"), 2, ("--sweep-batch", "add --sweep")),
+        ((*SWEEP[:-1], "--weights", ""), 2, ("--weights", "unknown weight type ''")),
+        ((*SWEEP, "--kv-cache", ""), 2, ("--kv-cache", "unknown cache type ''")),
         ((*SWEEP[:-1], "--gpu", "h100-sxm,l40s"), 2, ("--gpu", "several GPUs", "add --sweep")),
         ((*SWEEP, "--sweep-batch", "1,,2"), 2, ("--sweep-batch", "'1,,2'", "list")),
         ((*SWEEP, "--sweep-batch", "1,0"), 2, ("--sweep-batch", "nearest: 1")),

@@ -301,7 +301,7 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
         (
             *((Column("GPU", text=True),) if several else ()),
             Column("GPUs"),
-            *((Column("expert-parallel", rank=1),) if split else ()),
+            *((Column("EP"),) if split else ()),
             Column("weights", text=True),
             Column("cache", text=True),
             Column("batch"),
@@ -331,7 +331,7 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
     alone = [p.frontier(p.platform == k).tolist() for k in range(len(p.platforms))]
     _table(
         console,
-        "Each GPU and number format alone: its cheapest point, and after it its fastest (tok/s/user)",
+        "Each alone: its cheapest point, and after it its fastest (tok/s/user)",
         (
             *((Column("GPU", text=True),) if several else ()),
             Column("weights", text=True),

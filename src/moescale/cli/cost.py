@@ -174,7 +174,8 @@ def cost(
     each = _of_one_replica("--gpus", gpus, replicas)
     traffic = traffic_of(prompt, output, trace)
     deployment = make_deployment(
-        card, _template_price(cards, price) if sweep else price, weights=weights or "bf16", kv_cache=kv_cache or "bf16",
+        card, _template_price(cards, price) if sweep else price, weights="bf16" if weights is None else weights,
+        kv_cache="bf16" if kv_cache is None else kv_cache,
         prompt=traffic.prompt_tokens, output=traffic.output_tokens, traffic=traffic, max_num_seqs=cap,
         max_gpus=max_gpus // replicas if each is None else each, memory_fraction=memory_fraction,
         utilization=utilization, reserve_bytes=measured_reserve_bytes() if reserve is None else reserve,
