@@ -20,6 +20,10 @@ from moescale.laws import find_law
 from moescale.serving import Deployment
 
 FIGURES = Path("docs/figures")
+SWEEP = (
+    "cost", "--config", "examples/configs/mixtral-8x7b.json", "--gpu", "a100-sxm-80gb,h100-sxm", "--sweep",
+    "--weights", "bf16", "--kv-cache", "bf16",
+)  # fmt: skip
 EXPERTS: FloatArray = np.exp2(np.arange(7.0))
 
 
@@ -32,6 +36,7 @@ def main() -> None:
     for arguments in (
         ["fit", "examples/runs.csv", "--plot", str(folder / "fit.svg")],
         ["plan", "--budget", "5.15e21", "--plot", str(folder / "plan.svg")],
+        [*SWEEP, "--plot", str(folder / "sweep.svg")],
     ):
         moescale(arguments)
     costs = paper_costs()

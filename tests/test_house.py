@@ -30,11 +30,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "validation",
         "isoflop",
         "serving",
+        "frontier",
+        "serving_sweep",
         "burst",
     ),
     "decisions": (
         "allocation",
-        "frontier",
         "lifetime",
         "candidates",
         "spread",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from moescale.planning import Plan, Question, make_plan
     from moescale.runs import RunTable, read_runs
     from moescale.serving import Cost, Deployment, cheapest, cost, serve, with_traffic
+    from moescale.serving_sweep import OperatingPoints, Platform, find_platforms, operating_points
     from moescale.traffic import Traffic, read_trace
     from moescale.uncertainty import bootstrap
     from moescale.units import parse_quantity
@@ -47,6 +48,7 @@ _HOMES = {
     "planning": ("Plan", "Question", "make_plan"),
     "runs": ("RunTable", "read_runs"),
     "serving": ("Cost", "Deployment", "cheapest", "cost", "serve", "with_traffic"),
+    "serving_sweep": ("OperatingPoints", "Platform", "find_platforms", "operating_points"),
     "traffic": ("Traffic", "read_trace"),
     "uncertainty": ("bootstrap",),
     "units": ("parse_quantity",),
@@ -68,7 +70,9 @@ __all__ = [
     "Lifetime",
     "ModelFamily",
     "MoescaleError",
+    "OperatingPoints",
     "Plan",
+    "Platform",
     "Question",
     "Roofline",
     "RunArrays",
@@ -91,6 +95,7 @@ __all__ = [
     "find_form",
     "find_gpu",
     "find_law",
+    "find_platforms",
     "fit",
     "fitted_law",
     "flops_optimal",
@@ -101,6 +106,7 @@ __all__ = [
     "loss_optimal",
     "make_plan",
     "measured_reserve_bytes",
+    "operating_points",
     "owned_usd_per_gpu_hour",
     "parse_quantity",
     "predict",

@@ -1,4 +1,4 @@
-"""The Pareto frontier of loss against cost."""
+"""The Pareto frontier of two figures that both should be low: loss and cost, or dollars and time per token."""
 
 from __future__ import annotations
 

@@ -143,6 +143,7 @@ class Cost:
     usd_per_mtok: float | None = None  # dollars per million output tokens at the stated utilization
     batch: float | None = None  # of one replica
     limited_by: str | None = None
+    latency_limit: str | None = None  # which limit binds where `limited_by` is latency: max_ttft or max_tpot
     prefill_s: float | None = None
     decode_s: float | None = None
     iteration_s: float | None = None
@@ -174,7 +175,6 @@ def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: D
         raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {gpus!r}", where="gpus")
     per_gpu = weight_bytes_per_gpu(model, d.weight_bytes_per_param, count, d.expert_parallel)
     free = d.gpu.memory_bytes * d.memory_fraction - per_gpu - d.reserve_bytes
-    held = kv_bytes_per_request(model, _context(d), d.kv_bytes_per_element, count)
     longest = kv_bytes_per_request(model, _longest(d), d.kv_bytes_per_element, count)
 
     reason = np.where(free > 0, np.where(free >= longest, 0.0, 2.0), 1.0)
@@ -185,7 +185,7 @@ def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: D
     reason = np.where((count % ways != 0) | (ways > routed), 6.0, reason)
     fits = reason == 0
     cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
-    by_memory = free / held
+    by_memory = free / kv_bytes_per_request(model, _context(d), d.kv_bytes_per_element, count)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
 
     prefill_s, decode_s, iteration_s, ttft_s = _latencies(model, count, batch, latency, d)
@@ -222,6 +222,19 @@ def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: D
         limited_by=full(limited_by),
         infeasible=full(np.where(fits & ~served, 4.0, reason)),
     )
+
+
+def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> FloatArray:
+    """Concurrent requests, a time average, that the memory of `gpus` GPUs holds beside the weights; 0 where none fits.
+
+    Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
+    Raises InputError for an impossible deployment.
+    """
+    _check(deployment)
+    d = deployment
+    per_gpu = weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, d.expert_parallel)
+    free = d.gpu.memory_bytes * d.memory_fraction - per_gpu - d.reserve_bytes
+    return np.maximum(free / kv_bytes_per_request(model, _context(d), d.kv_bytes_per_element, gpus), 0.0)
 
 
 def _shape(model: Architecture, count: Real, deployment: Deployment) -> tuple[int, ...]:
@@ -391,8 +404,8 @@ def infeasible_reason(
         what = f"{gpus} is not a multiple of it" if gpus % ways else f"the model has {experts:g} experts a layer"
         return f"expert parallelism over {ways:g} GPUs is impossible {on_gpus}: {what}"
     if reason == 5:
-        limits = (("first token", d.max_ttft_s), ("output token", d.max_tpot_s))
-        told = " and ".join(f"{at(most) * 1e3:.3g} ms to a {kind}" for kind, most in limits if most is not None)
+        limits = (("to a first token", d.max_ttft_s), ("for an output token", d.max_tpot_s))
+        told = " and ".join(f"{at(most) * 1e3:.3g} ms {kind}" for kind, most in limits if most is not None)
         return f"a batch of 1 {on_gpus} takes longer than {told}"
     context = at(_context(d))
     held = at(kv_bytes_per_request(model, _context(d), d.kv_bytes_per_element, serving.gpus))
@@ -465,6 +478,7 @@ def _records(model: Architecture, counts: FloatArray, latency: LatencySource, de
             usd_per_mtok=float(serving.usd_per_mtok[i]),
             batch=float(serving.batch[i]),
             limited_by=LIMITS[int(serving.limited_by[i])],
+            latency_limit=_latency_limit(serving, deployment, i),
             prefill_s=float(serving.prefill_s[i]),
             decode_s=float(serving.decode_s[i]),
             iteration_s=float(serving.iteration_s[i]),
@@ -474,6 +488,17 @@ def _records(model: Architecture, counts: FloatArray, latency: LatencySource, de
         )
 
     return [record(i) for i in range(len(counts))]
+
+
+def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str | None:
+    """The limit that an entry of `serve` comes closest to, where latency limits its batch."""
+    if LIMITS[int(serving.limited_by[index])] != "latency":
+        return None
+    limits = (
+        ("max_ttft", serving.ttft_s[index], deployment.max_ttft_s),
+        ("max_tpot", serving.iteration_s[index], deployment.max_tpot_s),
+    )
+    return max((float(taken / most), name) for name, taken, most in limits if most is not None)[1]
 
 
 def _last_word(looked_at: list[Cost]) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from typer import Option
+
 from moescale.cli.options import (
     DEFAULT_GPU,
+    MOST,
     MOST_PARAMETERS,
     Capital,
     ExpertParallel,
-    GpuName,
     Json,
-    KvCache,
     KvHeads,
     LatencyName,
     MaxTpot,
@@ -30,9 +32,11 @@ from moescale.cli.options import (
     Trace,
     UsdPerKwh,
     Utilization,
-    Weights,
     Years,
     app,
+    at_option,
+    check_plot,
+    checked_quantity,
     examples,
     file_option,
     latency_source,
@@ -46,10 +50,13 @@ from moescale.cli.options import (
     traffic_of,
     warn,
 )
-from moescale.errors import InputError
+from moescale.errors import InputError, MoescaleError
 
 if TYPE_CHECKING:
     from moescale.architecture import Architecture
+    from moescale.hardware import Gpu
+    from moescale.serving import Deployment
+    from moescale.serving_sweep import LeftOut, Platform
 
 
 @app.command(
@@ -58,6 +65,8 @@ if TYPE_CHECKING:
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
         "moescale cost --config mixtral/config.json --trace requests.csv --scheduling chunked --latency roofline",
+        "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
+        "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
     )
 )
 def cost(
@@ -71,7 +80,9 @@ def cost(
     top_k: Annotated[
         int | None, number_option("--top-k", "With --n-params: experts a token meets; default 2.", whole=True)
     ] = None,
-    gpu: GpuName = DEFAULT_GPU,
+    gpu: Annotated[
+        str, text_option("--gpu", "GPU of the catalogue, such as h100-sxm; with --sweep several, with commas between.")
+    ] = DEFAULT_GPU,
     max_gpus: Annotated[
         int, number_option("--max-gpus", "Most GPUs of all replicas together.", 1, 1024, whole=True)
     ] = 8,
@@ -100,17 +111,60 @@ def cost(
     memory_fraction: MemoryFraction = 0.9,
     reserve: Reserve = None,
     utilization: Utilization = 1.0,
-    weights: Weights = "bf16",
-    kv_cache: KvCache = "bf16",
+    weights: Annotated[str | None, text_option("--weights", "bf16 (default), fp8 or int4.")] = None,
+    kv_cache: Annotated[
+        str | None, text_option("--kv-cache", "Number format of the KV cache: bf16 (default), fp8 or int4.")
+    ] = None,
     kv_heads: KvHeads = None,
+    sweep: Annotated[
+        bool, Option("--sweep", help="All batches, GPU counts and number formats: dollars against time per token.")
+    ] = False,
+    sweep_batch: Annotated[
+        str | None,
+        text_option(
+            "--sweep-batch",
+            "With --sweep: caps of the batch, such as 1,8,64; default: 1, 2, 3, 4, 6, 8 .. to what fits.",
+            "LIST",
+        ),
+    ] = None,
+    sweep_weights: Annotated[
+        str | None, text_option("--sweep-weights", "With --sweep: such as bf16,fp8; default: bf16,fp8,int4.", "LIST")
+    ] = None,
+    sweep_kv_cache: Annotated[
+        str | None, text_option("--sweep-kv-cache", "With --sweep: such as bf16,fp8, the default.", "LIST")
+    ] = None,
+    sweep_expert_parallel: Annotated[
+        str | None,
+        text_option(
+            "--sweep-expert-parallel", "With --sweep: degrees, such as 1,2,4; default: --expert-parallel.", "LIST"
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, file_option("--plot", "With --sweep: draw the points to this SVG, PDF or PNG file.")
+    ] = None,
+    output_table: Annotated[
+        Path | None, file_option("--output-table", "With --sweep: write all points to this CSV, TSV or Parquet file.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
     from moescale.hardware import measured_reserve_bytes
     from moescale.serving import cost as serving_cost
 
-    card = named_gpu(gpu)
-    cap = float(card.default_max_num_seqs) if max_num_seqs is None else parse_max_num_seqs(max_num_seqs)
+    asked = {
+        "--sweep-batch": sweep_batch, "--sweep-weights": sweep_weights, "--sweep-kv-cache": sweep_kv_cache,
+        "--sweep-expert-parallel": sweep_expert_parallel, "--plot": plot, "--output-table": output_table,
+    }  # fmt: skip
+    if not sweep:
+        _refuse_without_sweep(asked, gpu)
+    else:
+        check_plot(plot)
+        check_table(output_table)
+    cards = [named_gpu(name) for name in (listed("--gpu", gpu) if sweep else [gpu])]
+    card = cards[0]
+    # A sweep looks at every batch that fits: a server's own cap binds only where it is stated.
+    own_cap = None if sweep else float(card.default_max_num_seqs)
+    cap = own_cap if max_num_seqs is None else parse_max_num_seqs(max_num_seqs)
     model = _model(config, n_params, experts, top_k, kv_heads)
     price = stated_price(usd_per_gpu_hour, capital_usd_per_gpu, years, power_w, usd_per_kwh, pue)
     if max_gpus < replicas:
@@ -120,13 +174,23 @@ def cost(
     each = _of_one_replica("--gpus", gpus, replicas)
     traffic = traffic_of(prompt, output, trace)
     deployment = make_deployment(
-        card, price, weights=weights, kv_cache=kv_cache,
+        card, _template_price(cards, price) if sweep else price, weights="bf16" if weights is None else weights,
+        kv_cache="bf16" if kv_cache is None else kv_cache,
         prompt=traffic.prompt_tokens, output=traffic.output_tokens, traffic=traffic, max_num_seqs=cap,
         max_gpus=max_gpus // replicas if each is None else each, memory_fraction=memory_fraction,
         utilization=utilization, reserve_bytes=measured_reserve_bytes() if reserve is None else reserve,
         expert_parallel=expert_parallel, replicas=replicas, scheduling=scheduling, max_ttft_s=max_ttft,
         max_tpot_s=max_tpot,
     )  # fmt: skip
+    if sweep:
+        _sweep(
+            model, cards, price, latency, deployment, traffic.source if trace is not None else None, each,
+            batches=sweep_batch, weights=_one_of("weights", sweep_weights, weights),
+            kv_cache=_one_of("kv-cache", sweep_kv_cache, kv_cache),
+            ways=_one_of("expert-parallel", sweep_expert_parallel, str(expert_parallel) if expert_parallel > 1 else None),
+            plot=plot, output_table=output_table, json_=json_,
+        )  # fmt: skip
+        return
     answer = serving_cost(model, latency_source(latency, deployment, model), deployment, each)
     if json_:
         print_json(answer.to_dict())
@@ -134,6 +198,163 @@ def cost(
     from moescale.console import show_cost, terminal
 
     show_cost(terminal(), answer, deployment, traffic.source if trace is not None else None)
+
+
+def _refuse_without_sweep(asked: Mapping[str, object], gpu: str) -> None:
+    for option, value in asked.items():
+        if value is not None:
+            raise InputError("goes with --sweep", where=option, next_step="add --sweep, or leave it out")
+    if "," in gpu:
+        raise InputError("several GPUs go with --sweep", where="--gpu", next_step="add --sweep, or name one")
+
+
+def _one_of(name: str, several: str | None, one: str | None) -> str | None:
+    """What a list option of the sweep states, or the one value of the option that `cost` has anyway."""
+    if several is not None and one is not None:
+        raise InputError(f"states what --{name} states, too", where=f"--sweep-{name}", next_step="give one of them")
+    return one if several is None else several
+
+
+def _template_price(cards: Sequence[Gpu], price: float | None) -> float:
+    """The price in the deployment that the platforms of a sweep are made from, which put their own in its place."""
+    if price is not None and len(cards) > 1:
+        raise InputError(
+            "states one price, but --gpu names several GPUs",
+            where="--usd-per-gpu-hour",
+            next_step="sweep one GPU at a time, or leave it out for the catalogue's prices",
+        )
+    return 1.0 if price is None else price
+
+
+def _sweep(
+    model: Architecture,
+    cards: Sequence[Gpu],
+    price: float | None,
+    latency: str,
+    deployment: Deployment,
+    traffic: str | None,
+    gpus: int | None,
+    *,
+    batches: str | None,
+    weights: str | None,
+    kv_cache: str | None,
+    ways: str | None,
+    plot: Path | None,
+    output_table: Path | None,
+    json_: bool,
+) -> None:
+    """All operating points of `model`: printed, drawn and written."""
+    from moescale import hardware
+    from moescale.serving_sweep import find_platforms, operating_points
+
+    caps = None if batches is None else listed_counts("--sweep-batch", batches, MOST_BATCH)
+    degrees = [1] if ways is None else listed_counts("--sweep-expert-parallel", ways, MOST)
+    named = measured_on_one(latency)
+    usual = ("bf16", "bf16") if named else (",".join(hardware.precisions("weights")), SERVER_CACHES)
+    formats = {
+        "weights": listed("--sweep-weights", usual[0] if weights is None else weights),
+        "kv_cache": listed("--sweep-kv-cache", usual[1] if kv_cache is None else kv_cache),
+    }
+    found: dict[str, list[hardware.Precision]] = {}
+    for kind, names in formats.items():
+        option = f"--sweep-{kind.replace('_', '-')}"
+        if named and len(names) > 1:
+            raise InputError(
+                "a latency table was measured with one number format",
+                where=option,
+                next_step="name that one, or take silicon or the roofline",
+            )
+        with at_option(option):
+            found[kind] = [hardware.find_precision(kind, name) for name in names]
+
+    def price_of(card: Gpu) -> Callable[[], float]:
+        return lambda: hardware.price(card.name).usd_per_gpu_hour if price is None else price
+
+    def platforms(source: str) -> tuple[tuple[Platform, ...], tuple[LeftOut, ...]]:
+        return find_platforms(
+            [(card, price_of(card)) for card in cards],
+            found["weights"],
+            found["kv_cache"],
+            lambda d: latency_source(source, d, model),
+            deployment,
+        )
+
+    # One source for all points: those of two would not compare.
+    try:
+        kinds, left_out = platforms("silicon" if latency == "auto" else latency)
+    except MoescaleError as error:
+        if latency != "auto":
+            raise
+        kinds, left_out = platforms("roofline")
+        warn([f"roofline latency, because {error.what}"])
+    points = operating_points(
+        model,
+        kinds,
+        deployment,
+        gpus=None if gpus is None else [gpus],
+        batch_caps=caps,
+        expert_parallel=degrees,
+        left_out=left_out,
+    )
+    if output_table is not None:
+        from moescale.runs import write_runs
+
+        write_runs(points.columns(), output_table)
+    if plot is not None:
+        from moescale.figures import save_figure, sweep_figure
+
+        save_figure(sweep_figure(points), plot)
+    if json_:
+        print_json(points.to_dict())
+        return
+    from moescale.console import show_sweep, terminal
+
+    show_sweep(terminal(), points, traffic)
+
+
+MOST_BATCH = 1e9
+SERVER_CACHES = "bf16,fp8"  # what vLLM's --kv-cache-dtype knows (docs.vllm.ai, quantized KV cache)
+
+
+def listed(option: str, text: str) -> list[str]:
+    """The names in a list with commas, each once."""
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise InputError(f"{text!r} is not a list with commas", where=option, next_step="such as a,b,c, without gaps")
+    return list(dict.fromkeys(name.lower() for name in names))
+
+
+def listed_counts(option: str, text: str, most: float) -> list[int]:
+    """The whole numbers in a list with commas, each once."""
+    return [
+        int(value)
+        for value in dict.fromkeys(checked_quantity(option, part, 1, most, whole=True) for part in listed(option, text))
+    ]
+
+
+def measured_on_one(latency: str) -> bool:
+    """Whether --latency is the path of a table, which knows one pair of number formats."""
+    return latency not in ("auto", "roofline") and latency.partition(":")[0] != "silicon"
+
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+
+def check_table(path: Path | None) -> None:
+    """Refuse a table that could not be written before the work that it would hold."""
+    if path is None:
+        return
+    from moescale.files import check_target
+
+    with at_option("--output-table"):
+        if path.suffix.lower() not in TABLE_SUFFIXES:
+            raise InputError(
+                f"{path.suffix!r} is not a kind of table" if path.suffix else "the table's name has no suffix",
+                where=f"--output-table {path}",
+                nearest=f"{path.stem}.csv",
+                next_step=f"end the name in {', '.join(TABLE_SUFFIXES)}",
+            )
+        check_target(path)
 
 
 def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:
