@@ -89,7 +89,7 @@ def engine(folder: Path, config: dict[str, Any], system: str, gpus: int, backend
     (folder / "config.json").write_text(json.dumps(config))
     return EngineHandle.compile(
         str(folder), system, backend, tp_size=gpus, moe_tp_size=gpus, moe_ep_size=1, gemm_quant_mode=weights,
-        moe_quant_mode=weights, kvcache_quant_mode="bfloat16", fmha_quant_mode="bfloat16",
+        moe_quant_mode="fp8_block" if weights == "fp8" else weights, kvcache_quant_mode="bfloat16", fmha_quant_mode="bfloat16",
     )  # fmt: skip
 
 
@@ -99,7 +99,8 @@ def engine(folder: Path, config: dict[str, Any], system: str, gpus: int, backend
         (MIXTRAL, "a100-sxm-80gb", 2, "vllm", "bfloat16"),
         (MIXTRAL, "a100-sxm-80gb", 8, "vllm", "bfloat16"),
         (MIXTRAL, "h100-sxm", 2, "vllm", "bfloat16"),
-        (MIXTRAL, "h100-sxm", 2, "vllm", "fp8_block"),
+        (MIXTRAL, "h100-sxm", 2, "vllm", "fp8"),
+        (LLAMA, "h100-sxm", 1, "vllm", "fp8"),
         (MIXTRAL, "h100-sxm", 2, "trtllm", "bfloat16"),
         (MIXTRAL, "l40s", 2, "vllm", "bfloat16"),
         (QWEN3_MOE, "a100-sxm-80gb", 1, "vllm", "bfloat16"),

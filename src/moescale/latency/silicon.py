@@ -37,6 +37,11 @@ ACTIVATION_BYTES = 2.0  # bf16, also where weights have fewer bits
 PROMPT_LAUNCHES = 4.4
 PROMPT_LAUNCHES_QK_NORM = 13.2
 FP8_BYTES = (0.9, 1.2)  # a weight or cached element of so many bytes is 8-bit
+# Which fp8 kernels, the first that was measured. Matrix products: one scale a tensor or channel, as vLLM quantises by
+# itself; with 128 x 128 blocks the tables have 62 us on H100 for a product of one token that takes 7 us otherwise. Experts:
+# blocks, as published checkpoints have them; rows of one scale a tensor look untuned on H100.
+FP8_PRODUCTS = ("fp8", "fp8_block")
+FP8_EXPERTS = ("fp8_block", "fp8")
 WIDE_BYTES = 1.5  # and from here on 16-bit
 SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured kernels
 ROUNDING = 0.02  # of data sheets
@@ -52,8 +57,7 @@ def host_s() -> float:
 class Silicon:
     """Measured kernels of `backend` at `version` (None: the package's current one) on `gpu`, tensor-parallel.
 
-    fp8 weights take measured fp8 kernels where there are any (128 x 128 blocks, as published fp8 checkpoints have, before
-    per-tensor scales). Whatever was not measured is a measured kernel times the ratio of its rooflines: fewer bits a
+    fp8 weights take measured fp8 kernels where there are any (FP8_PRODUCTS, FP8_EXPERTS). Whatever was not measured is a measured kernel times the ratio of its rooflines: fewer bits a
     weight, other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100.
     Beyond a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, above 8 GPUs, and
     for latent attention where its kernels were not measured, the answer is NaN.
@@ -125,7 +129,7 @@ class Silicon:
 
     @cached_property
     def _gemm(self) -> tuple[LogGrid, str]:
-        kind = _kind(self.weight_bytes_per_param, gemm_types(*self._tables))
+        kind = _kind(self.weight_bytes_per_param, gemm_types(*self._tables), FP8_PRODUCTS)
         return gemm_grid(*self._tables, kind), kind
 
     @cached_property
@@ -134,7 +138,7 @@ class Silicon:
 
     @cached_property
     def _moe(self) -> tuple[MoeKernels, str]:
-        kind = _kind(self.weight_bytes_per_param, moe_types(*self._tables))
+        kind = _kind(self.weight_bytes_per_param, moe_types(*self._tables), FP8_EXPERTS)
         return moe_kernels(*self._tables, kind, self.load), kind
 
     @cached_property
@@ -391,10 +395,10 @@ def _kv_heads(model: Architecture, gpus: FloatArray) -> FloatArray:
     return np.maximum(np.asarray(model.n_kv_heads, dtype=np.float64) / gpus, 1.0)
 
 
-def _kind(bytes_per_weight: float, measured: tuple[str, ...]) -> str:
+def _kind(bytes_per_weight: float, measured: tuple[str, ...], fp8: tuple[str, str]) -> str:
     """The measured number format to take: fp8 kernels for 8-bit weights where there are any, else bf16 to be scaled."""
     if FP8_BYTES[0] <= bytes_per_weight <= FP8_BYTES[1]:
-        for kind in ("fp8_block", "fp8"):
+        for kind in fp8:
             if kind in measured:
                 return kind
     return "bfloat16"
