@@ -42,8 +42,8 @@ WIDE_BYTES = 1.5  # and from here on 16-bit
 
 @cache
 def host_s() -> float:
-    """Seconds that the host needs for one pass of a server (catalogue/roofline.toml, per_iteration_overhead_s)."""
-    return float(catalogue.read("roofline.toml")["per_iteration_overhead_s"]["value"])
+    """Seconds that the host needs for one pass of a server (catalogue/roofline.toml, host.per_iteration_overhead_s)."""
+    return float(catalogue.read("roofline.toml")["host"]["per_iteration_overhead_s"]["value"])
 
 
 @dataclass(frozen=True)
