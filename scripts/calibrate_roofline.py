@@ -8,23 +8,29 @@ errors are of another; no measured server enters, so that servers stay a check o
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from moescale import catalogue
 from moescale.accounting import kv_bytes_per_request, weight_bytes_per_gpu
-from moescale.architecture import Architecture, FloatArray, shapes
+from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.family import architecture, find_family
+from moescale.files import write_atomically
 from moescale.hardware import Gpu, gpus
 from moescale.latency import NUMERIC_FIELDS, LatencySource
 from moescale.latency.gemm_kernels import gemm_grid, gemm_types
+from moescale.latency.kernel_tables import default_version, find_system
 from moescale.latency.log_grid import LogGrid
-from moescale.latency.roofline import Roofline, RooflineConstants, default_constants
-from moescale.latency.silicon import Silicon
+from moescale.latency.roofline import Roofline, RooflineConstants, measured_constants
+from moescale.latency.silicon import ENGINE, Silicon
+from moescale.serving import Deployment, cheapest, with_traffic
+from moescale.traffic import find_traffic
 
 FAMILY = find_family("yun2024")
 # Sizes and expert counts of the paper's family, and published models, that the fit sees; and those that judge it.
@@ -48,6 +54,28 @@ USABLE = 0.95  # of the memory: passes that no server could be in are not asked 
 EXPERT_PARALLEL_SHARE = 0.25  # of the points of MoE models on several GPUs
 OUTLIER = 0.1  # errors beyond it weigh less
 SEED = 0
+NOTHING = 1e-3  # of a constant's usual size
+SAME = 0.02  # data sheets are rounded
+COST_SIZES = (1e8, 2.56e10)
+DATE = "2026-11-21"
+CATALOGUE = Path("src/moescale/catalogue/roofline.toml")
+PAGE = Path("docs/roofline.md")
+# Terms that the page weighs: the fit without them.
+TERMS = {
+    "activations": ("activation_traffic",),
+    "soft ridge": ("ridge_softness",),
+    "launches of MoE layers": ("per_moe_layer_overhead_s",),
+    "launches of prompts": ("per_prompt_layer_overhead_s",),
+    "contention of links": ("interconnect_contention", "allreduce_latency_per_gpu_s"),
+}
+# The constants that all GPUs shared before, with the host's time added to each pass.
+BEFORE = RooflineConstants(
+    memory_efficiency=0.75, expert_memory_efficiency=0.75, cache_memory_efficiency=0.75, gemm_compute_efficiency=0.81,
+    moe_compute_efficiency=0.40, attention_compute_efficiency=0.55, ridge_softness=0.0, activation_traffic=0.0,
+    interconnect_efficiency=0.68, interconnect_contention=0.0, allreduce_latency_s=5.2e-6,
+    allreduce_latency_per_gpu_s=0.0, per_layer_overhead_s=3.0e-5, per_moe_layer_overhead_s=0.0,
+    per_prompt_layer_overhead_s=0.0, per_iteration_overhead_s=0.0,
+)  # fmt: skip
 
 
 class Judge(Silicon):
@@ -152,7 +180,7 @@ def design(gpu: Gpu, models: Sequence[Architecture], seed: int = SEED) -> list[P
     """Decode and prefill passes of all models in all number formats."""
     rng = np.random.default_rng(seed)
     found = [draw(gpu, models, stage, b, rng) for stage in ("decode", "prefill") for b in formats(gpu)]
-    return [passes for passes in found if passes is not None]
+    return [passes for passes in found if passes is not None and passes.measured_s.size]
 
 
 def log_errors(gpu: Gpu, constants: RooflineConstants, passes: Passes) -> FloatArray:
@@ -206,11 +234,185 @@ def fit(gpu: Gpu, passes: Sequence[Passes], fixed: dict[str, float] | None = Non
     return constants(found.x)
 
 
-def fit_both(gpu: Gpu, passes: Sequence[Passes], fixed: dict[str, float] | None = None) -> dict[float, RooflineConstants]:
-    """Constants by bytes a weight: bf16, and fp8 where the GPU multiplies it."""
-    found = {2.0: fit(gpu, [part for part in passes if part.weight_bytes == 2.0], fixed)}
+Fitted = dict[float, RooflineConstants]  # by bytes a weight: 2 bf16, 1 fp8
+
+
+def fit_formats(gpu: Gpu, passes: Sequence[Passes], fixed: dict[str, float] | None = None) -> Fitted:
+    """Constants of bf16, and of fp8 where the GPU multiplies it, rounded as they are written."""
+    found = {2.0: rounded(fit(gpu, [part for part in passes if part.weight_bytes == 2.0], fixed))}
     narrow = [part for part in passes if part.weight_bytes == 1.0]
     if narrow:
         kept = {name: getattr(found[2.0], name) for name in START if name not in FP8_CONSTANTS}
-        found[1.0] = fit(gpu, narrow, kept | (fixed or {}))
+        found[1.0] = rounded(fit(gpu, narrow, kept | (fixed or {})))
     return found
+
+
+def rounded(constants: RooflineConstants) -> RooflineConstants:
+    """Three digits, and zero where nothing would change."""
+    values = {name: float(f"{getattr(constants, name):.3g}") for name in START}
+    zero = {name: 0.0 for name, value in values.items() if value < NOTHING * START[name][0]}
+    return replace(constants, **(values | zero))
+
+
+def default_of(fits: Iterable[Fitted]) -> Fitted:
+    """Constants of a GPU that nobody measured: geometric means, or medians of those that may be 0."""
+    every = list(fits)
+    found: Fitted = {}
+    for weight_bytes in (2.0, 1.0):
+        known = [fitted[weight_bytes] for fitted in every if weight_bytes in fitted]
+        values: dict[str, float] = {}
+        for name, (_, low, _) in START.items():
+            column = np.array([getattr(constants, name) for constants in known])
+            values[name] = float(np.median(column) if low == 0.0 else np.exp(np.mean(np.log(column))))
+        if weight_bytes == 1.0:
+            values |= {name: getattr(found[2.0], name) for name in START if name not in FP8_CONSTANTS}
+        found[weight_bytes] = rounded(RooflineConstants(**values, per_iteration_overhead_s=0.0))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Absolute log errors of a source: the median and the 90th percentile; and the median with its sign."""
+
+    median: float
+    ninth_decile: float
+    bias: float
+
+    def __str__(self) -> str:
+        return f"{np.expm1(self.median):.0%}, {np.expm1(self.ninth_decile):.0%}"
+
+
+def error_of(logs: FloatArray) -> Error:
+    size = np.abs(logs)
+    return Error(float(np.median(size)), float(np.quantile(size, 0.9)), float(np.median(logs)))
+
+
+def errors(gpu: Gpu, fitted: Fitted, passes: Iterable[Passes]) -> dict[tuple[str, float], Error]:
+    """Errors by stage and bytes a weight."""
+    found: dict[tuple[str, float], list[FloatArray]] = {}
+    for part in passes:
+        constants = fitted.get(part.weight_bytes, fitted[2.0])
+        found.setdefault((part.stage, part.weight_bytes), []).append(log_errors(gpu, constants, part))
+    return {key: error_of(np.concatenate(parts)) for key, parts in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The roofline as it was: the host's time is added to every pass."""
+
+    roofline: Roofline
+    host_s: float
+    name: str = "roofline"
+
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        return self.roofline.prefill_s(model, gpus, batch, prompt_tokens, expert_parallel=expert_parallel) + self.host_s
+
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        return self.roofline.decode_s(model, gpus, batch, context_tokens, expert_parallel=expert_parallel) + self.host_s
+
+    def mixed_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, prompts: Real, prompt_tokens: Real, *,
+        expert_parallel: Real = 1.0,
+    ) -> FloatArray:  # fmt: skip
+        ways = expert_parallel
+        asked = (model, gpus, batch, context_tokens, prompts, prompt_tokens)
+        return self.roofline.mixed_s(*asked, expert_parallel=ways) + self.host_s
+
+
+def cost_error(gpu: Gpu, source: LatencySource) -> Error:
+    """Dollars per million tokens of the paper's family at its cheapest GPU count, ShareGPT's lengths, against silicon."""
+    sizes, experts = np.geomspace(*COST_SIZES, 10), 2.0 ** np.arange(7.0)
+    model, kernels = architecture(FAMILY, sizes[:, np.newaxis], experts), Silicon(gpu)
+    traffic, logs = find_traffic("sharegpt"), list[FloatArray]()
+    for cap in (None, float(gpu.default_max_num_seqs)):
+        deployment = with_traffic(
+            Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=1.0, output_tokens=1.0, max_num_seqs=cap), traffic
+        )
+        ours, theirs = (cheapest(model, s, deployment).usd_per_mtok for s in (source, kernels))
+        both = np.isfinite(ours) & np.isfinite(theirs)
+        logs.append(np.log(ours[both] / theirs[both]))
+    return error_of(np.concatenate(logs))
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What was found for one measured system."""
+
+    gpu: Gpu
+    tables: str  # engine and version
+    fitted: Fitted
+    unseen: dict[str, list[Passes]]
+    without: dict[str, Fitted]  # fitted without a term
+
+    def judged(self) -> list[Passes]:
+        """The unseen passes that errors are stated for; latent attention apart."""
+        return self.unseen["family"] + self.unseen["published"]
+
+
+def study(gpu: Gpu) -> Study:
+    """Fit a system, and draw what judges the fit."""
+    seen = design(gpu, seen_models())
+    unseen = {kind: design(gpu, models, SEED + 1) for kind, models in unseen_models().items()}
+    without = {name: fit_formats(gpu, seen, dict.fromkeys(names, 0.0)) for name, names in TERMS.items()}
+    assert gpu.silicon_system is not None
+    tables = f"{ENGINE} {default_version(gpu.silicon_system, ENGINE)}"
+    return Study(gpu, tables, fit_formats(gpu, seen), unseen, without)
+
+
+def measured_gpus() -> tuple[list[Gpu], list[Gpu]]:
+    """GPUs whose own kernels were measured, and those whose kernels silicon scales from another part."""
+    own: list[Gpu] = []
+    scaled: list[Gpu] = []
+    for gpu in gpus().values():
+        if gpu.silicon_system is None:
+            continue
+        system = find_system(gpu.silicon_system)
+        same = abs(gpu.memory_bandwidth_bytes_per_s / system.memory_bandwidth_bytes_per_s - 1.0) < SAME
+        (own if same and gpu.silicon_link_system is None else scaled).append(gpu)
+    return own, scaled
+
+
+def toml(studies: Sequence[Study], default: Fitted) -> str:
+    """catalogue/roofline.toml."""
+    package = f"aiconfigurator-core {version('aiconfigurator-core')}"
+    host = catalogue.read("roofline.toml")["host"]["per_iteration_overhead_s"]
+    lines = [
+        "# Constants of latency/roofline.py, written by `python scripts/calibrate_roofline.py`; errors are in docs/roofline.md.",
+        "# Efficiencies are shares of the data sheet's figure (catalogue/gpus.toml); times are in seconds. One section a measured",
+        "# system (silicon_system of a GPU), in bf16; its `fp8` holds what differs for weights that are multiplied in fp8.",
+        "# No measured server was used to choose any of them.",
+        "",
+        "# Both latency sources: the host schedules and samples while the GPU works, and no pass is shorter than that.",
+        "[host.per_iteration_overhead_s]",
+        f"value = {float(host['value']):.1e}",
+        f'source = "{host["source"]}"',
+        f'date = "{host["date"]}"',
+    ]
+    entries = [(str(s.gpu.silicon_system), f"kernel tables of {package} ({s.tables}) on {s.gpu.name}", s.fitted) for s in studies]
+    means = "geometric means of the measured systems; medians of constants that may be 0"
+    for system, source, fitted in (*entries, ("default", means, default)):
+        lines += ["", f"[system.{system}]", f'source = "{source}"', f'date = "{DATE}"']
+        lines += [f"{name} = {getattr(fitted[2.0], name):.6g}" for name in START]
+        if 1.0 in fitted:
+            lines += ["", f"[system.{system}.fp8]"]
+            lines += [f"{name} = {getattr(fitted[1.0], name):.6g}" for name in FP8_CONSTANTS]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Fit, and write the catalogue and the page."""
+    own, scaled = measured_gpus()
+    studies = [study(gpu) for gpu in own]
+    write_atomically(CATALOGUE, toml(studies, default_of(s.fitted for s in studies)))
+    measured_constants.cache_clear()
+    from roofline_page import page
+
+    write_atomically(PAGE, page(studies, scaled))
+
+
+if __name__ == "__main__":
+    main()
