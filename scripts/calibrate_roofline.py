@@ -1,14 +1,15 @@
 """Fit the roofline's constants to measured kernels, one set a measured system, and write them with their errors.
 
-    python scripts/calibrate_roofline.py            writes catalogue/roofline.toml and docs/roofline.md
+    python scripts/calibrate_roofline.py            writes src/moescale/catalogue/roofline.toml
 
 Judge of every pass is latency/silicon.py on vLLM's tables without the host's time. The fit sees one set of models, the
-errors are of another; no measured server enters, so that servers stay a check of the whole model.
+errors in docs/roofline.md (scripts/document_roofline.py) are of another; no measured server enters, so that servers stay
+a check of the whole model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.accounting import kv_bytes_per_request, weight_bytes_per_gpu
-from moescale.architecture import Architecture, FloatArray, Real, shapes
+from moescale.architecture import Architecture, FloatArray, shapes
 from moescale.family import architecture, find_family
 from moescale.files import write_atomically
 from moescale.hardware import Gpu, gpus
@@ -27,10 +28,8 @@ from moescale.latency import NUMERIC_FIELDS, LatencySource
 from moescale.latency.gemm_kernels import gemm_grid, gemm_types
 from moescale.latency.kernel_tables import default_version, find_system
 from moescale.latency.log_grid import LogGrid
-from moescale.latency.roofline import Roofline, RooflineConstants, measured_constants
+from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import ENGINE, Silicon
-from moescale.serving import Deployment, cheapest, with_traffic
-from moescale.traffic import find_traffic
 
 FAMILY = find_family("yun2024")
 # Sizes and expert counts of the paper's family, and published models, that the fit sees; and those that judge it.
@@ -56,26 +55,9 @@ OUTLIER = 0.1  # errors beyond it weigh less
 SEED = 0
 NOTHING = 1e-3  # of a constant's usual size
 SAME = 0.02  # data sheets are rounded
-COST_SIZES = (1e8, 2.56e10)
 DATE = "2026-11-21"
 CATALOGUE = Path("src/moescale/catalogue/roofline.toml")
-PAGE = Path("docs/roofline.md")
-# Terms that the page weighs: the fit without them.
-TERMS = {
-    "activations": ("activation_traffic",),
-    "soft ridge": ("ridge_softness",),
-    "launches of MoE layers": ("per_moe_layer_overhead_s",),
-    "launches of prompts": ("per_prompt_layer_overhead_s",),
-    "contention of links": ("interconnect_contention", "allreduce_latency_per_gpu_s"),
-}
-# The constants that all GPUs shared before, with the host's time added to each pass.
-BEFORE = RooflineConstants(
-    memory_efficiency=0.75, expert_memory_efficiency=0.75, cache_memory_efficiency=0.75, gemm_compute_efficiency=0.81,
-    moe_compute_efficiency=0.40, attention_compute_efficiency=0.55, ridge_softness=0.0, activation_traffic=0.0,
-    interconnect_efficiency=0.68, interconnect_contention=0.0, allreduce_latency_s=5.2e-6,
-    allreduce_latency_per_gpu_s=0.0, per_layer_overhead_s=3.0e-5, per_moe_layer_overhead_s=0.0,
-    per_prompt_layer_overhead_s=0.0, per_iteration_overhead_s=0.0,
-)  # fmt: skip
+DEFAULT_SOURCE = "geometric means of the measured systems; medians of constants that may be 0"
 
 
 class Judge(Silicon):
@@ -270,99 +252,6 @@ def default_of(fits: Iterable[Fitted]) -> Fitted:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
-    """Absolute log errors of a source: the median and the 90th percentile; and the median with its sign."""
-
-    median: float
-    ninth_decile: float
-    bias: float
-
-    def __str__(self) -> str:
-        return f"{np.expm1(self.median):.0%}, {np.expm1(self.ninth_decile):.0%}"
-
-
-def error_of(logs: FloatArray) -> Error:
-    size = np.abs(logs)
-    return Error(float(np.median(size)), float(np.quantile(size, 0.9)), float(np.median(logs)))
-
-
-def errors(gpu: Gpu, fitted: Fitted, passes: Iterable[Passes]) -> dict[tuple[str, float], Error]:
-    """Errors by stage and bytes a weight."""
-    found: dict[tuple[str, float], list[FloatArray]] = {}
-    for part in passes:
-        constants = fitted.get(part.weight_bytes, fitted[2.0])
-        found.setdefault((part.stage, part.weight_bytes), []).append(log_errors(gpu, constants, part))
-    return {key: error_of(np.concatenate(parts)) for key, parts in found.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """The roofline as it was: the host's time is added to every pass."""
-
-    roofline: Roofline
-    host_s: float
-    name: str = "roofline"
-
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        return self.roofline.prefill_s(model, gpus, batch, prompt_tokens, expert_parallel=expert_parallel) + self.host_s
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        return self.roofline.decode_s(model, gpus, batch, context_tokens, expert_parallel=expert_parallel) + self.host_s
-
-    def mixed_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, prompts: Real, prompt_tokens: Real, *,
-        expert_parallel: Real = 1.0,
-    ) -> FloatArray:  # fmt: skip
-        ways = expert_parallel
-        asked = (model, gpus, batch, context_tokens, prompts, prompt_tokens)
-        return self.roofline.mixed_s(*asked, expert_parallel=ways) + self.host_s
-
-
-def cost_error(gpu: Gpu, source: LatencySource) -> Error:
-    """Dollars per million tokens of the paper's family at its cheapest GPU count, ShareGPT's lengths, against silicon."""
-    sizes, experts = np.geomspace(*COST_SIZES, 10), 2.0 ** np.arange(7.0)
-    model, kernels = architecture(FAMILY, sizes[:, np.newaxis], experts), Silicon(gpu)
-    traffic, logs = find_traffic("sharegpt"), list[FloatArray]()
-    for cap in (None, float(gpu.default_max_num_seqs)):
-        deployment = with_traffic(
-            Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=1.0, output_tokens=1.0, max_num_seqs=cap), traffic
-        )
-        ours, theirs = (cheapest(model, s, deployment).usd_per_mtok for s in (source, kernels))
-        both = np.isfinite(ours) & np.isfinite(theirs)
-        logs.append(np.log(ours[both] / theirs[both]))
-    return error_of(np.concatenate(logs))
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """What was found for one measured system."""
-
-    gpu: Gpu
-    tables: str  # engine and version
-    fitted: Fitted
-    unseen: dict[str, list[Passes]]
-    without: dict[str, Fitted]  # fitted without a term
-
-    def judged(self) -> list[Passes]:
-        """The unseen passes that errors are stated for; latent attention apart."""
-        return self.unseen["family"] + self.unseen["published"]
-
-
-def study(gpu: Gpu) -> Study:
-    """Fit a system, and draw what judges the fit."""
-    seen = design(gpu, seen_models())
-    unseen = {kind: design(gpu, models, SEED + 1) for kind, models in unseen_models().items()}
-    without = {name: fit_formats(gpu, seen, dict.fromkeys(names, 0.0)) for name, names in TERMS.items()}
-    assert gpu.silicon_system is not None
-    tables = f"{ENGINE} {default_version(gpu.silicon_system, ENGINE)}"
-    return Study(gpu, tables, fit_formats(gpu, seen), unseen, without)
-
-
 def measured_gpus() -> tuple[list[Gpu], list[Gpu]]:
     """GPUs whose own kernels were measured, and those whose kernels silicon scales from another part."""
     own: list[Gpu] = []
@@ -376,7 +265,7 @@ def measured_gpus() -> tuple[list[Gpu], list[Gpu]]:
     return own, scaled
 
 
-def toml(studies: Sequence[Study], default: Fitted) -> str:
+def toml(fits: Mapping[Gpu, Fitted], default: Fitted) -> str:
     """catalogue/roofline.toml."""
     package = f"aiconfigurator-core {version('aiconfigurator-core')}"
     host = catalogue.read("roofline.toml")["host"]["per_iteration_overhead_s"]
@@ -386,15 +275,17 @@ def toml(studies: Sequence[Study], default: Fitted) -> str:
         "# system (silicon_system of a GPU), in bf16; its `fp8` holds what differs for weights that are multiplied in fp8.",
         "# No measured server was used to choose any of them.",
         "",
-        "# Both latency sources: the host schedules and samples while the GPU works, and no pass is shorter than that.",
+        "# Of both sources, silicon too: the host schedules and samples while the GPU works, and no pass is shorter than that.",
         "[host.per_iteration_overhead_s]",
         f"value = {float(host['value']):.1e}",
         f'source = "{host["source"]}"',
         f'date = "{host["date"]}"',
     ]
-    entries = [(str(s.gpu.silicon_system), f"kernel tables of {package} ({s.tables}) on {s.gpu.name}", s.fitted) for s in studies]
-    means = "geometric means of the measured systems; medians of constants that may be 0"
-    for system, source, fitted in (*entries, ("default", means, default)):
+    sections = [("default", DEFAULT_SOURCE, default)]
+    for gpu, fitted in fits.items():
+        tables = f"{ENGINE} {default_version(str(gpu.silicon_system), ENGINE)}"
+        sections.append((str(gpu.silicon_system), f"fit to kernel tables of {package} ({tables}) on {gpu.name}", fitted))
+    for system, source, fitted in sections:
         lines += ["", f"[system.{system}]", f'source = "{source}"', f'date = "{DATE}"']
         lines += [f"{name} = {getattr(fitted[2.0], name):.6g}" for name in START]
         if 1.0 in fitted:
@@ -404,14 +295,9 @@ def toml(studies: Sequence[Study], default: Fitted) -> str:
 
 
 def main() -> None:
-    """Fit, and write the catalogue and the page."""
-    own, scaled = measured_gpus()
-    studies = [study(gpu) for gpu in own]
-    write_atomically(CATALOGUE, toml(studies, default_of(s.fitted for s in studies)))
-    measured_constants.cache_clear()
-    from roofline_page import page
-
-    write_atomically(PAGE, page(studies, scaled))
+    """Fit every measured system, and write the catalogue."""
+    fits = {gpu: fit_formats(gpu, design(gpu, seen_models())) for gpu in measured_gpus()[0]}
+    write_atomically(CATALOGUE, toml(fits, default_of(fits.values())))
 
 
 if __name__ == "__main__":
