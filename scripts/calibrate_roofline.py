@@ -70,7 +70,8 @@ class Judge(Silicon):
     @cached_property
     def _gemm(self) -> tuple[LogGrid, str]:
         system, engine, version = self._tables
-        kind = "fp8" if "fp8" in gemm_types(system, engine, version) and self.weight_bytes_per_param < 1.5 else "bfloat16"
+        narrow = self.weight_bytes_per_param < 1.5 and "fp8" in gemm_types(system, engine, version)
+        kind = "fp8" if narrow else "bfloat16"
         return gemm_grid(system, engine, version, kind), kind
 
 
@@ -145,9 +146,7 @@ def draw(
         return None
     which, count, batch, tokens, ways, seconds = np.concatenate(rows, axis=1)
     index = which.astype(np.intp)
-    stacked = {
-        name: np.array([float(np.asarray(getattr(models[i], name))) for i in index]) for name in NUMERIC_FIELDS
-    }
+    stacked = {name: np.array([float(np.asarray(getattr(models[i], name))) for i in index]) for name in NUMERIC_FIELDS}
     assert len({model.ffn_matrices for model in models}) == 1
     model = Architecture(**stacked, ffn_matrices=models[0].ffn_matrices)
     return Passes(stage, weight_bytes, model, index, count, batch, tokens, ways, seconds)
@@ -284,7 +283,9 @@ def toml(fits: Mapping[Gpu, Fitted], default: Fitted) -> str:
     sections = [("default", DEFAULT_SOURCE, default)]
     for gpu, fitted in fits.items():
         tables = f"{ENGINE} {default_version(str(gpu.silicon_system), ENGINE)}"
-        sections.append((str(gpu.silicon_system), f"fit to kernel tables of {package} ({tables}) on {gpu.name}", fitted))
+        sections.append(
+            (str(gpu.silicon_system), f"fit to kernel tables of {package} ({tables}) on {gpu.name}", fitted)
+        )
     for system, source, fitted in sections:
         lines += ["", f"[system.{system}]", f'source = "{source}"', f'date = "{DATE}"']
         lines += [f"{name} = {getattr(fitted[2.0], name):.6g}" for name in START]

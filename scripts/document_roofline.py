@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+
 from calibrate_roofline import (
     FAMILY,
     FP8_CONSTANTS,
@@ -30,8 +31,6 @@ from calibrate_roofline import (
     seen_models,
     unseen_models,
 )
-from refresh_docs import refreshed
-
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.family import architecture
 from moescale.files import write_atomically
@@ -42,6 +41,7 @@ from moescale.latency.roofline import Roofline, RooflineConstants, constants_of
 from moescale.latency.silicon import ENGINE, Silicon, host_s
 from moescale.serving import Deployment, cheapest, with_traffic
 from moescale.traffic import find_traffic
+from refresh_docs import refreshed
 
 PAGE = Path("docs/roofline.md")
 COST_SIZES = (1e8, 2.56e10)

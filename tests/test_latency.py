@@ -344,8 +344,8 @@ LATENT = replace(
 def test_latent_attention_reads_a_cache_that_all_heads_share_and_every_gpu_holds() -> None:
     roofline = Roofline(A100, constants=perfect())
     one_token_s = 3 * (512 + 64) * 2 / A100.memory_bandwidth_bytes_per_s
-    for gpus in (1, 2, 8):
-        longer, shorter = roofline.decode_s(LATENT, gpus, 4, np.array([2000.0, 1000.0]))
+    for count in (1, 2, 8):
+        longer, shorter = roofline.decode_s(LATENT, count, 4, np.array([2000.0, 1000.0]))
         assert longer - shorter == pytest.approx(4 * 1000 * one_token_s, rel=1e-9)
     down, up = 1024 * (512 + 64 + 256), 256 * 8 * 192 + 512 * 8 * (128 + 128) + 8 * 128 * 1024
     weights = down + up + 3 * 1024 * 4096
@@ -496,7 +496,7 @@ def test_the_roofline_is_as_near_to_measured_kernels_as_the_page_says(name: str)
     kernels, roofline = silicon(gpu=gpu), Roofline(gpu)
     models = [architecture(PAPER, 8e8, e) for e in (1.0, 2.0, 16.0, 32.0)]
     models += [shapes()[model] for model in ("llama-2-7b", "olmoe-1b-7b", "qwen3-8b")]  # not among those of the fit
-    count, batch = np.array([1.0, 2.0, 4.0])[:, np.newaxis, np.newaxis], np.array([1.0, 8.0, 64.0, 256.0])[:, np.newaxis]
+    count, batch = np.array([[[1.0]], [[2.0]], [[4.0]]]), np.array([[1.0], [8.0], [64.0], [256.0]])
     errors: list[np.ndarray] = []
     for model in models:
         for ask, lengths in (("decode_s", (128.0, 1024.0)), ("prefill_s", (64.0, 256.0))):

@@ -180,7 +180,8 @@ def usd_per_gpu_hour(gpu: Gpu) -> float:
         return gpu.usd_per_gpu_hour
     if gpu.name not in gpus():
         raise InputError(
-            f"no price is stated for {gpu.name}", next_step="pass --usd-per-gpu-hour, or add usd_per_gpu_hour to its file"
+            f"no price is stated for {gpu.name}",
+            next_step="pass --usd-per-gpu-hour, or add usd_per_gpu_hour to its file",
         )
     return price(gpu.name).usd_per_gpu_hour
 

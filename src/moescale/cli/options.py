@@ -130,7 +130,9 @@ Output = Annotated[
         "--output", f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
     ),
 ]
-GpuName = Annotated[str, text_option("--gpu", "GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.")]
+GpuName = Annotated[
+    str, text_option("--gpu", "GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.")
+]
 MaxGpus = Annotated[
     int, number_option("--max-gpus", "Most GPUs to serve one model on (tensor parallel).", 1, 1024, whole=True)
 ]

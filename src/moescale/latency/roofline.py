@@ -41,7 +41,7 @@ class RooflineConstants:
     # How far reading and arithmetic of one product add up near the ridge: (r^p + a^p)^(1/p) with p = 1 / softness.
     # 0: the longer of the two, 1: their sum.
     ridge_softness: float
-    activation_traffic: float  # bytes that norms, activations and products move, over those counted in _activation_bytes
+    activation_traffic: float  # moved bytes of norms, activations and products, over those of _activation_bytes
     interconnect_efficiency: float  # reached share of interconnect bandwidth in an all-reduce
     interconnect_contention: float  # every GPU beyond two adds this share of a message's time: a bus that all share
     allreduce_latency_s: float  # of a message without bytes between two GPUs
@@ -49,7 +49,7 @@ class RooflineConstants:
     per_layer_overhead_s: float  # kernel launches of one layer
     per_moe_layer_overhead_s: float  # what the router and the experts of a layer add
     per_prompt_layer_overhead_s: float  # what a pass with prompts adds to a layer: rotary positions, filling the cache
-    per_iteration_overhead_s: float  # scheduling and sampling on the CPU, while the GPU works: the least that a pass takes
+    per_iteration_overhead_s: float  # scheduling and sampling on the CPU as the GPU works: the least that a pass takes
 
 
 @functools.cache
@@ -249,8 +249,8 @@ class Roofline:
         # Ring all-reduce: each GPU sends and receives 2 (g - 1) / g of the message; none for one GPU.
         further = np.maximum(count - 2.0, 0.0)
         link_s = ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s
-        message_s = (2.0 / constants.interconnect_efficiency) * (1.0 - share) + constants.interconnect_contention * further
-        token_s = (2.0 * model.n_layers * d_model) * (link_s * message_s)
+        sent = (2.0 / constants.interconnect_efficiency) * (1.0 - share) + constants.interconnect_contention * further
+        token_s = (2.0 * model.n_layers * d_model) * (link_s * sent)
         if constants.activation_traffic > 0.0:
             token_s = token_s + constants.activation_traffic * byte_s * _activation_bytes(model, share)
         total_s += token_s * tokens
