@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from moescale.hardware import Gpu, gpus
 from moescale.latency import NUMERIC_FIELDS, LatencySource
 from moescale.latency.gemm_kernels import gemm_grid, gemm_types
 from moescale.latency.kernel_tables import default_version, find_system
+from moescale.latency.latent_kernels import latent_types
 from moescale.latency.log_grid import LogGrid
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import ENGINE, Silicon
@@ -43,7 +45,9 @@ UNSEEN_MODELS = (
     "qwen3-1.7b", "llama-2-7b", "mistral-7b", "qwen2.5-7b", "qwen3-8b", "llama-33b", "qwen2.5-72b", "olmoe-1b-7b",
     "gpt-oss-20b", "mixtral-8x22b", "qwen3-235b-a22b", "qwen3-coder-480b-a35b", "llama-4-maverick",
 )  # fmt: skip
-LATENT_MODELS = ("deepseek-v2-lite", "deepseek-v2", "deepseek-v3")  # their attention has kernels of its own
+# Latent attention has kernels of its own, and one constant of its own; in bf16, as the fp8 ones carry launches (Judge).
+SEEN_LATENT = ("deepseek-v2-lite", "deepseek-v2")
+UNSEEN_LATENT = ("deepseek-v3",)
 POINTS = 40  # of each model, stage and number format
 TRIES = 40 * POINTS
 GPU_COUNTS = (1.0, 2.0, 4.0, 8.0)
@@ -89,6 +93,11 @@ class Passes:
     expert_parallel: FloatArray
     measured_s: FloatArray
 
+    @property
+    def latent(self) -> bool:
+        """Whether the models have latent attention."""
+        return bool(np.any(np.asarray(self.model.kv_lora_rank) > 0))
+
     def ask(self, source: LatencySource) -> FloatArray:
         """Seconds that a source answers for these passes."""
         ask = source.decode_s if self.stage == "decode" else source.prefill_s
@@ -100,9 +109,10 @@ def family_models(sizes: FloatArray, experts: Sequence[float]) -> list[Architect
     return [replace(architecture(FAMILY, n, e), name=f"{n:.2g} x {e:.0f}") for n in sizes for e in experts]
 
 
-def seen_models() -> list[Architecture]:
-    """Models of the fit."""
-    return family_models(*SEEN) + [shapes()[name] for name in SEEN_MODELS]
+def seen_passes(gpu: Gpu) -> list[Passes]:
+    """The passes that the fit sees; latent attention apart, and only where its kernels were measured."""
+    plain = family_models(*SEEN) + [shapes()[name] for name in SEEN_MODELS]
+    return design(gpu, plain) + design(gpu, [shapes()[name] for name in SEEN_LATENT])
 
 
 def unseen_models() -> dict[str, list[Architecture]]:
@@ -110,12 +120,13 @@ def unseen_models() -> dict[str, list[Architecture]]:
     return {
         "family": family_models(*UNSEEN),
         "published": [shapes()[name] for name in UNSEEN_MODELS],
-        "latent": [shapes()[name] for name in LATENT_MODELS],
+        "latent": [shapes()[name] for name in UNSEEN_LATENT],
     }
 
 
 def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> FloatArray:
-    return np.exp(rng.uniform(*np.log(bounds), TRIES))
+    low, high = bounds
+    return np.exp(rng.uniform(np.log(low), np.log(high), TRIES))
 
 
 def draw(
@@ -146,7 +157,9 @@ def draw(
         return None
     which, count, batch, tokens, ways, seconds = np.concatenate(rows, axis=1)
     index = which.astype(np.intp)
-    stacked = {name: np.array([float(np.asarray(getattr(models[i], name))) for i in index]) for name in NUMERIC_FIELDS}
+    stacked: dict[str, Any] = {
+        name: np.array([float(np.asarray(getattr(models[i], name))) for i in index]) for name in NUMERIC_FIELDS
+    }
     assert len({model.ffn_matrices for model in models}) == 1
     model = Architecture(**stacked, ffn_matrices=models[0].ffn_matrices)
     return Passes(stage, weight_bytes, model, index, count, batch, tokens, ways, seconds)
@@ -186,6 +199,7 @@ START: dict[str, tuple[float, float, float]] = {
     "allreduce_latency_per_gpu_s": (1e-6, 0.0, 1e-3),
     "per_layer_overhead_s": (4e-5, 1e-6, 1e-3),
     "per_moe_layer_overhead_s": (2e-5, 0.0, 1e-3),
+    "per_latent_layer_overhead_s": (1e-5, 0.0, 1e-3),
     "per_prompt_layer_overhead_s": (1e-5, 0.0, 1e-3),
 }
 # Of weights that are multiplied in fp8, everything else is as in bf16.
@@ -220,8 +234,14 @@ Fitted = dict[float, RooflineConstants]  # by bytes a weight: 2 bf16, 1 fp8
 
 def fit_formats(gpu: Gpu, passes: Sequence[Passes], fixed: dict[str, float] | None = None) -> Fitted:
     """Constants of bf16, and of fp8 where the GPU multiplies it, rounded as they are written."""
-    found = {2.0: rounded(fit(gpu, [part for part in passes if part.weight_bytes == 2.0], fixed))}
-    narrow = [part for part in passes if part.weight_bytes == 1.0]
+    plain = {"per_latent_layer_overhead_s": 0.0} | (fixed or {})
+    wide = [part for part in passes if part.weight_bytes == 2.0]
+    found = {2.0: rounded(fit(gpu, [part for part in wide if not part.latent], plain))}
+    narrow = [part for part in passes if part.weight_bytes == 1.0 and not part.latent]
+    latent = [part for part in wide if part.latent]
+    if latent:
+        kept = {name: getattr(found[2.0], name) for name in START if name != "per_latent_layer_overhead_s"}
+        found[2.0] = rounded(fit(gpu, latent, kept))
     if narrow:
         kept = {name: getattr(found[2.0], name) for name in START if name not in FP8_CONSTANTS}
         found[1.0] = rounded(fit(gpu, narrow, kept | (fixed or {})))
@@ -244,6 +264,8 @@ def default_of(fits: Iterable[Fitted]) -> Fitted:
         values: dict[str, float] = {}
         for name, (_, low, _) in START.items():
             column = np.array([getattr(constants, name) for constants in known])
+            if name == "per_latent_layer_overhead_s":  # 0 where its kernels were not measured
+                column = column[column > 0.0]
             values[name] = float(np.median(column) if low == 0.0 else np.exp(np.mean(np.log(column))))
         if weight_bytes == 1.0:
             values |= {name: getattr(found[2.0], name) for name in START if name not in FP8_CONSTANTS}
@@ -297,8 +319,14 @@ def toml(fits: Mapping[Gpu, Fitted], default: Fitted) -> str:
 
 def main() -> None:
     """Fit every measured system, and write the catalogue."""
-    fits = {gpu: fit_formats(gpu, design(gpu, seen_models())) for gpu in measured_gpus()[0]}
-    write_atomically(CATALOGUE, toml(fits, default_of(fits.values())))
+    fits = {gpu: fit_formats(gpu, seen_passes(gpu)) for gpu in measured_gpus()[0]}
+    default = default_of(fits.values())
+    for gpu, fitted in fits.items():
+        system = str(gpu.silicon_system)
+        if not latent_types(system, ENGINE, default_version(system, ENGINE), "generation"):
+            usual = default[2.0].per_latent_layer_overhead_s
+            fits[gpu] = {w: replace(constants, per_latent_layer_overhead_s=usual) for w, constants in fitted.items()}
+    write_atomically(CATALOGUE, toml(fits, default))
 
 
 if __name__ == "__main__":

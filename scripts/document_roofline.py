@@ -28,7 +28,7 @@ from calibrate_roofline import (
     fit_formats,
     log_errors,
     measured_gpus,
-    seen_models,
+    seen_passes,
     unseen_models,
 )
 from moescale.architecture import Architecture, FloatArray, Real
@@ -60,7 +60,7 @@ SHARED = RooflineConstants(
     moe_compute_efficiency=0.40, attention_compute_efficiency=0.55, ridge_softness=0.0, activation_traffic=0.0,
     interconnect_efficiency=0.68, interconnect_contention=0.0, allreduce_latency_s=5.2e-6,
     allreduce_latency_per_gpu_s=0.0, per_layer_overhead_s=3.0e-5, per_moe_layer_overhead_s=0.0,
-    per_prompt_layer_overhead_s=0.0, per_iteration_overhead_s=0.0,
+    per_latent_layer_overhead_s=0.0, per_prompt_layer_overhead_s=0.0, per_iteration_overhead_s=0.0,
 )  # fmt: skip
 STAGES = (("decode", 2.0), ("prefill", 2.0), ("decode", 1.0), ("prefill", 1.0))
 
@@ -178,7 +178,11 @@ NOBODYS = Gpu(
 
 def kinds_table(own: Sequence[Gpu], unseen: dict[str, dict[str, list[Passes]]]) -> list[str]:
     """Errors by kind of model, all GPUs together."""
-    names = {"family": "the paper's family", "published": "published models", "latent": "latent attention (DeepSeek)"}
+    names = {
+        "family": "the paper's family",
+        "published": "published models",
+        "latent": "latent attention (DeepSeek-V3)",
+    }
     rows: list[list[str]] = []
     for kind, label in names.items():
         cells = [label]
@@ -211,7 +215,7 @@ def page() -> str:
     judged = {name: kinds["family"] + kinds["published"] for name, kinds in unseen.items()}
     fits: dict[str, dict[str, Fitted]] = {}
     for gpu in own:
-        seen = design(gpu, seen_models())
+        seen = seen_passes(gpu)
         fits[gpu.name] = {term: fit_formats(gpu, seen, dict.fromkeys(names, 0.0)) for term, names in TERMS.items()}
     header = ("GPU", "decode", "prefill", "decode, fp8", "prefill, fp8", "$/Mtok", "its bias")
 
@@ -271,12 +275,12 @@ def page() -> str:
         "",
         *kinds_table(own, unseen),
         "",
-        "Before, with one set of constants for all GPUs and the host's time added to each pass:",
+        "Before, with one set of constants for all GPUs, and in the costs with the host's time added to each pass:",
         "",
         *table(header, map(before, own)),
         "",
         "Cards whose kernels silicon scales from another part (not measurements, then, and not fitted): they take the constants",
-        "of that part, and PCIe cards those of the L40S's links.",
+        "of that part, and PCIe cards the link constants of a measured PCIe server: L40S for PCIe 4.0, RTX PRO 6000 for PCIe 5.0.",
         "",
         *table(header, map(ours, scaled)),
         "",
@@ -304,9 +308,13 @@ def page() -> str:
         "",
         "## When to trust it",
         "",
-        "- Comparisons of models on one GPU, and cost, to about a tenth: errors of neighbouring models go the same way.",
-        "- Absolute latencies to about a tenth where the GPU has constants of its own, one pass in ten being off by a fifth or more;",
-        "  without, to the third table's errors. Links over PCIe, and tiny batches of large MoE models, are the worst.",
+        "- Cost, to about a tenth on a GPU with constants of its own; the part of it that the bias column shows is shared by all",
+        "  models, so that comparisons of models on one GPU are better than that.",
+        "- Absolute latencies to about a tenth there, one pass in ten being off by a fifth to a third; on a GPU without tables to",
+        "  the errors of the table above. All-reduces over PCIe are the worst: the share of the data sheet's rate that",
+        "  4 and 8 cards reach is 12% and 6% in the L40S server of the tables, 45% and 38% in that of RTX PRO 6000, and no data",
+        "  sheet says which a server is like. A GPU's own file may name either as its `silicon_link_system`.",
+        "- Latent attention (DeepSeek) decodes a seventh faster here than its measured modules, of which those in fp8 carry launches as well.",
         "- Constants are not the efficiency of any one kernel: near the ridge they trade with the softness, and an expert's",
         "  bandwidth near 1 stands for the uneven load, under which fewer experts are read than under uniform routing.",
         "- Left out: unequal load of the experts of one GPU, padding of products to tiles and waves, more than one server.",

@@ -48,6 +48,7 @@ class RooflineConstants:
     allreduce_latency_per_gpu_s: float  # what every further GPU adds to it
     per_layer_overhead_s: float  # kernel launches of one layer
     per_moe_layer_overhead_s: float  # what the router and the experts of a layer add
+    per_latent_layer_overhead_s: float  # what the further products of latent attention add
     per_prompt_layer_overhead_s: float  # what a pass with prompts adds to a layer: rotary positions, filling the cache
     per_iteration_overhead_s: float  # scheduling and sampling on the CPU as the GPU works: the least that a pass takes
 
@@ -257,6 +258,9 @@ class Roofline:
         start_s = (constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * further) * (share < 1.0)
         total_s += model.n_layers * (constants.per_layer_overhead_s + 2.0 * start_s)
         total_s += model.n_moe_layers * constants.per_moe_layer_overhead_s
+        if np.any(np.asarray(model.kv_lora_rank) > 0):
+            latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
+            total_s += latent * constants.per_latent_layer_overhead_s
         total_s = np.maximum(total_s, constants.per_iteration_overhead_s)
 
         shape = common_shape(model, gpus, tokens, requests, attention_s, expert_parallel)
