@@ -486,6 +486,22 @@ def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
     )
 
 
+def test_the_page_shows_the_constants_of_the_catalogue() -> None:
+    lines = (Path(__file__).parents[1] / "docs" / "roofline.md").read_text(encoding="utf-8").splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith(("| const", "| `"))
+    ]
+    names = ["default" if name == "default" else str(find_gpu(name).silicon_system) for name in rows[0][1:]]
+    assert {*names} == {name for name in measured_constants() if not name.endswith(".fp8")}
+    assert len(rows) == len(fields(RooflineConstants))  # the host's time is in the text, the header is one
+    for constant, *cells in rows[1:]:
+        for name, cell in zip(names, cells, strict=True):
+            for system, shown in zip((name, f"{name}.fp8"), cell.split("; "), strict=False):
+                assert float(shown) == pytest.approx(
+                    getattr(measured_constants()[system], constant.strip("`")), rel=0.05
+                )
+
+
 # Of docs/roofline.md: no GPU's median is above this on models that no fit saw, and nine of ten passes are within that.
 MEDIAN, NINE_OF_TEN = 0.15, 0.35
 
