@@ -27,7 +27,7 @@ from moescale.files import write_atomically
 from moescale.hardware import Gpu, find_gpu, measured_reserve_bytes
 from moescale.hosts import NO_OVERHEAD, HostOverhead, default_overhead
 from moescale.latency import LatencySource
-from moescale.latency.roofline import Roofline, default_constants
+from moescale.latency.roofline import Roofline, constants_of
 from moescale.latency.silicon import Silicon
 from moescale.serving import Deployment
 
@@ -50,7 +50,7 @@ N_CHAT_REQUESTS = 1500  # at least 1,478 by throughput times slowest request
 
 def roofline(gpu: Gpu, model: Architecture, weight_bytes: float) -> LatencySource:
     """Kernels only: the host's time is counted by the simulation."""
-    constants = replace(default_constants(), per_iteration_overhead_s=0.0)
+    constants = replace(constants_of(gpu, weight_bytes), per_iteration_overhead_s=0.0)
     return Roofline(gpu, weight_bytes_per_param=weight_bytes, constants=constants)
 
 

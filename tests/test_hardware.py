@@ -26,7 +26,8 @@ from moescale.traffic import Traffic, find_traffic, traffics
 
 GIB = 2.0**30
 A100 = ("a100-sxm-40gb", "a100-pcie-40gb", "a100-sxm-80gb", "a100-pcie-80gb")
-NAMED = (*A100, "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "gb200", "l40s", "l4", "mi300x")
+NAMED = (*A100, "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "b300-sxm", "gb200", "gb300")
+NAMED = (*NAMED, "rtx-pro-6000", "l40s", "l4", "b60", "mi300x")
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -35,7 +36,7 @@ def test_every_promised_gpu_is_there_with_source_and_plausible_figures(name: str
     assert gpu.name == name
     assert 16 * GIB <= gpu.memory_bytes <= 300 * GIB
     assert 1e11 < gpu.memory_bandwidth_bytes_per_s < 1e13
-    assert 1e14 < gpu.bf16_flops_per_s < 5e15
+    assert 9e13 < gpu.bf16_flops_per_s < 5e15
     assert gpu.fp8_flops_per_s is None or 1.9 < gpu.fp8_flops_per_s / gpu.bf16_flops_per_s < 2.1
     assert 3e10 < gpu.interconnect_bytes_per_s < 1e12
     assert gpu.source

@@ -14,14 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
+from moescale import catalogue
 from moescale.accounting import count_parameters
-from moescale.architecture import Architecture, from_config
+from moescale.architecture import Architecture, from_config, shapes
 from moescale.errors import InputError
 from moescale.family import architecture
-from moescale.hardware import find_gpu
+from moescale.hardware import find_gpu, gpus
 from moescale.latency import NUMERIC_FIELDS, LatencySource
-from moescale.latency.roofline import Roofline, RooflineConstants, default_constants
-from moescale.latency.silicon import Silicon
+from moescale.latency.roofline import (
+    Roofline,
+    RooflineConstants,
+    constants_of,
+    default_constants,
+    measured_constants,
+)
+from moescale.latency.silicon import Silicon, host_s
 from moescale.latency.table import COLUMNS, LatencyTable, read_latency_table
 
 MIXTRAL: dict[str, Any] = {
@@ -205,14 +212,61 @@ def test_kv_heads_are_replicated_beyond_their_number() -> None:
     assert on_four == pytest.approx(on_two, rel=1e-5)
 
 
-def test_overheads_are_added_once_a_layer_and_once_an_iteration() -> None:
-    plain, loaded = (
-        Roofline(A100, constants=perfect(per_layer_overhead_s=layer, per_iteration_overhead_s=iteration))
-        for layer, iteration in ((0.0, 0.0), (0.25, 8.0))
-    )
-    for ask in ("prefill_s", "decode_s"):
-        added_s = getattr(loaded, ask)(DENSE, 1, 4, 100) - getattr(plain, ask)(DENSE, 1, 4, 100)
-        assert added_s == pytest.approx(3 * 0.25 + 8.0, rel=1e-12)
+def test_launches_are_added_once_a_layer_of_their_kind() -> None:
+    half_moe = replace(SPARSE, n_moe_layers=1)
+    overheads = {"per_layer_overhead_s": 8.0, "per_moe_layer_overhead_s": 0.5, "per_prompt_layer_overhead_s": 0.25}
+    plain, loaded = Roofline(A100, constants=perfect()), Roofline(A100, constants=perfect(**overheads))
+
+    def added_s(ask: str, *asked: float) -> float:
+        return float(getattr(loaded, ask)(half_moe, 1, *asked) - getattr(plain, ask)(half_moe, 1, *asked))
+
+    assert added_s("decode_s", 4, 100) == pytest.approx(3 * 8.0 + 0.5, rel=1e-12)
+    assert added_s("prefill_s", 4, 100) == pytest.approx(3 * 8.25 + 0.5, rel=1e-12)
+    assert added_s("mixed_s", 4, 100, 0.1, 100) == pytest.approx(3 * 8.25 + 0.5, rel=1e-12)
+    assert added_s("mixed_s", 4, 100, 0.0, 100) == pytest.approx(3 * 8.0 + 0.5, rel=1e-12)
+
+
+def test_the_host_is_the_least_that_a_pass_takes_and_the_same_as_silicons() -> None:
+    kernels = Roofline(A100, constants=perfect())
+    between = float(kernels.decode_s(DENSE, 1, 8, 500))
+    hosted = Roofline(A100, constants=perfect(per_iteration_overhead_s=between))
+    batch = np.array([1.0, 8.0, 64.0])
+    expected = [between, between, float(kernels.decode_s(DENSE, 1, 64, 500))]
+    assert hosted.decode_s(DENSE, 1, batch, 500).tolist() == expected
+    assert hosted.prefill_s(DENSE, 1, 1, 1) == between
+    assert {constants.per_iteration_overhead_s for constants in measured_constants().values()} == {host_s()}
+
+
+def test_near_the_ridge_reading_and_arithmetic_add_up_as_far_as_the_softness_says() -> None:
+    # As many tokens as make the matrix products take as long to read as to multiply; their attention costs nothing.
+    balanced = A100.bf16_flops_per_s / A100.memory_bandwidth_bytes_per_s
+    no_cache = replace(DENSE, n_kv_heads=1e-9, n_heads=1e-9, head_dim=1e-9)
+    hard_s = Roofline(A100, constants=perfect()).decode_s(no_cache, 1, balanced, 1)
+    for softness in (0.25, 0.5, 1.0):
+        soft = Roofline(A100, constants=perfect(ridge_softness=softness))
+        assert soft.decode_s(no_cache, 1, balanced, 1) == pytest.approx(2**softness * hard_s, rel=1e-6)
+        assert soft.decode_s(no_cache, 1, 1, 1) < hard_s * (1 + 1.01 / balanced)  # far from the ridge nothing changes
+
+
+def test_activations_are_moved_once_a_token_by_norms_and_products() -> None:
+    moving = Roofline(A100, constants=perfect(activation_traffic=1.5))
+    at_rest = Roofline(A100, constants=perfect())
+    # Elements a layer: two norms of four rows and both ends of two products; heads twice; the FFN's ends and insides.
+    dense = 10 * 1024 + 2 * 1024 + 2 * 1024 + 2 * 3 * 4096
+    added_s = moving.decode_s(DENSE, 1, 7, 500) - at_rest.decode_s(DENSE, 1, 7, 500)
+    assert added_s == pytest.approx(1.5 * 7 * 3 * 2 * dense / A100.memory_bandwidth_bytes_per_s, rel=1e-9)
+    sparse = 10 * 1024 + 2 * 1024 + 2 * (2 * 1024 + 2 * 3 * 4096)  # of each of two experts
+    added_s = moving.decode_s(SPARSE, 1, 7, 500) - at_rest.decode_s(SPARSE, 1, 7, 500)
+    assert added_s == pytest.approx(1.5 * 7 * 3 * 2 * sparse / A100.memory_bandwidth_bytes_per_s, rel=1e-9)
+
+
+def test_every_gpu_beyond_two_waits_for_a_shared_bus() -> None:
+    alone = Roofline(A100, constants=perfect())
+    shared = Roofline(A100, constants=perfect(interconnect_contention=0.5, allreduce_latency_per_gpu_s=1e-3))
+    gpus = np.array([1, 2, 4, 8])
+    waits_s = shared.decode_s(DENSE, gpus, 16, 500) - alone.decode_s(DENSE, gpus, 16, 500)
+    one_s = 2 * 3 * (0.5 * 16 * 1024 * 2 / A100.interconnect_bytes_per_s + 1e-3)
+    np.testing.assert_allclose(waits_s, one_s * np.array([0, 0, 2, 6]), rtol=1e-9, atol=1e-15)
 
 
 def test_the_lm_head_is_read_once_and_multiplied_once_a_request() -> None:
@@ -246,7 +300,7 @@ def test_a_quantised_checkpoint_keeps_its_lm_head_in_16_bits() -> None:
 
 
 def test_a_mixed_pass_is_a_decode_or_a_prefill_at_its_ends_and_reads_weights_once_between() -> None:
-    roofline = Roofline(A100)
+    roofline = Roofline(A100, constants=replace(default_constants(), per_iteration_overhead_s=0.0))
     vocabulary = replace(SPARSE, vocab_size=32000)
     decode_s, prefill_s = roofline.decode_s(vocabulary, 2, 64, 700), roofline.prefill_s(vocabulary, 2, 3, 900)
     assert roofline.mixed_s(vocabulary, 2, 64, 700, 0, 900) == decode_s
@@ -290,8 +344,8 @@ LATENT = replace(
 def test_latent_attention_reads_a_cache_that_all_heads_share_and_every_gpu_holds() -> None:
     roofline = Roofline(A100, constants=perfect())
     one_token_s = 3 * (512 + 64) * 2 / A100.memory_bandwidth_bytes_per_s
-    for gpus in (1, 2, 8):
-        longer, shorter = roofline.decode_s(LATENT, gpus, 4, np.array([2000.0, 1000.0]))
+    for count in (1, 2, 8):
+        longer, shorter = roofline.decode_s(LATENT, count, 4, np.array([2000.0, 1000.0]))
         assert longer - shorter == pytest.approx(4 * 1000 * one_token_s, rel=1e-9)
     down, up = 1024 * (512 + 64 + 256), 256 * 8 * 192 + 512 * 8 * (128 + 128) + 8 * 128 * 1024
     weights = down + up + 3 * 1024 * 4096
@@ -402,20 +456,72 @@ def test_the_roofline_never_falls_when_anything_grows(
         assert ask(replace(model, vocab_size=32000), gpus, batch, tokens) >= base
 
 
-def test_every_roofline_constant_is_plausible() -> None:
-    for f in fields(RooflineConstants):
-        value = getattr(default_constants(), f.name)
-        assert 0 < value < (1 if f.name.endswith("efficiency") else 0.01), f.name
+def test_every_roofline_constant_is_plausible_and_has_a_source() -> None:
+    for system, constants in measured_constants().items():
+        for f in fields(RooflineConstants):
+            value = getattr(constants, f.name)
+            least, most = (0.2, 1.0) if f.name.endswith("efficiency") else (0.0, 0.01)
+            most = {"ridge_softness": 1.0, "activation_traffic": 5.0, "interconnect_contention": 10.0}.get(f.name, most)
+            assert least <= value <= most, (system, f.name)
+        assert constants.per_layer_overhead_s > 0
+    document = catalogue.read("roofline.toml")
+    entries = [*document["system"].values(), *document["host"].values()]
+    assert all(entry["source"] and entry["date"] for entry in entries)
 
 
-@pytest.mark.parametrize("gpu", [A100, H100], ids=lambda gpu: gpu.name)
-def test_the_roofline_lies_within_a_factor_of_two_of_measured_kernels(gpu: Any) -> None:
+def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
+    known = measured_constants()
+    assert set(known) >= {gpu.silicon_system for gpu in gpus().values() if gpu.silicon_system is not None}
+    assert constants_of(A100) == known["a100_sxm"]
+    assert constants_of(find_gpu("a100-sxm-40gb")) == known["a100_sxm"]
+    assert constants_of(find_gpu("mi300x")) == default_constants()
+    assert constants_of(H100, 1.0) == known["h100_sxm.fp8"] != known["h100_sxm"]
+    assert constants_of(H100, 0.5) == known["h100_sxm"]  # int4 is multiplied in bf16
+    assert constants_of(A100, 1.0) == known["a100_sxm"]  # it has no fp8 arithmetic
+    pcie = constants_of(find_gpu("a100-pcie-80gb"))
+    assert pcie.interconnect_contention == known["l40s"].interconnect_contention > 1
+    assert pcie.memory_efficiency == known["a100_sxm"].memory_efficiency
+    assert Roofline(H100).decode_s(MODEL, 2, 8, 500) == Roofline(H100, constants=known["h100_sxm"]).decode_s(
+        MODEL, 2, 8, 500
+    )
+
+
+def test_the_page_shows_the_constants_of_the_catalogue() -> None:
+    lines = (Path(__file__).parents[1] / "docs" / "roofline.md").read_text(encoding="utf-8").splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith(("| const", "| `"))
+    ]
+    names = ["default" if name == "default" else str(find_gpu(name).silicon_system) for name in rows[0][1:]]
+    assert {*names} == {name for name in measured_constants() if not name.endswith(".fp8")}
+    assert len(rows) == len(fields(RooflineConstants))  # the host's time is in the text, the header is one
+    for constant, *cells in rows[1:]:
+        for name, cell in zip(names, cells, strict=True):
+            for system, shown in zip((name, f"{name}.fp8"), cell.split("; "), strict=False):
+                assert float(shown) == pytest.approx(
+                    getattr(measured_constants()[system], constant.strip("`")), rel=0.05
+                )
+
+
+# Of docs/roofline.md: no GPU's median is above this on models that no fit saw, and nine of ten passes are within that.
+MEDIAN, NINE_OF_TEN = 0.15, 0.35
+
+
+@pytest.mark.parametrize("name", [gpu.name for gpu in gpus().values() if gpu.silicon_system is not None])
+def test_the_roofline_is_as_near_to_measured_kernels_as_the_page_says(name: str) -> None:
+    gpu = find_gpu(name)
     kernels, roofline = silicon(gpu=gpu), Roofline(gpu)
-    gpus, batch = np.array([[1], [2], [4]]), np.array([1.0, 4.0, 16.0, 64.0, 256.0])
-    decode = roofline.decode_s(MODEL, gpus, batch, 640) / kernels.decode_s(MODEL, gpus, batch, 640)
-    prefill = roofline.prefill_s(MODEL, gpus, batch[:4], 512) / kernels.prefill_s(MODEL, gpus, batch[:4], 512)
-    assert np.all((decode > 0.5) & (decode < 2))
-    assert np.all((prefill > 0.5) & (prefill < 2))
+    models = [architecture(PAPER, 8e8, e) for e in (1.0, 2.0, 16.0, 32.0)]
+    models += [shapes()[model] for model in ("llama-2-7b", "olmoe-1b-7b", "qwen3-8b")]  # not among those of the fit
+    count, batch = np.array([[[1.0]], [[2.0]], [[4.0]]]), np.array([[1.0], [8.0], [64.0], [256.0]])
+    errors: list[np.ndarray] = []
+    for model in models:
+        for ask, lengths in (("decode_s", (128.0, 1024.0)), ("prefill_s", (64.0, 256.0))):
+            asked = (model, count, batch, np.array(lengths))
+            errors.append(np.log(getattr(roofline, ask)(*asked) / getattr(kernels, ask)(*asked)).ravel())
+    size = np.abs(np.concatenate(errors))
+    assert size.size == 7 * 2 * 24
+    assert np.median(size) < MEDIAN
+    assert np.quantile(size, 0.9) < NINE_OF_TEN
 
 
 # Table

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from moescale.errors import InfeasibleError, InputError, MoescaleError
     from moescale.family import ModelFamily, families, find_family
     from moescale.fitting import Fit, fit, fitted_law
-    from moescale.hardware import Gpu, find_gpu, gpus, measured_reserve_bytes, owned_usd_per_gpu_hour, price
+    from moescale.hardware import (
+        Gpu,
+        find_gpu,
+        gpus,
+        measured_reserve_bytes,
+        owned_usd_per_gpu_hour,
+        price,
+        read_gpu,
+    )
     from moescale.latency.roofline import Roofline
     from moescale.latency.silicon import Silicon
     from moescale.latency.table import read_latency_table
@@ -39,7 +47,15 @@ _HOMES = {
     "errors": ("InfeasibleError", "InputError", "MoescaleError"),
     "family": ("ModelFamily", "families", "find_family"),
     "fitting": ("Fit", "fit", "fitted_law"),
-    "hardware": ("Gpu", "find_gpu", "gpus", "measured_reserve_bytes", "owned_usd_per_gpu_hour", "price"),
+    "hardware": (
+        "Gpu",
+        "find_gpu",
+        "gpus",
+        "measured_reserve_bytes",
+        "owned_usd_per_gpu_hour",
+        "price",
+        "read_gpu",
+    ),
     "latency.roofline": ("Roofline",),
     "latency.silicon": ("Silicon",),
     "latency.table": ("read_latency_table",),
@@ -111,6 +127,7 @@ __all__ = [
     "parse_quantity",
     "predict",
     "price",
+    "read_gpu",
     "read_latency_table",
     "read_runs",
     "read_trace",

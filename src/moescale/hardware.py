@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import tomllib
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -11,9 +13,26 @@ import numpy as np
 from moescale import catalogue
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError, unknown_name
+from moescale.files import read_text
 
 DEFAULT_TERMS = "on-demand"
 HOURS_PER_YEAR = 365.25 * 24
+# The fields of a GPU's own file, numbers with their bounds: far beyond what exists, and products far from overflow.
+GPU_NUMBERS = {
+    "memory_gib": (1e-3, 1e6),
+    "bandwidth_gb_per_s": (1e-3, 1e7),
+    "bf16_tflops": (1e-3, 1e7),
+    "link_gb_per_s": (1e-3, 1e7),
+    "fp8_tflops": (1e-3, 1e7),
+    "max_num_seqs": (1, 1e6),
+    "usd_per_gpu_hour": (1e-6, 1e6),
+}
+GPU_TEXTS = ("name", "silicon_system", "silicon_link_system", "source", "date")
+GPU_NEEDED = ("name", "memory_gib", "bandwidth_gb_per_s", "bf16_tflops", "link_gb_per_s")
+GPU_OPTIONAL = tuple(key for key in (*GPU_NUMBERS, *GPU_TEXTS) if key not in GPU_NEEDED)
+# vLLM's default of max_num_seqs by memory: see max_num_seqs in catalogue/gpus.toml.
+LARGE_MEMORY_GIB = 70
+MAX_NUM_SEQS = {True: 1024, False: 256}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +53,7 @@ class Gpu:
     date: str
     # Whose all-reduce holds for this card, where not that of `silicon_system`: for PCIe cards of a part measured on NVLink.
     silicon_link_system: str | None = None
+    usd_per_gpu_hour: float | None = None  # as a file of one's own states it; None: prices are in catalogue/prices.toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +125,65 @@ def find_gpu(name: str) -> Gpu:
     if found is None:
         raise unknown_name("GPU", name, known)
     return found
+
+
+def read_gpu(path: str | os.PathLike[str]) -> Gpu:
+    """A GPU by numbers: a TOML file with the fields of one entry of catalogue/gpus.toml, and its name.
+
+    name, memory_gib, bandwidth_gb_per_s, bf16_tflops and link_gb_per_s (one direction) are needed; fp8_tflops (without
+    it: no fp8 arithmetic), max_num_seqs (vLLM's rule by memory), usd_per_gpu_hour, silicon_system and silicon_link_system
+    (no measured kernels), source and date may be left out. Raises InputError that names the file and the field.
+    """
+    where = os.fspath(path)
+    try:
+        entry = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"is not valid TOML: {error}", where=where) from error
+    for key in entry:
+        if key not in GPU_NUMBERS and key not in GPU_TEXTS:
+            raise unknown_name("field", key, (*GPU_NEEDED, *GPU_OPTIONAL), where=where)
+    for key in GPU_NEEDED:
+        if key not in entry:
+            raise InputError(
+                f"{key} is missing",
+                where=where,
+                next_step=f"needed: {', '.join(GPU_NEEDED)}; optional: {', '.join(GPU_OPTIONAL)}",
+            )
+    for key, value in entry.items():
+        if key in GPU_TEXTS:
+            if not isinstance(value, str) or not value.strip() or not value.isprintable():
+                raise InputError(f"{key} must be a line of text, not {value!r}", where=where)
+            continue
+        least, most = GPU_NUMBERS[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise InputError(f"{key} must be a number from {least:g} to {most:g}, not {value!r}", where=where)
+        if key == "max_num_seqs" and value != int(value):
+            raise InputError(f"{key} must be a whole number, not {value!r}", where=where)
+    measured = sorted({gpu.silicon_system for gpu in _read_gpus() if gpu.silicon_system is not None})
+    for key in ("silicon_system", "silicon_link_system"):
+        if key in entry and entry[key] not in measured:
+            raise unknown_name(key, entry[key], measured, where=where)
+    large = entry["memory_gib"] >= LARGE_MEMORY_GIB
+    filled = {"max_num_seqs": MAX_NUM_SEQS[large], "source": where, "date": ""} | entry
+    price: float | None = entry.get("usd_per_gpu_hour")
+    return replace(_gpu(entry["name"].strip(), filled), usd_per_gpu_hour=None if price is None else float(price))
+
+
+def load_gpu(name_or_path: str) -> Gpu:
+    """A GPU of the catalogue by name, or one's own by the path of its file (anything that ends in .toml)."""
+    return read_gpu(name_or_path) if name_or_path.lower().endswith(".toml") else find_gpu(name_or_path)
+
+
+def usd_per_gpu_hour(gpu: Gpu) -> float:
+    """What an hour of a GPU costs: as its file states, else the catalogue's; raises InputError where neither does."""
+    if gpu.usd_per_gpu_hour is not None:
+        return gpu.usd_per_gpu_hour
+    if gpu.name not in gpus():
+        raise InputError(
+            f"no price is stated for {gpu.name}",
+            next_step="pass --usd-per-gpu-hour, or add usd_per_gpu_hour to its file",
+        )
+    return price(gpu.name).usd_per_gpu_hour
 
 
 def prices(gpu_name: str) -> list[Price]:

@@ -130,7 +130,9 @@ Output = Annotated[
         "--output", f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
     ),
 ]
-GpuName = Annotated[str, text_option("--gpu", "GPU of the catalogue, such as h100-sxm.")]
+GpuName = Annotated[
+    str, text_option("--gpu", "GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.")
+]
 MaxGpus = Annotated[
     int, number_option("--max-gpus", "Most GPUs to serve one model on (tensor parallel).", 1, 1024, whole=True)
 ]
@@ -320,7 +322,7 @@ def make_deployment(
         raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
     deployment = Deployment(
         gpu=gpu,
-        usd_per_gpu_hour=hardware.price(gpu.name).usd_per_gpu_hour if price is None else price,
+        usd_per_gpu_hour=hardware.usd_per_gpu_hour(gpu) if price is None else price,
         prompt_tokens=prompt,
         output_tokens=output,
         max_gpus=max_gpus,
@@ -465,10 +467,10 @@ def named_law(name: str) -> Law:
 
 
 def named_gpu(name: str) -> Gpu:
-    from moescale.hardware import find_gpu
+    from moescale.hardware import load_gpu
 
     with at_option("--gpu"):
-        return find_gpu(name)
+        return load_gpu(name)
 
 
 def parse_max_num_seqs(text: str) -> float | None:

@@ -263,12 +263,12 @@ def _training_price(
     gpu = deployment.gpu
     if train_gpu is not None:
         with at_option("--train-gpu"):
-            gpu = hardware.find_gpu(train_gpu)
+            gpu = hardware.load_gpu(train_gpu)
     if usd_per_gpu_hour is None:
         same = gpu.name == deployment.gpu.name
         with at_option("--train-gpu"):
             own = float(deployment.usd_per_gpu_hour)
-            usd_per_gpu_hour = own if same else hardware.price(gpu.name).usd_per_gpu_hour
+            usd_per_gpu_hour = own if same else hardware.usd_per_gpu_hour(gpu)
     return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour, mfu=default_mfu() if mfu is None else mfu)
 
 

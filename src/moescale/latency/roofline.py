@@ -1,9 +1,9 @@
-"""Analytic iteration latency: every kernel takes the longer of its memory time and its arithmetic time."""
+"""Analytic iteration latency: a kernel takes its memory time or its arithmetic time, whichever is longer."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -16,6 +16,9 @@ from moescale.latency import common_shape
 
 ACTIVATION_BYTES = 2.0  # bf16 activations, also where weights are fp8
 UNQUANTISED_BYTES = 2.0  # published fp8 and int4 checkpoints leave the LM head in bf16
+LINK_CONSTANTS = (
+    "interconnect_efficiency", "interconnect_contention", "allreduce_latency_s", "allreduce_latency_per_gpu_s"
+)  # fmt: skip
 EXACT = 1e-12  # experts / GPUs this close above a whole number is that number
 # Bytes a weight, scales included, between which fp8 arithmetic is meant; int4 weights are multiplied in bf16.
 FP8_BYTES = (0.75, 1.5)
@@ -23,40 +26,94 @@ FP8_BYTES = (0.75, 1.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineConstants:
-    """What the data sheet does not say; values and sources in catalogue/roofline.toml."""
+    """What the data sheet does not say; values and sources in catalogue/roofline.toml.
 
-    memory_efficiency: float  # reached share of memory bandwidth
+    With every efficiency 1 and all else 0 the GPU reaches its data sheet, and nothing but weights, cache, arithmetic and
+    messages takes time.
+    """
+
+    memory_efficiency: float  # reached share of memory bandwidth, weights of dense matrix products and all activations
+    expert_memory_efficiency: float  # the same, weights of experts
+    cache_memory_efficiency: float  # the same, KV cache in decode attention
     gemm_compute_efficiency: float  # reached share of peak arithmetic, dense matrix products
     moe_compute_efficiency: float  # the same, expert matrix products
     attention_compute_efficiency: float  # the same, prefill attention
+    # How far reading and arithmetic of one product add up near the ridge: (r^p + a^p)^(1/p) with p = 1 / softness.
+    # 0: the longer of the two, 1: their sum.
+    ridge_softness: float
+    activation_traffic: float  # moved bytes of norms, activations and products, over those of _activation_bytes
     interconnect_efficiency: float  # reached share of interconnect bandwidth in an all-reduce
-    allreduce_latency_s: float  # of a message without bytes
+    interconnect_contention: float  # every GPU beyond two adds this share of a message's time: a bus that all share
+    allreduce_latency_s: float  # of a message without bytes between two GPUs
+    allreduce_latency_per_gpu_s: float  # what every further GPU adds to it
     per_layer_overhead_s: float  # kernel launches of one layer
-    per_iteration_overhead_s: float  # scheduling and sampling on the CPU
+    per_moe_layer_overhead_s: float  # what the router and the experts of a layer add
+    per_latent_layer_overhead_s: float  # what the further products of latent attention add
+    per_prompt_layer_overhead_s: float  # what a pass with prompts adds to a layer: rotary positions, filling the cache
+    per_iteration_overhead_s: float  # scheduling and sampling on the CPU as the GPU works: the least that a pass takes
 
 
 @functools.cache
+def measured_constants() -> dict[str, RooflineConstants]:
+    """The constants by measured system, such as h100_sxm and h100_sxm.fp8 (weights multiplied in fp8), and `default`.
+
+    Source: catalogue/roofline.toml, which `python scripts/calibrate_roofline.py` writes.
+    """
+    table = catalogue.read("roofline.toml")
+    host_s = float(table["host"]["per_iteration_overhead_s"]["value"])
+    names = [f.name for f in fields(RooflineConstants) if f.name != "per_iteration_overhead_s"]
+    found: dict[str, RooflineConstants] = {}
+    for system, entry in table["system"].items():
+        bf16 = {name: float(entry[name]) for name in names}
+        fp8 = bf16 | {name: float(value) for name, value in entry.get("fp8", {}).items()}
+        found[system] = RooflineConstants(**bf16, per_iteration_overhead_s=host_s)
+        found[f"{system}.fp8"] = RooflineConstants(**fp8, per_iteration_overhead_s=host_s)
+    return found
+
+
 def default_constants() -> RooflineConstants:
-    """The constants of catalogue/roofline.toml."""
-    return RooflineConstants(**{name: float(entry["value"]) for name, entry in catalogue.read("roofline.toml").items()})
+    """The constants of a GPU whose kernels nobody tabulated: geometric means of the measured systems."""
+    return measured_constants()["default"]
+
+
+def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConstants:
+    """The constants of a GPU with weights of so many bytes, those of its links included; else the default ones."""
+    return _constants_of(gpu.silicon_system, gpu.silicon_link_system, _multiplies_fp8(gpu, weight_bytes_per_param))
+
+
+@functools.cache
+def _constants_of(system: str | None, link_system: str | None, fp8: bool) -> RooflineConstants:
+    known = measured_constants()
+
+    def named(name: str | None) -> RooflineConstants:
+        found = name if name in known else "default"
+        return known[f"{found}.fp8" if fp8 else found]
+
+    links = named(link_system or system)
+    return replace(named(system), **{name: getattr(links, name) for name in LINK_CONSTANTS})
+
+
+def _multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
+    return FP8_BYTES[0] <= weight_bytes_per_param <= FP8_BYTES[1] and gpu.fp8_flops_per_s is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """Roofline of a tensor-parallel model on one kind of GPU, for every shape and every real-valued size.
 
-    A layer's kernels are added up; each takes max(bytes / bandwidth, FLOPs / peak), both times an efficiency. Decode
-    reads the weights of the experts that the batch's tokens are expected to meet (uniform routing), and the KV cache.
-    Two ring all-reduces a layer when gpus > 1; expert parallelism keeps them, as every GPU holds the tokens and adds
-    what its experts say. Latent attention decodes on the compressed cache, which every GPU holds; layers with a window
-    attend to no more than the window. Left out: activations other than the all-reduced ones, the router, unequal load
-    of the experts of one GPU, and padding of small expert batches. Never falls when a batch or a model grows.
+    A layer's kernels are added up. Each takes bytes / bandwidth and FLOPs / peak, both times an efficiency: the longer
+    one, or somewhat more near the ridge, where neither hides the other. Decode reads the weights of the experts that the
+    batch's tokens are expected to meet (uniform routing), and the KV cache. Two ring all-reduces a layer when gpus > 1;
+    expert parallelism keeps them, as every GPU holds the tokens and adds what its experts say. Latent attention decodes
+    on the compressed cache, which every GPU holds; layers with a window attend to no more than the window. The host
+    works while the GPU does, so that a pass takes the longer of its kernels and of the host. Left out: unequal load of
+    the experts of one GPU, and padding to tiles and waves of matrix products. Never falls when a batch or a model grows.
     """
 
     gpu: Gpu
     weight_bytes_per_param: float = 2.0
     kv_bytes_per_element: float = 2.0
-    constants: RooflineConstants = field(default_factory=default_constants)
+    constants: RooflineConstants | None = None  # None: those of this GPU
 
     @property
     def name(self) -> str:
@@ -100,19 +157,23 @@ class Roofline:
         return self._pass_s(model, gpus, tokens, batch + np.asarray(prompts), attention_s, expert_parallel)
 
     @property
-    def _byte_s(self) -> float:
-        return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self.constants.memory_efficiency)
+    def _constants(self) -> RooflineConstants:
+        return constants_of(self.gpu, self.weight_bytes_per_param) if self.constants is None else self.constants
+
+    @property
+    def _cache_byte_s(self) -> float:
+        return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.cache_memory_efficiency)
 
     @property
     def _attention_flop_s(self) -> float:
-        return 1.0 / (self.gpu.bf16_flops_per_s * self.constants.attention_compute_efficiency)
+        return 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
 
     def _prefill_attention_s(self, model: Architecture, gpus: Real, prompts: Real, prompt_tokens: Real) -> FloatArray:
         """Attention of whole prompts in all layers; the cache that they leave is touched once."""
         share = 1.0 / np.asarray(gpus, dtype=np.float64)
         # Causal: a token meets half of its prompt, once for the scores and once for the values, 2 FLOPs a channel.
         flops_s = 0.5 * (2.0 * (model.head_dim + _value_dim(model))) * self._attention_flop_s
-        element_s = self._cached_elements(model, share) * (self.kv_bytes_per_element * self._byte_s)
+        element_s = self._cached_elements(model, share) * (self.kv_bytes_per_element * self._cache_byte_s)
         met = np.asarray(prompt_tokens, dtype=np.float64)
         one_s = model.n_layers * np.maximum(model.n_heads * share * (flops_s * met), element_s)
         if np.any(np.asarray(model.n_window_layers) > 0):
@@ -121,7 +182,8 @@ class Roofline:
             met_in_window = window * (2.0 - window / met)
             windowed_s = np.maximum(model.n_heads * share * (flops_s * met_in_window), element_s)
             one_s = one_s * (1.0 - model.n_window_layers / model.n_layers) + model.n_window_layers * windowed_s
-        return np.asarray(one_s * (prompts * met))
+        launch_s = model.n_layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(prompts) > 0.0)
+        return np.asarray(one_s * (prompts * met) + launch_s)
 
     def _decode_attention_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
         """Attention of one token of each request in all layers, which reads the whole cache."""
@@ -132,7 +194,7 @@ class Roofline:
             channels = np.where(latent, 2.0 * model.kv_lora_rank + model.qk_rope_head_dim, channels)
         token_s = np.maximum(
             model.n_heads * share * (2.0 * channels * self._attention_flop_s),
-            self._cached_elements(model, share) * (self.kv_bytes_per_element * self._byte_s),
+            self._cached_elements(model, share) * (self.kv_bytes_per_element * self._cache_byte_s),
         )
         context = np.asarray(context_tokens, dtype=np.float64)
         held = model.n_layers * context
@@ -159,37 +221,70 @@ class Roofline:
         expert_parallel: Real,
     ) -> FloatArray:
         """Everything but attention, for `tokens` tokens of which the last one of each request meets the LM head."""
-        constants, share = self.constants, 1.0 / np.asarray(gpus, dtype=np.float64)
-        fp8 = FP8_BYTES[0] <= self.weight_bytes_per_param <= FP8_BYTES[1] and self.gpu.fp8_flops_per_s
-        peak = self.gpu.fp8_flops_per_s if fp8 and self.gpu.fp8_flops_per_s else self.gpu.bf16_flops_per_s
-        read_s = self.weight_bytes_per_param * self._byte_s  # to read one weight
-        multiply_s = 2.0 / (peak * constants.gemm_compute_efficiency)  # to multiply one weight with one token
-        expert_multiply_s = 2.0 / (peak * constants.moe_compute_efficiency)
+        constants, count = self._constants, np.asarray(gpus, dtype=np.float64)
+        share, softness = 1.0 / count, constants.ridge_softness
+        bandwidth, bf16 = self.gpu.memory_bandwidth_bytes_per_s, self.gpu.bf16_flops_per_s
+        fp8 = self.gpu.fp8_flops_per_s if _multiplies_fp8(self.gpu, self.weight_bytes_per_param) else None
+        peak = bf16 if fp8 is None else fp8
+        gemm, moe = peak * constants.gemm_compute_efficiency, peak * constants.moe_compute_efficiency
+        byte_s = 1.0 / (bandwidth * constants.memory_efficiency)
 
         d_model, ffn = model.d_model, model.ffn_matrices
         dense_width = (model.n_layers - model.n_moe_layers) * model.d_ffn + model.n_moe_layers * model.d_shared_expert
         dense = model.n_layers * _projections(model, share) + (ffn * d_model * dense_width) * share
-        total_s = dense * np.maximum(multiply_s * tokens, read_s)
+        # To read one weight, or to multiply it with every token.
+        total_s = dense * _ridge(self.weight_bytes_per_param * byte_s, (2.0 / gemm) * tokens, softness)
         total_s = total_s + attention_s
 
         if np.any(np.asarray(model.n_moe_layers) > 0):
             split = share * expert_parallel  # of one expert's matrices
             expert = (ffn * model.n_moe_layers * d_model * model.d_expert) * split
             distinct, expert_tokens = _busiest(model, tokens, expert_parallel)
-            total_s += expert * np.maximum(distinct * read_s, expert_multiply_s * expert_tokens)
+            read_s = self.weight_bytes_per_param / (bandwidth * constants.expert_memory_efficiency)
+            total_s += expert * _ridge(distinct * read_s, (2.0 / moe) * expert_tokens, softness)
         if np.any(np.asarray(model.vocab_size) > 0):
-            head_read_s = max(self.weight_bytes_per_param, UNQUANTISED_BYTES) * self._byte_s
-            head_multiply_s = 2.0 / (self.gpu.bf16_flops_per_s * constants.gemm_compute_efficiency)
-            total_s += (model.vocab_size * d_model) * share * np.maximum(head_multiply_s * requests, head_read_s)
+            head_read_s = max(self.weight_bytes_per_param, UNQUANTISED_BYTES) * byte_s
+            head_multiply_s = 2.0 / (bf16 * constants.gemm_compute_efficiency)
+            total_s += (model.vocab_size * d_model) * share * _ridge(head_read_s, head_multiply_s * requests, softness)
 
         # Ring all-reduce: each GPU sends and receives 2 (g - 1) / g of the message; none for one GPU.
-        link_s = ACTIVATION_BYTES / (self.gpu.interconnect_bytes_per_s * constants.interconnect_efficiency)
-        total_s += (4.0 * link_s * model.n_layers * d_model) * (1.0 - share) * tokens
-        launch_s = constants.per_layer_overhead_s + 2.0 * constants.allreduce_latency_s * (share < 1.0)
-        total_s += launch_s * model.n_layers + constants.per_iteration_overhead_s
+        further = np.maximum(count - 2.0, 0.0)
+        link_s = ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s
+        sent = (2.0 / constants.interconnect_efficiency) * (1.0 - share) + constants.interconnect_contention * further
+        token_s = (2.0 * model.n_layers * d_model) * (link_s * sent)
+        if constants.activation_traffic > 0.0:
+            token_s = token_s + constants.activation_traffic * byte_s * _activation_bytes(model, share)
+        total_s += token_s * tokens
+        start_s = (constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * further) * (share < 1.0)
+        total_s += model.n_layers * (constants.per_layer_overhead_s + 2.0 * start_s)
+        total_s += model.n_moe_layers * constants.per_moe_layer_overhead_s
+        if np.any(np.asarray(model.kv_lora_rank) > 0):
+            latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
+            total_s += latent * constants.per_latent_layer_overhead_s
+        total_s = np.maximum(total_s, constants.per_iteration_overhead_s)
 
         shape = common_shape(model, gpus, tokens, requests, attention_s, expert_parallel)
         return np.asarray(total_s) if np.shape(total_s) == shape else np.broadcast_to(total_s, shape).copy()
+
+
+def _ridge(read_s: Real, multiply_s: Real, softness: float) -> Real:
+    """The longer of two times where softness is 0, their sum where it is 1, a smooth maximum between; arguments broadcast."""
+    longer = np.maximum(read_s, multiply_s)
+    if softness == 0.0:
+        return longer
+    part = np.minimum(read_s, multiply_s) / np.maximum(longer, np.finfo(np.float64).tiny)
+    return longer * (1.0 + part ** (1.0 / softness)) ** softness
+
+
+def _activation_bytes(model: Architecture, share: FloatArray) -> Real:
+    """Bytes of activations that one token moves on one GPU, all layers: norms, and both sides of every product."""
+    d_model, gated = model.d_model, 2.0 * model.ffn_matrices
+    attention = 10.0 * d_model + 2.0 * (model.n_heads * model.head_dim) * share  # two norms of 4 d_model each
+    dense = (model.n_layers - model.n_moe_layers) * (2.0 * d_model + gated * model.d_ffn * share)
+    routed = model.n_moe_layers * (
+        model.top_k * (2.0 * d_model + gated * model.d_expert * share) + gated * model.d_shared_expert * share
+    )
+    return ACTIVATION_BYTES * (model.n_layers * attention + dense + routed)
 
 
 def _value_dim(model: Architecture) -> Real:

@@ -49,8 +49,8 @@ ROUNDING = 0.02  # of data sheets
 
 @cache
 def host_s() -> float:
-    """Seconds that the host needs for one pass of a server (catalogue/roofline.toml, per_iteration_overhead_s)."""
-    return float(catalogue.read("roofline.toml")["per_iteration_overhead_s"]["value"])
+    """Seconds that the host needs for one pass of a server (catalogue/roofline.toml, host.per_iteration_overhead_s)."""
+    return float(catalogue.read("roofline.toml")["host"]["per_iteration_overhead_s"]["value"])
 
 
 @dataclass(frozen=True)
