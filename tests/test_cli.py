@@ -1034,3 +1034,48 @@ def test_calibration_and_clusters_refuse(options: list[str], message: str, capsy
         main(["fit", str(Path(__file__).parents[1] / "examples" / "runs.csv"), *options])
     assert done.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_burst_is_simulated_beside_the_plateau() -> None:
+    model = (
+        "cost",
+        "--n-params",
+        "1B",
+        "--experts",
+        8,
+        "--gpu",
+        "h100-sxm",
+        "--gpus",
+        1,
+        "--prompt",
+        512,
+        "--output",
+        64,
+    )
+    found = run(*model, "--burst", 200, "--json")
+    record = json.loads(found.out)
+    burst = record["burst"]
+    assert burst["peak_running"] == 200
+    assert 0 < burst["output_tok_s"] < record["throughput_tok_s"]
+    assert burst["usd_per_mtok"] == pytest.approx(3.9 / 3600 / burst["output_tok_s"] * 1e6)
+    slow = json.loads(run(*model, "--burst", 200, "--request-rate", 2, "--json").out)["burst"]
+    assert slow["makespan_s"] > 90
+    assert slow["ttft_s"]["p50"] < burst["ttft_s"]["p50"]
+    assert "Simulated: 200 requests" in run(*model, "--burst", 200).out
+    for wrong in (("--request-rate", 2), ("--burst", 0), ("--burst", 10, "--sweep")):
+        assert run(*model, *wrong).code == 2
+
+
+def test_the_host_makes_tokens_dearer_and_plan_takes_it_too() -> None:
+    model = ("cost", "--n-params", "1B", "--experts", 8, "--gpu", "h100-sxm", "--gpus", 1, "--max-num-seqs", 64)
+    none, hidden, in_line = (
+        json.loads(run(*model, "--host", host, "--json").out)["usd_per_mtok"]
+        for host in ("none", "asynchronous", "in-line")
+    )
+    assert none < hidden < in_line
+    assert json.loads(run(*model, "--json").out)["usd_per_mtok"] == none
+    plan = json.loads(run(*BUDGET, "--host", "in-line", "--bootstrap", 0, "--json").out)
+    assert plan["recommendation"]["usd_per_mtok"] > a_plan()["recommendation"]["usd_per_mtok"]
+    refused = run(*model, "--host", "inline")
+    assert refused.code == 2
+    assert "in-line" in refused.err

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from moescale.architecture import FloatArray
     from moescale.buildable import Buildable
+    from moescale.burst import Run
     from moescale.fitting import Fit
     from moescale.laws.law import Law, Prediction
     from moescale.lifetime_plan import LifetimePlan
@@ -208,6 +209,26 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
         end = "largest" if factor > 1 else "smallest"
         _line(console, f"extrapolated: {name} at {factor:.3g} times the {end} fitted")
     _say(console, f"law {law.name}: {law.source}")
+
+
+def show_burst(console: Console, run: Run, host: str) -> None:
+    """A simulated run in three lines; the times are medians and what 99% of the requests stay within."""
+    record = run.to_dict()
+
+    def spread(name: str) -> str:
+        cuts = record.get(name)
+        if not isinstance(cuts, dict):
+            return "none"
+        return f"{format_seconds(cuts['p50'])} (99% within {format_seconds(cuts['p99'])})"
+
+    _say(
+        console,
+        f"Simulated: {len(run.arrival_s)} requests in {format_seconds(run.makespan_s)}, {run.output_tok_s:,.0f} output tokens "
+        f"a second, {format_usd(run.usd_per_mtok)} per million; at most {run.peak_running} at a time; host: {host}.",
+    )
+    _say(console, f"First token after {spread('ttft_s')}, then {spread('tpot_s')} a token.")
+    if run.n_preemptions:
+        _say(console, f"The cache was full {run.n_preemptions} times, and requests were computed again.")
 
 
 def show_cost(console: Console, cost: Cost, deployment: Deployment, traffic: str | None = None) -> None:

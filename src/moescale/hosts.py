@@ -36,7 +36,7 @@ NO_OVERHEAD = HostOverhead(per_pass_s=0.0, per_sequence_s=0.0, gap_s=0.0, front_
 
 HOSTS = {
     "none": "kernels alone",
-    "in-line": "vLLM's published host times, before and after each pass (as it ran before 0.14)",
+    "in-line": "vLLM's published host times around each pass (as it ran before 0.14), and one API server's token rate",
     "asynchronous": "the same times while the GPU runs; the longer of the two sets the pace",
 }
 

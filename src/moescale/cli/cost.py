@@ -11,10 +11,12 @@ from typer import Option
 
 from moescale.cli.options import (
     DEFAULT_GPU,
+    LEAST,
     MOST,
     MOST_PARAMETERS,
     Capital,
     ExpertParallel,
+    HostName,
     Json,
     KvHeads,
     LatencyName,
@@ -39,6 +41,7 @@ from moescale.cli.options import (
     checked_quantity,
     examples,
     file_option,
+    kernels_alone,
     latency_source,
     make_deployment,
     named_gpu,
@@ -54,7 +57,9 @@ from moescale.errors import InputError, MoescaleError
 
 if TYPE_CHECKING:
     from moescale.architecture import Architecture
+    from moescale.burst import Run
     from moescale.hardware import Gpu
+    from moescale.latency import LatencySource
     from moescale.serving import Deployment
     from moescale.serving_sweep import LeftOut, Platform
 
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
         "moescale cost --config mixtral/config.json --trace requests.csv --scheduling chunked --latency roofline",
+        "moescale cost --config mixtral/config.json --gpu h100-sxm --gpus 2 --prompt 512 --output 256 --burst 500",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
     )
@@ -96,6 +102,19 @@ def cost(
     trace: Trace = None,
     latency: LatencyName = "auto",
     scheduling: Scheduling = "separate",
+    host: HostName = None,
+    burst: Annotated[
+        int | None,
+        number_option(
+            "--burst", "Simulate so many requests as well, pass by pass, with the host in line.", 1, 100_000, whole=True
+        ),
+    ] = None,
+    request_rate: Annotated[
+        float | None,
+        number_option(
+            "--request-rate", "With --burst: requests a second (Poisson); default: all at once.", LEAST, MOST
+        ),
+    ] = None,
     usd_per_gpu_hour: Price = None,
     capital_usd_per_gpu: Capital = None,
     years: Years = None,
@@ -155,6 +174,13 @@ def cost(
         "--sweep-batch": sweep_batch, "--sweep-weights": sweep_weights, "--sweep-kv-cache": sweep_kv_cache,
         "--sweep-expert-parallel": sweep_expert_parallel, "--plot": plot, "--output-table": output_table,
     }  # fmt: skip
+    if request_rate is not None and burst is None:
+        raise InputError("goes with --burst", where="--request-rate", next_step="add --burst 500, or leave it out")
+    if burst is not None and (sweep or replicas > 1 or trace is not None):
+        raise InputError(
+            "is of one model on one replica, with requests of one length", where="--burst",
+            next_step="leave out --sweep, --replicas and --trace, or use moescale.simulate in Python",
+        )  # fmt: skip
     if not sweep:
         _refuse_without_sweep(asked, gpu)
     else:
@@ -180,7 +206,7 @@ def cost(
         max_gpus=max_gpus // replicas if each is None else each, memory_fraction=memory_fraction,
         utilization=utilization, reserve_bytes=measured_reserve_bytes() if reserve is None else reserve,
         expert_parallel=expert_parallel, replicas=replicas, scheduling=scheduling, max_ttft_s=max_ttft,
-        max_tpot_s=max_tpot,
+        max_tpot_s=max_tpot, host=host,
     )  # fmt: skip
     if sweep:
         _sweep(
@@ -191,13 +217,37 @@ def cost(
             plot=plot, output_table=output_table, json_=json_,
         )  # fmt: skip
         return
-    answer = serving_cost(model, latency_source(latency, deployment, model), deployment, each)
+    source = latency_source(latency, deployment, model)
+    answer = serving_cost(model, source, deployment, each)
+    run = None
+    if burst is not None:
+        run = _burst(model, source, deployment, answer.tensor_parallel or 1, burst, request_rate, host)
     if json_:
-        print_json(answer.to_dict())
+        print_json(answer.to_dict() | ({} if run is None else {"burst": run.to_dict()}))
         return
-    from moescale.console import show_cost, terminal
+    from moescale.console import show_burst, show_cost, terminal
 
     show_cost(terminal(), answer, deployment, traffic.source if trace is not None else None)
+    if run is not None:
+        show_burst(terminal(), run, host or "in-line")
+
+
+def _burst(
+    model: Architecture, source: LatencySource, deployment: Deployment, gpus: int, n: int, rate: float | None,
+    host: str | None,
+) -> Run:  # fmt: skip
+    """The same deployment under `n` requests, on one replica; the host in line unless --host says otherwise."""
+    import math
+
+    from moescale.burst import Arrivals, simulate
+    from moescale.hosts import find_host
+
+    arrivals = Arrivals(n_requests=n, requests_per_s=math.inf if rate is None else rate)
+    return simulate(
+        model, kernels_alone(source), deployment, gpus, arrivals, overhead=find_host(host or "in-line"),
+        prompt_tokens=float(round(float(deployment.prompt_tokens))),
+        output_tokens=float(round(float(deployment.output_tokens))),
+    )  # fmt: skip
 
 
 def _refuse_without_sweep(asked: Mapping[str, object], gpu: str) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -180,6 +181,13 @@ Scheduling = Annotated[
         "--scheduling", "separate (prompts and outputs in passes of their own) or chunked (one pass for both)."
     ),
 ]
+HostName = Annotated[
+    str | None,
+    text_option(
+        "--host",
+        "CPU side of the server: none (default), in-line or asynchronous (vLLM's published times, docs/servings.md).",
+    ),
+]
 Trace = Annotated[
     Path | None,
     file_option(
@@ -309,9 +317,11 @@ def make_deployment(
     max_num_seqs: float | None, memory_fraction: float, utilization: float, kv_cache: str = "bf16",
     reserve_bytes: float = 0.0, expert_parallel: int = 1, replicas: int = 1, scheduling: str = "separate",
     max_ttft_s: float | None = None, max_tpot_s: float | None = None, traffic: Traffic | None = None,
+    host: str | None = None,
 ) -> Deployment:  # fmt: skip
     """The deployment that the options state; `max_gpus` is of one replica, and `traffic` stands before both lengths."""
     from moescale import hardware
+    from moescale.hosts import find_host
     from moescale.serving import SCHEDULING, Deployment, with_traffic
 
     with at_option("--weights"):
@@ -320,6 +330,8 @@ def make_deployment(
         cache_format = hardware.find_precision("kv_cache", kv_cache)
     if scheduling not in SCHEDULING:
         raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
+    with at_option("--host"):
+        around = find_host(host or "none")
     deployment = Deployment(
         gpu=gpu,
         usd_per_gpu_hour=hardware.usd_per_gpu_hour(gpu) if price is None else price,
@@ -335,6 +347,7 @@ def make_deployment(
         expert_parallel=float(expert_parallel),
         replicas=float(replicas),
         scheduling=scheduling,
+        host=around,
         max_ttft_s=max_ttft_s,
         max_tpot_s=max_tpot_s,
     )
@@ -398,8 +411,28 @@ def latency_source(name: str, deployment: Deployment, model: Architecture | None
     """The latency source that --latency names; `auto` is silicon where it has an answer, else the roofline.
 
     `model` is what will be asked for, where that is known: `auto` takes the roofline for one that silicon has no kernels
-    for, and says so.
+    for, and says so. Where the deployment states a host, the source leaves its own one out.
     """
+    from moescale.hosts import NO_OVERHEAD
+
+    source = _named_source(name, deployment, model)
+    return source if deployment.host == NO_OVERHEAD else kernels_alone(source)
+
+
+def kernels_alone(source: LatencySource) -> LatencySource:
+    """The source without the host's time; a measured table as it is, since it cannot tell them apart."""
+    from moescale.latency.roofline import Roofline, constants_of
+    from moescale.latency.silicon import Silicon
+
+    if isinstance(source, Silicon):
+        return replace(source, host_s=0.0)
+    if isinstance(source, Roofline):
+        constants = source.constants or constants_of(source.gpu, source.weight_bytes_per_param)
+        return replace(source, constants=replace(constants, per_iteration_overhead_s=0.0))
+    return source
+
+
+def _named_source(name: str, deployment: Deployment, model: Architecture | None) -> LatencySource:
     from moescale.latency.roofline import Roofline
 
     gpu = deployment.gpu

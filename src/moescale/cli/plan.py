@@ -20,6 +20,7 @@ from moescale.cli.options import (
     ExpertParallel,
     GpuName,
     Granularity,
+    HostName,
     Json,
     KvCache,
     KvHeads,
@@ -151,6 +152,7 @@ def plan(
     ] = None,
     latency: LatencyName = "auto",
     scheduling: Scheduling = "separate",
+    host: HostName = None,
     expert_parallel: ExpertParallel = 1,
     usd_per_gpu_hour: Price = None,
     capital_usd_per_gpu: Capital = None,
@@ -198,7 +200,7 @@ def plan(
         output=traffic.output_tokens, traffic=traffic, max_gpus=max_gpus,
         max_num_seqs=parse_max_num_seqs(max_num_seqs), memory_fraction=memory_fraction, utilization=utilization,
         reserve_bytes=reserve or 0.0, expert_parallel=expert_parallel, scheduling=scheduling, max_ttft_s=max_ttft,
-        max_tpot_s=max_tpot,
+        max_tpot_s=max_tpot, host=host,
     )  # fmt: skip
     counts = _expert_counts(experts)
     ceiling = chosen.max_experts
