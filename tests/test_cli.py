@@ -684,7 +684,7 @@ TABLES = [
     (("predict", "--n-params", "1B", "--tokens", "20B"), ("nats per token", "90%", "extrapolated: n_params")),
     (
         ("cost", "--n-params", "1.5B", "--experts", 64, "--latency", "roofline"),
-        ("$0.228", "3 x a100-sxm-40gb", "61.5 GiB", "weights take"),
+        ("$0.230", "3 x a100-sxm-40gb", "61.5 GiB", "weights take"),
     ),
     (BUDGET, ("Recommendation", "Algorithm 1", "Algorithm 2", "Frontier", "Second law", "Extrapolated")),
 ]
