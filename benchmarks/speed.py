@@ -17,6 +17,19 @@ from pathlib import Path
 REPEATS = 5
 
 
+PLAN = ("plan", "--budget", "5.15e21", "--json")  # with draws and the second law
+COST = (
+    "cost",
+    "--config",
+    "examples/configs/qwen3-30b-a3b.json",
+    "--gpu",
+    "h100-sxm",
+    "--latency",
+    "silicon",
+    "--json",
+)
+
+
 def best_of(action: Callable[[], object]) -> float:
     """Shortest wall-clock seconds of REPEATS calls."""
     times: list[float] = []
@@ -32,9 +45,9 @@ def cold(*arguments: str) -> Callable[[], object]:
     return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
 
 
-def warm_plan() -> Callable[[], object]:
-    """The default plan in this process, after one call that warms it."""
-    from moescale import Budget, Deployment, Question, Roofline, find_gpu, find_law, make_plan, price
+def warm_plan(*, silicon: bool) -> Callable[[], object]:
+    """The default plan in this process, after one call that warms it; on measured kernels or the roofline."""
+    from moescale import Budget, Deployment, Question, Roofline, Silicon, find_gpu, find_law, make_plan, price
 
     gpu = find_gpu("a100-sxm-40gb")
     deployment = Deployment(
@@ -43,8 +56,10 @@ def warm_plan() -> Callable[[], object]:
     question = Question(budget=Budget(5.15e21))
     law, second = find_law("yun2024-recovered"), find_law("yun2024-joint")
 
+    source = Silicon(gpu) if silicon else Roofline(gpu)
+
     def call() -> object:
-        return make_plan(law, question, deployment, Roofline(gpu), second_law=second)
+        return make_plan(law, question, deployment, source, second_law=second)
 
     call()
     return call
@@ -144,8 +159,11 @@ def main() -> int:
     """Measure, print, and say by the exit code whether every limit holds."""
     rows: list[tuple[str, float, Callable[[], object]]] = [
         ("import moescale, cold process", 0.3, cold("-c", "import moescale")),
-        ("moescale plan --budget 5.15e21 --json, cold process", 2.0, cold("-m", "moescale", "plan", "--budget", "5.15e21", "--json")),
-        ("make_plan, warm, with draws and the second law", 0.1, warm_plan()),
+        ("moescale plan, measured kernels, cold process", 3.0, cold("-m", "moescale", *PLAN)),
+        ("moescale plan, roofline, cold process", 2.0, cold("-m", "moescale", *PLAN, "--latency", "roofline")),
+        ("moescale cost, 8 GPU counts, measured kernels, cold", 1.5, cold("-m", "moescale", *COST)),
+        ("make_plan, measured kernels, warm", 0.15, warm_plan(silicon=True)),
+        ("make_plan, roofline, warm", 0.1, warm_plan(silicon=False)),
         ("roofline, 1,000,000 decode passes in process", 1.0, many_latencies()),
         ("serve, 100,000 deployments in one call", 0.1, many_deployments(limited=False)),
         ("the same with latency limits", 0.5, many_deployments(limited=True)),
