@@ -1,0 +1,182 @@
+"""What claims are evaluated in: a law with one or many coefficient sets, and serving costs, exact or sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from moescale.allocation import Allocation, Budget, loss_optimal, smallest_at_loss
+from moescale.architecture import Architecture, FloatArray, Real
+from moescale.candidates import Costs
+from moescale.latency import LatencySource
+from moescale.laws.law import Law
+from moescale.reproduce.claims import Setting
+from moescale.serving import Deployment
+from moescale.spread import SampledCosts
+from moescale.traffic import find_traffic
+
+
+SIZE_RANGE = (1e7, 1e12)  # dense-equivalent parameters, where a size within a cost is looked for
+SECTIONS = 65
+REFINEMENTS = 7  # each divides the interval by 64: down to rounding
+
+
+class Pricing(Protocol):
+    """Serving costs as claims need them, for expert counts (m,) and k coefficient sets."""
+
+    def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+        """Dollars per million output tokens at sizes (k, m), NaN where nothing serves."""
+        ...
+
+    def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
+        """The largest sizes (k, m) within limits (k,), NaN where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExactPricing:
+    """Every model priced by itself."""
+
+    costs: Costs
+
+    def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+        """As in Pricing."""
+        known = np.isfinite(n_params)
+        usd = self.costs.usd_per_mtok(np.where(known, n_params, 1e9), np.broadcast_to(experts, n_params.shape))
+        return np.where(known & np.isfinite(usd), usd, np.nan)
+
+    def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
+        """As in Pricing."""
+        ln_n = np.linspace(*np.log(SIZE_RANGE), SECTIONS)[:, None, None]
+        low = np.full((usd_limit.size, experts.size), np.nan)
+        for _ in range(REFINEMENTS):
+            usd = self._grid(ln_n, experts, low.shape)
+            # The last size before the first that is too dear. The smallest sizes may have no answer at all: their batches
+            # lie beyond every kernel table.
+            dear = np.isfinite(usd) & (usd > usd_limit[:, None])
+            before = np.where(dear.any(axis=0), np.argmax(dear, axis=0) - 1, np.nan)
+            fits = np.nan_to_num(before, nan=-1.0).astype(int).clip(0)[None]
+            at = np.broadcast_to(ln_n, usd.shape)
+            low = np.where(before >= 0, np.take_along_axis(at, fits, 0)[0], np.nan)
+            low = np.where(np.isfinite(np.take_along_axis(usd, fits, 0)[0]), low, np.nan)
+            above = np.take_along_axis(at, (fits + 1).clip(max=SECTIONS - 1), 0)[0]
+            ln_n = np.nan_to_num(low, nan=20.0) + (np.nan_to_num(above - low)) * np.linspace(0, 1, SECTIONS)[:, None, None]
+        return np.exp(low)
+
+    def _grid(self, ln_n: FloatArray, experts: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+        sizes = np.broadcast_to(np.exp(ln_n), (SECTIONS, *shape))
+        return self.costs.usd_per_mtok(sizes, np.broadcast_to(experts, sizes.shape))
+
+
+@dataclass(frozen=True)
+class SampledPricing:
+    """Costs interpolated on curves, one for each of some expert counts: for many coefficient sets at once."""
+
+    sampled: SampledCosts
+    experts: FloatArray  # (s,) that were sampled
+
+    def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+        """As in Pricing."""
+        return self._of(experts).usd_per_mtok(n_params)
+
+    def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
+        """As in Pricing."""
+        return self._of(experts).size_within(usd_limit)
+
+    def _of(self, experts: FloatArray) -> SampledCosts:
+        at = np.searchsorted(self.experts, experts)
+        return replace(self.sampled, ln_usd=self.sampled.ln_usd[:, at], served=self.sampled.served[:, at])
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A law, the coefficient sets (k, p) to answer with, and what serving costs; optima are kept once computed."""
+
+    law: Law
+    theta: FloatArray
+    pricing: Pricing
+    costs: Costs
+    _optima: dict[tuple[float, float], Allocation] = field(default_factory=dict[tuple[float, float], Allocation])
+
+    def optimum(self, budget_flops: float, experts: float) -> Allocation:
+        """The loss-optimal model of one expert count, (k, 1)."""
+        key = (budget_flops, experts)
+        if key not in self._optima:
+            self._optima[key] = loss_optimal(self.law, Budget(budget_flops), experts, theta=self.theta)
+        return self._optima[key]
+
+    def at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
+        """Algorithm 1: the smallest model of `experts` at the loss of the base's optimum, (k, 1)."""
+        base, own = self.optimum(budget_flops, base_experts), self.optimum(budget_flops, experts)
+        return smallest_at_loss(self.law, Budget(budget_flops), experts, base.loss, theta=self.theta, optimal=own)
+
+    def usd(self, n_params: FloatArray, experts: float) -> FloatArray:
+        """Dollars per million output tokens of sizes (k, 1)."""
+        return self.pricing.usd_per_mtok(n_params, np.array([experts]))
+
+    def size_at_base_cost(self, budget_flops: float, experts: float, base_experts: float) -> FloatArray:
+        """The size of `experts` that costs what the base's optimum costs, (k, 1); also beyond its own optimum."""
+        base = self.optimum(budget_flops, base_experts)
+        return self.pricing.size_within(self.usd(base.n_params, base_experts)[:, 0], np.array([experts]))
+
+
+@dataclass(frozen=True)
+class HostBound:
+    """A latency source with time on the host beside each pass: so much a pass, and so much for each of its sequences.
+
+    `per_sequence_s` is of decoding sequences; a prompt's pass pays `per_pass_s` only. Kernels wait for the host, as in
+    servers that schedule and sample synchronously.
+    """
+
+    kernels: LatencySource
+    per_pass_s: float
+    per_sequence_s: float
+
+    @property
+    def name(self) -> str:
+        """The name of the kernels' source."""
+        return self.kernels.name
+
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        """As in LatencySource."""
+        kernels = self.kernels.prefill_s(model, gpus, batch, prompt_tokens, expert_parallel=expert_parallel)
+        return kernels + self.per_pass_s
+
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        """As in LatencySource."""
+        kernels = self.kernels.decode_s(model, gpus, batch, context_tokens, expert_parallel=expert_parallel)
+        return kernels + self.per_pass_s + self.per_sequence_s * np.asarray(batch, float)
+
+    def mixed_s(
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        context_tokens: Real,
+        prompts: Real,
+        prompt_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+    ) -> FloatArray:
+        """As in LatencySource."""
+        kernels = self.kernels.mixed_s(
+            model, gpus, batch, context_tokens, prompts, prompt_tokens, expert_parallel=expert_parallel
+        )
+        return kernels + self.per_pass_s + self.per_sequence_s * np.asarray(batch, float)
+
+
+def changed_deployment(deployment: Deployment, setting: Setting) -> Deployment:
+    """The deployment with one setting of the sensitivity analysis; the host's time is the latency source's affair."""
+    names = ("memory_fraction", "max_num_seqs", "scheduling", "weight_bytes_per_param", "kv_bytes_per_element")
+    given = {name: getattr(setting, name) for name in names}
+    changed = replace(deployment, **{name: value for name, value in given.items() if value is not None})
+    if setting.traffic is None:
+        return changed
+    traffic = find_traffic(setting.traffic)
+    return replace(changed, prompt_tokens=traffic.prompt_tokens, output_tokens=traffic.output_tokens)
