@@ -12,7 +12,7 @@ from moescale.units import format_count, format_seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
-LABEL = 34  # characters of a part's label in the terminal's table
+LABEL = 24  # characters of a part's label in the terminal's table
 
 
 def verdict(holds: bool | None, role: str, cannot: str | None = None) -> str:
@@ -46,8 +46,11 @@ def printed(outcome: Outcome, part: PartOutcome) -> str:
 def _span(outcome: Outcome, part: PartOutcome) -> str:
     if part.interval is None:
         return ""
-    low, high = (quantity(v, outcome.claim.unit) for v in part.interval)
-    return f"{low} to {high}"
+    if outcome.claim.unit == "parameters":
+        low, high = (format_count(v) for v in part.interval)
+    else:
+        low, high = (f"{v:.3g}" for v in part.interval)
+    return f"{low}–{high}"
 
 
 def _error(outcome: Outcome, part: PartOutcome) -> str:
