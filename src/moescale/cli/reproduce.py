@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 LATENCIES = ("both", "silicon", "roofline")
 
 
-@app.command(epilog=examples("moescale reproduce", "moescale reproduce --law yun2024-joint", "moescale reproduce -o out"))
+@app.command(
+    epilog=examples("moescale reproduce", "moescale reproduce --law yun2024-joint", "moescale reproduce -o out")
+)
 def reproduce(
     law: LawName = DEFAULT_LAW,
     latency: Annotated[

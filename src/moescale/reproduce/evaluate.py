@@ -361,8 +361,8 @@ class HostTime:
 
 
 HOST_RANGE = (1e-7, 1.0)  # seconds between which the host's time is looked for
-HOST_STEPS = 12  # a decade is looked at in so many steps before the crossing is refined
-HALVINGS = 30
+HOST_STEPS = 85  # 12 a decade before the crossing is refined
+HOST_ZOOMS = 6
 
 
 def host_times(
@@ -373,52 +373,58 @@ def host_times(
     A sensitivity, never a setting: once a sequence with nothing a pass, once a pass with nothing a sequence, with the
     batch limited by memory and by vLLM's own max_num_seqs for this GPU.
     """
-    cases = [(c, p) for c in claims() for p in c.parts if p.quantity == "cost_ratio_at_base_loss"]
-    optima: World | None = None
     found: list[HostTime] = []
     for most in (None, float(deployment.gpu.default_max_num_seqs)):
         costs = Costs(law.family, kernels_alone(latency), replace(deployment, max_num_seqs=most), kv_heads)
-        optima = World(law, law.theta[None], ExactPricing(costs), costs) if optima is None else optima
-        for claim, part in cases:
-            assert part.paper is not None
-            ratio = _ratio_with_host(optima, costs, part)
-            found.append(
-                HostTime(
-                    claim=claim.id,
-                    label=part.label,
-                    paper=part.paper,
-                    max_num_seqs=most,
-                    kernels_alone=_number(ratio(0.0, 0.0)),
-                    per_sequence_s=_crossing(lambda s, ratio=ratio: ratio(0.0, s), part.paper),
-                    per_pass_s=_crossing(lambda s, ratio=ratio: ratio(s, 0.0), part.paper),
+        world = World(law, law.theta[None], ExactPricing(costs), costs)
+        for claim in claims():
+            for part in claim.parts:
+                if part.quantity != "cost_ratio_at_base_loss" or part.paper is None:
+                    continue
+                ratio = _ratio_with_host(world, part)
+                found.append(
+                    HostTime(
+                        claim=claim.id,
+                        label=part.label,
+                        paper=part.paper,
+                        max_num_seqs=most,
+                        kernels_alone=_number(float(ratio(np.zeros(1), np.zeros(1))[0])),
+                        per_sequence_s=_crossing(lambda s, ratio=ratio: ratio(np.zeros(1), s), part.paper),
+                        per_pass_s=_crossing(lambda s, ratio=ratio: ratio(s, np.zeros(1)), part.paper),
+                    )
                 )
-            )
     return tuple(found)
 
 
-def _ratio_with_host(world: World, costs: Costs, part: Part) -> Callable[[float, float], float]:
-    """The ratio as a function of seconds a pass and seconds a sequence."""
+def _ratio_with_host(world: World, part: Part) -> Callable[[FloatArray, FloatArray], FloatArray]:
+    """The ratio (h,) as a function of seconds a pass and seconds a sequence, both (h,); sizes do not depend on them."""
+    budget = part.budgets_flops[0]
+    small = world.at_base_loss(budget, part.experts, part.base_experts).n_params[0, 0]
+    n = np.array([small, world.optimum(budget, part.base_experts).n_params[0, 0]])
+    e = np.array([part.experts, part.base_experts])
 
-    def ratio(per_pass_s: float, per_sequence_s: float) -> float:
-        hosted = replace(costs, latency=HostBound(costs.latency, per_pass_s, per_sequence_s))
-        return float(value_of(part, replace(world, pricing=ExactPricing(hosted), costs=hosted))[0])
+    def ratio(per_pass_s: FloatArray, per_sequence_s: FloatArray) -> FloatArray:
+        host = HostBound(world.costs.latency, per_pass_s[:, None], per_sequence_s[:, None])
+        shape = (max(per_pass_s.size, per_sequence_s.size), 2)
+        hosted = replace(world.costs, latency=host)
+        usd = hosted.usd_per_mtok(np.broadcast_to(n, shape), np.broadcast_to(e, shape))
+        return usd[:, 0] / usd[:, 1]
 
     return ratio
 
 
-def _crossing(ratio: Callable[[float], float], target: float) -> float | None:
+def _crossing(ratio: Callable[[FloatArray], FloatArray], target: float) -> float | None:
     """The least time at which the ratio reaches the target; None where it does not within HOST_RANGE."""
-    low, high = (math.log(s) for s in HOST_RANGE)
-    grid = np.linspace(low, high, 1 + round((high - low) / math.log(10.0) * HOST_STEPS))
-    if ratio(0.0) >= target:
+    if ratio(np.zeros(1))[0] >= target:
         return 0.0
-    for a, b in zip(grid[:-1], grid[1:], strict=True):
-        if ratio(math.exp(b)) >= target:
-            for _ in range(HALVINGS):
-                middle = 0.5 * (a + b)
-                a, b = (a, middle) if ratio(math.exp(middle)) >= target else (middle, b)
-            return math.exp(b)
-    return None
+    grid = np.geomspace(*HOST_RANGE, HOST_STEPS)
+    for _ in range(HOST_ZOOMS):
+        reached = np.flatnonzero(ratio(grid) >= target)
+        if reached.size == 0:
+            return None
+        at = int(reached[0])
+        grid = np.geomspace(grid[max(at - 1, 0)], grid[at], HOST_STEPS)
+    return float(grid[-1])
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, int]:
@@ -429,4 +435,3 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, int]:
         "inputs": sum(o.role == "input" and o.claim.cannot is None for o in outcomes),
         "not computable": sum(o.holds is None and (o.role != "input" or o.claim.cannot is not None) for o in outcomes),
     }
-

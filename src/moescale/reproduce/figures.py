@@ -18,7 +18,6 @@ from moescale.figures import (
     FAINT,
     INK,
     PAGE_WIDTH,
-    _end_labels,
     _experts,
     _figure,
     _key,
@@ -46,28 +45,33 @@ def fitted_figure(found: FittedLosses) -> Figure:
         figure = _figure(PAGE_WIDTH, 2.6)
         axes = figure.subplots(1, columns, sharex=True, sharey=True, squeeze=False)[0]
         for t, ax in enumerate(axes):
-            ends: list[tuple[float, float, str, str]] = []
-            for s, n in enumerate(found.n_params.tolist()):
+            for s in range(found.n_params.size):
                 ax.plot(found.experts, found.loss[t, s], color=INK, linewidth=1.0, linestyle=DASHES[s % len(DASHES)])
                 if found.low is not None and found.high is not None:
                     ax.fill_between(
                         found.experts, found.low[t, s], found.high[t, s], color=FAINT, alpha=0.25, linewidth=0
                     )
-                ends.append((float(found.experts[-1]), float(found.loss[t, s, -1]), format_count(n), INK))
             for tokens, _, e, value in found.points:
                 if tokens == found.tokens[t]:
-                    ax.plot([e], [value], marker="x", markersize=4.5, markeredgewidth=1.1, color=ACCENT, linestyle="none", zorder=4)
+                    ax.plot(
+                        [e],
+                        [value],
+                        marker="x",
+                        markersize=4.5,
+                        markeredgewidth=1.1,
+                        color=ACCENT,
+                        linestyle="none",
+                        zorder=4,
+                    )
             ax.set_title(f"D = {format_count(float(found.tokens[t]))}")
             _doubling_ticks(ax, found.experts)
             ax.set_xlabel("experts E")
-            if t == columns - 1:
-                _end_labels(figure, ax, ends, points=6.5)
         axes[0].set_ylabel("loss (nats per token)")
-        crosses = "; crosses: the surfaces that the paper prints for E = 8 and 16" if found.points else ""
-        band = "; bands: 90% of the law's draws" if found.low is not None else ""
-        figure.suptitle(
-            f"Losses of {found.law}, a line for each dense-equivalent size N{crosses}{band}", x=0.01, ha="left", fontsize=8
-        )
+        _size_key(figure, found.n_params)
+        crosses = "crosses: surfaces that the paper prints for E = 8 and 16" if found.points else ""
+        band = "bands: 90% of the law's draws" if found.low is not None else ""
+        below = "; ".join(text for text in (crosses, band) if text)
+        _headline(figure, f"Losses of {found.law}, a line for each dense-equivalent size N", below)
     return figure
 
 
@@ -79,12 +83,12 @@ def trade_off_figure(found: TradeOff) -> Figure:
         figure = _figure(PAGE_WIDTH, 2.9)
         left, middle, right = figure.subplots(1, 3)
         for i, e in enumerate(found.experts.tolist()):
-            colour, step = colour_of(e), slice(None, None, 5)
-            style = {"color": colour, "marker": marker_of(e), "markevery": 5, "markersize": 2.8}
-            del step
-            left.plot(found.usd_per_mtok[i], found.loss[i], **style)
-            middle.plot(found.budgets_flops, found.loss[i], **style)
-            right.plot(found.budgets_flops, found.usd_per_mtok[i], **style)
+            for ax, x, y in (
+                (left, found.usd_per_mtok[i], found.loss[i]),
+                (middle, found.budgets_flops, found.loss[i]),
+                (right, found.budgets_flops, found.usd_per_mtok[i]),
+            ):
+                ax.plot(x, y, color=colour_of(e), marker=marker_of(e), markevery=5, markersize=2.8)
         _log_ticks(left, "x", _usd, found.usd_per_mtok, most=4)
         for ax in (middle, right):
             _log_ticks(ax, "x", format_flops, found.budgets_flops, most=4)
@@ -97,7 +101,7 @@ def trade_off_figure(found: TradeOff) -> Figure:
         for ax, title in ((left, "quality and cost"), (middle, "quality and training"), (right, "cost and training")):
             ax.set_title(title)
         _key(middle, found.experts, "upper right")
-        figure.suptitle(f"Loss-optimal models under {found.law}", x=0.01, ha="left", fontsize=8)
+        _headline(figure, f"Loss-optimal models under {found.law}")
     return figure
 
 
@@ -112,11 +116,11 @@ def curves_figure(found: Sequence[BudgetCurves]) -> Figure:
             _loss_cost_panel(ax, one)
         axes[0].set_ylabel("loss (nats per token)")
         _key(axes[-1], [c.experts for c in found[-1].curves], "upper right")
-        figure.suptitle(
-            f"Models that spend a whole budget under {found[0].law}; markers: loss-optimal; solid: smaller, more tokens; "
-            "dashed: larger",
-            x=0.01, ha="left", fontsize=8,
-        )  # fmt: skip
+        _headline(
+            figure,
+            f"Models that spend a whole budget under {found[0].law}",
+            "markers: loss-optimal sizes; solid: smaller, more tokens; dashed: larger",
+        )
     return figure
 
 
@@ -155,7 +159,12 @@ def bounded_loss_figure(found: Sequence[Bounded]) -> Figure:
 def bounded_cost_figure(found: Sequence[Bounded]) -> Figure:
     """At the cost of a base's optimum over budgets: the lowest loss (above) and activated size over the base's (below)."""
     return _bounded_figure(
-        found, "the cost", lambda b: b.loss, "loss (nats per token)", set(), {"active_ratio_at_base_cost"}
+        found,
+        "the cost",
+        lambda b: b.loss,
+        "loss (nats per token)",
+        set(),
+        {"active_ratio_at_base_cost", "least_active_ratio_at_base_cost", "most_active_ratio_at_base_cost"},
     )
 
 
@@ -186,6 +195,7 @@ def _bounded_figure(
                 _printed_numbers(ax, one, names)
                 if row or upper_quantities:
                     ax.set_ylim(bottom=0.0)
+                if row and not upper_quantities:
                     ax.axhline(1.0, color=FAINT, linewidth=1.0, linestyle=(0, (1, 1.6)), zorder=1)
             base = "dense" if one.base_experts == 1 else f"E = {one.base_experts:g}"
             axes[0, column].set_title(f"base: loss-optimal {base}")
@@ -195,11 +205,26 @@ def _bounded_figure(
         axes[1, 0].set_ylabel("activated size over the base's")
         widest = max(found, key=lambda b: b.experts.size)
         _outside_key(figure, widest.experts)
-        figure.suptitle(
-            f"Models with {bound} of the base's optimum under {found[0].law}; dotted: the base; crosses: printed in the paper",
-            x=0.01, ha="left", fontsize=8,
-        )  # fmt: skip
+        crosses = "crosses: printed in the paper, black ones for the least and the most of other expert counts"
+        dotted = "" if upper_quantities else "dotted: the base; "
+        _headline(figure, f"Models with {bound} of the base's optimum under {found[0].law}", f"{dotted}{crosses}")
     return figure
+
+
+def _headline(figure: Figure, text: str, below: str = "") -> None:
+    """The figure's title, and how to read it in a second line."""
+    figure.suptitle(f"{text}\n{below}" if below else text, x=0.01, ha="left", fontsize=8)
+
+
+def _size_key(figure: Figure, n_params: FloatArray) -> None:
+    """Sizes in their dashes, right of all panels, the largest loss first."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=INK, linewidth=1.0, linestyle=DASHES[s % len(DASHES)], label=format_count(n))
+        for s, n in enumerate(n_params.tolist())
+    ]
+    figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=7, title="N", handlelength=2.4)
 
 
 def _outside_key(figure: Figure, experts: FloatArray) -> None:
@@ -211,7 +236,7 @@ def _outside_key(figure: Figure, experts: FloatArray) -> None:
         for e in experts.tolist()
     ]
     handles.append(Line2D([], [], color=INK, marker="x", linestyle="none", label="paper"))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=7, handlelength=1.6)
+    figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=7, handlelength=1.6)
 
 
 def _printed_numbers(ax: Axes, found: Bounded, quantities: set[str]) -> None:
@@ -219,16 +244,17 @@ def _printed_numbers(ax: Axes, found: Bounded, quantities: set[str]) -> None:
     for claim in claims():
         for budget, e, value in _points_of(claim, quantities, found.base_experts):
             lowest, highest = float(found.budgets_flops[0]), float(found.budgets_flops[-1])
-            if e in found.experts and lowest / NEAR <= budget <= highest * NEAR:
+            if (e is None or e in found.experts) and lowest / NEAR <= budget <= highest * NEAR:
                 ax.plot(
-                    [budget], [value], marker="x", markersize=5.5, markeredgewidth=1.4, color=colour_of(e),
-                    linestyle="none", zorder=5,
+                    [budget], [value], marker="x", markersize=5.5, markeredgewidth=1.4,
+                    color=INK if e is None else colour_of(e), linestyle="none", zorder=5,
                 )  # fmt: skip
 
 
-def _points_of(claim: Claim, quantities: set[str], base_experts: float) -> list[tuple[float, float, float]]:
+def _points_of(claim: Claim, quantities: set[str], base_experts: float) -> list[tuple[float, float | None, float]]:
+    """Budget, expert count (None: the least or most of several) and printed value of the parts with these quantities."""
     return [
-        (part.budgets_flops[0], part.experts, part.paper)
+        (part.budgets_flops[0], None if part.other_experts else part.experts, part.paper)
         for part in claim.parts
         if part.quantity in quantities and part.base_experts == base_experts and part.paper is not None
     ]

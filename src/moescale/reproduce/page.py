@@ -83,7 +83,9 @@ def reasons(outcomes: Sequence[Outcome]) -> list[str]:
     lines: list[str] = []
     for o in outcomes:
         c = o.claim
-        share = "" if o.direction_share is None else f" The direction holds in {o.direction_share:.0%} of the law's draws."
+        share = (
+            "" if o.direction_share is None else f" The direction holds in {o.direction_share:.0%} of the law's draws."
+        )
         note = f" {c.note[0].upper()}{c.note[1:]}." if c.note else ""
         lines.append(f"- `{c.id}` (line {c.line}): {c.statement}. {o.reason[0].upper()}{o.reason[1:]}.{share}{note}")
     return lines

@@ -279,5 +279,3 @@ def serving_rows(found: ServingCurves | LargestModels) -> list[Row]:
         for i, e in enumerate(found.experts)
         for j, usd in enumerate(found.usd_per_mtok)
     ]
-
-

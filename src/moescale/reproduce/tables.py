@@ -49,7 +49,7 @@ def _span(outcome: Outcome, part: PartOutcome) -> str:
     if outcome.claim.unit == "parameters":
         low, high = (format_count(v) for v in part.interval)
     else:
-        low, high = (f"{v:.3g}" for v in part.interval)
+        low, high = (f"{v:.3g}" if v >= 0.01 else f"{v:.2g}" for v in part.interval)
     return f"{low}–{high}"
 
 

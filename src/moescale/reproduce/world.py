@@ -17,7 +17,6 @@ from moescale.serving import Deployment
 from moescale.spread import SampledCosts
 from moescale.traffic import find_traffic
 
-
 SIZE_RANGE = (1e7, 1e12)  # dense-equivalent parameters, where a size within a cost is looked for
 SECTIONS = 65
 REFINEMENTS = 7  # each divides the interval by 64: down to rounding
@@ -62,7 +61,9 @@ class ExactPricing:
             low = np.where(before >= 0, np.take_along_axis(at, fits, 0)[0], np.nan)
             low = np.where(np.isfinite(np.take_along_axis(usd, fits, 0)[0]), low, np.nan)
             above = np.take_along_axis(at, (fits + 1).clip(max=SECTIONS - 1), 0)[0]
-            ln_n = np.nan_to_num(low, nan=20.0) + (np.nan_to_num(above - low)) * np.linspace(0, 1, SECTIONS)[:, None, None]
+            ln_n = (
+                np.nan_to_num(low, nan=20.0) + (np.nan_to_num(above - low)) * np.linspace(0, 1, SECTIONS)[:, None, None]
+            )
         return np.exp(low)
 
     def _grid(self, ln_n: FloatArray, experts: FloatArray, shape: tuple[int, ...]) -> FloatArray:
@@ -131,8 +132,8 @@ class HostBound:
     """
 
     kernels: LatencySource
-    per_pass_s: float
-    per_sequence_s: float
+    per_pass_s: Real
+    per_sequence_s: Real
 
     @property
     def name(self) -> str:
