@@ -53,6 +53,7 @@ class Claim:
     input_of: tuple[str, ...]  # laws that were made from this claim
     input_of_form: tuple[str, ...]  # forms of laws that cannot but agree
     cannot: str | None  # why nothing can be computed
+    data: str | None  # the only training data whose losses are comparable
     note: str
 
 
@@ -118,6 +119,7 @@ def _claim(entry: dict[str, Any], tolerances: dict[str, Tolerance]) -> Claim:
         input_of=tuple(entry.get("input_of", ())),
         input_of_form=tuple(entry.get("input_of_form", ())),
         cannot=entry.get("cannot"),
+        data=entry.get("data"),
         note=entry.get("note", ""),
     )
 

@@ -262,6 +262,8 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
         holds, reason = None, claim.cannot
     elif role == "input":
         holds, reason = None, f"an input of {central.law.name}: agreement confirms nothing"
+    elif claim.data is not None and claim.data != central.law.family.dataset:
+        holds, reason = None, f"losses on {central.law.family.dataset or 'other data'} are not those on {claim.data}"
     elif verdict is None:
         holds, reason = None, "some of these models do not exist or cannot be served, so there is no number"
     else:
@@ -428,10 +430,11 @@ def _crossing(ratio: Callable[[FloatArray], FloatArray], target: float) -> float
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """How many claims hold, fail, are inputs, and cannot be computed."""
+    """How many claims hold, fail (of these with the right direction), are inputs, and cannot be computed."""
     return {
         "hold": sum(o.holds is True for o in outcomes),
         "fail": sum(o.holds is False for o in outcomes),
+        "fail in size only": sum(o.holds is False and o.direction_holds is True for o in outcomes),
         "inputs": sum(o.role == "input" and o.claim.cannot is None for o in outcomes),
         "not computable": sum(o.holds is None and (o.role != "input" or o.claim.cannot is not None) for o in outcomes),
     }

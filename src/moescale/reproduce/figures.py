@@ -205,7 +205,9 @@ def _bounded_figure(
         axes[1, 0].set_ylabel("activated size over the base's")
         widest = max(found, key=lambda b: b.experts.size)
         _outside_key(figure, widest.experts)
-        crosses = "crosses: printed in the paper, black ones for the least and the most of other expert counts"
+        crosses = "crosses: printed in the paper"
+        if any(name.startswith("least") for name in lower_quantities):
+            crosses += ", black ones for the least and the most of other expert counts"
         dotted = "" if upper_quantities else "dotted: the base; "
         _headline(figure, f"Models with {bound} of the base's optimum under {found[0].law}", f"{dotted}{crosses}")
     return figure

@@ -59,7 +59,7 @@ def counts(outcomes: Sequence[Outcome]) -> list[str]:
     inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
     listed = ", ".join(f"{k} {v}" for k, v in inputs.items() if v is not None)
     return [
-        f"{len(outcomes)} claims: {told['hold']} hold, {told['fail']} fail, {told['inputs']} are inputs of the law and "
+        f"{len(outcomes)} claims: {told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: their direction holds), {told['inputs']} are inputs of the law and "
         f"confirm nothing, {told['not computable']} cannot be computed.",
         "",
         f"With {listed}.",

@@ -87,8 +87,13 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
             )
     _table(console, "Claims of arXiv 2404.02852", columns, rows)
     _line(console)
-    counts = summary(outcomes)
-    _say(console, ", ".join(f"{count} {name}" for name, count in counts.items()), lead="Claims")
+    told = summary(outcomes)
+    _say(
+        console,
+        f"{told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: their direction "
+        f"holds), {told['inputs']} are inputs of the law and confirm nothing, {told['not computable']} cannot be computed.",
+        lead=f"{len(outcomes)} claims",
+    )
     inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
     _say(console, ", ".join(f"{k} {v}" for k, v in inputs.items() if v is not None), lead="With")
     _line(console)

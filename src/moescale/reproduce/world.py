@@ -48,7 +48,7 @@ class ExactPricing:
 
     def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
         """As in Pricing."""
-        ln_n = np.linspace(*np.log(SIZE_RANGE), SECTIONS)[:, None, None]
+        ln_n = np.log(np.geomspace(*SIZE_RANGE, SECTIONS))[:, None, None]
         low = np.full((usd_limit.size, experts.size), np.nan)
         for _ in range(REFINEMENTS):
             usd = self._grid(ln_n, experts, low.shape)
