@@ -150,18 +150,22 @@ def reproduce(
     if len(law.draws):
         drawn = World(law, law.draws, SampledPricing(sample_costs(costs, experts), experts), costs)
     outcomes = [_outcome(claim, central, drawn) for claim in claims()]
-    worlds = [(source.name, replace(costs, latency=source)) for source in others]
-    varied = [(s.name, _setting_costs(costs, s)) for s in settings()] if sensitivity else []
+    worlds = [(source.name, _elsewhere_world(central, replace(costs, latency=source))) for source in others]
+    varied = [(s.name, _elsewhere_world(central, _setting_costs(costs, s))) for s in settings()] if sensitivity else []
     return tuple(
         replace(
             outcome,
-            other_latencies=tuple(_elsewhere(outcome, name, c, central) for name, c in worlds),
-            sensitivity=tuple(_elsewhere(outcome, name, c, central) for name, c in varied),
+            other_latencies=tuple(_elsewhere(outcome, name, world) for name, world in worlds),
+            sensitivity=tuple(_elsewhere(outcome, name, world) for name, world in varied),
         )
         if any(part.quantity in NEEDS_COSTS for part in outcome.claim.parts)
         else outcome
         for outcome in outcomes
     )
+
+
+def _elsewhere_world(central: World, costs: Costs) -> World:
+    return replace(central, pricing=ExactPricing(costs), costs=costs)
 
 
 def _setting_costs(costs: Costs, setting: Setting) -> Costs:
@@ -332,16 +336,20 @@ def _inputs(claim: Claim, world: World) -> dict[str, object]:
     return used
 
 
-def _elsewhere(outcome: Outcome, name: str, costs: Costs, central: World) -> Elsewhere:
+def _elsewhere(outcome: Outcome, name: str, world: World) -> Elsewhere:
     """The claim under other costs, with the law's own coefficients."""
     claim = outcome.claim
-    world = replace(central, pricing=ExactPricing(costs), costs=costs)
-    ours = np.array([value_of(part, world)[0] for part in claim.parts])
+    ours = np.array(
+        [
+            value_of(part, world)[0] if part.quantity in NEEDS_COSTS else math.nan if known.ours is None else known.ours
+            for part, known in zip(claim.parts, outcome.parts, strict=True)
+        ]
+    )
     worst, direction, _, verdict = _judge(claim, ours)
     counted = claim.cannot is None and outcome.role == "prediction"
     return Elsewhere(
         name=name,
-        latency=costs.latency.name,
+        latency=world.costs.latency.name,
         ours=tuple(_number(float(value)) for value in ours),
         rel_error=worst,
         direction_holds=direction,

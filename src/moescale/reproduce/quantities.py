@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from moescale import catalogue
-from moescale.allocation import Budget, loss_on_budget
+from moescale.allocation import Allocation, Budget, loss_on_budget
 from moescale.architecture import FloatArray
-from moescale.family import architecture, n_active
+from moescale.family import architecture, n_active, training_flops
 from moescale.laws.law import loss
 from moescale.lifetime import flops_optimal, tokens_at_loss
 from moescale.reproduce.claims import Part, find_claim, sweep_experts
@@ -40,6 +40,10 @@ def _active(world: World, n_params: FloatArray, experts: float) -> FloatArray:
 def _flops_at_loss(world: World, experts: float, target: FloatArray) -> FloatArray:
     """The fewest training FLOPs with which `experts` reach losses (k, 1)."""
     return flops_optimal(world.law, experts, target, 0.0, theta=world.theta).training_flops
+
+
+def _training_flops(world: World, found: Allocation) -> FloatArray:
+    return training_flops(world.law.family, found.n_params, found.tokens, found.experts)
 
 
 def loss_optimal_size(world: World, part: Part) -> FloatArray:
@@ -68,21 +72,20 @@ def active_ratio_dense_loss_to_base_optimum(world: World, part: Part) -> FloatAr
 
 def flops_ratio_at_equal_loss(world: World, part: Part) -> FloatArray:
     """FLOPs with which E experts reach the loss of the base's optimum, over its budget."""
-    base = world.optimum(part.budgets_flops[0], part.base_experts)
-    return _flops_at_loss(world, part.experts, base.loss)[:, 0] / part.budgets_flops[0]
+    found = world.optimal_at_base_loss(part.budgets_flops[0], part.experts, part.base_experts)
+    return _training_flops(world, found)[:, 0] / part.budgets_flops[0]
 
 
 def flops_ratio_of_fewer(world: World, part: Part) -> FloatArray:
     """The budget of E's optimum over the FLOPs with which the base's experts reach its loss."""
-    few = world.optimum(part.budgets_flops[0], part.experts)
-    return part.budgets_flops[0] / _flops_at_loss(world, part.base_experts, few.loss)[:, 0]
+    found = world.optimal_at_base_loss(part.budgets_flops[0], part.base_experts, part.experts)
+    return part.budgets_flops[0] / _training_flops(world, found)[:, 0]
 
 
 def _costs_of_optima_at_loss(world: World, part: Part) -> dict[float, FloatArray]:
     """Serving cost of each expert count's loss-optimal model with the loss of the base's optimum."""
-    target = world.optimum(part.budgets_flops[0], part.base_experts).loss
-    sizes = {e: flops_optimal(world.law, e, target, 0.0, theta=world.theta).n_params for e in sweep_experts()}
-    return {e: world.usd(n, e)[:, 0] for e, n in sizes.items()}
+    budget, base = part.budgets_flops[0], part.base_experts
+    return {e: world.usd(world.optimal_at_base_loss(budget, e, base).n_params, e)[:, 0] for e in sweep_experts()}
 
 
 def few_over_others_cost(world: World, part: Part) -> FloatArray:
@@ -258,7 +261,7 @@ def _budget_share_at_base_cost(world: World, part: Part, budget_flops: float) ->
     """The fewest FLOPs of E with the loss and at most the cost of the base's optimum, over the base's budget."""
     target = world.optimum(budget_flops, part.base_experts).loss
     limit = world.size_at_base_cost(budget_flops, part.experts, part.base_experts)
-    free = flops_optimal(world.law, part.experts, target, 0.0, theta=world.theta)
+    free = world.optimal_at_base_loss(budget_flops, part.experts, part.base_experts)
     size = np.fmin(limit, free.n_params)
     tokens = tokens_at_loss(world.law, size, np.array([part.experts]), target, theta=world.theta)
     spent = 6.0 * _active(world, size, part.experts) * tokens

@@ -12,6 +12,7 @@ from moescale.architecture import Architecture, FloatArray, Real
 from moescale.candidates import Costs
 from moescale.latency import LatencySource
 from moescale.laws.law import Law
+from moescale.lifetime import flops_optimal
 from moescale.reproduce.claims import Setting
 from moescale.serving import Deployment
 from moescale.spread import SampledCosts
@@ -19,7 +20,8 @@ from moescale.traffic import find_traffic
 
 SIZE_RANGE = (1e7, 1e12)  # dense-equivalent parameters, where a size within a cost is looked for
 SECTIONS = 65
-REFINEMENTS = 7  # each divides the interval by 64: down to rounding
+CUTS = 17
+REFINEMENTS = 10  # the first on all sections, each later one divides the interval by 16: down to 1e-12
 
 
 class Pricing(Protocol):
@@ -49,26 +51,22 @@ class ExactPricing:
     def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
         """As in Pricing."""
         ln_n = np.log(np.geomspace(*SIZE_RANGE, SECTIONS))[:, None, None]
+        cuts = np.linspace(0.0, 1.0, CUTS)[:, None, None]
         low = np.full((usd_limit.size, experts.size), np.nan)
         for _ in range(REFINEMENTS):
-            usd = self._grid(ln_n, experts, low.shape)
+            sizes = np.broadcast_to(np.exp(ln_n), (len(ln_n), *low.shape))
+            usd = self.costs.usd_per_mtok(sizes, np.broadcast_to(experts, sizes.shape))
             # The last size before the first that is too dear. The smallest sizes may have no answer at all: their batches
             # lie beyond every kernel table.
-            dear = np.isfinite(usd) & (usd > usd_limit[:, None])
-            before = np.where(dear.any(axis=0), np.argmax(dear, axis=0) - 1, np.nan)
-            fits = np.nan_to_num(before, nan=-1.0).astype(int).clip(0)[None]
-            at = np.broadcast_to(ln_n, usd.shape)
-            low = np.where(before >= 0, np.take_along_axis(at, fits, 0)[0], np.nan)
-            low = np.where(np.isfinite(np.take_along_axis(usd, fits, 0)[0]), low, np.nan)
-            above = np.take_along_axis(at, (fits + 1).clip(max=SECTIONS - 1), 0)[0]
-            ln_n = (
-                np.nan_to_num(low, nan=20.0) + (np.nan_to_num(above - low)) * np.linspace(0, 1, SECTIONS)[:, None, None]
-            )
+            dear = usd > np.where(np.isfinite(usd), usd_limit[:, None], np.inf)
+            before = np.where(dear.any(axis=0), np.argmax(dear, axis=0) - 1, -1)[None]
+            at, place = np.log(sizes), before.clip(min=0)
+            found = (before >= 0) & np.isfinite(np.take_along_axis(usd, place, 0))
+            low = np.where(found, np.take_along_axis(at, place, 0), np.nan)[0]
+            high = np.take_along_axis(at, (place + 1).clip(max=len(ln_n) - 1), 0)[0]
+            start = np.where(np.isnan(low), at[0], low)
+            ln_n = start + np.where(np.isnan(low), 0.0, high - low) * cuts
         return np.exp(low)
-
-    def _grid(self, ln_n: FloatArray, experts: FloatArray, shape: tuple[int, ...]) -> FloatArray:
-        sizes = np.broadcast_to(np.exp(ln_n), (SECTIONS, *shape))
-        return self.costs.usd_per_mtok(sizes, np.broadcast_to(experts, sizes.shape))
 
 
 @dataclass(frozen=True)
@@ -93,25 +91,45 @@ class SampledPricing:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A law, the coefficient sets (k, p) to answer with, and what serving costs; optima are kept once computed."""
+    """A law, the coefficient sets (k, p) to answer with, and what serving costs.
+
+    Models are kept once computed: those that depend on the law alone also for worlds that replace the costs.
+    """
 
     law: Law
     theta: FloatArray
     pricing: Pricing
     costs: Costs
-    _optima: dict[tuple[float, float], Allocation] = field(default_factory=dict[tuple[float, float], Allocation])
+    _known: dict[tuple[object, ...], Allocation] = field(default_factory=dict[tuple[object, ...], Allocation])
+    _priced: dict[tuple[float, ...], FloatArray] = field(
+        default_factory=dict[tuple[float, ...], FloatArray], init=False
+    )
 
     def optimum(self, budget_flops: float, experts: float) -> Allocation:
         """The loss-optimal model of one expert count, (k, 1)."""
-        key = (budget_flops, experts)
-        if key not in self._optima:
-            self._optima[key] = loss_optimal(self.law, Budget(budget_flops), experts, theta=self.theta)
-        return self._optima[key]
+        key = ("optimum", budget_flops, experts)
+        if key not in self._known:
+            self._known[key] = loss_optimal(self.law, Budget(budget_flops), experts, theta=self.theta)
+        return self._known[key]
 
     def at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
         """Algorithm 1: the smallest model of `experts` at the loss of the base's optimum, (k, 1)."""
-        base, own = self.optimum(budget_flops, base_experts), self.optimum(budget_flops, experts)
-        return smallest_at_loss(self.law, Budget(budget_flops), experts, base.loss, theta=self.theta, optimal=own)
+        key = ("at base's loss", budget_flops, experts, base_experts)
+        if key not in self._known:
+            base, own = self.optimum(budget_flops, base_experts), self.optimum(budget_flops, experts)
+            self._known[key] = smallest_at_loss(
+                self.law, Budget(budget_flops), experts, base.loss, theta=self.theta, optimal=own
+            )
+        return self._known[key]
+
+    def optimal_at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
+        """The model of `experts` that reaches the loss of the base's optimum with the fewest FLOPs, (k, 1)."""
+        key = ("fewest FLOPs", budget_flops, experts, base_experts)
+        if key not in self._known:
+            base = self.optimum(budget_flops, base_experts)
+            found = flops_optimal(self.law, experts, base.loss, 0.0, theta=self.theta)
+            self._known[key] = Allocation(found.experts, found.n_params, found.tokens, found.loss)
+        return self._known[key]
 
     def usd(self, n_params: FloatArray, experts: float) -> FloatArray:
         """Dollars per million output tokens of sizes (k, 1)."""
@@ -119,8 +137,12 @@ class World:
 
     def size_at_base_cost(self, budget_flops: float, experts: float, base_experts: float) -> FloatArray:
         """The size of `experts` that costs what the base's optimum costs, (k, 1); also beyond its own optimum."""
-        base = self.optimum(budget_flops, base_experts)
-        return self.pricing.size_within(self.usd(base.n_params, base_experts)[:, 0], np.array([experts]))
+        key = (budget_flops, experts, base_experts)
+        if key not in self._priced:
+            base = self.optimum(budget_flops, base_experts)
+            limit = self.usd(base.n_params, base_experts)[:, 0]
+            self._priced[key] = self.pricing.size_within(limit, np.array([experts]))
+        return self._priced[key]
 
 
 @dataclass(frozen=True)
