@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from moescale.candidates import Costs
 from moescale.cli import main
+from moescale.console import terminal
 from moescale.errors import InputError
 from moescale.figures import save_figure
 from moescale.hardware import find_gpu
@@ -23,8 +25,9 @@ from moescale.laws import find_law
 from moescale.reproduce import Outcome, claims, find_claim, host_times, reproduce, series, summary
 from moescale.reproduce import figures as draw
 from moescale.reproduce.evaluate import kernels_alone
+from moescale.reproduce.page import FIGURES
 from moescale.reproduce.quantities import NEEDS_COSTS, QUANTITIES
-from moescale.reproduce.tables import host_table, outcome_table, sensitivity_table
+from moescale.reproduce.tables import host_table, outcome_table, sensitivity_table, show_outcomes
 from moescale.reproduce.world import ExactPricing, HostBound
 from moescale.serving import Deployment
 
@@ -225,13 +228,19 @@ def test_tables_have_a_row_for_each_number(outcomes: tuple[Outcome, ...]) -> Non
     assert len(host_table(host_times(LAW, DEPLOYMENT, Roofline(GPU)))) == 2 * 6 + 2
 
 
-def test_json_is_the_contracts_and_the_same_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    texts: list[str] = []
-    for _ in range(2):
-        main(["reproduce", "--latency", "roofline", "--json"])
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1]
-    records = json.loads(texts[0])
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder that the command line writes, and what it prints with --json."""
+    folder, shown = tmp_path_factory.mktemp("reproduction") / "out", io.StringIO()
+    with redirect_stdout(shown):
+        main(["reproduce", "--latency", "roofline", "-o", str(folder), "--json"])
+    return folder, shown.getvalue()
+
+
+def test_json_is_the_contracts_and_the_same_twice(published: tuple[Path, str], outcomes: tuple[Outcome, ...]) -> None:
+    records = json.loads(published[1])
+    assert records == json.loads(json.dumps([o.to_dict() for o in outcomes]))
+    assert records == json.loads((published[0] / "claims.json").read_text())
     assert [r["claim"] for r in records] == [c.id for c in claims()]
     for r in records:
         assert {"claim", "paper", "ours", "rel_error", "direction_holds", "holds", "role", "inputs", "note"} <= r.keys()
@@ -242,26 +251,24 @@ def test_json_is_the_contracts_and_the_same_twice(capsys: pytest.CaptureFixture[
         assert ("gpu" in r["inputs"]) == any(p.quantity in NEEDS_COSTS for p in find_claim(r["claim"]).parts)
 
 
-def test_the_table_fits_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["reproduce", "--latency", "roofline"])
+def test_the_table_fits_a_page(outcomes: tuple[Outcome, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    show_outcomes(terminal(), outcomes)
     shown = capsys.readouterr().out
     assert max(len(line) for line in shown.splitlines()) <= 100
     for name in IDS:
         assert name in shown
 
 
-def test_a_folder_holds_the_report_and_every_figure_with_its_data(tmp_path: Path) -> None:
-    from moescale.reproduce.page import FIGURES
-
-    main(["reproduce", "--latency", "roofline", "-o", str(tmp_path / "out"), "--json"])
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+def test_a_folder_holds_the_report_and_every_figure_with_its_data(published: tuple[Path, str]) -> None:
+    folder = published[0]
+    names = {path.name for path in folder.iterdir()}
     expected = {f"{name}{suffix}" for name in FIGURES for suffix in (".svg", ".pdf", ".png", ".csv")}
     assert names == expected | {"claims.json", "report.md"}
     for name in FIGURES:
-        rows = list(csv.reader(io.StringIO((tmp_path / "out" / f"{name}.csv").read_text())))
+        rows = list(csv.reader(io.StringIO((folder / f"{name}.csv").read_text())))
         assert len(rows) > 5
         assert len({len(row) for row in rows}) == 1
-    page = (tmp_path / "out" / "report.md").read_text()
+    page = (folder / "report.md").read_text()
     assert all(f"`{name}`" in page for name in IDS)
 
 

@@ -18,7 +18,6 @@ from moescale.reproduce.claims import Claim, Part, Setting, claims, settings, sw
 from moescale.reproduce.quantities import NEEDS_COSTS, QUANTITIES
 from moescale.reproduce.world import ExactPricing, HostBound, SampledPricing, World, changed_deployment
 from moescale.serving import Deployment
-from moescale.spread import sample_costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +147,7 @@ def reproduce(
     central = World(law, law.theta[None], ExactPricing(costs), costs)
     drawn = None
     if len(law.draws):
-        drawn = World(law, law.draws, SampledPricing(sample_costs(costs, experts), experts), costs)
+        drawn = World(law, law.draws, SampledPricing.of(costs, experts), costs)
     outcomes = [_outcome(claim, central, drawn) for claim in claims()]
     worlds = [(source.name, _elsewhere_world(central, replace(costs, latency=source))) for source in others]
     varied = [(s.name, _elsewhere_world(central, _setting_costs(costs, s))) for s in settings()] if sensitivity else []

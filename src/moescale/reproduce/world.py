@@ -24,6 +24,9 @@ CUTS = 17
 REFINEMENTS = 10  # the first on all sections, each later one divides the interval by 16: down to 1e-12
 
 
+SAMPLED_RANGE, SAMPLED_SIZES = (3e7, 1e11), 512  # of cost curves for many coefficient sets
+
+
 class Pricing(Protocol):
     """Serving costs as claims need them, for expert counts (m,) and k coefficient sets."""
 
@@ -83,6 +86,15 @@ class SampledPricing:
     def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
         """As in Pricing."""
         return self._of(experts).size_within(usd_limit)
+
+    @staticmethod
+    def of(costs: Costs, experts: FloatArray) -> SampledPricing:
+        """Curves of expert counts (s,), in rising order."""
+        n = np.geomspace(*SAMPLED_RANGE, SAMPLED_SIZES)
+        shape = (n.size, experts.size)
+        usd = costs.usd_per_mtok(np.broadcast_to(n[:, None], shape), np.broadcast_to(experts, shape))
+        served = np.isfinite(usd)
+        return SampledPricing(SampledCosts(np.log(n), np.log(np.where(served, usd, 1.0)), served), experts)
 
     def _of(self, experts: FloatArray) -> SampledCosts:
         at = np.searchsorted(self.experts, experts)
