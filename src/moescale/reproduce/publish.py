@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from moescale.architecture import FloatArray
 from moescale.candidates import Costs, largest_models, serving_curves
 from moescale.errors import InputError
 from moescale.figures import SUFFIXES, check_plot, cost_figure, largest_figure, save_figure
@@ -43,15 +44,17 @@ def check_folder(folder: Path) -> None:
     check_plot(folder / "claims.svg")
 
 
-def draw(law: Law, costs: Costs) -> dict[str, tuple[Figure, list[Row]]]:
-    """Every figure of the paper with its data, by file name."""
+def draw(
+    law: Law, costs: Costs, *, budgets_flops: FloatArray = series.BUDGETS, trained: FloatArray = series.TRAINED
+) -> dict[str, tuple[Figure, list[Row]]]:
+    """Every figure of the paper with its data, by file name; `trained` holds the budgets of the trade-off."""
     world, experts = series.world_of(law, costs), np.array(sweep_experts())
     served = serving_curves(costs, experts, np.geomspace(*SERVED_SIZES))
     within = largest_models(costs, experts, np.geomspace(*COST_RANGE))
-    fitted, trade = series.fitted_losses(law), series.trade_off(world)
+    fitted, trade = series.fitted_losses(law), series.trade_off(world, budgets_flops=trained)
     curves = [series.budget_curves(world, budget) for budget in series.CURVE_BUDGETS]
-    at_loss = [series.bounded(world, "loss", base) for base in series.BASES]
-    at_cost = [series.bounded(world, "cost", base) for base in series.BASES]
+    at_loss = [series.bounded(world, "loss", base, budgets_flops=budgets_flops) for base in series.BASES]
+    at_cost = [series.bounded(world, "cost", base, budgets_flops=budgets_flops) for base in series.BASES]
     layers = series.hidden_layers()
     return {
         "fitted_losses": (figures.fitted_figure(fitted), fitted.rows()),
@@ -66,7 +69,14 @@ def draw(law: Law, costs: Costs) -> dict[str, tuple[Figure, list[Row]]]:
 
 
 def publish(
-    folder: Path, law: Law, deployment: Deployment, latency: LatencySource, outcomes: Sequence[Outcome]
+    folder: Path,
+    law: Law,
+    deployment: Deployment,
+    latency: LatencySource,
+    outcomes: Sequence[Outcome],
+    *,
+    budgets_flops: FloatArray = series.BUDGETS,
+    trained: FloatArray = series.TRAINED,
 ) -> list[Path]:
     """Write claims.json, report.md, and each figure with its data; the files' paths. Raises as `check_folder`."""
     check_folder(folder)
@@ -76,7 +86,7 @@ def publish(
         write_atomically(folder / "claims.json", _json([o.to_dict() for o in outcomes])),
         write_atomically(folder / "report.md", report(law, outcomes, hosts).encode()),
     ]
-    for name, (figure, rows) in draw(law, costs).items():
+    for name, (figure, rows) in draw(law, costs, budgets_flops=budgets_flops, trained=trained).items():
         written += [save_figure(figure, folder / f"{name}{suffix}") for suffix in SUFFIXES]
         written.append(write_atomically(folder / f"{name}.csv", csv_text(rows).encode()))
     return written
