@@ -21,7 +21,7 @@ from moescale.figures import save_figure
 from moescale.hardware import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.laws import find_law
-from moescale.reproduce import Outcome, claims, find_claim, host_times, reproduce, series, summary
+from moescale.reproduce import Outcome, claims, find_claim, host_times, publish, reproduce, series, summary
 from moescale.reproduce import figures as draw
 from moescale.reproduce.evaluate import kernels_alone
 from moescale.reproduce.page import FIGURES

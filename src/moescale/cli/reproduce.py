@@ -34,7 +34,10 @@ LATENCIES = ("both", "silicon", "roofline")
 
 
 @app.command(
-    epilog=examples("moescale reproduce", "moescale reproduce --law yun2024-joint", "moescale reproduce -o out")
+    epilog=examples(
+        "moescale reproduce --latency roofline",
+        "moescale reproduce --law yun2024-joint --latency roofline --json",
+    )
 )
 def reproduce(
     law: LawName = DEFAULT_LAW,
