@@ -56,7 +56,7 @@ CONCLUSIONS = {
     "At equal cost models with more experts are smaller than the E = 4 optimum": ("size.bounded.e4",),
     "At the dense optimum's cost E = 8 has 84% of its activated size, other counts 37 to 125%": ("size.bounded.dense",),
     "At equal cost it saves training budget": ("budget.saved", "flops.e4.match8"),
-    "Train 32 experts at 30% of their optimum for quality, 16 experts at 16% for cost": ("recommend",),
+    "Train models well below their own optimum (32 experts at 30% for quality, 16 at 16% for cost)": ("recommend",),
     "Utilisation varies tenfold with the batch": ("mfu",),
 }
 
