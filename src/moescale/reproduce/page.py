@@ -72,7 +72,8 @@ def legend(outcomes: Sequence[Outcome]) -> list[str]:
     return [
         "A claim holds when its direction (order, trend) holds and each of its numbers lies within its tolerance. Numbers in",
         "brackets are shown and not judged. Tolerances, relative to the printed number, were written down before the claims",
-        "were evaluated:",
+        "were evaluated. Two definitions were corrected afterwards, without changing a verdict: the budgets of `ratio.constant`",
+        "and the unit of `no.DE`.",
         "",
         *(f"- {t.value:.3g} ({name.replace('_', ' ')}): {t.why}." for name, t in used.items()),
     ]
