@@ -15,9 +15,10 @@ from moescale.cli.cost import cost
 from moescale.cli.laws import compare, fit, laws, predict
 from moescale.cli.options import INTERRUPTED, app, print_json
 from moescale.cli.plan import plan
+from moescale.cli.reproduce import reproduce
 from moescale.errors import InfeasibleError, MoescaleError
 
-COMMANDS = tuple(command.__name__ for command in (fit, laws, predict, compare, cost, plan))
+COMMANDS = tuple(command.__name__ for command in (fit, laws, predict, compare, cost, plan, reproduce))
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,93 @@
+"""The command on the paper: reproduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from moescale.cli.options import (
+    DEFAULT_GPU,
+    DEFAULT_LAW,
+    DEFAULT_TRAFFIC,
+    GpuName,
+    Json,
+    LawName,
+    app,
+    at_option,
+    examples,
+    file_option,
+    latency_source,
+    make_deployment,
+    named_gpu,
+    named_law,
+    print_json,
+    text_option,
+    warn,
+)
+from moescale.errors import MoescaleError, unknown_name
+
+if TYPE_CHECKING:
+    from moescale.latency import LatencySource
+    from moescale.serving import Deployment
+
+LATENCIES = ("both", "silicon", "roofline")
+
+
+@app.command(
+    epilog=examples(
+        "moescale reproduce --latency roofline",
+        "moescale reproduce --law yun2024-joint --latency roofline --json",
+    )
+)
+def reproduce(
+    law: LawName = DEFAULT_LAW,
+    latency: Annotated[
+        str, text_option("--latency", "both (silicon, and the roofline beside it), silicon, or roofline.")
+    ] = "both",
+    gpu: GpuName = DEFAULT_GPU,
+    output: Annotated[
+        Path | None, file_option("-o", "Folder for the report, and every figure as SVG, PDF, PNG and CSV.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Compute every claim of the paper again: its value, ours with its interval, and whether it holds."""
+    from moescale.reproduce import reproduce as evaluate
+
+    chosen = named_law(law)
+    if latency not in LATENCIES:
+        raise unknown_name("latency", latency, LATENCIES, where="--latency")
+    deployment = make_deployment(
+        named_gpu(gpu), None, weights="bf16", prompt=DEFAULT_TRAFFIC[0], output=DEFAULT_TRAFFIC[1], max_gpus=8,
+        max_num_seqs=None, memory_fraction=0.9, utilization=1.0,
+    )  # fmt: skip
+    first, others = _sources(latency, deployment)
+    if output is not None:
+        from moescale.reproduce.publish import check_folder
+
+        with at_option("-o"):
+            check_folder(output)
+    with at_option("--law"):
+        outcomes = evaluate(chosen, deployment, first, others)
+    if output is not None:
+        from moescale.reproduce.publish import publish
+
+        publish(output, chosen, deployment, first, outcomes)
+    if json_:
+        print_json([outcome.to_dict() for outcome in outcomes])
+    else:
+        from moescale.console import terminal
+        from moescale.reproduce.tables import show_outcomes
+
+        show_outcomes(terminal(), outcomes)
+
+
+def _sources(name: str, deployment: Deployment) -> tuple[LatencySource, tuple[LatencySource, ...]]:
+    """The source that claims are judged with, and those that stand beside it."""
+    if name != "both":
+        return latency_source(name, deployment), ()
+    roofline = latency_source("roofline", deployment)
+    try:
+        return latency_source("silicon", deployment), (roofline,)
+    except MoescaleError as error:
+        warn([f"roofline latency alone, because {error.what}"])
+        return roofline, ()
