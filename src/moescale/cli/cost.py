@@ -41,7 +41,6 @@ from moescale.cli.options import (
     checked_quantity,
     examples,
     file_option,
-    kernels_alone,
     latency_source,
     make_deployment,
     named_gpu,
@@ -241,6 +240,7 @@ def _burst(
 
     from moescale.burst import Arrivals, simulate
     from moescale.hosts import find_host
+    from moescale.latency import kernels_alone
 
     arrivals = Arrivals(n_requests=n, requests_per_s=math.inf if rate is None else rate)
     return simulate(

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -414,22 +413,10 @@ def latency_source(name: str, deployment: Deployment, model: Architecture | None
     for, and says so. Where the deployment states a host, the source leaves its own one out.
     """
     from moescale.hosts import NO_OVERHEAD
+    from moescale.latency import kernels_alone
 
     source = _named_source(name, deployment, model)
     return source if deployment.host == NO_OVERHEAD else kernels_alone(source)
-
-
-def kernels_alone(source: LatencySource) -> LatencySource:
-    """The source without the host's time; a measured table as it is, since it cannot tell them apart."""
-    from moescale.latency.roofline import Roofline, constants_of
-    from moescale.latency.silicon import Silicon
-
-    if isinstance(source, Silicon):
-        return replace(source, host_s=0.0)
-    if isinstance(source, Roofline):
-        constants = source.constants or constants_of(source.gpu, source.weight_bytes_per_param)
-        return replace(source, constants=replace(constants, per_iteration_overhead_s=0.0))
-    return source
 
 
 def _named_source(name: str, deployment: Deployment, model: Architecture | None) -> LatencySource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -81,3 +82,16 @@ def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:
     """Shape that all fields of `model` and all `numbers` broadcast to."""
     shapes = {np.shape(getattr(model, name)) for name in NUMERIC_FIELDS}
     return np.broadcast_shapes(*shapes, *(np.shape(number) for number in numbers))
+
+
+def kernels_alone(source: LatencySource) -> LatencySource:
+    """The source without the host's time; a measured table as it is, since it cannot tell them apart."""
+    from moescale.latency.roofline import Roofline, constants_of
+    from moescale.latency.silicon import Silicon
+
+    if isinstance(source, Silicon):
+        return replace(source, host_s=0.0)
+    if isinstance(source, Roofline):
+        constants = source.constants or constants_of(source.gpu, source.weight_bytes_per_param)
+        return replace(source, constants=replace(constants, per_iteration_overhead_s=0.0))
+    return source

@@ -48,7 +48,6 @@ class Claim:
     rising: bool
     below: float | None
     above: float | None
-    at_least: bool
     at_most: bool
     input_of: tuple[str, ...]  # laws that were made from this claim
     input_of_form: tuple[str, ...]  # forms of laws that cannot but agree
@@ -114,7 +113,6 @@ def _claim(entry: dict[str, Any], tolerances: dict[str, Tolerance]) -> Claim:
         rising=entry.get("rising", False),
         below=entry.get("below"),
         above=entry.get("above"),
-        at_least=entry.get("at_least", False),
         at_most=entry.get("at_most", False),
         input_of=tuple(entry.get("input_of", ())),
         input_of_form=tuple(entry.get("input_of_form", ())),

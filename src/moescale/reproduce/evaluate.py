@@ -12,7 +12,7 @@ from moescale.allocation import Budget, loss_optimal
 from moescale.architecture import FloatArray
 from moescale.candidates import Costs
 from moescale.errors import InputError
-from moescale.latency import LatencySource
+from moescale.latency import LatencySource, kernels_alone
 from moescale.laws.law import Law, interval
 from moescale.reproduce.claims import Claim, Part, Setting, claims, settings, sweep_experts
 from moescale.reproduce.quantities import NEEDS_COSTS, QUANTITIES
@@ -174,18 +174,6 @@ def _setting_costs(costs: Costs, setting: Setting) -> Costs:
     return replace(costs, latency=latency, deployment=changed_deployment(costs.deployment, setting))
 
 
-def kernels_alone(latency: LatencySource) -> LatencySource:
-    """The latency source without the host's time that it counts by itself, where it can leave it out."""
-    from moescale.latency.roofline import Roofline
-    from moescale.latency.silicon import Silicon
-
-    if isinstance(latency, Silicon):
-        return replace(latency, host_s=0.0)
-    if isinstance(latency, Roofline):
-        return replace(latency, constants=replace(latency.constants, per_iteration_overhead_s=0.0))
-    return latency
-
-
 def value_of(part: Part, world: World) -> FloatArray:
     """One number a coefficient set, (k,); NaN where there is none."""
     if part.quantity is None:
@@ -209,8 +197,6 @@ def _within(claim: Claim, part: Part, ours: float) -> bool | None:
     error = _rel_error(part, ours)
     if error is None or part.tolerance is None:
         return None
-    if claim.at_least:
-        return error >= -part.tolerance.value
     if claim.at_most:
         return error <= part.tolerance.value
     return abs(error) <= part.tolerance.value

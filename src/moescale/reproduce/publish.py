@@ -17,11 +17,11 @@ from moescale.candidates import Costs, largest_models, serving_curves
 from moescale.errors import InputError
 from moescale.figures import SUFFIXES, check_plot, cost_figure, largest_figure, save_figure
 from moescale.files import write_atomically
-from moescale.latency import LatencySource
+from moescale.latency import LatencySource, kernels_alone
 from moescale.laws.law import Law
 from moescale.reproduce import figures, series
 from moescale.reproduce.claims import sweep_experts
-from moescale.reproduce.evaluate import HostTime, Outcome, host_times, kernels_alone
+from moescale.reproduce.evaluate import HostTime, Outcome, host_times
 from moescale.reproduce.page import report
 from moescale.reproduce.series import Row
 from moescale.serving import Deployment
