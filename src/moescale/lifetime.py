@@ -29,7 +29,9 @@ ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
 STEPS = 80  # of the search for tokens; a bracketed Newton step needs 3 to 6 for a sum of powers
 FIRST_SIZES = 73  # of the scan of all sizes that reach a loss: 8 a decade at least
 WINDOW = 3  # sizes of the first scan, either way of its best, that are scanned closely
-CLOSE_SIZES = 97  # of the close scan: 2% apart at most
+# Of the close scan: 2% apart at most. A minimum that lies on the very edge of a jump in price can be missed by that much in
+# size, which is some hundredths of a percent in dollars.
+CLOSE_SIZES = 97
 SECTIONS = 12  # of the interval around the best size in each step of the local search
 RESOLUTION = 1e-7  # of ln N in the local search, where total dollars are flat
 
