@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from moescale.latency.moe_kernels import (
     rates,
     shipped_formula,
 )
+from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import LOAD, Silicon, host_s
 
 aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
@@ -346,3 +347,20 @@ def test_shipped_formulas_are_what_a_fit_gives(system: str, version: str) -> Non
     ]
     np.testing.assert_allclose(two[0], two[1], rtol=1e-3)
     assert shipped_formula(system, "vllm", "0.0.1", "bfloat16", LOAD) is None
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "h100-sxm", "b200-sxm", "l40s", "l4", "h100-pcie"])
+@pytest.mark.parametrize("weight_bytes", [2.0, 1.0])
+def test_no_pass_is_faster_than_the_data_sheet_allows(gpu: str, weight_bytes: float) -> None:
+    perfect = RooflineConstants(
+        **{f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
+    )
+    card, rng, n = find_gpu(gpu), np.random.default_rng(0), 4000
+    model = paper_model(np.exp(rng.uniform(np.log(5e7), np.log(5e10), n)), 2.0 ** rng.integers(0, 7, n))
+    gpus, batch = 2.0 ** rng.integers(0, 4, n), np.exp(rng.uniform(0, np.log(4096), n))
+    tokens = np.exp(rng.uniform(np.log(32), np.log(8192), n))
+    source = Silicon(card, weight_bytes_per_param=weight_bytes, host_s=0.0)
+    limit = Roofline(card, weight_bytes, 2.0, perfect)
+    assert np.all(source.decode_s(model, gpus, batch, tokens) >= limit.decode_s(model, gpus, batch, tokens))
+    prompts = np.maximum(1.0, np.minimum(batch, 32768 / tokens))
+    assert np.all(source.prefill_s(model, gpus, prompts, tokens) >= limit.prefill_s(model, gpus, prompts, tokens))

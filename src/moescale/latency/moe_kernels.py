@@ -83,6 +83,11 @@ class MoeKernels:
     flops_per_s: float
     features: npt.NDArray[np.float32]  # (shapes, 4), divided by LIKENESS
     missed: npt.NDArray[np.float32]  # (steps, shapes): log(measured / formula) on a grid of pairs per expert
+    widths: FloatArray  # of the measured shapes, as _key has them; sorted
+
+    def is_measured(self, d_model: FloatArray, width: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether experts of these widths were measured, with any number of them."""
+        return np.isin(_key(d_model, width), self.widths)
 
     def seconds(self, shape: Shape) -> FloatArray:
         """Seconds of one layer's experts, all fields of `shape` broadcast; without the router and the all-reduce."""
@@ -121,6 +126,19 @@ class MoeKernels:
         return np.asarray(np.sum(weight * there, axis=1) / (np.sum(weight, axis=1) + DOUBT), dtype=np.float64)
 
 
+def _key(d_model: Real, width: Real) -> FloatArray:
+    """One number for a pair of whole widths."""
+    return np.asarray(d_model, dtype=np.float64) * 2.0**24 + width
+
+
+def met_experts(formula: Formula, shape: Shape) -> FloatArray:
+    """Distinct local experts that a pass reads, under the uneven load of the tables."""
+    f, top_k = formula, np.asarray(shape.top_k, dtype=np.float64)
+    pairs = shape.tokens * top_k * np.power(shape.expert_parallel, -f.imbalance)
+    met = shape.local_experts * -np.expm1(-f.evenness * np.log1p(pairs / (shape.local_experts * f.evenness)))
+    return np.minimum(met, np.minimum(shape.local_experts, shape.tokens * top_k))
+
+
 def formula_s(
     formula: Formula, shape: Shape, system: System, bytes_per_weight: float, flops_per_s: float
 ) -> FloatArray:
@@ -128,8 +146,7 @@ def formula_s(
     f, bandwidth = formula, system.memory_bandwidth_bytes_per_s
     pairs = shape.tokens * np.asarray(shape.top_k, dtype=np.float64) * np.power(shape.expert_parallel, -f.imbalance)
     weights = shape.matrices * np.asarray(shape.d_model, dtype=np.float64) * shape.width
-    met = shape.local_experts * -np.expm1(-f.evenness * np.log1p(pairs / (shape.local_experts * f.evenness)))
-    met = np.minimum(met, np.minimum(shape.local_experts, shape.tokens * np.asarray(shape.top_k)))
+    met = met_experts(f, shape)
     memory_s = met * weights * (bytes_per_weight / (bandwidth * f.memory_share))
     compute_s = (pairs + met * f.padding) * weights * (2.0 / (flops_per_s * f.compute_share))
     pair_bytes = 2.0 * (2.0 * shape.d_model + shape.matrices * np.asarray(shape.width, dtype=np.float64))
@@ -238,6 +255,7 @@ def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: f
         flops_per_s=flops_per_s,
         features=(firsts / np.asarray(LIKENESS)).astype(np.float32),
         missed=missed.astype(np.float32),
+        widths=np.unique(_key(rows.shape.d_model, rows.shape.width)),
     )
 
 

@@ -25,7 +25,7 @@ from moescale.latency.kernel_tables import System, default_version, engines, fin
 from moescale.latency.latent_kernels import MEASURED, latent_grid, latent_roofline_s, latent_types
 from moescale.latency.link_kernels import all_reduce_grid
 from moescale.latency.log_grid import LogGrid
-from moescale.latency.moe_kernels import MoeKernels, Shape, moe_kernels, moe_types, rates
+from moescale.latency.moe_kernels import MoeKernels, Shape, met_experts, moe_kernels, moe_types, rates
 
 ROOFLINE = "take the roofline as the latency source; it answers for every GPU"
 ENGINE = "vllm"
@@ -217,11 +217,23 @@ class Silicon:
         grid, kind = (self._gemm_bf16, "bfloat16") if bf16 else self._gemm
         seconds = grid.seconds(m, n, k)
         wanted = 2.0 if bf16 else self.weight_bytes_per_param
-        if self._as_measured(kind, wanted):
-            return seconds
         weights = np.asarray(n, dtype=np.float64) * k
+        if self._as_measured(kind, wanted):
+            return np.maximum(seconds, self._limit_s(weights, 2.0 * m * weights, kind, wanted))
         moved = ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
-        return self._rescaled(seconds, weights, moved, 2.0 * m * weights, kind, wanted)
+        seconds = self._rescaled(seconds, weights, moved, 2.0 * m * weights, kind, wanted)
+        return np.maximum(seconds, self._limit_s(weights, 2.0 * m * weights, kind, wanted))
+
+    def _limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
+        """Seconds that the data sheet allows at least: every weight read from memory once, every product multiplied.
+
+        Tables were measured one kernel again and again, so that small matrices stay in the GPU's cache; in a model the next
+        layer takes their place.
+        """
+        gpu = self.gpu
+        peak = (gpu.fp8_flops_per_s or gpu.bf16_flops_per_s) if kind.startswith("fp8") else gpu.bf16_flops_per_s
+        read_s = np.asarray(weights) * (wanted_bytes / gpu.memory_bandwidth_bytes_per_s)
+        return np.maximum(read_s, np.asarray(flops) / peak)
 
     def _experts_s(self, model: Architecture, gpus: FloatArray, tokens: Real, expert_parallel: Real) -> FloatArray:
         """Seconds of the routed experts of all layers; asked for the models that have any."""
@@ -249,14 +261,19 @@ class Silicon:
         ep = np.minimum(expert_parallel, n_experts)
         local, width = np.ceil(n_experts / ep), np.maximum(d_expert * ep / gpus, 1.0)
         shape = Shape(np.maximum(tokens, 1.0), d_model, width, local, np.maximum(top_k, 1.0), ep, float(matrices))
-        seconds = kernels.seconds(shape)
-        if self._as_measured(kind):
-            return seconds
+        seconds, wanted = kernels.seconds(shape), self.weight_bytes_per_param
         weights = matrices * d_model * width
         pairs = tokens * top_k / ep
         met = expected_distinct_experts(local, np.minimum(local, top_k), pairs / np.minimum(local, top_k))
-        moved = ACTIVATION_BYTES * pairs * (2.0 * d_model + matrices * width)
-        return self._rescaled(seconds, met * weights, moved, 2.0 * pairs * weights, kind, self.weight_bytes_per_param)
+        flops = 2.0 * pairs * weights
+        if not self._as_measured(kind):
+            moved = ACTIVATION_BYTES * pairs * (2.0 * d_model + matrices * width)
+            seconds = self._rescaled(seconds, met * weights, moved, flops, kind, wanted)
+        # Uneven routing reads fewer experts than even routing does. Where that was measured it is believed.
+        measured = kernels.is_measured(d_model, width)
+        if measured.any():
+            met = np.where(measured, np.minimum(met, met_experts(kernels.formula, shape)), met)
+        return np.maximum(seconds, self._limit_s(met * weights, flops, kind, wanted))
 
     def _attention_s(self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real) -> FloatArray:
         """Seconds of attention in all layers, for `batch` contexts (generation) or prompts (context) of `tokens`."""
@@ -287,9 +304,11 @@ class Silicon:
         elements = 2.0 * batch * np.asarray(kv_heads) * model.head_dim * tokens
         meets = 4.0 * tokens if stage == "generation" else 2.0 * np.asarray(tokens, dtype=np.float64) ** 2
         flops = meets * batch * np.asarray(heads) * model.head_dim
-        if stage == "context":
-            return self._for_this_gpu(seconds, elements * ACTIVATION_BYTES, elements * ACTIVATION_BYTES, flops)
-        return self._for_this_gpu(seconds, elements * measured_bytes, elements * self.kv_bytes_per_element, flops)
+        wanted_bytes = ACTIVATION_BYTES if stage == "context" else self.kv_bytes_per_element
+        before = elements * (ACTIVATION_BYTES if stage == "context" else measured_bytes)
+        after = before if stage == "context" else elements * wanted_bytes
+        seconds = self._for_this_gpu(seconds, before, after, flops)
+        return np.maximum(seconds, self._limit_s(elements, flops, "bfloat16", wanted_bytes))
 
     def _latent_s(self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real) -> FloatArray:
         """Seconds of latent attention and its projections in all layers; NaN where the engine's were not measured."""
