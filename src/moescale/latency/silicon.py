@@ -25,7 +25,7 @@ from moescale.latency.kernel_tables import System, default_version, engines, fin
 from moescale.latency.latent_kernels import MEASURED, latent_grid, latent_roofline_s, latent_types
 from moescale.latency.link_kernels import all_reduce_grid
 from moescale.latency.log_grid import LogGrid
-from moescale.latency.moe_kernels import MoeKernels, Shape, met_experts, moe_kernels, moe_types, rates
+from moescale.latency.moe_kernels import MoeKernels, Shape, moe_kernels, moe_types, rates
 
 ROOFLINE = "take the roofline as the latency source; it answers for every GPU"
 ENGINE = "vllm"
@@ -269,11 +269,9 @@ class Silicon:
         if not self._as_measured(kind):
             moved = ACTIVATION_BYTES * pairs * (2.0 * d_model + matrices * width)
             seconds = self._rescaled(seconds, met * weights, moved, flops, kind, wanted)
-        # Uneven routing reads fewer experts than even routing does. Where that was measured it is believed.
-        measured = kernels.is_measured(d_model, width)
-        if measured.any():
-            met = np.where(measured, np.minimum(met, met_experts(kernels.formula, shape)), met)
-        return np.maximum(seconds, self._limit_s(met * weights, flops, kind, wanted))
+        # Experts as they were measured are believed: uneven routing reads fewer of them than even routing does.
+        limit_s = np.where(kernels.is_measured(d_model, width), 0.0, self._limit_s(met * weights, flops, kind, wanted))
+        return np.maximum(seconds, limit_s)
 
     def _attention_s(self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real) -> FloatArray:
         """Seconds of attention in all layers, for `batch` contexts (generation) or prompts (context) of `tokens`."""
