@@ -24,6 +24,7 @@ from moescale.errors import InputError
 from moescale.files import check_target, write_atomically
 from moescale.fitting import Fit
 from moescale.isoflop import Envelope, IsoFlop, Trend
+from moescale.latency.measurements import OK, Measurement
 from moescale.planning import Plan
 from moescale.serving_sweep import OperatingPoints
 from moescale.units import format_count, format_flops, format_usd
@@ -357,6 +358,64 @@ def isoflop_figure(found: IsoFlop | Envelope) -> Figure:
             ax.set_xlabel("training FLOPs")
             ax.set_ylabel(label)
     return figure
+
+
+def latency_figure(rows: Sequence[Measurement]) -> Figure:
+    """Measured latency against batch, a panel a stage: a curve for each model, GPU count and length, its rows as points.
+
+    Raises InputError if no row has a latency.
+    """
+    measured = [row for row in rows if row.status == OK]
+    if not measured:
+        raise InputError("no row has a latency to draw", next_step="measure some with `moescale profile`")
+    stages = [stage for stage in ("prefill", "decode") if any(row.stage == stage for row in measured)]
+    gpu_counts = sorted({row.gpus for row in measured})
+    with _style():
+        figure = _figure(PAGE_WIDTH, 3.2)
+        for place, stage in enumerate(stages, start=1):
+            ax = figure.add_subplot(1, len(stages), place)
+            curves: dict[tuple[Any, ...], list[Measurement]] = {}
+            for row in measured:
+                if row.stage == stage:
+                    curves.setdefault((row.gpu, row.gpus, row.n_experts, row.n_params_total, row.tokens), []).append(
+                        row
+                    )
+            for (_, gpus, experts, _, _), curve in curves.items():
+                ordered = sorted(curve, key=lambda row: row.batch)
+                ax.plot(
+                    [row.batch for row in ordered],
+                    [1e3 * (row.latency_s or math.nan) for row in ordered],
+                    color=colour_of(experts),
+                    marker=marker_of(experts),
+                    linestyle=("-", "--", ":", "-.")[gpu_counts.index(gpus) % 4],
+                )
+                end = ordered[-1]
+                ax.annotate(
+                    f"{format_count(end.n_params_total)}, {end.tokens}",
+                    (end.batch, 1e3 * (end.latency_s or math.nan)),
+                    xytext=(3, 0), textcoords="offset points", fontsize=6, color=_readable(colour_of(experts)),
+                    va="center",
+                )  # fmt: skip
+            ax.set_xscale("log", base=2)
+            ax.set_yscale("log")
+            batches = sorted({row.batch for row in measured})
+            ax.set_xticks(
+                batches[:: max(1, len(batches) // 8)], [str(b) for b in batches[:: max(1, len(batches) // 8)]]
+            )
+            ax.minorticks_off()
+            ax.margins(x=0.2)
+            ax.set_xlabel("batch (requests)")
+            ax.set_ylabel(f"{stage} (ms)")
+            for count in sorted({row.n_experts for row in measured}):
+                ax.plot([], [], color=colour_of(count), marker=marker_of(count), label=_experts(count))
+            if len(gpu_counts) > 1:
+                for index, gpus in enumerate(gpu_counts):
+                    style = ("-", "--", ":", "-.")[index % 4]
+                    ax.plot([], [], color=FAINT, linestyle=style, label=f"{gpus} GPU{'' if gpus == 1 else 's'}")
+            if place == 1:
+                ax.legend(frameon=False, fontsize=7)
+            ax.set_title("end of each curve: parameters, tokens", fontsize=7, loc="left", color=FAINT)
+        return figure
 
 
 # -- style ---------------------------------------------------------------------------------------------------------------
