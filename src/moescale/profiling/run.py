@@ -218,7 +218,7 @@ def _measure_some(
             answer: dict[str, Any] = {}
             while not rule.enough(measured_s) and "error" not in answer:
                 # The first portion is one repeat, which says how long a few will take.
-                portion = rule.least if measured_s else 1
+                portion = min(rule.least, rule.most - len(measured_s)) if measured_s else 1
                 asked = {"stage": stage, "batch": batch, "tokens": tokens, "repeats": portion}
                 answer = engine.ask(asked, limit_s)
                 measured_s.extend(answer.get("seconds", ()))
