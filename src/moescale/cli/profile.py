@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -182,7 +183,7 @@ def _grid(path: Path | None, stated: dict[str, Any]) -> Grid:
     counts = numbers("gpus", "1", MOST_GPUS)
     return make_grid(
         gpu=stated["gpu"],
-        models=_models(stated, numbers("experts", "1", 65_536), max(counts)),
+        models=_models(stated, numbers("experts", "1", 65_536), math.lcm(*counts)),
         batches=numbers("batch", "1,2,4,8,16,32,64", MOST_BATCH),
         prompt_tokens=numbers("prompt", "128,512", MOST_TOKENS),
         context_tokens=numbers("context", "", MOST_TOKENS) if "context" in stated else (),

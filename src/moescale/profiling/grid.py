@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -138,7 +139,7 @@ def read_grid(path: str | Path) -> Grid:
         "prompt_tokens": ("prompt_tokens", lambda value, at: whole_numbers(value, at, MOST_TOKENS)),
         "context_tokens": ("context_tokens", lambda value, at: whole_numbers(value, at, MOST_TOKENS)),
         "gpus": ("gpus", lambda value, at: whole_numbers(value, at, MOST_GPUS)),
-        "models": ("models", lambda value, at: _models(value, at, file.parent)),
+        "models": ("models", lambda value, at: _models(value, at, file.parent, splits)),
     }
     for key in document:
         if key not in readers:
@@ -146,6 +147,8 @@ def read_grid(path: str | Path) -> Grid:
     for key in ("gpu", "batch", "prompt_tokens", "models"):
         if key not in document:
             raise InputError(f"{key} is missing", where=where, next_step=f"a grid has the keys {', '.join(readers)}")
+    # Heads of models by size shall split over every GPU count.
+    splits = math.lcm(*whole_numbers(document.get("gpus", 1), f"{where}, gpus", MOST_GPUS))
     stated = {readers[key][0]: readers[key][1](value, f"{where}, {key}") for key, value in document.items()}
     return make_grid(**stated, where=where)
 
@@ -224,7 +227,7 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def _models(value: object, where: str, folder: Path) -> tuple[Model, ...]:
+def _models(value: object, where: str, folder: Path, splits: int) -> tuple[Model, ...]:
     found: list[Model] = []
     for number, entry in enumerate(_listed(value), start=1):
         at = f"{where}, entry {number}"
@@ -234,11 +237,11 @@ def _models(value: object, where: str, folder: Path) -> tuple[Model, ...]:
         for key in stated:
             if key not in MODEL_KEYS:
                 raise unknown_name("key", key, MODEL_KEYS, where=at)
-        found.extend(_sized(stated, at) if "config" not in stated else (_configured(stated, at, folder),))
+        found.extend(_sized(stated, at, splits) if "config" not in stated else (_configured(stated, at, folder),))
     return tuple(found)
 
 
-def _sized(entry: Mapping[str, Any], where: str) -> list[Model]:
+def _sized(entry: Mapping[str, Any], where: str, splits: int) -> list[Model]:
     if "n_params" not in entry:
         raise InputError("has neither n_params nor config", where=where, next_step="add one of them")
     sizes = [_quantity(size, f"{where}, n_params") for size in _listed(entry["n_params"])]
@@ -252,7 +255,7 @@ def _sized(entry: Mapping[str, Any], where: str) -> list[Model]:
     for size in sizes:
         if not 1e5 <= size <= 1e15:
             raise InputError(f"{size:g} is not a size from 1e5 to 1e15", where=f"{where}, n_params")
-    models = [model_of_size(size, count, where=where, **options) for size in sizes for count in counts]
+    models = [model_of_size(size, count, gpus=splits, where=where, **options) for size in sizes for count in counts]
     return [replace(m, name=f"{entry['name']} {m.name}") for m in models] if "name" in entry else models
 
 
