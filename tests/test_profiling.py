@@ -461,3 +461,27 @@ def test_setup_follows_the_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(subprocess, "run", lambda step, **_: subprocess.CompletedProcess(step, 1, "", "no network"))
     with pytest.raises(InputError, match="no network"):
         setup.set_up("vllm", tmp_path / "env")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
+def test_ctrl_c_ends_the_engine_and_keeps_the_rows(tmp_path: Path) -> None:
+    table, log = tmp_path / "t.csv", tmp_path / "log"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import test_profiling as t\n"
+        "t.measure(Path(sys.argv[2]), t.grid({'pause': 0.05, 'log': sys.argv[3]}))"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-c", code, str(STUB.parent), str(table), str(log)], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not (table.exists() and rows_of(table)):
+        assert time.monotonic() < deadline
+        assert started.poll() is None
+        time.sleep(0.01)
+    started.send_signal(signal.SIGINT)
+    assert started.wait(timeout=30) != 0
+    kept = rows_of(table)
+    asked = log.read_text()
+    time.sleep(0.3)
+    assert log.read_text() == asked  # nothing measures any more
+    assert measure(table, grid()).measured == 12 - len(kept)
