@@ -148,6 +148,11 @@ def test_an_engine_that_is_not_there_is_an_error_and_no_row(tmp_path: Path) -> N
         measure(tmp_path / "t.csv", grid({"missing": True}))
     with pytest.raises(InputError, match="give a Python interpreter"):
         measure(tmp_path / "t.csv", grid(), python=tmp_path / "none")
+    for program in ("/bin/ls", "/bin/false"):
+        with pytest.raises(InputError, match="does not run as a Python interpreter"):
+            measure(tmp_path / "t.csv", grid(), python=program)
+    with pytest.raises(InputError, match=r"none/log: .*create the folder"):
+        measure(tmp_path / "t.csv", grid(), log=tmp_path / "none" / "log")
     assert not (tmp_path / "t.csv").exists()
 
 

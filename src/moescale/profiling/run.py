@@ -22,6 +22,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from moescale.errors import InputError
+from moescale.files import check_target
 from moescale.latency.measurements import (
     FAILED,
     KEY,
@@ -39,6 +40,7 @@ from moescale.profiling.grid import Grid, Model
 Report = Callable[[str], None]
 Point = tuple[str, int, int]  # stage, batch, tokens
 HERE = Path(__file__).parent
+START_S = 60.0  # within which an interpreter says that it is one
 NOTCH = 1.57  # half-width of the median's interval in IQR / sqrt(n): McGill, Tukey and Larsen 1978, Am. Stat. 32:12
 
 
@@ -106,6 +108,8 @@ def profile(
     say = report or _silent
     start = _now()
     check_table(table)
+    if log is not None:
+        check_target(log)
     rows = list(read_measurements(table)) if Path(table).exists() else []
     known = {key_of(row): row for row in rows}
     total = grid.size
@@ -264,6 +268,9 @@ class Worker:
         self._answers: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        if "hello" not in self._answer(START_S):
+            self._end()
+            raise InputError("does not run as a Python interpreter", where=str(python), next_step="give one that does")
 
     def __enter__(self) -> Self:
         return self
@@ -289,13 +296,19 @@ class Worker:
         with suppress(OSError):  # a dead engine is noticed below
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
+        return self._answer(limit_s)
+
+    def _answer(self, limit_s: float) -> dict[str, Any]:
         try:
             line = self._answers.get(timeout=limit_s)
         except queue.Empty:
             self._end()
             return {"error": FAILED, "reason": f"no answer within {limit_s:g} s"}
         if line:
-            return json.loads(line)
+            try:
+                return dict(json.loads(line))
+            except (ValueError, TypeError):
+                return {"error": FAILED, "reason": f"the engine said {line[:60]!r}"}
         code = self._process.wait()
         if code == -9:
             return {"error": OUT_OF_MEMORY, "reason": "the engine was killed, as by a system without memory left"}

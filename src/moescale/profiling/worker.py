@@ -2,7 +2,7 @@
 
 `python worker.py ENGINE.py` needs nothing but the standard library here and what the engine imports; moescale need not be
 installed in that environment. The first line in is the task (config, gpus, dtype, points ..), each further one a point:
-{"stage", "batch", "tokens", "repeats"}. Each line out is {"ready": {..}}, {"seconds": [..]} or {"error": kind, "reason"}.
+{"stage", "batch", "tokens", "repeats"}. After a first {"hello"} each line out is {"ready": {..}}, {"seconds": [..]} or {"error": kind, "reason"}.
 An engine is a module with `start(task)`, which gives (description, measure(stage, batch, tokens, repeats) -> seconds).
 """
 
@@ -46,6 +46,7 @@ def main() -> None:
         kind, reason = classify(error)
         answer({"error": kind, "reason": reason})
 
+    answer({"hello": sys.version})
     try:
         spec = importlib.util.spec_from_file_location("engine", sys.argv[1])
         if spec is None or spec.loader is None:
