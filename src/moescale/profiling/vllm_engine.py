@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -59,6 +60,7 @@ def start(task: dict[str, Any]) -> tuple[dict[str, str], Callable[[str, int, int
         max_num_batched_tokens=max(2048, longest + 1, *(batch * prompt for _, batch, prompt, _ in points)),
         seed=0,
     )
+    shutil.rmtree(folder, ignore_errors=True)  # every rank has read it
     cuda: Any = import_module("torch").cuda
     chip = cuda.get_device_name() if on_cuda else f"{platform.machine()} CPU, a core for each rank"
     return {"engine_version": str(vllm.__version__), "device": chip}, _Measure(vllm, llm, task["config"]["vocab_size"])
