@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moescale.buildable import Buildable
     from moescale.burst import Run
     from moescale.fitting import Fit
+    from moescale.latency.coverage import Overview
     from moescale.laws.law import Law, Prediction
     from moescale.lifetime_plan import LifetimePlan
     from moescale.planning import Candidate, Plan
@@ -621,3 +622,80 @@ def show_plan(console: Console, plan: Plan) -> None:
         "N is the dense-equivalent size, N/own its share of that expert count's own loss-optimal N; active and total are "
         f"parameters without embeddings; /base is over the loss-optimal {base}; $/Mtok is dollars per million output tokens.",
     )
+
+
+def show_latencies(console: Console, found: Overview, table: str) -> None:
+    """What a latency table covers, and how well it interpolates."""
+    dates = found.dates[0] if found.dates[0] == found.dates[1] else f"{found.dates[0]} to {found.dates[1]}"
+    _say(console, f"{found.rows} rows of {dates}", lead=table)
+    for engine in found.engines:
+        _line(console, f"  {engine}")
+    gpus = sorted({c.gpu for c in found.coverage})
+    _table(
+        console,
+        "Measured on " + ", ".join(gpus) + "; outside these ranges there is no answer (nothing is extrapolated)",
+        (
+            *((Column("GPU", text=True),) if len(gpus) > 1 else ()),
+            Column("", text=True),
+            Column("GPUs"),
+            Column("experts"),
+            Column("rows"),
+            Column("parameters"),
+            Column("tokens"),
+            Column("batch"),
+            Column("all to", rank=1),
+            Column("spread", rank=2),
+        ),
+        [
+            (
+                *((c.gpu,) if len(gpus) > 1 else ()),
+                c.stage,
+                f"{c.gpus}",
+                f"{c.n_experts}",
+                f"{c.rows}",
+                _between(*(format_count(x) for x in c.n_params_total)),
+                _between(*(f"{x}" for x in c.tokens)),
+                _between(*(f"{x}" for x in c.batch)),
+                f"{c.smallest_largest_batch}",
+                f"{c.spread:.1%}",
+            )
+            for c in found.coverage
+        ],
+    )
+    if found.held_out:
+        names = {"batch": "batch", "n_params_total": "size", "tokens": "tokens"}
+        _table(
+            console,
+            "Leave one out: each inner row from its neighbours, linearly along one axis",
+            (
+                Column("", text=True), Column("along", text=True), Column("rows"), Column("median error"),
+                Column("largest"), Column("mean"), Column("worst at", text=True, rank=1),
+            ),
+            [
+                (
+                    h.stage, names[h.axis], f"{h.rows}", f"{h.median_abs_error:.1%}", f"{h.max_abs_error:.1%}",
+                    f"{h.bias:+.1%}", h.worst,
+                )
+                for h in found.held_out
+            ],
+        )  # fmt: skip
+    else:
+        _line(console)
+        _say(console, "No axis has three points, so that interpolation cannot be checked.")
+    if found.not_ok:
+        _table(
+            console,
+            "Without a latency",
+            (Column("", text=True), Column("rows"), Column("reason", text=True)),
+            [(status, f"{count}", reason) for status, reason, count in found.not_ok],
+        )
+    _line(console)
+    _say(
+        console,
+        "parameters are in total, with all experts and embeddings; `all to` is the batch up to which every size and length "
+        "was measured; spread is the median interquartile range over the median of repeats.",
+    )
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low}-{high}"

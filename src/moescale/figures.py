@@ -24,6 +24,7 @@ from moescale.errors import InputError
 from moescale.files import check_target, write_atomically
 from moescale.fitting import Fit
 from moescale.isoflop import Envelope, IsoFlop, Trend
+from moescale.latency.measurements import OK, Measurement
 from moescale.planning import Plan
 from moescale.serving_sweep import OperatingPoints
 from moescale.units import format_count, format_flops, format_usd
@@ -37,6 +38,7 @@ SUFFIXES = (".svg", ".pdf", ".png")
 PAGE_WIDTH = 7.0  # inches: the text width of most papers
 PANELS = 8  # of sizes in one figure; more sizes share panels
 WALL = 6.0  # times the cost of the last change of the GPU count: where a cost curve runs out of the picture
+LABELLED = 30  # curves of latency in one panel; more labels than that cannot be read
 LAWS = 4  # with a scatter panel of their own; bars show all
 
 # Points of matplotlib's viridis at E = 1, 2, 4, .. 512 (CC0, https://bids.github.io/colormap): ordered, the same for
@@ -357,6 +359,53 @@ def isoflop_figure(found: IsoFlop | Envelope) -> Figure:
             ax.set_xlabel("training FLOPs")
             ax.set_ylabel(label)
     return figure
+
+
+def latency_figure(rows: Sequence[Measurement]) -> Figure:
+    """Measured latency against batch, a panel a stage: a curve for each model, GPU count and length, its rows as points.
+
+    Raises InputError if no row has a latency.
+    """
+    measured = [row for row in rows if row.status == OK]
+    if not measured:
+        raise InputError("no row has a latency to draw", next_step="measure some with `moescale profile`")
+    stages = [stage for stage in ("prefill", "decode") if any(row.stage == stage for row in measured)]
+    gpu_counts = sorted({row.gpus for row in measured})
+    styles = {gpus: ("-", "--", ":", "-.")[i % 4] for i, gpus in enumerate(gpu_counts)}
+    batches = np.array([row.batch for row in measured], dtype=np.float64)
+    with _style():
+        figure = _figure(PAGE_WIDTH, 4.0)
+        panels: list[tuple[Axes, list[tuple[float, float, str, str]]]] = []
+        for place, stage in enumerate(stages, start=1):
+            ax = figure.add_subplot(1, len(stages), place)
+            curves: dict[tuple[Any, ...], list[tuple[int, float]]] = {}
+            for row in measured:
+                if row.stage == stage and row.latency_s is not None:
+                    key = (row.n_experts, row.gpus, row.n_params_total, row.tokens, row.gpu)
+                    curves.setdefault(key, []).append((row.batch, row.latency_s))
+            ends: list[tuple[float, float, str, str]] = []
+            for (experts, gpus, n_params, tokens, _), points in sorted(curves.items()):
+                x, y = (np.array(values) for values in zip(*sorted(points), strict=True))
+                colour = colour_of(experts)
+                ax.plot(x, y, color=colour, marker=marker_of(experts), linestyle=styles[gpus])
+                ends.append((float(x[-1]), float(y[-1]), f"{format_count(n_params)}, {tokens}", colour))
+            latencies = np.array([end for points in curves.values() for _, end in points])
+            _log_ticks(ax, "x", lambda value: f"{value:g}", batches)
+            _log_ticks(ax, "y", _thousandths, latencies)
+            ax.set_xlabel("batch (requests)")
+            ax.set_ylabel(f"{stage} (ms)")
+            panels.append((ax, ends))
+        first = panels[0][0]
+        for count in sorted({row.n_experts for row in measured}):
+            first.plot([], [], color=colour_of(count), marker=marker_of(count), label=_experts(count))
+        for gpus, style in styles.items() if len(styles) > 1 else ():
+            first.plot([], [], color=FAINT, linestyle=style, label=f"{gpus} GPU{'' if gpus == 1 else 's'}")
+        title = "parameters, tokens at the curves' ends"
+        first.legend(frameon=False, fontsize=7, loc="upper left", title=title, title_fontsize=7, alignment="left")
+        for ax, ends in panels:
+            if len(ends) <= LABELLED:
+                _end_labels(figure, ax, ends, points=6.0)
+        return figure
 
 
 # -- style ---------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,12 @@ STAGES = ("prefill", "decode")
 WHOLE = ("gpus", "n_experts")
 POSITIVE = ("n_params_total", "batch", "tokens", "latency_s")
 COLUMNS = ("gpu", "gpus", "n_params_total", "n_experts", "stage", "batch", "tokens", "latency_s")
+# Columns that `moescale profile` writes as well, and that matter here where they are present.
+WITHOUT_EMBEDDINGS = "n_params_non_embedding"
+ONE_KIND = ("engine", "dtype")  # latencies of several are not to be mixed
+OPTIONAL = (WITHOUT_EMBEDDINGS, *ONE_KIND, "status")
+# (stage, gpus, n_experts) -> tokens -> size -> batch -> latencies
+_Measured = dict[tuple[str, int, int], dict[float, dict[float, dict[float, list[float]]]]]
 MATCH = 1e-9  # relative; a length or batch this close to the end of an axis counts as measured
 
 
@@ -34,14 +40,15 @@ class _Axis:
 class LatencyTable:
     """Measured latencies of one kind of GPU.
 
-    The model axis is the total number of parameters (all experts; embeddings as the model at hand counts them: with its
-    vocabulary, or without for vocab_size = 0). GPU count and number of experts select rows and are never interpolated;
+    The model axis is the total number of parameters (all experts; with the embeddings, or, for a model with
+    vocab_size = 0 such as a law's N, without them where the table says how many those are). GPU count and number of experts select rows and are never interpolated;
     a dense model has one expert. Outside the measured range of length, size or batch the answer is NaN.
     """
 
     source: str
     gpu: str
     axes: Mapping[tuple[str, int, int], _Axis]  # (stage, gpus, n_experts) -> tokens -> n_params_total -> batch
+    axes_without_embeddings: Mapping[tuple[str, int, int], _Axis]  # the same over parameters without embeddings
 
     @property
     def name(self) -> str:
@@ -81,15 +88,16 @@ class LatencyTable:
         shape = common_shape(model, gpus, batch, tokens, expert_parallel)
         experts = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
         size = count_parameters(model).total
-        counts, experts, *where = (
+        bare, counts, experts, *where = (
             np.broadcast_to(np.asarray(values, dtype=np.float64), shape).ravel()
-            for values in (gpus, experts, tokens, size, batch)
+            for values in (np.asarray(model.vocab_size) == 0, gpus, experts, tokens, size, batch)
         )
         latency_s = np.full(counts.size, np.nan)
-        for (of_stage, of_gpus, of_experts), axis in self.axes.items():
-            rows = (counts == of_gpus) & (experts == of_experts)
-            if of_stage == stage and rows.any():
-                latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
+        for axes, of_kind in ((self.axes, bare == 0), (self.axes_without_embeddings, bare == 1)):
+            for (of_stage, of_gpus, of_experts), axis in axes.items():
+                rows = of_kind & (counts == of_gpus) & (experts == of_experts)
+                if of_stage == stage and rows.any():
+                    latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
         # Experts were measured split over all GPUs, none held whole.
         return np.where(np.asarray(expert_parallel) == 1.0, latency_s.reshape(shape), np.nan)
 
@@ -98,20 +106,32 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
     """The measured latencies in a CSV, TSV or Parquet file, of its only GPU or of `gpu`.
 
     Columns: gpu, gpus, n_params_total, n_experts (1: dense), stage (prefill or decode), batch, tokens (prompt length,
-    or the context at decode), latency_s; others are ignored. Repeated measurements become their median. Raises
-    InputError that names file, row, column and value.
+    or the context at decode), latency_s; where present also status (rows other than ok are skipped),
+    n_params_non_embedding, engine and dtype (one of each in a table); others are ignored. Repeated measurements become
+    their median. Raises InputError that names file, row, column and value.
     """
     file = Path(path)
-    measured: dict[tuple[str, int, int], dict[float, dict[float, dict[float, list[float]]]]] = {}
-    rows = [_Row(file, number, record) for number, record in _records(file)]
+    measured: _Measured = {}
+    without_embeddings: _Measured = {}
+    present = [_Row(file, number, record) for number, record in _records(file)]
+    rows = [row for row in present if row.optional("status") in ("", "ok")]
     if not rows:
-        raise InputError("the table has no rows", where=str(file))
+        what = "no row of the table has status ok" if present else "the table has no rows"
+        raise InputError(what, where=str(file))
     names = sorted({row.text("gpu") for row in rows})
     if gpu is None and len(names) > 1:
         raise InputError(f"the table holds several GPUs: {', '.join(names)}", where=str(file), next_step="choose one")
     chosen = names[0] if gpu is None else gpu
     if chosen not in names:
         raise unknown_name("GPU", chosen, names, where=str(file))
+    for column in ONE_KIND:
+        kinds = sorted({row.optional(column) for row in rows if row.text("gpu") == chosen})
+        if len(kinds) > 1:
+            raise InputError(
+                f"column {column!r} holds {', '.join(map(repr, kinds))}",
+                where=str(file),
+                next_step="keep a table of its own for each",
+            )
     for row in rows:
         stage = row.text("stage")
         if stage not in STAGES:
@@ -119,9 +139,17 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
         gpus, experts = (int(row.whole(name)) for name in WHOLE)
         size, batch, tokens, latency_s = (row.positive(name) for name in POSITIVE)
         if row.text("gpu") == chosen:
-            sizes = measured.setdefault((stage, gpus, experts), {}).setdefault(tokens, {})
-            sizes.setdefault(size, {}).setdefault(batch, []).append(latency_s)
-    axes = {
+            bare = row.positive(WITHOUT_EMBEDDINGS) if row.optional(WITHOUT_EMBEDDINGS) else size
+            for of, counted in ((measured, size), (without_embeddings, bare)):
+                sizes = of.setdefault((stage, gpus, experts), {}).setdefault(tokens, {})
+                sizes.setdefault(counted, {}).setdefault(batch, []).append(latency_s)
+    return LatencyTable(
+        source=file.name, gpu=chosen, axes=_axes(measured), axes_without_embeddings=_axes(without_embeddings)
+    )
+
+
+def _axes(measured: _Measured) -> dict[tuple[str, int, int], _Axis]:
+    return {
         key: _axis(
             {
                 tokens: _axis({size: _last_axis(batches) for size, batches in sizes.items()})
@@ -130,7 +158,6 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
         )
         for key, by_tokens in measured.items()
     }
-    return LatencyTable(source=file.name, gpu=chosen, axes=axes)
 
 
 def _axis(below: Mapping[float, _Axis]) -> _Axis:
@@ -182,6 +209,10 @@ class _Row:
             raise self.error(column, "is empty")
         return value
 
+    def optional(self, column: str) -> str:
+        value = self.record.get(column)
+        return "" if value is None else str(value).strip()
+
     def positive(self, column: str) -> float:
         try:
             value = float(str(self.record[column]))
@@ -215,7 +246,8 @@ def _records(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
             except pa.ArrowException as error:
                 raise InputError(f"not a readable Parquet file ({error})", where=str(file)) from error
             _check_columns(file, table.column_names)
-            yield from enumerate(table.select(list(COLUMNS)).to_pylist(), start=1)
+            wanted = [*COLUMNS, *(name for name in OPTIONAL if table.column_names.count(name) == 1)]
+            yield from enumerate(table.select(wanted).to_pylist(), start=1)
             return
         with file.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",")

@@ -1,0 +1,157 @@
+"""The real engines, measured and planned with: `make test-engines`. They need libraries that the other tests do not."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moescale.cli import main
+from moescale.latency.measurements import read_measurements
+from moescale.profiling.grid import model_of_size
+from moescale.profiling.setup import default_folder, python_of
+from moescale.profiling.vllm_engine import prompt_and_output
+
+pytestmark = pytest.mark.engine
+
+GPU = """
+name = "some-cpu"
+memory_gib = 8
+bandwidth_gb_per_s = 20
+bf16_tflops = 0.1
+link_gb_per_s = 10
+usd_per_gpu_hour = 0.05
+"""
+# Sizes that hold what a plan of 1e17 FLOPs asks for, and little enough to be measured in a minute.
+GRID = """
+gpu = "some-cpu"
+engine = "{engine}"
+dtype = "{dtype}"
+batch = [1, 4]
+prompt_tokens = [32, 96]
+gpus = {gpus}
+[[models]]
+n_params = ["2M", "12M"]
+experts = [4]
+vocab_size = 2048
+"""
+SERVED = ("--prompt", "48", "--output", "32", "--max-num-seqs", "4")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """The JSON answer of a command that succeeds."""
+    try:
+        main([*arguments, "--json"])
+    except SystemExit as stop:
+        pytest.fail(f"exit code {stop.code}: {capsys.readouterr().err}")
+    said = capsys.readouterr()
+    sys.stderr.write(said.err)
+    return json.loads(said.out)
+
+
+def close_the_loop(
+    engine: str, dtype: str, python: str, gpus: list[int], capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """Profile, look at the table, price a model and plan with it; then profile again, which finds everything there."""
+    (folder / "gpu.toml").write_text(GPU)
+    (folder / "grid.toml").write_text(GRID.format(engine=engine, dtype=dtype, gpus=gpus))
+    table = str(folder / "table.parquet")
+    measure = ("profile", str(folder / "grid.toml"), "-o", table, "--python", python, "--device", "cpu")
+    options = ("--max-repeats", "10", "--log", str(folder / "log"))
+    done = run(capsys, *measure, *options)
+    points = 2 * len(gpus) * 8
+    assert (done["points"], done["measured"], done["not_ok"]) == (points, points, {}), (folder / "log").read_text()[
+        -3000:
+    ]
+    rows = read_measurements(table)
+    assert {row.gpus for row in rows} == set(gpus)
+    assert all(row.engine_version and row.device and row.repeats and row.latency_s for row in rows)
+    shown = run(capsys, "profile", "--show", table)
+    assert [c["rows"] for c in shown["coverage"]] == [8] * 2 * len(gpus)
+    where = ("--gpu", str(folder / "gpu.toml"), "--latency", table, *SERVED)
+    cost = run(capsys, "cost", "--n-params", "5M", "--experts", "4", *where, "--max-gpus", str(max(gpus)))
+    assert cost["batch"] == 4
+    assert cost["latency_source"] == "table table.parquet"
+    assert {c["gpus"] for c in cost["candidates"] if "infeasible" not in c} == set(gpus)
+    by_stage = [
+        [row.latency_s for row in rows if (row.stage, row.gpus) == (stage, cost["gpus"])]
+        for stage in ("prefill", "decode")
+    ]
+    # The price is of what was measured: between the fastest and the slowest row of its stage.
+    assert min(by_stage[1]) <= cost["decode_s"] <= max(by_stage[1])
+    plan = run(capsys, "plan", "--budget", "1e17", "--experts", "4", *where, "--max-gpus", str(max(gpus)))
+    (best,) = plan["loss_optimal"]
+    assert best["usd_per_mtok"] > 0
+    assert best["gpus"] in gpus
+    sys.stderr.write(f"cost {cost['usd_per_mtok']:.4g}, plan {best}\n")
+    again = run(capsys, *measure, *options)
+    assert (again["measured"], again["found"]) == (0, points)
+    assert read_measurements(table) == rows
+
+
+def test_torch_profile_cost_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch")
+    pytest.importorskip("transformers", reason="needs transformers")
+    close_the_loop("torch", "float32", sys.executable, [1], capsys, tmp_path)
+
+
+def test_vllm_profile_cost_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Tensor parallel 1 and 2. The environment is MOESCALE_VLLM_PYTHON's, or what `profile --setup vllm` made."""
+    python = os.environ.get("MOESCALE_VLLM_PYTHON") or str(python_of(default_folder("vllm")))
+    if not Path(python).exists():
+        pytest.skip("no vLLM: make it with `moescale profile --setup vllm`, or set MOESCALE_VLLM_PYTHON")
+    found = subprocess.run(
+        [python, "-c", "import torch; print(torch.cuda.is_available())"], capture_output=True, text=True, check=False
+    )
+    if found.stdout.strip() != "False":
+        pytest.skip("this test is for vLLM on a CPU")
+    close_the_loop("vllm", "bfloat16", python, [1, 2], capsys, tmp_path)
+
+
+@pytest.mark.parametrize("experts", [1, 4])
+def test_the_engine_builds_the_model_that_the_table_states(experts: int) -> None:
+    torch: Any = pytest.importorskip("torch", reason="needs torch")
+    transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
+    model = model_of_size(3e7, experts, vocab_size=1000)
+    given = dict(model.config)
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(
+            transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+        )
+    columns = model.columns()
+    assert sum(p.numel() for p in built.parameters()) == columns["n_params_total"]
+    assert sum("gate.weight" in name for name, _ in built.named_parameters()) == columns["n_moe_layers"]
+
+
+def test_a_decode_pass_continues_the_cache() -> None:
+    """At length p the static cache gives the logits of a pass over all p + 1 tokens, again and again."""
+    torch: Any = pytest.importorskip("torch", reason="needs torch")
+    transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
+    engine: Any = importlib.import_module("moescale.profiling.torch_engine")
+    given = dict(model_of_size(2e6, 4, vocab_size=1000).config)
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    ids = torch.randint(0, 1000, (3, 9))
+    with torch.inference_mode():
+        cache = transformers.StaticCache(config=config, max_cache_len=9)
+        model(input_ids=ids[:, :8], past_key_values=cache, use_cache=True)
+        whole = model(input_ids=ids).logits[:, -1]
+        for _ in range(2):
+            engine._set_length(cache, 8)
+            step = model(input_ids=ids[:, 8:], past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+            torch.testing.assert_close(step, whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [2, 5, 16, 32, 500])
+def test_a_decode_measurement_holds_the_asked_tokens(tokens: int) -> None:
+    prompt, output = prompt_and_output("decode", tokens)
+    assert prompt >= 1
+    assert output >= 2
+    assert sum(prompt + step for step in range(1, output)) / (output - 1) == pytest.approx(tokens, abs=0.5)
