@@ -87,7 +87,9 @@ class MoeKernels:
 
     def is_measured(self, d_model: FloatArray, width: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether experts of these widths were measured, with any number of them."""
-        return np.isin(_key(d_model, width), self.widths)
+        key = _key(d_model, width)
+        at = np.minimum(np.searchsorted(self.widths, key), len(self.widths) - 1)
+        return np.asarray(self.widths[at] == key)
 
     def seconds(self, shape: Shape) -> FloatArray:
         """Seconds of one layer's experts, all fields of `shape` broadcast; without the router and the all-reduce."""
