@@ -41,14 +41,6 @@ def _root() -> Path:
         ) from error
 
 
-def is_installed() -> bool:
-    """Whether the tables are at hand."""
-    try:
-        return _root().is_dir()
-    except InputError:
-        return False
-
-
 def _yaml(path: Path) -> dict[str, Any]:
     import yaml
 
@@ -94,9 +86,7 @@ def versions(system: str, engine: str) -> tuple[str, ...]:
     """Versions of an engine with tables of every family, oldest first."""
     folders = [_root() / "data" / system / family / engine for family in FAMILIES]
     names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
-    return tuple(
-        sorted((v for v in names if all(_newest(folder, v, exact=False) for folder in folders)), key=version_key)
-    )
+    return tuple(sorted((v for v in names if all(_stand_ins(folder, v) for folder in folders)), key=version_key))
 
 
 def default_version(system: str, engine: str) -> str:
@@ -116,19 +106,19 @@ def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
     return tuple((0, int(part)) if part.lstrip("-").isdigit() else (-1, part) for part in parts if part)
 
 
-def _newest(folder: Path, version: str, *, exact: bool) -> list[Path]:
+def _stand_ins(folder: Path, version: str) -> list[Path]:
     """Version folders in the order in which they may stand in: the version, older ones newest first, newer ones."""
     if not folder.is_dir():
         return []
     found = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: version_key(path.name))
     wanted = version_key(version)
     older = [path for path in found if version_key(path.name) <= wanted][::-1]
-    return older if exact else older + [path for path in found if version_key(path.name) > wanted]
+    return older + [path for path in found if version_key(path.name) > wanted]
 
 
 def find_table(system: str, family: str, engine: str, version: str, stem: str) -> Path | None:
     """The Parquet file of an operation for a version, or else for the version next to it; None where there is none."""
-    for folder in _newest(_root() / "data" / system / family / engine, version, exact=False):
+    for folder in _stand_ins(_root() / "data" / system / family / engine, version):
         path = folder / f"{stem}.parquet"
         if path.is_file():
             return path

@@ -57,8 +57,8 @@ def host_s() -> float:
 class Silicon:
     """Measured kernels of `backend` at `version` (None: the package's current one) on `gpu`, tensor-parallel.
 
-    fp8 weights take measured fp8 kernels where there are any (FP8_PRODUCTS, FP8_EXPERTS). Whatever was not measured is a measured kernel times the ratio of its rooflines: fewer bits a
-    weight, other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100.
+    fp8 weights take measured fp8 kernels where there are any (FP8_PRODUCTS, FP8_EXPERTS). Whatever was not measured is a
+    measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: fewer bits a weight, other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100.
     Beyond a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, above 8 GPUs, and
     for latent attention where its kernels were not measured, the answer is NaN.
 
@@ -218,11 +218,11 @@ class Silicon:
         seconds = grid.seconds(m, n, k)
         wanted = 2.0 if bf16 else self.weight_bytes_per_param
         weights = np.asarray(n, dtype=np.float64) * k
-        if self._as_measured(kind, wanted):
-            return np.maximum(seconds, self._limit_s(weights, 2.0 * m * weights, kind, wanted))
-        moved = ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
-        seconds = self._rescaled(seconds, weights, moved, 2.0 * m * weights, kind, wanted)
-        return np.maximum(seconds, self._limit_s(weights, 2.0 * m * weights, kind, wanted))
+        flops = 2.0 * m * weights
+        if not self._as_measured(kind, wanted):
+            moved = ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
+            seconds = self._rescaled(seconds, weights, moved, flops, kind, wanted)
+        return np.maximum(seconds, self._limit_s(weights, flops, kind, wanted))
 
     def _limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
         """Seconds that the data sheet allows at least: every weight read from memory once, every product multiplied.
@@ -302,10 +302,11 @@ class Silicon:
         elements = 2.0 * batch * np.asarray(kv_heads) * model.head_dim * tokens
         meets = 4.0 * tokens if stage == "generation" else 2.0 * np.asarray(tokens, dtype=np.float64) ** 2
         flops = meets * batch * np.asarray(heads) * model.head_dim
-        wanted_bytes = ACTIVATION_BYTES if stage == "context" else self.kv_bytes_per_element
-        before = elements * (ACTIVATION_BYTES if stage == "context" else measured_bytes)
-        after = before if stage == "context" else elements * wanted_bytes
-        seconds = self._for_this_gpu(seconds, before, after, flops)
+        if stage == "context":  # a prompt's own keys and values are not read from the cache
+            measured_bytes = wanted_bytes = ACTIVATION_BYTES
+        else:
+            wanted_bytes = self.kv_bytes_per_element
+        seconds = self._for_this_gpu(seconds, elements * measured_bytes, elements * wanted_bytes, flops)
         return np.maximum(seconds, self._limit_s(elements, flops, "bfloat16", wanted_bytes))
 
     def _latent_s(self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real) -> FloatArray:
