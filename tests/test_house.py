@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "candidates",
         "spread",
         "buildable",
+        "export",
         "wording",
         "lifetime_plan",
         "planning",

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 from moescale.accounting import count_parameters
 from moescale.architecture import Architecture, dense_equivalent_params, from_config
-from moescale.buildable import Buildable, buildable
+from moescale.buildable import buildable
 from moescale.candidates import Candidate
 from moescale.errors import InputError, unknown_name
+from moescale.export.huggingface import config_of
 from moescale.family import find_family
 from moescale.files import read_text
 from moescale.units import parse_quantity
@@ -191,40 +192,6 @@ def model_of_config(config: Mapping[str, Any], *, name: str = "", where: str | N
     except InputError as error:
         raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
     return Model(name=name or shape.name, config=dict(config), architecture=shape)
-
-
-def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
-    """The Hugging Face config of a shape of the paper's family: Qwen3, or Qwen3-MoE with experts every `moe_every` layers.
-
-    These classes differ from Llama by a norm of every head's queries and keys alone, and vLLM builds them as well.
-    """
-    common: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": shape.d_model,
-        "intermediate_size": shape.d_ffn,
-        "num_hidden_layers": shape.n_layers,
-        "num_attention_heads": shape.n_heads,
-        "num_key_value_heads": shape.n_kv_heads,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-    }
-    if shape.n_experts == 1:
-        return {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **common}
-    return {
-        "model_type": "qwen3_moe",
-        "architectures": ["Qwen3MoeForCausalLM"],
-        **common,
-        "num_experts": shape.n_experts,
-        "num_experts_per_tok": shape.top_k,
-        "moe_intermediate_size": shape.d_ffn,
-        "decoder_sparse_step": shape.moe_every,
-        "mlp_only_layers": [],
-        "norm_topk_prob": False,
-    }
 
 
 def _models(value: object, where: str, folder: Path, splits: int) -> tuple[Model, ...]:

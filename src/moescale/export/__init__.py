@@ -1,0 +1,1 @@
+"""A recommended model as the files that a trainer or a server reads."""
