@@ -22,6 +22,11 @@ def start(task: dict[str, Any]) -> tuple[dict[str, str], Callable[[str, int, int
         raise ModuleNotFoundError("No module named 'torch'")
     if stub.get("too_large"):
         raise MemoryError("the weights")
+    starts = 1
+    if stub.get("slower"):
+        with open(stub["slower"], "a+") as file:
+            file.write("x")
+            starts = file.tell()
     print("a library that prints to standard output")
 
     def measure(stage: str, batch: int, tokens: int, repeats: int) -> list[float]:
@@ -37,7 +42,7 @@ def start(task: dict[str, Any]) -> tuple[dict[str, str], Callable[[str, int, int
             os.kill(os.getpid(), signal.SIGKILL)
         if batch == stub.get("exits"):
             os._exit(7)
-        at = latency_s(stage, batch, tokens, task["gpus"])
+        at = latency_s(stage, batch, tokens, task["gpus"]) * starts
         return [at * (1 + stub.get("noise", 0.0) * (-1) ** i) for i in range(repeats)]
 
     return {"engine_version": stub.get("version", "1"), "device": "stub"}, measure

@@ -23,7 +23,8 @@ from moescale.architecture import from_config
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.family import architecture, find_family
-from moescale.latency.coverage import leave_one_out, overview
+from moescale.files import exclusive
+from moescale.latency.coverage import agreement, leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
 from moescale.latency.table import read_latency_table
 from moescale.profiling import setup
@@ -33,7 +34,7 @@ from stub_engine import latency_s
 
 STUB = Path(__file__).with_name("stub_engine.py")
 BATCHES, LENGTHS = (1, 2, 4), (16, 32)
-QUICK = Repeats(least=3, most=5)
+QUICK = Repeats(least=3, most=5, rounds=1)
 
 
 def grid(stub: dict[str, Any] | None = None, **options: Any) -> Grid:
@@ -189,6 +190,53 @@ def test_a_killed_profile_loses_no_row_and_repeats_none(tmp_path: Path) -> None:
     assert len(rows) == 12
 
 
+def test_rounds_visit_the_grid_again_with_fresh_engines(tmp_path: Path) -> None:
+    """The first round fills the table; an interrupted second one is taken up where it was."""
+    table, log = tmp_path / "t.csv", tmp_path / "log"
+    wanted = grid({"log": str(log), "slower": str(tmp_path / "starts")}, prompt_tokens=(16,))
+    starts = tmp_path / "starts"
+
+    def visit(rounds: int, **options: Any) -> Profiled:
+        rule = Repeats(least=3, most=5, rounds=rounds)
+        return profile(wanted, table, engine_file=STUB, repeats=rule, **options)
+
+    assert visit(1).missing == 0
+    first = {key_of(row): row for row in rows_of(table)}
+    done = visit(3)
+    assert (done.points, done.measured, done.found, done.missing) == (6, 6, 0, 0)
+    assert starts.read_text() == "xxx"
+    for row in rows_of(table):
+        at = latency_s(row.stage, row.batch, row.tokens, row.gpus)
+        assert row.rounds_s == pytest.approx([at, 2 * at, 3 * at])  # every start of this engine is slower
+        assert row.rounds_s[0] == first[key_of(row)].latency_s
+        assert row.latency_s == pytest.approx(2 * at)
+        assert row.spread == pytest.approx(1.0)  # (3 - 1) / 2
+        assert row.repeats == 3 * first[key_of(row)].repeats
+    asked = len(log.read_text().splitlines())
+    assert visit(3).found == 6
+    assert len(log.read_text().splitlines()) == asked
+
+
+def test_a_failure_in_a_later_round_leaves_the_latency(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    measure(table, grid(prompt_tokens=(16,)))
+    before = rows_of(table)
+    rule = Repeats(least=3, most=5, rounds=2)
+    done = profile(grid({"fails": 2}, prompt_tokens=(16,)), table, engine_file=STUB, repeats=rule)
+    assert (done.not_ok, done.missing) == ({}, 2)
+    assert [row.latency_s for row in rows_of(table)] == [row.latency_s for row in before]
+    assert {(row.batch, len(row.rounds_s)) for row in rows_of(table)} == {(1, 2), (2, 1), (4, 2)}
+
+
+def test_one_profile_at_a_time_writes_a_table(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    with exclusive(table), pytest.raises(InputError, match="being written by another process"):
+        measure(table, grid())
+    assert list(tmp_path.iterdir()) == []
+    measure(table, grid())
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
 def test_time_limit_stops_between_points(tmp_path: Path) -> None:
     done = measure(tmp_path / "t.csv", grid({"pause": 0.1}), seconds=0.5)
     assert 0 < done.measured < 12
@@ -211,7 +259,7 @@ def test_repeats_stop_when_the_median_is_known(seconds: list[float]) -> None:
 
 def test_repeats_are_made_until_the_rule_is_met(tmp_path: Path) -> None:
     wanted = grid({"noise": 0.2}, batches=(1,), prompt_tokens=(16,))
-    profile(wanted, tmp_path / "t.csv", engine_file=STUB, repeats=Repeats(least=4, most=10))
+    profile(wanted, tmp_path / "t.csv", engine_file=STUB, repeats=Repeats(least=4, most=10, rounds=1))
     for row in rows_of(tmp_path / "t.csv"):
         assert row.repeats == 10  # noise of 20% never meets 2% in ten
         assert row.spread == pytest.approx(1 / 3, rel=0.35)
@@ -262,6 +310,22 @@ def test_leave_one_out_is_what_the_table_answers_without_the_row(tmp_path: Path)
     assert found.bias == pytest.approx(predicted / left_out.latency_s - 1)
 
 
+def test_two_tables_agree_within_the_wider_spread_or_do_not() -> None:
+    rows = measured(lambda b, n: 1.0)  # spread 1%
+    others = [
+        replace(row, latency_s=latency, spread=spread)
+        for row, latency, spread in zip(
+            rows, (1.005, 1.02, 1.02, *[1.0] * 9), (0.001, 0.001, 0.03, *[0.0] * 9), strict=True
+        )
+    ]
+    found = agreement(rows, others[:-1])
+    assert (found.points, found.agree) == (11, 10)
+    assert found.max_abs_difference == pytest.approx(0.02)
+    assert "batch 2" in found.worst
+    with pytest.raises(InputError, match="share no measured point"):
+        agreement(rows, [replace(row, gpu="another") for row in others])
+
+
 def test_overview_says_what_is_covered() -> None:
     rows = measured(lambda b, n: 1.0)
     ragged = [row for row in rows if not (row.batch == 8 and row.n_params_total == 4e9)]
@@ -287,7 +351,7 @@ def test_overview_says_what_is_covered() -> None:
 )
 def test_bad_rows_are_named(column: str, value: str, what: str, tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
-    row = {k: "" if v is None else v for k, v in asdict(measured(lambda b, n: 1.0)[0]).items()}
+    row = {k: "" if v in (None, ()) else v for k, v in asdict(measured(lambda b, n: 1.0)[0]).items()}
     row[column] = value
     table.write_text(",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
     with pytest.raises(InputError, match=rf"row 1, column {column}.*{what}"):

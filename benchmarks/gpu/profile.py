@@ -143,7 +143,7 @@ def main() -> int:
                 seconds=max(given.seconds - (time.monotonic() - start), 0.0),
                 report=lambda line: print(line, file=sys.stderr, flush=True), log=path.with_suffix(".log"),
             )  # fmt: skip
-            missing += done.points - done.found - done.measured
+            missing += done.missing
             print(f"{path}: {done.measured} measured, {done.found} there before, of {done.points}")
         print("complete" if not missing else f"{missing} points are missing: run it again")
     except MoescaleError as error:

@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Generator
 from pathlib import Path
 
 from moescale.errors import InputError, nearest_names
@@ -66,6 +67,52 @@ def check_target(path: str | os.PathLike[str]) -> None:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as error:
         raise _write_error(name, error) from error
+
+
+@contextlib.contextmanager
+def exclusive(path: str | os.PathLike[str]) -> Generator[None]:
+    """Be the only process that writes `path` within this context; InputError where another one is.
+
+    The lock is the operating system's, on a file `.NAME.lock` beside `path`: a process that is killed leaves no lock,
+    though the empty file may stay until the next one. Where there are no such locks (Windows) nothing is checked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    target = Path(os.path.realpath(os.fspath(path)))
+    lock = target.with_name(f".{target.name}.lock")
+    try:
+        while True:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _same_file(handle, lock):  # else its owner removed it between our opening and our locking it
+                    break
+            except OSError:
+                os.close(handle)
+                raise
+            os.close(handle)
+    except BlockingIOError as error:
+        raise InputError(
+            "is being written by another process", where=os.fspath(path), next_step="wait for it, or name another file"
+        ) from error
+    except OSError as error:
+        raise _write_error(os.fspath(path), error) from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock.unlink()
+        os.close(handle)
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> bytes:

@@ -16,6 +16,8 @@ from moescale.lifetime import LifetimeCost
 
 CURVE_SIZES = 128  # of the cost curve that intervals are read from
 CURVE_RANGE = (1e7, 1e11)  # dense-equivalent parameters
+WIDEST_RANGE = (1e4, 1e13)  # looked through, in steps of 4%, for a source that knows few sizes
+WIDEST_SIZES = 512
 
 Limits = dict[str, tuple[float, float]]  # a figure's name -> the interval that holds 90% of the draws
 
@@ -37,7 +39,7 @@ class Spread:
 class SampledCosts:
     """Serving costs on a grid of sizes, one curve for each of m expert counts, interpolated in logarithms.
 
-    For searches that price millions of models. Answers are NaN where nothing serves and beyond the largest size.
+    For searches that price millions of models. Answers are NaN where nothing serves and beyond the sampled sizes.
     """
 
     ln_n: FloatArray  # (s,)
@@ -52,7 +54,7 @@ class SampledCosts:
             known = np.isfinite(n_params[..., j])
             if ok.any():
                 at = np.log(n_params[..., j][known])
-                out[..., j][known] = np.interp(at, self.ln_n[ok], self.ln_usd[ok, j], right=np.nan)
+                out[..., j][known] = np.interp(at, self.ln_n[ok], self.ln_usd[ok, j], left=np.nan, right=np.nan)
         return np.exp(out)
 
     def size_within(self, usd_limit: FloatArray) -> FloatArray:
@@ -68,9 +70,25 @@ class SampledCosts:
 
 
 def sample_costs(costs: Costs, experts: FloatArray) -> SampledCosts:
-    """The serving costs of expert counts (m,) on a grid of sizes."""
-    ln_n = np.linspace(math.log(CURVE_RANGE[0]), math.log(CURVE_RANGE[1]), CURVE_SIZES)
-    shape = (CURVE_SIZES, experts.size)
+    """The serving costs of expert counts (m,) on a grid of sizes.
+
+    A source that does not answer for the smallest of the usual sizes or for most of them, such as a table of measured
+    latencies, is sampled between the ends of what it knows.
+    """
+    curve = _sampled(costs, experts, CURVE_RANGE, CURVE_SIZES)
+    if curve.served[0].all() and curve.served.any(axis=1).mean() > 0.5:
+        return curve
+    wide = _sampled(costs, experts, WIDEST_RANGE, WIDEST_SIZES)
+    known = np.flatnonzero(wide.served.any(axis=1))
+    if known.size == 0:
+        return curve
+    ends = wide.ln_n[[max(known[0] - 1, 0), min(known[-1] + 1, WIDEST_SIZES - 1)]]
+    return _sampled(costs, experts, (math.exp(ends[0]), math.exp(ends[1])), CURVE_SIZES)
+
+
+def _sampled(costs: Costs, experts: FloatArray, sizes: tuple[float, float], count: int) -> SampledCosts:
+    ln_n = np.linspace(math.log(sizes[0]), math.log(sizes[1]), count)
+    shape = (count, experts.size)
     usd = costs.usd_per_mtok(np.broadcast_to(np.exp(ln_n)[:, None], shape), np.broadcast_to(experts, shape))
     served = np.isfinite(usd)
     return SampledCosts(ln_n, np.log(np.where(served, usd, 1.0)), served)

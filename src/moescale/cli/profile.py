@@ -90,6 +90,9 @@ def profile(
         float, number_option("--tolerance", "Relative half-width of the median at which repeats stop.", LEAST, 1)
     ] = 0.02,
     max_repeats: Annotated[int, number_option("--max-repeats", "Most repeats of a point.", 1, 10_000, whole=True)] = 50,
+    rounds: Annotated[
+        int, number_option("--rounds", "How often to visit the grid, each time with fresh engines.", 1, 100, whole=True)
+    ] = 3,
     max_time: Annotated[
         float | None, seconds_option("--max-time", "Stop after this time; the next call goes on.")
     ] = None,
@@ -97,6 +100,9 @@ def profile(
     log: Annotated[Path | None, file_option("--log", "File for what the engine itself prints.")] = None,
     show: Annotated[
         Path | None, file_option("--show", "Instead: what a latency table covers, and how well it interpolates.")
+    ] = None,
+    against: Annotated[
+        Path | None, file_option("--against", "With --show: how far another table of the same points agrees.")
     ] = None,
     setup: Annotated[
         str | None, text_option("--setup", "Instead: make the environment of an engine (vllm) in the folder GRID.")
@@ -113,6 +119,8 @@ def profile(
         )
     if show is None and plot is not None:
         raise InputError("goes with --show only", where="--plot", next_step="leave it out")
+    if show is None and against is not None:
+        raise InputError("goes with --show only", where="--against", next_step="leave it out")
     if output is None and stated:
         option = "--" + next(iter(stated)).replace("_", "-")
         raise InputError("says what to measure, which needs -o TABLE", where=option, next_step="leave it out")
@@ -121,7 +129,7 @@ def profile(
     elif show is not None:
         if grid is not None:
             raise InputError("goes without --show", where="GRID", next_step="leave it out")
-        _show(show, plot, json_)
+        _show(show, against, plot, json_)
     elif output is not None:
         wanted = _grid(grid, stated)
         from moescale.profiling.run import Repeats
@@ -134,7 +142,7 @@ def profile(
             output,
             python=python or _default_python(wanted.engine),
             device=device,
-            repeats=Repeats(tolerance=tolerance, most=max_repeats, least=min(5, max_repeats)),
+            repeats=Repeats(tolerance=tolerance, most=max_repeats, least=min(5, max_repeats), rounds=rounds),
             retry=retry,
             seconds=max_time if max_time is None or max_time < MOST_SECONDS else None,
             report=lambda line: print(line, file=sys.stderr, flush=True),
@@ -143,14 +151,13 @@ def profile(
         if json_:
             print_json(done.to_dict())
             return
-        missing = done.points - done.measured - done.found
         print(
             f"{done.table}: {done.points} points; {done.measured} measured in {done.seconds:.0f} s, {done.found} there before"
         )
         for status, count in done.not_ok.items():
             print(f"{count} of them without a latency: {status}")
-        if missing:
-            print(f"{missing} still to measure: the same command goes on")
+        if done.missing:
+            print(f"{done.missing} still to measure, or to measure again in a further round: the same command goes on")
 
 
 def _grid(path: Path | None, stated: dict[str, Any]) -> Grid:
@@ -234,20 +241,27 @@ def _set_up(engine: str, folder: Path | None, json_: bool) -> None:
         print(f"moescale profile GRID.toml --engine {engine} --python {python} -o TABLE.parquet")
 
 
-def _show(table: Path, plot: Path | None, json_: bool) -> None:
+def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> None:
     from moescale.console import show_latencies, terminal
-    from moescale.latency.coverage import overview
+    from moescale.latency.coverage import agreement, overview
     from moescale.latency.measurements import read_measurements
 
     if plot is not None:
         check_plot(plot)
     rows = read_measurements(table)
     found = overview(rows, where=str(table))
+    agreed = None if against is None else agreement(rows, read_measurements(against))
     if plot is not None:
         from moescale.figures import latency_figure, save_figure
 
         save_figure(latency_figure(rows), plot)
     if json_:
-        print_json(found.to_dict())
-    else:
-        show_latencies(terminal(), found, str(table))
+        print_json({**found.to_dict(), **({} if agreed is None else {"against": agreed.to_dict()})})
+        return
+    show_latencies(terminal(), found, str(table))
+    if agreed is not None:
+        print(
+            f"\nOf {agreed.points} points that {against} has as well, {agreed.agree} agree within the wider of the two spreads; "
+            f"the median difference is {agreed.median_abs_difference:.1%}, the largest {agreed.max_abs_difference:.1%}.\n"
+            f"Furthest beyond its spread, or nearest to it: {agreed.worst}."
+        )

@@ -32,11 +32,12 @@ class Measurement:
     stage: str  # prefill or decode
     batch: int
     tokens: int  # of each prompt, or held by each request while one more is decoded
-    latency_s: float | None  # median over repeats
+    latency_s: float | None  # median of the rounds' medians
     status: str = OK
     reason: str = ""  # why there is no latency
-    repeats: int = 0
-    spread: float | None = None  # interquartile range over median
+    repeats: int = 0  # of all rounds
+    rounds_s: tuple[float, ...] = ()  # the median of each round; one value a visit of the grid, each in a fresh engine
+    spread: float | None = None  # over latency_s: range of the rounds, or the widest interquartile range in one
     engine: str
     engine_version: str
     dtype: str
@@ -161,6 +162,8 @@ def _parse(record: Mapping[str, object], where: str) -> Measurement:
         place = f"{where}, column {column}"
         if column in _OPTIONAL and text in ("", "nan"):
             values[column] = None
+        elif column == "rounds_s":
+            values[column] = tuple(_number(part, place, whole=False) for part in text.split())
         elif column in _WHOLE or column in _REAL:
             values[column] = _number(text, place, whole=column in _WHOLE)
         else:
@@ -195,12 +198,18 @@ def _encoded(file: Path, rows: Sequence[Measurement]) -> bytes:
         kinds = {
             name: pa.int64() if name in _WHOLE else pa.float64() if name in _REAL else pa.string() for name in COLUMNS
         }
-        table = pa.table({name: pa.array([getattr(row, name) for row in rows], kinds[name]) for name in COLUMNS})
+        records = [_cells(row) for row in rows]
+        table = pa.table({name: pa.array([record[name] for record in records], kinds[name]) for name in COLUMNS})
         sink = io.BytesIO()
         pq.write_table(table, sink)
         return sink.getvalue()
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, COLUMNS, delimiter=_delimiter(file), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: "" if v is None else v for name, v in asdict(row).items()} for row in rows)
+    writer.writerows({name: "" if v is None else v for name, v in _cells(row).items()} for row in rows)
     return text.getvalue().encode()
+
+
+def _cells(row: Measurement) -> dict[str, Any]:
+    """The row as a table holds it: rounds as numbers with spaces between."""
+    return {**asdict(row), "rounds_s": " ".join(repr(value) for value in row.rounds_s)}

@@ -1,4 +1,9 @@
-"""One grid, one engine, one table: measure what the table lacks, and keep every row as soon as it is known."""
+"""One grid, one engine, one table: measure what the table lacks, and keep every row as soon as it is known.
+
+The grid is visited in rounds, each with fresh engines: repeats in one stretch agree with each other far better than with
+the same measurement minutes later or in another process (Kalibera and Jones 2013, ISMM), so a spread that is to hold for the
+next profile must come from visits that lie apart. The first round fills the table; the others say how much to trust it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +27,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.files import check_target
+from moescale.files import check_target, exclusive
 from moescale.latency.measurements import (
     FAILED,
     KEY,
@@ -46,15 +51,17 @@ NOTCH = 1.57  # half-width of the median's interval in IQR / sqrt(n): McGill, Tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """When a median is stable: 1.57 IQR / sqrt(n) is at most `tolerance` of it, after `least` repeats.
+    """When the median of a round is stable: 1.57 IQR / sqrt(n) is at most `tolerance` of it, after `least` repeats.
 
     Without that it is taken after `most` repeats, or after `seconds` of them; the row's spread says how it went.
+    `rounds` is how often the grid is visited.
     """
 
     least: int = 5
     most: int = 50
     tolerance: float = 0.02
     seconds: float = 30.0
+    rounds: int = 3
 
     def enough(self, measured_s: Sequence[float]) -> bool:
         """Whether these repeats do."""
@@ -72,8 +79,9 @@ class Profiled:
 
     table: str
     points: int  # of the grid
-    measured: int  # by this run
-    found: int  # in the table already
+    measured: int  # points that this run measured, in one round or more
+    found: int  # that had all their rounds already
+    missing: int  # that still lack a round
     not_ok: dict[str, int] = field(default_factory=dict[str, int])  # points of the grid by status, if not ok
     seconds: float = 0.0
 
@@ -102,59 +110,79 @@ def profile(
     worker.py describes; `limit_s` the longest wait for a model to load or a point to be measured, which then is a row with
     status failed; `seconds` stops the run, between two points, after that time. With `retry` failed rows are measured
     again. The engine's own output goes to the file `log`. Raises InputError where the engine cannot start, and where the
-    table holds another engine, version or dtype.
+    table holds another engine, version or dtype, and where another process is writing it.
     """
-    rule = repeats or Repeats()
-    say = report or _silent
-    start = _now()
     check_table(table)
     if log is not None:
         check_target(log)
-    rows = list(read_measurements(table)) if Path(table).exists() else []
-    known = {key_of(row): row for row in rows}
+    with exclusive(table):
+        return _profile(
+            grid, table, python=python, engine_file=engine_file, device=device, rule=repeats or Repeats(), retry=retry,
+            limit_s=limit_s, seconds=seconds, say=report or _silent, log=log,
+        )  # fmt: skip
+
+
+def _profile(
+    grid: Grid, table: str | Path, *, python: str | Path | None, engine_file: str | Path | None, device: str | None,
+    rule: Repeats, retry: bool, limit_s: float, seconds: float | None, say: Report, log: str | Path | None,
+) -> Profiled:  # fmt: skip
+    start = _now()
+    rows = {key_of(row): row for row in (read_measurements(table) if Path(table).exists() else ())}
     total = grid.size
-    keys: list[Key] = []
-    measured = found = 0
 
     def keep(found: Sequence[Measurement]) -> None:
-        rows.extend(found)
-        known.update({key_of(row): row for row in found})
-        write_measurements(table, rows)
+        rows.update({key_of(row): row for row in found})
+        write_measurements(table, rows.values())
 
-    for model in grid.models:
-        columns = model.columns()
-        for gpus in grid.gpus:
-            key_at = {point: _key(grid, columns, gpus, point) for point in grid.points()}
-            keys.extend(key_at.values())
-            wanted = deque(
-                p for p, key in key_at.items() if key not in known or (retry and known[key].status == FAILED)
-            )
-            found += len(key_at) - len(wanted)
-            while wanted and not _over(start, seconds):
-                done = _measure_some(
-                    grid, model, gpus, wanted, rows, keep,
-                    python=python, engine_file=engine_file, device=device, rule=rule, limit_s=limit_s,
-                    over=lambda: _over(start, seconds), say=lambda text, n: say(f"[{n}/{total}] {text}"),
-                    count=found + measured, log=log,
-                )  # fmt: skip
-                measured += done
+    keys = [
+        _key(grid, model.columns(), gpus, point)
+        for model in grid.models for gpus in grid.gpus for point in grid.points()
+    ]  # fmt: skip
+    again = {key for key in keys if retry and key in rows and rows[key].status == FAILED}
+
+    def lacks(key: Key, rounds: int) -> bool:
+        """Whether a point is to be visited in the round of this number."""
+        row = rows.get(key)
+        return row is None or (len(row.rounds_s) < rounds if row.status == OK else key in again)
+
+    found = total - sum(lacks(key, rule.rounds) for key in keys)
+    visits = sum(lacks(key, number) for key in keys for number in range(1, rule.rounds + 1))
+    measured: set[Key] = set()
+    visited = 0
+    for number in range(1, rule.rounds + 1):
+        for model in grid.models:
+            columns = model.columns()
+            for gpus in grid.gpus:
+                key_at = {point: _key(grid, columns, gpus, point) for point in grid.points()}
+                wanted = deque(point for point, key in key_at.items() if lacks(key, number))
+                before = list(wanted)
+                while wanted and not _over(start, seconds):
+                    visited += _measure_some(
+                        grid, model, gpus, wanted, rows, key_at, keep,
+                        python=python, engine_file=engine_file, device=device, rule=rule, limit_s=limit_s,
+                        over=lambda: _over(start, seconds), say=lambda text, n: say(f"[{n}/{visits}] {text}"),
+                        count=visited, log=log,
+                    )  # fmt: skip
+                measured.update(key_at[point] for point in before if point not in wanted)
+        again.clear()
     return Profiled(
         table=str(table),
         points=total,
-        measured=measured,
+        measured=len(measured),
         found=found,
+        missing=sum(lacks(key, rule.rounds) for key in keys),
         not_ok={
             status: count
             for status in (OUT_OF_MEMORY, FAILED)
-            if (count := sum(known[key].status == status for key in keys if key in known))
+            if (count := sum(rows[key].status == status for key in keys if key in rows))
         },
         seconds=_now() - start,
     )
 
 
 def _measure_some(
-    grid: Grid, model: Model, gpus: int, wanted: deque[Point], rows: Sequence[Measurement],
-    keep: Callable[[Sequence[Measurement]], None], *, python: str | Path | None, engine_file: str | Path | None,
+    grid: Grid, model: Model, gpus: int, wanted: deque[Point], rows: Mapping[Key, Measurement],
+    key_at: Mapping[Point, Key], keep: Callable[[Sequence[Measurement]], None], *, python: str | Path | None, engine_file: str | Path | None,
     device: str | None, rule: Repeats, limit_s: float, over: Callable[[], bool], say: Callable[[str, int], None],
     count: int, log: str | Path | None,
 ) -> int:  # fmt: skip
@@ -167,26 +195,24 @@ def _measure_some(
     done = 0
 
     def record(points: Sequence[Point], seconds: Sequence[float], status: str = OK, reason: str = "") -> None:
+        """A row for each point: this round and those before it, or why there is no latency."""
         nonlocal done
-        date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75)) if seconds else (0.0, 0.0, 0.0)
-        kept = [
-            Measurement(
-                **common, stage=stage, batch=batch, tokens=tokens, status=status, reason=reason, date=date,
-                repeats=len(seconds), latency_s=float(median) if seconds else None,
-                spread=float((high - low) / median) if seconds else None,
-            )
-            for stage, batch, tokens in points
-        ]  # fmt: skip
-        keep(kept)
-        for (stage, batch, tokens), row in zip(points, kept, strict=True):
+        common["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+        for point in points:
             done += 1
-            shown = (
-                f"{1e3 * (row.latency_s or 0):.4g} ms, spread {row.spread or 0:.1%}"
-                if seconds
-                else f"{status} ({reason})"
-            )
-            say(f"{what}, {stage}, batch {batch}, {tokens} tokens: {shown}", count + done)
+            row = rows.get(key_at[point])
+            stage, batch, tokens = point
+            place: dict[str, Any] = {"stage": stage, "batch": batch, "tokens": tokens}
+            text = f"{status} ({reason})"
+            if seconds:
+                earlier = row if row is not None and row.status == OK else None
+                row = _with_round(earlier, seconds, {**common, **place})
+                text = f"{1e3 * row.rounds_s[-1]:.4g} ms, spread {row.spread or 0:.1%}"
+                text += f" of {len(row.rounds_s)} rounds" if len(row.rounds_s) > 1 else ""
+            elif row is None or row.status != OK:  # a failure does not undo the rounds that went well
+                row = Measurement(**common, **place, status=status, reason=reason, latency_s=None)
+            keep([row])
+            say(f"{what}, {stage}, batch {batch}, {tokens} tokens: {text}", count + done)
 
     def drop_larger(point: Point) -> None:
         """What needs more memory than a point that did not fit, will not fit."""
@@ -237,10 +263,22 @@ def _measure_some(
     return done
 
 
-def _check_same_engine(rows: Sequence[Measurement], common: dict[str, Any]) -> None:
+def _with_round(earlier: Measurement | None, seconds: Sequence[float], columns: Mapping[str, Any]) -> Measurement:
+    """The row with the repeats of one more round: the median of the rounds' medians, and how far all that scatters."""
+    low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
+    rounds = (*(earlier.rounds_s if earlier else ()), float(median))
+    latency = float(np.median(rounds))
+    scatter = max((earlier.spread or 0.0) if earlier else 0.0, float((high - low) / median))
+    return Measurement(
+        **columns, latency_s=latency, rounds_s=rounds, repeats=len(seconds) + (earlier.repeats if earlier else 0),
+        spread=max(scatter, (max(rounds) - min(rounds)) / latency),
+    )  # fmt: skip
+
+
+def _check_same_engine(rows: Mapping[Key, Measurement], common: dict[str, Any]) -> None:
     """Rows of different engines, versions or number formats do not belong in one table."""
     for name in ("engine", "engine_version", "dtype"):
-        others = {str(getattr(row, name)) for row in rows if getattr(row, name) and row.gpu == common["gpu"]}
+        others = {str(getattr(row, name)) for row in rows.values() if getattr(row, name) and row.gpu == common["gpu"]}
         if others - {common[name]}:
             raise InputError(
                 f"the table was measured with {name} {', '.join(sorted(others))}, and this is {common[name]}",
