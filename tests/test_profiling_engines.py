@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moescale.cli import main
-from moescale.latency.measurements import read_measurements
+from moescale.latency.measurements import key_of, read_measurements
 from moescale.profiling.grid import model_of_size
 from moescale.profiling.setup import default_folder, python_of
 from moescale.profiling.vllm_engine import prompt_and_output
@@ -63,7 +64,7 @@ def close_the_loop(
     (folder / "grid.toml").write_text(GRID.format(engine=engine, dtype=dtype, gpus=gpus))
     table = str(folder / "table.parquet")
     measure = ("profile", str(folder / "grid.toml"), "-o", table, "--python", python, "--device", "cpu")
-    options = ("--max-repeats", "10", "--log", str(folder / "log"))
+    options = ("--max-repeats", "10", "--rounds", "2", "--log", str(folder / "log"))
     done = run(capsys, *measure, *options)
     points = 2 * len(gpus) * 8
     assert (done["points"], done["measured"], done["not_ok"]) == (points, points, {}), (folder / "log").read_text()[
@@ -102,7 +103,55 @@ def test_torch_profile_cost_plan(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_vllm_profile_cost_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Tensor parallel 1 and 2. The environment is MOESCALE_VLLM_PYTHON's, or what `profile --setup vllm` made."""
+    """Tensor parallel 1 and 2."""
+    python = vllm_python()
+    close_the_loop("vllm", "bfloat16", python, [1, 2], capsys, tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["torch", "vllm"])
+def test_a_killed_profile_of_a_real_engine_goes_on(
+    engine: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """kill -9 of the command in the middle: no row is lost or there twice, and its engine does not outlive it for long."""
+    if engine == "torch":
+        pytest.importorskip("torch", reason="needs torch")
+        pytest.importorskip("transformers", reason="needs transformers")
+    python, dtype = (sys.executable, "float32") if engine == "torch" else (vllm_python(), "bfloat16")
+    (tmp_path / "grid.toml").write_text(GRID.format(engine=engine, dtype=dtype, gpus=[1]))
+    table = tmp_path / "table.csv"
+    command = ("profile", str(tmp_path / "grid.toml"), "-o", str(table), "--python", python, "--device", "cpu")
+    options = ("--max-repeats", "5", "--rounds", "1")
+    with subprocess.Popen(
+        [sys.executable, "-m", "moescale", *command, *options], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as started:
+        deadline = time.monotonic() + 240
+        while not (table.exists() and len(read_measurements(table)) >= 3):
+            assert time.monotonic() < deadline
+            assert started.poll() is None
+            time.sleep(0.02)
+        children = children_of(started.pid)
+        started.kill()
+    assert children
+    kept = read_measurements(table)
+    assert 3 <= len(kept) < 16
+    done = run(capsys, *command, *options)
+    assert (done["measured"], done["found"], done["missing"]) == (16 - len(kept), len(kept), 0)
+    rows = read_measurements(table)
+    assert rows[: len(kept)] == kept
+    assert len({key_of(row) for row in rows}) == len(rows) == 16
+    sys.stderr.write(f"{engine}: killed with {len(kept)} of 16 rows; the next call measured {done['measured']}\n")
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def vllm_python() -> str:
+    """The interpreter that has vLLM for a CPU: MOESCALE_VLLM_PYTHON's, or what `profile --setup vllm` made."""
     python = os.environ.get("MOESCALE_VLLM_PYTHON") or str(python_of(default_folder("vllm")))
     if not Path(python).exists():
         pytest.skip("no vLLM: make it with `moescale profile --setup vllm`, or set MOESCALE_VLLM_PYTHON")
@@ -111,7 +160,7 @@ def test_vllm_profile_cost_plan(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     )
     if found.stdout.strip() != "False":
         pytest.skip("this test is for vLLM on a CPU")
-    close_the_loop("vllm", "bfloat16", python, [1, 2], capsys, tmp_path)
+    return python
 
 
 @pytest.mark.parametrize("experts", [1, 4])

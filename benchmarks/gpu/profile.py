@@ -123,6 +123,7 @@ def main() -> int:
     parser.add_argument("--python", type=Path, help="interpreter with torch and transformers; default: this one")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="stop between two points after this time")
+    parser.add_argument("--rounds", type=int, default=1, help="visit the grid so often; later calls can add rounds")
     parser.add_argument("--tiny", action="store_true", help="a grid of seconds, to test this script")
     parser.add_argument("--check", action="store_true", help="compare the tables with silicon; measure nothing")
     given = parser.parse_args()
@@ -139,7 +140,7 @@ def main() -> int:
         for grid, path, engine in ((layer, layer_table, LAYER_ENGINE), (whole, table, None)):
             done = profile(
                 grid, path, engine_file=engine, python=given.python, device=given.device,
-                repeats=Repeats(most=30, seconds=5.0), limit_s=240.0,
+                repeats=Repeats(most=30, seconds=5.0, rounds=given.rounds), limit_s=240.0,
                 seconds=max(given.seconds - (time.monotonic() - start), 0.0),
                 report=lambda line: print(line, file=sys.stderr, flush=True), log=path.with_suffix(".log"),
             )  # fmt: skip

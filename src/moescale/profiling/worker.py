@@ -13,6 +13,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from typing import Any
 
@@ -31,7 +33,16 @@ def classify(error: BaseException) -> tuple[str, str]:
     return ("out of memory" if memory or any(text in lowered for text in OUT_OF_MEMORY) else "failed"), reason
 
 
+def end_with(parent: int) -> None:
+    """Kill this process group, engine's children included, once the process that started it is gone."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
 def main() -> None:
+    if os.getpgrp() == os.getpid():  # a group of its own, as run.py starts it
+        threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     # Libraries print; the answers keep a channel of their own, and prints go to standard error.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
