@@ -14,12 +14,13 @@ from typer import Option
 from moescale.cli.cost import cost
 from moescale.cli.laws import compare, fit, laws, predict
 from moescale.cli.options import INTERRUPTED, app, print_json
+from moescale.cli.pack import pack
 from moescale.cli.plan import plan
 from moescale.cli.profile import profile
 from moescale.cli.reproduce import reproduce
 from moescale.errors import InfeasibleError, MoescaleError
 
-COMMANDS = tuple(command.__name__ for command in (fit, laws, predict, compare, cost, plan, profile, reproduce))
+COMMANDS = tuple(command.__name__ for command in (fit, laws, predict, compare, cost, plan, profile, pack, reproduce))
 
 
 @app.callback(invoke_without_command=True)

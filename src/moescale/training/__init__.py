@@ -1,0 +1,1 @@
+"""Training of the sweep: data, model, runs; only the command line starts it."""
