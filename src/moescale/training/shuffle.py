@@ -18,29 +18,29 @@ _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 def permuted(positions: ArrayLike, n: int, key: str) -> NDArray[np.int64]:
     """The images of `positions`, integers from 0 to n - 1, under a permutation of 0 .. n - 1 that `key` chooses.
 
-    A Feistel network on the next even number of bits, walked along its cycle until it is below n; it takes no memory
-    that grows with n, and does not change between versions of NumPy as its own permutations may.
+    A Feistel network on just enough bits, walked along its cycle until it is below n; it takes no memory that grows with
+    n, and does not change between versions of NumPy as its own permutations may.
     """
-    half = np.uint64(max((int(n) - 1).bit_length() + 1, 2) // 2)
-    mask = np.uint64((1 << int(half)) - 1)
+    bits = (int(n) - 1).bit_length()
     keys = np.frombuffer(hashlib.sha512(key.encode()).digest(), dtype="<u8")[:ROUNDS].astype(np.uint64)
     found = np.array(positions, dtype=np.uint64)
     flat = found.reshape(-1)
     outside = np.arange(flat.size)
-    while outside.size:  # a cycle through a point below n comes back below n, on average after fewer than four steps
-        walked = _network(flat[outside], half, mask, keys)
+    while outside.size:  # a cycle through a point below n comes back below n, on average within two steps
+        walked = _network(flat[outside], bits, keys)
         flat[outside] = walked
         outside = outside[walked >= n]
     return flat.reshape(found.shape).astype(np.int64)
 
 
-def _network(
-    words: NDArray[np.uint64], half: np.uint64, mask: np.uint64, keys: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
-    left, right = words >> half, words & mask
-    for key in keys:
-        left, right = right, left ^ (_mixed(right ^ key) & mask)
-    return (left << half) | right
+def _network(words: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    low = np.uint64(bits - bits // 2)
+    masks = (np.uint64((1 << bits // 2) - 1), np.uint64((1 << int(low)) - 1))
+    left, right = words >> low, words & masks[1]
+    for first, second in zip(keys[::2], keys[1::2], strict=True):
+        left = left ^ (_mixed(right ^ first) & masks[0])
+        right = right ^ (_mixed(left ^ second) & masks[1])
+    return (left << low) | right
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
