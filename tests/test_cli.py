@@ -674,7 +674,7 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
     for example in filter(None, examples):
         if "mixtral/" in example or " runs.csv" in example:  # files of the reader's own
             continue
-        arguments = [str(tmp_path / "law.toml") if part == "law.toml" else part for part in split(example)[1:]]
+        arguments = [str(tmp_path / part) if part in ("law.toml", "corpus") else part for part in split(example)[1:]]
         assert run(*arguments).code == 0, example
 
 
@@ -917,6 +917,16 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--top-k": ["1", "2"],
         **SERVED_OPTIONS,
     },
+    "pack": {
+        "--tokenizer": ["bytes"],
+        "--validation": ["0", "0.5"],
+        "--text-field": ["text"],
+        "--max-tokens": ["1", "1e24"],
+        "--eos": ["7"],
+        "--exclude": ["nothing"],
+        "--undecodable": ["error", "skip"],
+        "--seed": ["0", "9007199254740991"],
+    },
 }  # fmt: skip
 NEEDED = {"compare": ["--holdout"], "predict": ["--n-params", "--tokens"], "cost": ["--n-params"], "plan": ["--budget"]}
 
@@ -928,6 +938,8 @@ def vectors(draw: st.DrawFn, command: str) -> list[str]:
     options = dict(TAKEN[command])
     if command == "fit":
         parts += [RUNS, "--law", "chinchilla", "--starts", "2"]
+    elif command == "pack":
+        parts += [str(ROOT / "LICENSE"), "-o", f"corpus{draw(st.integers(0, 999))}", "--tokenizer", "bytes"]
     elif command == "compare":
         parts += [RUNS, "--law", "chinchilla"]
     chosen = draw(st.lists(st.sampled_from(list(options)), max_size=6, unique=True))

@@ -116,7 +116,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
 def test_tokens_without_an_end_need_one(tmp_path: Path) -> None:
     write_indexed(tmp_path / "a", [[[1, 2]], [[3, 4]]], "<i4", 4)
     source = f"megatron:{tmp_path / 'a'}"
-    with pytest.raises(InputError, match="do not all end with one token.*--eos"):
+    with pytest.raises(InputError, match=r"do not all end with one token.*--eos"):
         pack([source], tmp_path / "out", validation=0)
     with pytest.raises(InputError, match="not the number of a token"):
         pack([source], tmp_path / "out", validation=0, eos="</s>")

@@ -113,9 +113,13 @@ def pack(
     if json_:
         print_json(corpus.header())
         return
-    print(
-        f"{corpus.folder}: {corpus.n_train:,} training tokens of {corpus.n_train_documents:,} documents, "
-        f"{corpus.n_validation:,} validation tokens of {corpus.n_validation_documents:,}"
+    splits = (
+        f"{tokens:,} {split} tokens of {documents:,} document{'s' * (documents != 1)}"
+        for split, tokens, documents in (
+            ("training", corpus.n_train, corpus.n_train_documents),
+            ("validation", corpus.n_validation, corpus.n_validation_documents),
+        )
     )
+    print(f"{corpus.folder}: {', '.join(splits)}")
     print(f"vocabulary {corpus.vocab_size:,} ({corpus.dtype}), end of text {corpus.eos_id}")
     print(f"sha256 {corpus.sha256}")

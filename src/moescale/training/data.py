@@ -114,6 +114,8 @@ def pack(
         if (where / CORPUS).is_file():
             _same_request(read_description(where).get("request"), request, where)
             return open_corpus(where)
+        for path in where.glob(".moescale-*.tmp"):  # what a kill left of a file that was being written
+            path.unlink()
         state = _unfinished(where, request)
         if state is None:
             _start_over(where)
@@ -499,8 +501,6 @@ def _start_over(folder: Path) -> None:
     for split in SPLITS:
         for path in folder.glob(f"{split}-[0-9]*.tokens"):
             path.unlink()
-    for path in folder.glob(".moescale-*.tmp"):
-        path.unlink()
     (folder / UNFINISHED).unlink(missing_ok=True)
 
 
