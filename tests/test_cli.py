@@ -922,7 +922,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--validation": ["0", "0.5"],
         "--text-field": ["text"],
         "--max-tokens": ["1", "1e24"],
-        "--eos": ["7"],
+        "--eos": ["<|endoftext|>"],
         "--exclude": ["nothing"],
         "--undecodable": ["error", "skip"],
         "--seed": ["0", "9007199254740991"],

@@ -440,6 +440,31 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert "not a share" in refused([tmp_path / "web.jsonl"], tmp_path, validation=float("nan"))
 
 
+@pytest.mark.parametrize(
+    "name", ["", "\0", "\0*", "x" * 5000, "[" * 3000, "hf:", "hf:?split=a", "megatron:", "megatron:\0", "."]
+)
+def test_names_that_are_none_are_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused([name], tmp_path)
+    (tmp_path / "a.txt").write_text("a")
+    if name not in ("", "."):
+        refused(["a.txt"], tmp_path, tokenizer=name)
+    if name in ("\0", "\0*", "x" * 5000, "[" * 3000):
+        with pytest.raises(InputError, match="cannot be made a folder"):
+            pack(["a.txt"], name, tokenizer="bytes", validation=0)
+        with pytest.raises(InputError, match="is no packed corpus"):
+            open_corpus(name)
+
+
+def test_a_folder_must_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("a")
+    with pytest.raises(InputError, match="cannot be made a folder"):
+        pack([file], file, tokenizer="bytes", validation=0)
+    with pytest.raises(InputError, match="is the only source itself"):
+        pack([file], tmp_path, tokenizer="bytes", validation=0)
+
+
 def test_missing_fields_and_bad_content_have_a_place(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

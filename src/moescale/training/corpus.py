@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -203,12 +204,12 @@ def open_corpus(folder: str | Path) -> Corpus:
     """
     folder = Path(folder)
     path = folder / CORPUS
-    if not path.is_file():
-        unfinished = (folder / UNFINISHED).is_file()
+    if not os.path.isfile(path):  # unlike Path.is_file, never an error
+        unfinished = os.path.isfile(folder / UNFINISHED)
         raise InputError(
             "holds an unfinished pack" if unfinished else "is no packed corpus (it has no corpus.json)",
             where=str(folder),
-            nearest=None if folder.is_dir() else nearest_file_names(folder),
+            nearest=None if os.path.isdir(folder) else nearest_file_names(folder),
             next_step="run `moescale pack` again: it goes on" if unfinished else "make one with `moescale pack`",
         )
     corpus = _parsed(read_description(folder), folder)

@@ -88,7 +88,13 @@ def pack(
     """
     _check(validation, max_tokens, undecodable, shard_tokens)
     tell = report or _silent
-    found = _outside(find_sources(sources, exclude=exclude), Path(folder))
+    found = find_sources(sources, exclude=exclude)
+    where = Path(folder)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise _no_folder(folder, error) from error
+    found = _outside(found, where)
     request: dict[str, Any] = {
         "sources": [[source.name, source.n_bytes] for source in found],
         "tokenizer_sha256": _tokenizer_sha256(tokenizer),
@@ -101,11 +107,6 @@ def pack(
         "undecodable": undecodable,
         "shard_tokens": shard_tokens,
     }
-    where = Path(folder)
-    try:
-        where.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be made a folder: {error.strerror or error}", where=os.fspath(folder)) from error
 
     def read(source: Source, skip: int = 0) -> Iterator[Document]:
         return documents(source, text_field=text_field, skip=skip, undecodable=undecodable)
@@ -512,10 +513,29 @@ def _alone(folder: Path, tell: Report) -> Generator[None]:
     except ImportError:  # not on Windows
         yield
         return
-    with (folder / ".lock").open("a") as stream:
+    try:
+        stream = (folder / ".lock").open("a")
+    except OSError as error:
+        if not (folder / CORPUS).is_file():
+            raise _no_folder(folder, error) from error
+        yield  # a finished corpus on a disk that is only read
+        return
+    with stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell(f"{folder}: another process packs it; waiting")
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                tell(f"{folder}: another process packs it; waiting")
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        except OSError as error:
+            tell(f"{folder}: this file system has no locks ({error.strerror}); let no two processes pack it at a time")
         yield
+
+
+def _no_folder(folder: str | os.PathLike[str], error: OSError | ValueError) -> InputError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return InputError(
+        f"cannot be made a folder to write to: {reason}",
+        where=repr(os.fspath(folder)),
+        next_step="choose another for -o",
+    )

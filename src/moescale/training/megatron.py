@@ -8,6 +8,7 @@ Source: NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py, commit 00
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def open_indexed(prefix: str) -> Indexed:
     prefix = prefix.removesuffix(".bin").removesuffix(".idx")
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     for path in (index, data):
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise InputError(
                 "no such file",
                 where=str(path),

@@ -108,9 +108,9 @@ def file_sha256(source: Source) -> str:
 
 def _files(name: str) -> list[Path]:
     path = Path(name)
-    if name and path.is_file():
+    if os.path.isfile(name):  # unlike Path.is_file, never an error
         return [path]
-    if name and path.is_dir():
+    if os.path.isdir(name):
         inside = sorted(_inside(path))
         if inside:
             return inside
@@ -120,7 +120,7 @@ def _files(name: str) -> list[Path]:
             next_step=f"known: {' '.join((*KINDS, *TEXT_SUFFIXES))}, also with {' '.join(COMPRESSIONS)}; or give a glob such as {name.rstrip('/')}/*",
         )
     if any(letter in name for letter in "*?["):
-        matched = sorted(Path(one) for one in glob.glob(name, recursive=True) if os.path.isfile(one))
+        matched = sorted(Path(one) for one in _matched(name) if os.path.isfile(one))
         if matched:
             return matched
         raise InputError("no file matches", where=name, next_step="quote the pattern, and use ** for any folder")
@@ -130,6 +130,13 @@ def _files(name: str) -> list[Path]:
         nearest=nearest_file_names(name) if name else None,
         next_step=f"a data set of the hub is {HUB}{name}" if name.count("/") == 1 and "." not in name else None,
     )
+
+
+def _matched(pattern: str) -> list[str]:
+    try:
+        return glob.glob(pattern, recursive=True)
+    except (OSError, ValueError):  # no path of this system
+        return []
 
 
 def _inside(folder: Path) -> Iterator[Path]:

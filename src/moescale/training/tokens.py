@@ -51,11 +51,12 @@ def read_tokenizer(path: str | os.PathLike[str], *, eos: str | None = None) -> T
     for a file that is missing or no tokenizer, for an `eos` that it lacks, and where the library is not installed.
     """
     name = os.fspath(path)
+    made = byte_tokenizer()
+    content = made.json if name == BYTES else read_bytes(path, limit_bytes=TOKENIZER_LIMIT_BYTES)
+    if content == made.json and eos in (None, END_OF_TEXT):
+        return made
     if name == BYTES:
-        return byte_tokenizer()
-    content = read_bytes(path, limit_bytes=TOKENIZER_LIMIT_BYTES)
-    if content == byte_tokenizer().json:
-        return byte_tokenizer()
+        raise InputError(f"has no token {eos!r}", where=f"tokenizer {name}", nearest=END_OF_TEXT)
     return _from_json(content, eos, where=name)
 
 
