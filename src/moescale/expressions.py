@@ -110,6 +110,26 @@ def evaluate_decided(
     return holds & decided, decided
 
 
+def evaluate_numbers(
+    expression: str, columns: Mapping[str, NDArray[Any]]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The value of an arithmetic `expression` such as `step * batch_tokens`, one float64 a row, and where it is known.
+
+    Unknown are rows in which a value is missing or undefined (division by zero, overflow). Raises InputError as
+    `evaluate`, and for an expression that is not a number.
+    """
+    parsed = _parse(expression)
+    n_rows = max((len(column) for column in columns.values()), default=0)
+    with np.errstate(all="ignore"):
+        result = _walk(parsed.tree, parsed, columns, MAX_DEPTH)
+    if result.kind != "number":
+        raise _error(parsed.source, 0, f"the expression is {_article(result.kind)}, not a number", "remove comparisons")
+    return (
+        np.broadcast_to(result.array, n_rows).astype(np.float64),
+        np.broadcast_to(result.known, n_rows).astype(np.bool_),
+    )
+
+
 def column_names(expression: str) -> tuple[str, ...]:
     """The columns that `expression` reads, each once, in order of appearance; raises InputError if it is malformed."""
     parsed = _parse(expression)

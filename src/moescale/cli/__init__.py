@@ -12,6 +12,7 @@ import typer
 from typer import Option
 
 from moescale.cli.cost import cost
+from moescale.cli.importing import import_
 from moescale.cli.laws import compare, fit, laws, predict
 from moescale.cli.options import INTERRUPTED, app, print_json
 from moescale.cli.pack import pack
@@ -20,7 +21,10 @@ from moescale.cli.profile import profile
 from moescale.cli.reproduce import reproduce
 from moescale.errors import InfeasibleError, MoescaleError
 
-COMMANDS = tuple(command.__name__ for command in (fit, laws, predict, compare, cost, plan, profile, pack, reproduce))
+COMMANDS = tuple(
+    command.__name__.rstrip("_")  # of `import`, which is a word of Python
+    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, reproduce)
+)
 
 
 @app.callback(invoke_without_command=True)

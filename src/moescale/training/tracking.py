@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +26,7 @@ FOLDER = "tracking"
 """The folder, within that of the run, which holds all that trackers keep on disk."""
 
 IDENTIFIERS = "tracking.json"
+ROW_TAG = "moescale.row"  # of MLflow
 SECONDS_BETWEEN_WRITES = 10.0  # of trainer_state.json, which is written whole
 
 
@@ -41,6 +42,19 @@ class TrackingSettings:
     def to_dict(self) -> dict[str, Any]:
         """The table as TOML holds it: no key for None."""
         return {key: list(v) if key == "to" else v for key, v in asdict(self).items() if v is not None}
+
+
+class Table(Protocol):
+    """What `start` reads of settings; TrackingSettings, or those of a whole run."""
+
+    @property
+    def to(self) -> Sequence[str]: ...
+    @property
+    def uri(self) -> str | None: ...
+    @property
+    def project(self) -> str: ...
+    @property
+    def offline(self) -> bool | None: ...
 
 
 class Tracker(Protocol):
@@ -66,7 +80,7 @@ def tracking_of(table: Mapping[str, Any], where: str = "[tracking]") -> Tracking
         if key not in fields:
             raise unknown_name("key", str(key), fields, where=where)
     given: dict[str, Any] = dict(table)
-    to: Any = given.get("to", [])
+    to: Any = given.setdefault("to", [])
     to = [to] if isinstance(to, str) else to
     if not isinstance(to, list | tuple) or not all(isinstance(target, str) for target in to):  # pyright: ignore[reportUnknownVariableType]
         raise InputError("to must be a list of trackers", where=where, next_step=f"known: {', '.join(TARGETS)}")
@@ -79,10 +93,11 @@ def tracking_of(table: Mapping[str, Any], where: str = "[tracking]") -> Tracking
             raise InputError(f"{key} must be a text", where=where, next_step='write it in quotes: project = "ladder"')
     if not isinstance(given.get("offline", False), bool):
         raise InputError("offline must be true or false", where=where)
-    return TrackingSettings(**(given | {"to": targets}))
+    del given["to"]
+    return TrackingSettings(to=targets, **given)
 
 
-def start(settings: TrackingSettings, name: str, config: Mapping[str, Any], folder: Path) -> Tracker:
+def start(settings: Table, name: str, config: Mapping[str, Any], folder: Path) -> Tracker:
     """Begin, or go on with, the tracked run of the training run in `folder`; the config's keys are the run table's.
 
     Call it in one process of a run only. A tracker that fails later (a server that is gone) is dropped with a warning
@@ -136,7 +151,7 @@ def require(target: str) -> None:
 class _Begun:
     """What every starter needs: settings, name and config of the run, the place on disk, and the identifier of before."""
 
-    settings: TrackingSettings
+    settings: Table
     name: str
     config: Mapping[str, Any]
     place: Path
@@ -208,7 +223,7 @@ def _start_mlflow(begun: _Begun) -> tuple[Tracker, str]:
 
 
 class _Mlflow:
-    """Numbers are metrics, which hold 64-bit floats; whatever else is scalar is a param."""
+    """Of the row, numbers are metrics, which MLflow plots and compares; whatever else is scalar is a param."""
 
     def __init__(self, client: Any, run_id: str, config: Mapping[str, Any]) -> None:
         self._client = client
@@ -230,6 +245,8 @@ class _Mlflow:
         numbers = {k: float(v) for k, v in scalars.items() if isinstance(v, int | float) and not isinstance(v, bool)}
         self.log(self._last_step, numbers)
         self._params({key: value for key, value in scalars.items() if key not in numbers})
+        # Params cannot be changed; the tag has the row as it is, and is what the importer reads.
+        self._client.set_tag(self._run_id, ROW_TAG, json.dumps({key: _finite(value) for key, value in scalars.items()}))
         self._client.set_terminated(self._run_id, "FINISHED")
         self._finished = True
 
