@@ -33,7 +33,15 @@ AT = "last, min, or mean of last N"
 _MEAN = re.compile(r"mean of last (\d{1,9})")
 _REQUIRED = (EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
 _FIRST = ("name", *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN, LOSS_COLUMN)
+_RESERVED = (*_REQUIRED, *SIZE_COLUMNS, SOURCE_COLUMN)
 _MOST_STATED = 8  # names that one message lists
+
+
+_MISSING = {
+    EXPERTS_COLUMN: "no name states them, though some speak of experts",
+    TOKENS_COLUMN: "neither a count of tokens nor tokens a step is there "
+    '(mapping: tokens = "step * 524288", with your own tokens a step)',
+}
 
 
 @dataclass(frozen=True)
@@ -206,12 +214,13 @@ def _evaluated(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
     if rule.expression is None:
         return None
     values = _values(run, step)
-    if any(name not in values for name in column_names(rule.expression)):
-        return None
-    columns = {
-        name: np.array([value], dtype=object if isinstance(value, str) else None) for name, value in values.items()
-    }
-    number, known = evaluate_numbers(rule.expression, columns)
+    columns: dict[str, NDArray[Any]] = {}
+    for name in column_names(rule.expression):
+        value = values.get(name)
+        if not isinstance(value, float) or isinstance(value, bool):
+            return None
+        columns[name] = np.array([value])
+    number, known = evaluate_numbers(rule.expression, columns or {STEP: np.zeros(1)})
     return float(number[0]) if known[0] else None
 
 
@@ -256,6 +265,8 @@ def _shape_columns(a: Architecture) -> dict[str, float]:
 def _tokens_of_flos(run: TrackedRun) -> float | None:
     """Tokens by Trainer's own count of FLOPs, 6 tokens (parameters - input embedding): modeling_utils' floating_point_ops."""
     flos = run.params.get("total_flos")
+    if flos is None and "train/total_flos" in run.metrics:
+        flos = run.metrics["train/total_flos"].until(math.nan)
     a = _architecture(run)
     if a is None or not isinstance(flos, float) or not flos > 0:
         return None
@@ -391,11 +402,16 @@ def rows_of(
         if (~decided).any():
             notes.append(f"{int((~decided).sum())} of the runs lack a value that the filter needs")
         columns = _columns([row for row, keep in zip(rows, holds, strict=True) if keep])
-    statements = tuple(
-        f"{column} from {rule}{'' if column in given or rule == repr(column) else ' (guessed)'}: {count} run{'s' * (count > 1)}"
-        for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0]))
-    )
-    return Imported(MappingProxyType(columns), len(runs), statements, tuple(left_out), tuple(notes))
+    return Imported(MappingProxyType(columns), len(runs), _statements(used, given), tuple(left_out), tuple(notes))
+
+
+def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) -> tuple[str, ...]:
+    """What came from where, the columns of one origin in one line."""
+    lines: dict[str, list[str]] = {}
+    for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
+        guessed = "" if column in given or rule == repr(column) else " (guessed)"
+        lines.setdefault(f"from {rule}{guessed}: {count} run{'s' * (count > 1)}", []).append(column)
+    return tuple(f"{', '.join(columns)} {origin}" for origin, columns in lines.items())
 
 
 def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: str) -> dict[str, Rule]:
@@ -449,7 +465,7 @@ def _row(
         wanted = rules[LOSS_COLUMN][0] if rules[LOSS_COLUMN] else "a validation or training loss"
         return f"no loss: {wanted} is not there; metrics: {_listed(run.metrics)}"
     row: dict[str, Scalar] = {}
-    taken = {LOSS_COLUMN: rule for rule in rules[LOSS_COLUMN][:1]}
+    taken: dict[str, Rule] = dict(zip((LOSS_COLUMN,), rules[LOSS_COLUMN], strict=False))
     shape: dict[str, float] | None = None
     for column, choices in rules.items():
         for rule in choices if column != LOSS_COLUMN else ():
@@ -463,35 +479,27 @@ def _row(
                 continue
             row[column], taken[column] = value, rule
             break
-    experts = row.get(EXPERTS_COLUMN)
-    if experts is None:
-        return "no n_experts: no name states them, though some speak of experts"
+    for column, reason in _MISSING.items():
+        if column not in row:
+            choices = rules[column]
+            mapped = len(choices) == 1 and choices[0].derived is None
+            return f"no {column}: {choices[0]} gives no positive number" if mapped else f"no {column}: {reason}"
+    experts = row[EXPERTS_COLUMN]
     if not isinstance(experts, float) or not experts.is_integer():
         return f"n_experts is {experts!r}, not a whole number of 1 or more"
-    if TOKENS_COLUMN not in row:
-        return (
-            "no tokens: neither a count of tokens nor tokens a step "
-            'is there (mapping: tokens = "step * 524288", with your own tokens a step)'
-        )
-    sizes = [size for size in SIZE_COLUMNS if size in row]
-    if not sizes:
+    if not any(size in row for size in SIZE_COLUMNS):
         return f"no size: neither parameters nor a configuration is there; params: {_listed(run.params)}"
-    if experts <= 1:
-        for size in SIZE_COLUMNS:
-            row.setdefault(size, row[sizes[0]])
     row[LOSS_COLUMN] = loss
     if not _positive(loss):
         if math.isfinite(loss) and not diverged:
             return f"the loss is {loss:g}; a cross-entropy loss is positive"
         row["diverged"] = True
     for name, value in _values(run, math.nan).items():
-        if name != STEP and name not in row:
-            row[name] = value
-        elif name in row and name not in ("name", "diverged") and row[name] != value and not _is_own(run):
-            row[f"logged_{name}"] = value
-    for name in DIVERGED_COLUMNS:  # read_runs takes truths only
-        if name in row and row[name] not in (True, False):
-            row[f"logged_{name}"] = row.pop(name)
+        if name == STEP or row.get(name) == value:
+            continue
+        # What a reader would take for its own, and is not, keeps its value under another name.
+        taken_name = name in row or name in _RESERVED or (name in DIVERGED_COLUMNS and not isinstance(value, bool))
+        row[f"logged_{name}" if taken_name else name] = value
     if not isinstance(row.get("name"), str):
         row["name"] = run.name
     row[SOURCE_COLUMN] = run.where
@@ -520,22 +528,30 @@ def _one_size(
     rows: list[dict[str, Scalar]], left_out: list[tuple[str, str]], notes: list[str]
 ) -> list[dict[str, Scalar]]:
     """The rows that have the size which most of them have, without the sizes that only some of those have."""
-    counts = {size: sum(size in row for row in rows) for size in SIZE_COLUMNS}
     if not rows:
         return rows
-    chosen = max(SIZE_COLUMNS, key=lambda size: counts[size])
-    kept = [row for row in rows if chosen in row]
+
+    def sizes(row: Mapping[str, Scalar]) -> set[str]:
+        stated = {size for size in SIZE_COLUMNS if size in row}
+        return set(SIZE_COLUMNS) if row[EXPERTS_COLUMN] == 1.0 else stated  # of a dense model they are one
+
+    chosen = max(SIZE_COLUMNS, key=lambda size: sum(size in sizes(row) for row in rows))
+    kept = [row for row in rows if chosen in sizes(row)]
     left_out += [
         (f"{row['name']} ({row[SOURCE_COLUMN]})", f"no {chosen}, the size that most runs have")
         for row in rows
-        if chosen not in row
+        if chosen not in sizes(row)
     ]
     for size in SIZE_COLUMNS:
-        having = sum(size in row for row in kept)
-        if 0 < having < len(kept):
-            notes.append(f"column {size} is left out: only {having} of {len(kept)} runs have it")
-            for row in kept:
+        stated = sum(size in row for row in kept)
+        everywhere = all(size in sizes(row) for row in kept)
+        if not everywhere and stated:
+            notes.append(f"column {size} is left out: only {stated} of {len(kept)} runs have it")
+        for row in kept:
+            if not everywhere:
                 row.pop(size, None)
+            elif size not in row:
+                row[size] = next(row[other] for other in SIZE_COLUMNS if other in row)
     return kept
 
 

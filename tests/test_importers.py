@@ -1,0 +1,480 @@
+"""Run tables from other programs' runs: each tracker's format, the mapping, the guesses, and hostile files."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moescale.errors import InputError
+from moescale.importers import import_runs, wire
+from moescale.importers.mapping import Rule, read_mapping, rows_of
+from moescale.importers.tracked_run import Series, TrackedRun, scalar, series
+from moescale.runs import read_runs, write_runs
+
+ROOT = Path(__file__).parents[1]
+
+
+# Writers of the formats, from their descriptions.
+
+
+def varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def block(number: int, content: bytes | str) -> bytes:
+    data = content.encode() if isinstance(content, str) else content
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def whole(number: int, value: int) -> bytes:
+    return varint(number << 3) + varint(value)
+
+
+def event(step: int, *values: bytes, more: bytes = b"") -> bytes:
+    return whole(2, step) + more + block(5, b"".join(block(1, value) for value in values))
+
+
+def simple(tag: str, value: float) -> bytes:
+    return block(1, tag) + varint(2 << 3 | 5) + struct.pack("<f", value)
+
+
+def double(tag: str, value: float) -> bytes:
+    return block(1, tag) + block(8, whole(1, 2) + varint(6 << 3 | 1) + struct.pack("<d", value))
+
+
+def hparams(**values: float | str | bool) -> bytes:
+    def held(value: float | str | bool) -> bytes:
+        if isinstance(value, bool):
+            return whole(4, value)
+        return block(3, value) if isinstance(value, str) else varint(2 << 3 | 1) + struct.pack("<d", value)
+
+    entries = b"".join(block(1, block(1, key) + block(2, held(value))) for key, value in values.items())
+    plugin = block(1, "hparams") + block(2, block(3, entries))
+    return block(1, "_hparams_/session_start_info") + block(9, block(1, plugin))
+
+
+def write_events(folder: Path, *events: bytes, name: str = "events.out.tfevents.1") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    records = (struct.pack("<Q", len(e)) + b"\0\0\0\0" + e + b"\0\0\0\0" for e in events)
+    (folder / name).write_bytes(b"".join(records))
+    return folder / name
+
+
+def wandb_file(path: Path, *records: bytes) -> Path:
+    """A .wandb file: seven bytes of header, then the records in pieces that do not cross blocks of 32 KiB."""
+    data = b":W&B\xe1\xbe\0"
+    for record in records:
+        left, kind = record, 1
+        while True:
+            room = 32768 - len(data) % 32768
+            if room < 7:
+                data += b"\0" * room
+                continue
+            piece, left = left[: room - 7], left[room - 7 :]
+            of_type = (1 if not left else 2) if kind == 1 else (4 if not left else 3)
+            data += struct.pack("<IHB", 0, len(piece), of_type) + piece
+            kind = 2
+            if not left:
+                break
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def wandb_items(values: Mapping[str, Any]) -> bytes:
+    return b"".join(block(1, block(1, key) + block(16, json.dumps(value))) for key, value in values.items())
+
+
+def wandb_records(config: Mapping[str, Any], history: list[dict[str, Any]], exit_code: int | None = 0) -> list[bytes]:
+    run = block(17, block(1, "id1") + block(4, wandb_items(config)) + block(8, "my run"))
+    logged = [block(2, wandb_items(entry)) for entry in history]
+    return [run, *logged, *([] if exit_code is None else [block(18, whole(1, exit_code))])]
+
+
+CONFIG = {"model": {"num_experts": 8}, "n_params_total": 2e6, "seq_len": 1024, "global_batch_size": 16}
+HISTORY = [{"eval/loss": 5.0 - 0.1 * step, "_step": step, "train/loss": 4.0} for step in range(0, 21, 5)]
+
+
+def mlflow_base(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with sqlite3.connect(path) as base:
+        base.executescript(
+            "CREATE TABLE runs (run_uuid, name, status, lifecycle_stage, start_time);"
+            "CREATE TABLE params (key, value, run_uuid); CREATE TABLE tags (key, value, run_uuid);"
+            "CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan);"
+        )
+        for number, row in enumerate(rows):
+            base.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, 'active', ?)", (f"u{number}", f"run {number}", row["status"], number)
+            )
+            base.executemany(
+                "INSERT INTO params VALUES (?, ?, ?)", [(k, v, f"u{number}") for k, v in row["params"].items()]
+            )
+            base.executemany(
+                "INSERT INTO metrics VALUES (?, ?, 0, ?, ?, 0)",
+                [(key, value, f"u{number}", step) for key, points in row["metrics"].items() for step, value in points],
+            )
+    base.close()
+    return path
+
+
+def only(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The one row of a table."""
+    return {name: values.tolist()[0] for name, values in columns.items()}
+
+
+def a_run(params: Mapping[str, Any], metrics: Mapping[str, list[tuple[float, float]]], name: str = "a") -> TrackedRun:
+    return TrackedRun(name, name, params, {key: series(points) for key, points in metrics.items()})
+
+
+SIZED: dict[str, Any] = {"n_params_dense": 1e6, "n_experts": 4.0}
+
+
+# Formats.
+
+
+def test_trainer_reads_the_last_checkpoint_with_the_size_of_its_configuration() -> None:
+    found = import_runs("trainer", ROOT / "examples" / "trainer")
+    rows = {name: values.tolist() for name, values in found.columns.items()}
+    assert rows["name"] == ["dense", "experts4"]
+    assert rows["n_experts"] == [1, 4]
+    assert rows["top_k"] == [1, 2]
+    # 40 steps of 2 x 4 sequences of 32 tokens, which only the count of FLOPs tells.
+    assert rows["tokens"] == [10240, 10240]
+    # transformers counts 58,720 parameters, of which two embedding tables hold 64 x 32 each.
+    assert rows["n_params_total"][1] == 58_720 - 2 * 64 * 32
+    state = json.loads((ROOT / "examples" / "trainer" / "dense" / "trainer_state.json").read_text())
+    assert rows["loss"][0] == [entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry][-1]
+    assert found.left_out == ()
+
+
+def test_a_trainer_that_stopped_early_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    state = {
+        "global_step": 10,
+        "max_steps": 40,
+        "num_input_tokens_seen": 100,
+        "log_history": [{"step": 10, "loss": 3.0}],
+    }
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state | {"n_params_dense": 5.0}))
+    with pytest.raises(InputError, match="at step 10 of 40"):
+        import_runs("trainer", tmp_path)
+    row = only(import_runs("trainer", tmp_path, unfinished=True).columns)
+    assert (row["tokens"], row["loss"], row["n_experts"]) == (100, 3.0, 1)
+
+
+def test_tensorboard_reads_scalars_tensors_and_hparams_and_drops_what_a_restart_made_void(tmp_path: Path) -> None:
+    start = event(0, hparams(num_experts=4.0, n_params_dense=123456789.0, note="x", flag=True))
+    first = [event(step, simple("val/loss", 9.0), double("tokens_seen", 1e10 + step)) for step in (1, 2, 3)]
+    write_events(tmp_path / "a", start, *first)
+    session = block(7, whole(1, 1))
+    write_events(
+        tmp_path / "a", event(2, more=session), event(2, simple("val/loss", 3.5)), name="events.out.tfevents.2"
+    )
+    row = only(import_runs("tensorboard", tmp_path).columns)
+    assert (row["loss"], row["n_experts"], row["n_params_dense"]) == (3.5, 4, 123456789)
+    assert row["tokens"] == 1e10 + 1  # steps 2 and 3 went with the restart at 2
+    assert (row["note"], row["flag"], row["name"]) == ("x", True, "a")
+
+
+def test_hparams_in_a_folder_of_their_own_belong_to_the_one_above(tmp_path: Path) -> None:
+    write_events(tmp_path / "a", event(7, simple("eval_loss", 3.0)))
+    write_events(tmp_path / "a" / "171.5", event(0, hparams(n_experts=2.0, n_params_total=10.0, train_tokens=100.0)))
+    row = only(import_runs("tensorboard", tmp_path).columns)
+    assert (row["name"], row["n_experts"], row["tokens"]) == ("a", 2, 100)
+
+
+def test_wandb_offline_files_of_one_run_are_one_run(tmp_path: Path) -> None:
+    records = wandb_records(CONFIG | {"filler": "x" * 900}, HISTORY[:3] * 40, exit_code=None)  # more than one block
+    wandb_file(tmp_path / "offline-run-1-id1" / "run-id1.wandb", *records)
+    wandb_file(tmp_path / "offline-run-2-id1" / "run-id1.wandb", *wandb_records({}, HISTORY[3:]))
+    found = import_runs("wandb", tmp_path)
+    row = only(found.columns)
+    assert (row["name"], row["n_experts"], row["n_params_total"]) == ("my run", 8, 2_000_000)
+    assert row["loss"] == pytest.approx(3.0)
+    assert row["tokens"] == 20 * 1024 * 16  # steps of the optimiser x sequences x tokens
+    assert any("`step" in rule or "step *" in rule for rule in found.rules)
+
+
+@pytest.mark.parametrize(("exit_code", "reason"), [(None, "not ended"), (1, "exit code 1"), (-1, "exit code -1")])
+def test_wandb_runs_that_did_not_end_are_left_out(tmp_path: Path, exit_code: int | None, reason: str) -> None:
+    wandb_file(tmp_path / "a.wandb", *wandb_records(CONFIG, HISTORY, exit_code))
+    with pytest.raises(InputError, match=reason):
+        import_runs("wandb", tmp_path)
+    assert import_runs("wandb", tmp_path, unfinished=True).n_runs == 1
+
+
+def test_wandb_export_of_the_run_table(tmp_path: Path) -> None:
+    (tmp_path / "export.csv").write_text(
+        "Name,State,num_experts,val/loss,tokens,n_params\n"
+        "a,finished,4,3.1,1000,50\nb,crashed,4,3.2,1000,50\nc,finished,4,,1000,50\n"
+    )
+    found = import_runs("wandb", tmp_path / "export.csv")
+    assert only(found.columns)["loss"] == 3.1
+    assert [reason.split(":")[0] for _, reason in found.left_out] == ["not finished", "no loss"]
+
+
+def test_mlflow_database_is_read_and_not_touched(tmp_path: Path) -> None:
+    metrics = {"eval_loss": [(0, 5.0), (10, 3.0)], "consumed_tokens": [(0, 0.0), (10, 5e9)]}
+    rows = [
+        {"status": status, "params": {"n_params_dense": "85000000", "moe.num_experts": "8"}, "metrics": metrics}
+        for status in ("FINISHED", "RUNNING")
+    ]
+    base = mlflow_base(tmp_path / "mlflow.db", rows)
+    before = base.read_bytes()
+    for source in (base, tmp_path, f"sqlite:///{base}"):
+        found = import_runs("mlflow", source)
+        row = only(found.columns)
+        assert (row["n_experts"], row["tokens"], row["loss"], row["name"]) == (8, 5_000_000_000, 3.0, "run 0")
+        assert "running" in found.left_out[0][1]
+    assert base.read_bytes() == before
+
+
+def test_mlflow_file_store(tmp_path: Path) -> None:
+    run = tmp_path / "mlruns" / "0" / "abc"
+    for name, text in {
+        "meta.yaml": "run_id: abc\nrun_name: 'first'\nstatus: 3\nlifecycle_stage: active\n",
+        "params/n_experts": "1", "params/n_params_dense": "100",
+        "metrics/eval/loss": "1 4.0 0\n2 3.0 100\n", "metrics/tokens": "2 1000 100\n",
+    }.items():  # fmt: skip
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    row = only(import_runs("mlflow", (tmp_path / "mlruns").as_uri()).columns)
+    assert (row["name"], row["loss"], row["tokens"], row["imported_from"]) == ("first", 3.0, 1000, str(run))
+
+
+# The mapping.
+
+
+def mapping_file(folder: Path, text: str) -> Path:
+    path = folder / "map.toml"
+    path.write_text(text)
+    return path
+
+
+CURVE: list[tuple[float, float]] = [(step, value) for step, value in enumerate([5.0, 3.0, 2.0, 4.0, 6.0])]
+
+
+@pytest.mark.parametrize(
+    ("at", "loss", "tokens"),
+    [("last", 6.0, 40.0), ("min", 2.0, 20.0), ("mean of last 2", 5.0, 40.0), ("mean of last 100", 4.0, 40.0)],
+)
+def test_a_loss_brings_the_tokens_of_its_step(tmp_path: Path, at: str, loss: float, tokens: float) -> None:
+    rules = read_mapping(
+        mapping_file(tmp_path, f'tokens = "step * batch"\nloss = {{metric = "some/curve", at = "{at}"}}')
+    )
+    row = only(rows_of([a_run({**SIZED, "batch": 10.0}, {"some/curve": CURVE})], rules).columns)
+    assert (row["loss"], row["tokens"]) == (loss, tokens)
+
+
+def test_mapping_takes_names_expressions_constants_and_texts(tmp_path: Path) -> None:
+    rules = read_mapping(
+        mapping_file(
+            tmp_path,
+            'n_params_dense = "12 * n_layer * n_embd ** 2"\nn_experts = 1\ntokens = "step * 524288"\n'
+            'loss = "`ce/bits` * 0.5"\nname = {param = "title"}\nschedule = {value = "cosine"}\nlr = "optim/lr"',
+        )
+    )
+    run = a_run({"n_layer": 12.0, "n_embd": 768.0, "title": "gpt"}, {"ce/bits": [(9, 8.0)], "optim/lr": [(9, 0.1)]})
+    row = only(rows_of([run], rules).columns)
+    assert (row["n_params_dense"], row["n_experts"], row["tokens"], row["loss"]) == (84934656, 1, 9 * 524288, 4.0)
+    assert (row["name"], row["schedule"], row["lr"]) == ("gpt", "cosine", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ("no column",)),
+        ("loss = [1]", ("loss", "must be a name")),
+        ("loss = {metric = 'x', at = 'best'}", ("at must be", "mean of last 100")),
+        ("loss = {metrc = 'x'}", ("'metrc'", "nearest: metric")),
+        ("loss = {at = 'min'}", ("needs one of",)),
+        ("loss = {metric = 'eval/los'}", ("'eval/los'", "nearest: eval/loss")),
+        ("tokens = 'step * bach'", ("'bach'", "nearest: batch")),
+        ("tokens = 'step *'", ("expression",)),
+        ("tokens = 'batch(1)'", ("a function call is not available",)),
+        ("loss = ", ("not TOML",)),
+    ],
+)
+def test_a_bad_mapping_is_told_with_its_place(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    path = mapping_file(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        rows_of([a_run({**SIZED, "batch": 10.0}, {"eval/loss": CURVE})], read_mapping(path))
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+# Guesses.
+
+
+def test_one_loss_serves_all_runs_and_one_of_validation_stands_before_one_of_training() -> None:
+    params = {**SIZED, "tokens": 10.0}
+    both = a_run(params, {"train/loss": CURVE, "val/loss": [(1, 3.5)]}, "both")
+    less = a_run(params, {"train/loss": CURVE}, "less")
+    found = rows_of([both, less])
+    assert only(found.columns)["loss"] == 3.5
+    assert found.left_out[0][0] == "less (less)"
+    assert "no loss" in found.left_out[0][1]
+    assert only(rows_of([less]).columns)["loss"] == 4.0  # the mean of all five
+    assert "loss from 'train/loss' (mean of last 100) (guessed): 1 run" in rows_of([less]).rules
+
+
+def test_a_run_that_speaks_of_experts_without_their_number_is_not_taken_for_dense() -> None:
+    params = {"n_params_dense": 1e6, "tokens": 10.0}
+    metrics = {"eval_loss": CURVE}
+    assert only(rows_of([a_run(params, metrics)]).columns)["n_experts"] == 1
+    with pytest.raises(InputError, match="speak of experts"):
+        rows_of([a_run({**params, "moe_E": 8.0}, metrics)])
+
+
+def test_sizes_come_from_a_configuration_among_the_params() -> None:
+    config = json.loads((ROOT / "examples" / "trainer" / "experts4" / "config.json").read_text())
+    params = {f"model.{key}": value for key, value in config.items() if scalar(value) is not None}
+    row = only(rows_of([a_run({**params, "tokens": 10.0}, {"eval_loss": CURVE})]).columns)
+    # Two layers 32 wide: attention 4 x 32 x 32 with norms of 16 and 16, FFN 3 x 32 x 96, norms 2 x 32; a final norm of 32.
+    layer = 4 * 32 * 32 + 2 * 16 + 2 * 32
+    dense = 2 * (layer + 3 * 32 * 96) + 32
+    assert row["n_params_dense"] == dense
+    assert row["n_params_active"] == dense + 3 * 32 * 96 + 4 * 32
+    assert row["n_params_total"] == dense + 3 * 3 * 32 * 96 + 4 * 32
+    assert (row["n_experts"], row["top_k"]) == (4, 2)
+
+
+def test_a_loss_that_ends_as_nan_is_kept_marked_and_left_out_by_the_reader(tmp_path: Path) -> None:
+    params = {**SIZED, "tokens": 10.0}
+    runs = [a_run(params, {"eval_loss": [(1, 3.0)]}, "good"), a_run(params, {"eval_loss": [(1, math.nan)]}, "bad")]
+    path = write_runs(rows_of(runs).columns, tmp_path / "runs.csv")
+    table = read_runs(path)
+    assert table.loss.tolist() == [3.0]
+    assert any("diverged" in warning for warning in table.warnings)
+
+
+def test_other_scalars_are_columns_and_what_a_mapping_replaces_keeps_its_value() -> None:
+    run = a_run({**SIZED, "tokens": 10.0, "loss": 9.0, "flagged": "maybe", "opt": "adam"}, {"eval_loss": CURVE})
+    row = only(rows_of([run], {"tokens": Rule(constant=77.0)}).columns)
+    assert (row["tokens"], row["logged_tokens"], row["opt"], row["eval_loss"]) == (77, 10, "adam", 6.0)
+    assert row["logged_flagged"] == "maybe"
+
+
+def test_the_size_that_most_runs_have_decides() -> None:
+    metrics = {"eval_loss": CURVE}
+    total = {"n_params_total": 5.0, "tokens": 10.0, "n_experts": 4.0}
+    runs = [a_run(total, metrics, "a"), a_run(total, metrics, "b"), a_run({**SIZED, "tokens": 10.0}, metrics, "c")]
+    found = rows_of([*runs, a_run({"n_params_total": 7.0, "n_experts": 1.0, "tokens": 10.0}, metrics, "dense")])
+    assert found.columns["name"].tolist() == ["a", "b", "dense"]
+    assert "n_params_dense" not in found.columns
+    assert "no n_params_total" in found.left_out[0][1]
+
+
+def test_where_filters_and_says_whom_it_left_out() -> None:
+    runs = [a_run({**SIZED, "tokens": 10.0 * k}, {"eval_loss": CURVE}, str(k)) for k in (1, 2, 3)]
+    found = rows_of(runs, where="tokens >= 20")
+    assert found.columns["tokens"].tolist() == [20, 30]
+    assert len(found.left_out) == 1
+    with pytest.raises(InputError, match="keeps none"):
+        rows_of(runs, where="tokens > 1000")
+
+
+NAMES = st.sampled_from(
+    ["tokens", "loss", "eval_loss", "n_experts", "n_params_dense", "n_params_total", "diverged", "flagged", "name", "step",
+     "imported_from", "logged_tokens", "top_k", "moe.num_experts", "global_step", "seq_len", "batch_tokens", "é b"]
+)  # fmt: skip
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0, 4.0, 2.5, 1e9])
+RUNS = st.builds(
+    a_run,
+    st.dictionaries(
+        NAMES, NUMBERS | st.booleans() | st.text(max_size=5).filter(lambda t: "\0" not in t and t.isprintable())
+    ),
+    st.dictionaries(NAMES, st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=4)),
+)
+
+
+@settings(max_examples=50)
+@given(st.lists(RUNS, min_size=1, max_size=4))
+def test_whatever_was_logged_the_table_is_one_that_fit_reads(runs: list[TrackedRun]) -> None:
+    try:
+        found = rows_of(runs)
+    except InputError:  # no run makes a row, and the error says why
+        return
+    assert found.n_runs + len(found.left_out) == len(runs)
+    flags = [found.columns[name] for name in ("diverged", "flagged") if name in found.columns]
+    out = np.any([flag.astype(bool) for flag in flags], axis=0) if flags else np.zeros(found.n_runs, dtype=bool)
+    if not out.all():
+        table = read_runs({name: values.tolist() for name, values in found.columns.items()})
+        assert len(table) == int((~out).sum())
+
+
+# Series and hostile bytes.
+
+
+def test_of_a_step_logged_twice_the_last_value_counts() -> None:
+    curve = series([(1, 5.0), (2, 4.0), (1, 3.0), (math.nan, 9.0)])
+    assert curve.steps.tolist()[:2] == [1, 2]
+    assert curve.values.tolist() == [3.0, 4.0, 9.0]
+    assert (curve.until(1.5), curve.until(0.5), curve.until(math.nan)) == (3.0, 9.0, 9.0)
+    assert Series(np.array([1.0]), np.array([2.0])).until(0.5) is None
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 2**20), st.binary(max_size=40) | st.integers(0, 2**64 - 1) | st.floats())))
+def test_messages_are_read_as_they_were_written(values: list[tuple[int, Any]]) -> None:
+    data = b""
+    for number, value in values:
+        if isinstance(value, float):
+            data += varint(number << 3 | 1) + struct.pack("<d", value)
+        else:
+            data += block(number, value) if isinstance(value, bytes) else whole(number, value)
+    assert repr(list(wire.fields(data))) == repr(values)
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=200), st.sampled_from(["tensorboard", "wandb", "trainer", "mlflow"]), st.booleans())
+def test_hostile_files_raise_nothing_but_input_errors(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, tracker: str, framed: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("hostile")
+    if tracker == "tensorboard":
+        body = struct.pack("<Q", len(data)) + b"\0" * 4 + data + b"\0" * 4 if framed else data
+        (folder / "a.tfevents.1").write_bytes(body)
+    elif tracker == "wandb":
+        body = b":W&B\xe1\xbe\0" + struct.pack("<IHB", 0, len(data), 1) + data if framed else data
+        (folder / "a.wandb").write_bytes(body)
+    elif tracker == "trainer":
+        (folder / "trainer_state.json").write_bytes(b'{"log_history": [' + data + b"]}" if framed else data)
+    else:
+        (folder / "mlflow.db").write_bytes(b"SQLite format 3\0" + data if framed else data)
+    with pytest.raises(InputError):
+        import_runs(tracker, folder)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 20, 100])
+def test_a_file_that_is_cut_off_gives_what_it_has(tmp_path: Path, cut: int) -> None:
+    path = wandb_file(tmp_path / "a.wandb", *wandb_records(CONFIG, HISTORY))
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert import_runs("wandb", path, unfinished=True).n_runs == 1
+    events = [event(step, simple("eval_loss", 3.0)) for step in range(20)]
+    log = write_events(tmp_path, event(0, hparams(n_experts=1.0, n_params_dense=1.0, train_tokens=1.0)), *events)
+    log.write_bytes(log.read_bytes()[:-cut])
+    assert import_runs("tensorboard", tmp_path).n_runs == 1
+
+
+@pytest.mark.parametrize("tracker", ["mlflow", "wandb", "tensorboard", "trainer"])
+def test_a_folder_without_runs_and_a_missing_one_are_told(tmp_path: Path, tracker: str) -> None:
+    with pytest.raises(InputError, match="there is no"):
+        import_runs(tracker, tmp_path)
+    with pytest.raises(InputError, match="no such file or folder"):
+        import_runs(tracker, tmp_path / "nowhere")
+    with pytest.raises(InputError, match="nearest: mlflow"):
+        import_runs("mlfow", tmp_path)
