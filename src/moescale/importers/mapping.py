@@ -217,7 +217,7 @@ def _evaluated(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
     columns: dict[str, NDArray[Any]] = {}
     for name in column_names(rule.expression):
         value = values.get(name)
-        if not isinstance(value, float) or isinstance(value, bool):
+        if not isinstance(value, float):
             return None
         columns[name] = np.array([value])
     number, known = evaluate_numbers(rule.expression, columns or {STEP: np.zeros(1)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from moescale.importers.tracked_run import (
 # Field numbers of tensorboard/compat/proto (event, summary, tensor) and tensorboard/plugins/hparams.
 _STEP, _SUMMARY, _SESSION_LOG = 2, 5, 7
 _VALUE, _TAG, _SIMPLE, _TENSOR, _METADATA = 1, 1, 2, 8, 9
+_HPARAMS_FOLDER = re.compile(r"\d+\.\d+")
 _ENDED = {0: "", 1: FINISHED, 2: "failed", 3: "running"}  # api.proto, Status
 
 
@@ -45,7 +47,7 @@ class _Log:
 def read_tensorboard(source: str) -> tuple[list[TrackedRun], list[str]]:
     """The runs under a folder, one a folder that holds event files, and warnings about damaged files.
 
-    A folder with hparams and no curve (as torch's add_hparams makes it) belongs to the folder above it. Texts that
+    A folder of hparams alone, or with a time as its name (as torch's add_hparams makes it), belongs to the one above it. Texts that
     transformers' Trainer logs, its arguments and the model's config, are params too. Raises InputError where there is
     no event file.
     """
@@ -64,9 +66,11 @@ def read_tensorboard(source: str) -> tuple[list[TrackedRun], list[str]]:
     if not logs:
         raise InputError("there is no event file (*tfevents*) in it", where=source, next_step="give a log folder")
     for folder in sorted(logs, reverse=True):  # from the innermost
-        if not logs[folder].points and folder.parent in logs:
-            above, inner = logs[folder.parent], logs.pop(folder)
+        above = logs.get(folder.parent)
+        if above is not None and above.points and (not logs[folder].points or _HPARAMS_FOLDER.fullmatch(folder.name)):
+            inner = logs.pop(folder)
             above.params = {**inner.params, **above.params}
+            above.points = {**inner.points, **above.points}
             above.state = above.state or inner.state
     return [
         TrackedRun(

@@ -1,0 +1,248 @@
+"""The trackers' own libraries: what tracking writes with them is read back as the same row, and by them as by us."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moescale.errors import InputError
+from moescale.importers import import_runs
+from moescale.training import tracking
+
+# The libraries warn of one another (SQLAlchemy of how MLflow calls it), which is not ours to fail on.
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
+
+CONFIG: dict[str, Any] = {
+    "name": "e4-6m",
+    "n_params_dense": 6_000_001,
+    "n_experts": 4,
+    "top_k": 2,
+    "dtype": "float32",
+    "mfu": "",
+}
+ROW: dict[str, Any] = {
+    **CONFIG,
+    "n_params_total": 12_000_003,
+    "tokens": 20_000_123,
+    "loss": 3.1234567890123457,
+    "schedule": "cosine",
+    "diverged": False,
+    "imbalance": 1.25,
+    "corpus_sha256": "a" * 64,
+}
+LIBRARIES = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb", "trainer": "json"}
+
+
+def need(target: str) -> Any:
+    return pytest.importorskip(LIBRARIES[target], reason=f"needs {LIBRARIES[target]} (pip install 'moescale[track]')")
+
+
+def begin(folder: Path, *targets: str, name: str = "e4-6m") -> tracking.Tracker:
+    settings = tracking.TrackingSettings(to=targets, offline=True, project="ladder")
+    return tracking.start(settings, name, CONFIG, folder)
+
+
+def log(tracker: tracking.Tracker, first: int, last: int, loss: float) -> None:
+    for step in range(first, last + 1):
+        tracker.log(step, {"train/loss": loss, "train/lr": 0.001 * step})
+    tracker.log(last, {"validation/loss": loss - 0.5})
+
+
+@pytest.mark.parametrize("target", tracking.TARGETS)
+def test_an_interrupted_run_goes_on_as_the_same_and_is_read_back_as_its_row(target: str, tmp_path: Path) -> None:
+    need(target)
+    run = tmp_path / "e4-6m"
+    before = begin(run, target)
+    log(before, 1, 13, 9.0)
+    before.close()  # beyond the checkpoint at 10
+    with pytest.raises(InputError, match=r"not finished|no loss|no tokens"):
+        import_runs(target, tmp_path)
+    after = begin(run, target)
+    log(after, 11, 20, 4.0)
+    after.finish(ROW)
+    after.close()
+    found = import_runs(target, tmp_path)
+    assert (found.n_found, found.left_out, found.warnings) == (1, (), ())
+    row = {name: values.tolist()[0] for name, values in found.columns.items()}
+    assert {key: row.get(key) for key in ROW if key != "mfu"} == {key: v for key, v in ROW.items() if key != "mfu"}
+    curve = "learning_rate" if target == "trainer" else "train/lr"
+    assert row[curve] == pytest.approx(0.02)
+
+
+def test_several_trackers_at_once_and_a_diverged_run(tmp_path: Path) -> None:
+    targets = [target for target in ("tensorboard", "wandb", "trainer") if need(target)]
+    tracker = begin(tmp_path, *targets)
+    tracker.log(1, {"train/loss": math.nan})
+    tracker.finish({**ROW, "loss": math.nan, "diverged": True, "diverged_why": "loss is not a number"})
+    tracker.close()
+    for target in targets:
+        row = {name: values.tolist()[0] for name, values in import_runs(target, tmp_path).columns.items()}
+        assert (row["diverged"], row["tokens"], row["diverged_why"]) == (True, ROW["tokens"], "loss is not a number")
+        assert math.isnan(row["loss"])
+
+
+def test_a_tracker_that_fails_is_dropped_with_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracker = begin(tmp_path, "trainer")
+    tracker.log(1, {"train/loss": 3.0})
+    state = tmp_path / "tracking" / "trainer_state.json"
+    state.unlink()
+    state.mkdir()
+    tracker.finish(ROW)
+    tracker.finish(ROW)
+    assert capsys.readouterr().err.count("trainer is not told any more") == 2
+    tracker.log(2, {"train/loss": 3.0})
+    tracker.close()
+    assert "not told" not in capsys.readouterr().err
+
+
+def test_tensorboards_own_reader_sees_the_same_curve(tmp_path: Path) -> None:
+    need("tensorboard")
+    tracker = begin(tmp_path, "tensorboard")
+    log(tracker, 1, 5, 4.0)
+    tracker.finish(ROW)
+    tracker.close()
+    reader: Any = import_module("tensorboard.backend.event_processing.event_accumulator")
+    events = reader.EventAccumulator(str(tmp_path / "tracking" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    from moescale.importers.tensorboard import read_tensorboard
+
+    (run,), _ = read_tensorboard(str(tmp_path))
+    assert set(events.Tags()["scalars"]) == set(run.metrics)
+    for tag, curve in run.metrics.items():
+        assert [(e.step, e.value) for e in events.Scalars(tag)] == list(zip(curve.steps, curve.values, strict=True))
+
+
+def test_torchs_writer_with_hparams_and_doubles(tmp_path: Path) -> None:
+    need("tensorboard")
+    pytest.importorskip("torch", reason="needs torch")
+    writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(str(tmp_path / "run"))
+    writer.add_scalar("val/loss", 3.0000000001, 10, double_precision=True)
+    writer.add_scalar("val/loss", 2.9, 20, new_style=True)
+    writer.add_hparams({"n_experts": 4, "n_params_total": 5e6, "train_tokens": 1e9, "optimizer": "adamw"}, {"m": 1.0})
+    writer.close()
+    found = import_runs("tensorboard", tmp_path)
+    row = {name: values.tolist()[0] for name, values in found.columns.items()}
+    assert row["loss"] == pytest.approx(2.9, rel=1e-7)
+    assert (found.n_found, row["n_experts"], row["tokens"], row["optimizer"]) == (1, 4, 10**9, "adamw")
+
+
+def test_mlflows_own_client_sees_what_the_direct_reader_sees(tmp_path: Path) -> None:
+    need("mlflow")
+    tracker = begin(tmp_path, "mlflow")
+    log(tracker, 1, 5, 4.0)
+    tracker.finish(ROW)
+    tracker.close()
+    from moescale.importers.mlflow import _served, read_mlflow
+
+    base = tmp_path / "tracking" / "mlflow.db"
+    (direct,), _ = read_mlflow(str(base), lambda name: True)
+    (served,) = _served(f"sqlite:///{base}", lambda name: True)
+    assert (direct.name, direct.state, dict(direct.params)) == (served.name, served.state, dict(served.params))
+    assert set(direct.metrics) == set(served.metrics)
+    for key, curve in direct.metrics.items():
+        assert curve.values.tolist() == served.metrics[key].values.tolist()
+        assert curve.steps.tolist() == served.metrics[key].steps.tolist()
+
+
+class Server(BaseHTTPRequestHandler):
+    """The three calls of MLflow's REST API that reading takes."""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer()
+
+    def _answer(self) -> None:
+        answers: dict[str, Any] = {
+            "experiments/search": {"experiments": [{"experiment_id": "7", "name": "x", "lifecycle_stage": "active"}]},
+            "runs/search": {
+                "runs": [{
+                    "info": {"run_id": "r1", "run_name": "served", "experiment_id": "7", "status": "FINISHED",
+                             "lifecycle_stage": "active"},
+                    "data": {
+                        "metrics": [{"key": "eval/loss", "value": 3.0, "timestamp": 2, "step": 20}],
+                        "params": [{"key": "n_experts", "value": "8"}, {"key": "n_params_dense", "value": "85000000"},
+                                   {"key": "batch_tokens", "value": "1000"}],
+                    },
+                }]
+            },
+            "metrics/get-history": {
+                "metrics": [{"key": "eval/loss", "value": value, "timestamp": step, "step": step}
+                            for step, value in ((10, 4.0), (20, 3.0))]
+            },
+        }  # fmt: skip
+        found = next((answer for path, answer in answers.items() if path in self.path), None)
+        self.send_response(200 if found is not None else 404)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(found or {"error_code": "ENDPOINT_NOT_FOUND"}).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing on standard error."""
+
+
+def test_a_server_is_read_through_mlflow_and_one_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    need("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    server = HTTPServer(("127.0.0.1", 0), Server)
+    uri = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        found = import_runs("mlflow", uri)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    row = {name: values.tolist()[0] for name, values in found.columns.items()}
+    assert (row["name"], row["n_experts"], row["loss"], row["tokens"]) == ("served", 8, 3.0, 20_000)
+    with pytest.raises(InputError, match="cannot be read"):
+        import_runs("mlflow", uri)
+
+
+def test_an_unreachable_tracker_is_told_before_the_training_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    settings = tracking.TrackingSettings(to=("mlflow",), uri="http://127.0.0.1:9")
+    with pytest.raises(InputError, match="mlflow cannot be started"):
+        tracking.start(settings, "a", {}, tmp_path)
+
+
+@pytest.mark.parametrize("experts", [1, 4])
+def test_tokens_of_a_transformers_trainer_are_exact(experts: int, tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch", reason="needs torch")
+    transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
+    need("tensorboard")
+    shape: dict[str, Any] = {
+        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16,
+    }  # fmt: skip
+    config = (
+        transformers.Qwen3Config(**shape)
+        if experts == 1
+        else transformers.Qwen3MoeConfig(
+            **shape, num_experts=experts, num_experts_per_tok=2, moe_intermediate_size=96, decoder_sparse_step=2
+        )
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    ids = torch.randint(0, 64, (64, 32), generator=torch.Generator().manual_seed(0))
+    data = [{"input_ids": row, "labels": row} for row in ids]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "out"), max_steps=6, per_device_train_batch_size=2, gradient_accumulation_steps=2, logging_steps=2,
+        eval_strategy="steps", eval_steps=3, save_steps=6, report_to=["tensorboard"], use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    transformers.Trainer(model, arguments, train_dataset=data, eval_dataset=data[:8]).train()
+    counted = sum(p.numel() for p in model.parameters()) - 2 * 64 * 32
+    for tracker in ("trainer", "tensorboard"):
+        row = {name: values.tolist()[0] for name, values in import_runs(tracker, tmp_path).columns.items()}
+        assert (row["tokens"], row["n_experts"], row["n_params_total"]) == (6 * 2 * 2 * 32, experts, counted)
