@@ -409,7 +409,8 @@ def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) 
     """What came from where, the columns of one origin in one line."""
     lines: dict[str, list[str]] = {}
     for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
-        guessed = "" if column in given or rule == repr(column) else " (guessed)"
+        stated = column in given or rule in (repr(column), _DERIVED["shape"])
+        guessed = "" if stated else " (guessed)"
         lines.setdefault(f"from {rule}{guessed}: {count} run{'s' * (count > 1)}", []).append(column)
     return tuple(f"{', '.join(columns)} {origin}" for origin, columns in lines.items())
 

@@ -63,6 +63,10 @@ def read_tensorboard(source: str) -> tuple[list[TrackedRun], list[str]]:
                 _take(log, event)
         except wire.MalformedError as error:
             warnings.append(f"{file}: {error}; what stands before is used")
+        except InputError as error:
+            if file == path:
+                raise
+            warnings.append(str(error))
     if not logs:
         raise InputError("there is no event file (*tfevents*) in it", where=source, next_step="give a log folder")
     for folder in sorted(logs, reverse=True):  # from the innermost

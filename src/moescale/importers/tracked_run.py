@@ -135,7 +135,9 @@ def files_under(source: Path) -> Iterator[Path]:
             seen += 1
             if seen > MOST_FILES:
                 raise InputError(f"holds more than {MOST_FILES:,} files", where=str(source), next_step="give a part")
-            yield Path(folder) / name
+            path = Path(folder) / name
+            if path.is_file():  # a pipe would be waited for
+                yield path
 
 
 def run_name(folder: Path, source: Path) -> str:

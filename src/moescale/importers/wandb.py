@@ -71,6 +71,10 @@ def read_wandb(source: str) -> tuple[list[TrackedRun], list[str]]:
                     logs[identifier] = log = _joined(logs.get(identifier), log)
         except wire.MalformedError as error:
             warnings.append(f"{file}: {error}; what stands before is used")
+        except InputError as error:
+            if file == path:
+                raise
+            warnings.append(str(error))
         if identifier == str(file) and (log.history or log.config):
             logs[identifier] = log
     if not logs and not warnings:

@@ -334,6 +334,8 @@ def _start_wandb(begun: _Begun) -> tuple[Tracker, str]:
         {True: "offline", False: "online"}.get(begun.settings.offline) if begun.settings.offline is not None else None
     )
     mode = mode or os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline")
+    if begun.identifier is not None and mode == "offline":
+        time.sleep(1.0)  # the folder of each part is named by its second
     identifier = begun.identifier or secrets.token_hex(4)  # eight letters and digits, as W&B's own
     run = library.init(
         project=begun.settings.project,
@@ -382,6 +384,9 @@ class _Wandb:
 
     def close(self) -> None:
         self._run.finish(exit_code=self._exit_code)
+        # Offline, finish returns before the file is whole (0.31); the end of the service behind it is waited for.
+        library: Any = import_module("wandb")
+        library.teardown()
 
 
 # Hugging Face's trainer_state.json.
