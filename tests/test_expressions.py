@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.expressions import column_names, evaluate, evaluate_decided
+from moescale.expressions import column_names, evaluate, evaluate_decided, evaluate_numbers
 
 COLUMNS = {
     "tokens": np.array([1e9, 2e10, 5e10, 3.0]),
@@ -231,3 +231,17 @@ def test_any_text_is_a_filter_or_an_input_error(expression: str) -> None:
 @given(st.one_of(st.text(max_size=1100), _SOUP.map(" ".join), _SOUP.map("".join)))
 def test_any_text_is_a_filter_or_an_input_error_long(expression: str) -> None:
     _never_anything_but_input_error(expression)
+
+
+def test_numbers_are_evaluated_where_they_are_known() -> None:
+    columns = {
+        "step": np.array([10.0, 20.0, np.nan]),
+        "batch/tokens": np.array([2.0, 0.0, 1.0]),
+        "note": np.array(["a"] * 3),
+    }
+    values, known = evaluate_numbers("100 * step / `batch/tokens` - 1", columns)
+    assert known.tolist() == [True, False, False]
+    assert values[0] == 499.0
+    for expression, words in (("step > 1", "not a number"), ("note + 1", "is text"), ("stp", "unknown column")):
+        with pytest.raises(InputError, match=words):
+            evaluate_numbers(expression, columns)

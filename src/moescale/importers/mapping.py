@@ -64,7 +64,7 @@ class Rule:
             return _DERIVED[self.derived]
         if self.name is not None:
             return f"{self.name!r}" + (f" ({self.at})" if self.at != "last" else "")
-        return f"`{self.expression}`" if self.expression is not None else f"{self.constant!r}"
+        return f"'{self.expression}'" if self.expression is not None else f"{self.constant!r}"
 
 
 _DERIVED = {
@@ -335,13 +335,19 @@ def _guess(runs: Sequence[TrackedRun], column: str) -> list[Rule]:
         rules = [named] if named else []
         parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
         if parts[0] is not None:
-            rules.append(Rule(expression=f"{STEP} * `{parts[0].name}`"))
+            rules.append(Rule(expression=f"{STEP} * {_quoted(parts[0])}"))
         elif parts[1] is not None and parts[2] is not None:
-            rules.append(Rule(expression=f"{STEP} * `{parts[1].name}` * `{parts[2].name}`"))
+            rules.append(Rule(expression=f"{STEP} * {_quoted(parts[1])} * {_quoted(parts[2])}"))
         rules.append(Rule(derived="flos"))
     if column == EXPERTS_COLUMN:
         rules.append(Rule(derived="dense"))
     return rules
+
+
+def _quoted(rule: Rule) -> str:
+    """The name of a rule as an expression has it."""
+    name = rule.name or ""
+    return name if name.isidentifier() else f"`{name}`"
 
 
 # Rows.
