@@ -307,6 +307,7 @@ def test_mapping_takes_names_expressions_constants_and_texts(tmp_path: Path) -> 
         ("tokens = 'step *'", ("expression",)),
         ("tokens = 'batch(1)'", ("a function call is not available",)),
         ("loss = ", ("not TOML",)),
+        (f"tokens = 1{'0' * 400}", ("no tokens", "gives no positive number")),
     ],
 )
 def test_a_bad_mapping_is_told_with_its_place(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ from moescale.architecture import Architecture, from_config
 from moescale.errors import InputError, nearest_names, unknown_name
 from moescale.expressions import column_names, evaluate_decided, evaluate_numbers
 from moescale.files import read_text
-from moescale.importers.tracked_run import FINISHED, Scalar, Series, TrackedRun
+from moescale.importers.tracked_run import FINISHED, Scalar, Series, TrackedRun, number
 from moescale.runs import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 LOSS_COLUMN = "loss"
@@ -122,7 +122,7 @@ def read_mapping(path: str | Path) -> dict[str, Rule]:
 
 def _rule(given: Any, where: str) -> Rule:
     if isinstance(given, bool | int | float):
-        return Rule(constant=given if isinstance(given, bool) else float(given))
+        return Rule(constant=given if isinstance(given, bool) else number(given))
     if isinstance(given, str) and given.strip():
         return Rule(expression=given.strip())
     if not isinstance(given, dict):
@@ -142,7 +142,7 @@ def _rule(given: Any, where: str) -> Rule:
     if kind == "value":
         if not isinstance(value, bool | int | float | str):
             raise InputError("value must be a number, a truth or a text", where=where)
-        return Rule(constant=value if isinstance(value, bool | str) else float(value))
+        return Rule(constant=value if isinstance(value, bool | str) else number(value))
     at = table.get("at", "last")
     if not isinstance(value, str) or not value:
         raise InputError(f"{kind} must be a name", where=where)
@@ -220,8 +220,8 @@ def _evaluated(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
         if not isinstance(value, float):
             return None
         columns[name] = np.array([value])
-    number, known = evaluate_numbers(rule.expression, columns or {STEP: np.zeros(1)})
-    return float(number[0]) if known[0] else None
+    values_of, known = evaluate_numbers(rule.expression, columns or {STEP: np.zeros(1)})
+    return float(values_of[0]) if known[0] else None
 
 
 # The shape of a model, where its configuration was logged.
