@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from moescale.errors import InputError
 from moescale.importers import import_runs, wire
-from moescale.importers.mapping import Rule, read_mapping, rows_of
+from moescale.importers.mapping import rows_of
+from moescale.importers.rules import Rule, read_mapping
 from moescale.importers.tracked_run import Series, TrackedRun, scalar, series
 from moescale.runs import read_runs, write_runs
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from moescale.errors import unknown_name
-from moescale.importers.mapping import Imported, Rule, read_mapping, rows_of
+from moescale.importers.mapping import Imported, rows_of
+from moescale.importers.rules import Rule, read_mapping
 
 TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer")
 """What `import_runs` reads."""

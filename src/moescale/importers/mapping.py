@@ -1,36 +1,25 @@
-"""How tracked runs become rows of a run table: by a mapping file, and by guesses that say what they guessed."""
+"""Tracked runs as rows of a run table, by rules that a mapping file states or that are guessed and said to be."""
 
 from __future__ import annotations
 
 import math
-import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale import catalogue
-from moescale.accounting import count_parameters
-from moescale.architecture import Architecture, from_config
-from moescale.errors import InputError, nearest_names, unknown_name
+from moescale.errors import InputError, nearest_names
 from moescale.expressions import column_names, evaluate_decided, evaluate_numbers
-from moescale.files import read_text
-from moescale.importers.tracked_run import FINISHED, Scalar, Series, TrackedRun, number
+from moescale.importers.guesses import LOSS_COLUMN, guess
+from moescale.importers.model_shape import architecture_of, shape_columns, tokens_of_flos
+from moescale.importers.rules import DERIVED, Rule, mean_length
+from moescale.importers.tracked_run import FINISHED, STEP, Scalar, Series, TrackedRun
 from moescale.runs import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
-LOSS_COLUMN = "loss"
 SOURCE_COLUMN = "imported_from"
-STEP = "step"
-"""In an expression: the step at which the loss was taken."""
-
-AT = "last, min, or mean of last N"
-_MEAN = re.compile(r"mean of last (\d{1,9})")
 _REQUIRED = (EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
 _FIRST = ("name", *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN, LOSS_COLUMN)
 _RESERVED = (*_REQUIRED, *SIZE_COLUMNS, SOURCE_COLUMN)
@@ -41,36 +30,6 @@ _MISSING = {
     EXPERTS_COLUMN: "no name states them, though some speak of experts",
     TOKENS_COLUMN: "neither a count of tokens nor tokens a step is there "
     '(mapping: tokens = "step * 524288", with your own tokens a step)',
-}
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Where the cells of one column come from: one of a name, an expression over names, a constant, or a derivation.
-
-    `of` is "param" or "metric" where only that is meant; otherwise a param stands before a metric of its name. `at` says
-    which value of a metric's curve is taken: see AT.
-    """
-
-    name: str | None = None
-    expression: str | None = None
-    constant: Scalar | None = None
-    derived: str | None = None
-    of: str | None = None
-    at: str = "last"
-
-    def __str__(self) -> str:
-        if self.derived is not None:
-            return _DERIVED[self.derived]
-        if self.name is not None:
-            return f"{self.name!r}" + (f" ({self.at})" if self.at != "last" else "")
-        return f"'{self.expression}'" if self.expression is not None else f"{self.constant!r}"
-
-
-_DERIVED = {
-    "shape": "the model's configuration (without embeddings)",
-    "dense": "1, no name speaks of experts",
-    "flos": "total_flos / (6 times the parameters that Trainer counts)",
 }
 
 
@@ -104,60 +63,6 @@ class Imported:
         }
 
 
-def read_mapping(path: str | Path) -> dict[str, Rule]:
-    """The rules of a mapping file, by column.
-
-    A value is a name or an expression over names, a number, or a table: {metric = NAME, at = AT}, {param = NAME} or
-    {value = CONSTANT}. Raises InputError for anything else.
-    """
-    where = str(path)
-    try:
-        table = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"is not TOML: {error}", where=where) from error
-    if not table:
-        raise InputError("states no column", where=where, next_step='write, for example, tokens = "step * 524288"')
-    return {column: _rule(given, f"{where}, {column}") for column, given in table.items()}
-
-
-def _rule(given: Any, where: str) -> Rule:
-    if isinstance(given, bool | int | float):
-        return Rule(constant=given if isinstance(given, bool) else number(given))
-    if isinstance(given, str) and given.strip():
-        return Rule(expression=given.strip())
-    if not isinstance(given, dict):
-        raise InputError(
-            "must be a name, an expression, a number or a table",
-            where=where,
-            next_step='such as {metric = "eval/loss", at = "min"}',
-        )
-    table = cast("dict[str, Any]", given)
-    for key in table:
-        if key not in ("metric", "at", "param", "value"):
-            raise unknown_name("key", key, ("metric", "at", "param", "value"), where=where)
-    kinds = [key for key in ("metric", "param", "value") if key in table]
-    if len(kinds) != 1:
-        raise InputError("needs one of metric, param and value", where=where)
-    kind, value = kinds[0], table[kinds[0]]
-    if kind == "value":
-        if not isinstance(value, bool | int | float | str):
-            raise InputError("value must be a number, a truth or a text", where=where)
-        return Rule(constant=value if isinstance(value, bool | str) else number(value))
-    at = table.get("at", "last")
-    if not isinstance(value, str) or not value:
-        raise InputError(f"{kind} must be a name", where=where)
-    if not isinstance(at, str) or (at not in ("last", "min") and not _mean_length(at)):
-        raise InputError(f"at must be {AT}", where=where, next_step='write, for example, at = "mean of last 100"')
-    if kind == "param" and "at" in table:
-        raise InputError("at goes with metric", where=where, next_step="leave it out")
-    return Rule(name=value, of=kind, at=at)
-
-
-def _mean_length(at: str) -> int:
-    matched = _MEAN.fullmatch(at)
-    return int(matched[1]) if matched else 0
-
-
 # Values of one run.
 
 
@@ -166,7 +71,7 @@ def _point(curve: Series, at: str) -> tuple[float, float]:
     if at == "min" and not np.isnan(curve.values).all():
         index = int(np.nanargmin(curve.values))
         return float(curve.steps[index]), float(curve.values[index])
-    value = float(np.mean(curve.values[-_mean_length(at) :])) if _mean_length(at) else float(curve.values[-1])
+    value = float(np.mean(curve.values[-mean_length(at) :])) if mean_length(at) else float(curve.values[-1])
     return float(curve.steps[-1]), value
 
 
@@ -210,7 +115,7 @@ def _evaluated(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
         names = (*run.params, *run.metrics)
         return None if any("expert" in n.lower() or "moe" in n.lower() for n in names) else 1.0
     if rule.derived == "flos":
-        return _tokens_of_flos(run)
+        return tokens_of_flos(run)
     if rule.expression is None:
         return None
     values = _values(run, step)
@@ -222,132 +127,6 @@ def _evaluated(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
         columns[name] = np.array([value])
     values_of, known = evaluate_numbers(rule.expression, columns or {STEP: np.zeros(1)})
     return float(values_of[0]) if known[0] else None
-
-
-# The shape of a model, where its configuration was logged.
-
-
-def _architecture(run: TrackedRun) -> Architecture | None:
-    """The shape that a configuration beside the run, or among its params, states; None where there is none readable."""
-    candidates: list[Mapping[str, Any]] = [run.config] if run.config is not None else []
-    for name in run.params:
-        if name == "model_type" or name.endswith((".model_type", "/model_type")):
-            prefix = name.removesuffix("model_type")
-            candidates.append({k.removeprefix(prefix): v for k, v in run.params.items() if k.startswith(prefix)})
-    for config in candidates:
-        try:
-            return from_config(config)
-        except InputError:
-            continue
-    return None
-
-
-def _shape_columns(a: Architecture) -> dict[str, float]:
-    """Sizes without embeddings, experts and top-k; the dense size is that of one FFN in every layer."""
-    moe = float(np.max(a.n_moe_layers)) > 0
-    counted = count_parameters(a)
-    dense = a
-    if moe:
-        width = a.d_ffn if float(np.max(a.d_ffn)) > 0 else a.top_k * a.d_expert + a.d_shared_expert
-        dense = replace(
-            a, n_moe_layers=0.0, n_experts=1.0, top_k=1.0, d_expert=0.0, d_shared_expert=0.0, d_ffn=width,
-            shared_expert_gate=False, router_bias=False, expert_bias=False,
-        )  # fmt: skip
-    return {
-        "n_params_dense": float(count_parameters(dense).non_embedding_total),
-        "n_params_active": float(counted.non_embedding_active),
-        "n_params_total": float(counted.non_embedding_total),
-        EXPERTS_COLUMN: float(a.n_experts) if moe else 1.0,
-        "top_k": float(a.top_k) if moe else 1.0,
-    }
-
-
-def _tokens_of_flos(run: TrackedRun) -> float | None:
-    """Tokens by Trainer's own count of FLOPs, 6 tokens (parameters - input embedding): modeling_utils' floating_point_ops."""
-    flos = run.params.get("total_flos")
-    if flos is None and "train/total_flos" in run.metrics:
-        flos = run.metrics["train/total_flos"].until(math.nan)
-    a = _architecture(run)
-    if a is None or not isinstance(flos, float) or not flos > 0:
-        return None
-    counted = float(count_parameters(a).total) - float(a.vocab_size) * float(a.d_model)
-    return float(round(flos / (6.0 * counted)))
-
-
-# Guesses.
-
-
-@cache
-def _catalogue() -> Mapping[str, Any]:
-    return MappingProxyType(catalogue.read("tracked_names.toml"))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[/.\-\s:]+", "_", name.lower())
-
-
-def _usable(run: TrackedRun, name: str) -> bool:
-    value = run.params.get(name)
-    if value is None:
-        return name in run.metrics and len(run.metrics[name].values) > 0
-    return isinstance(value, float) and value > 0
-
-
-def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
-    """The name of the catalogue that most runs have, of the first tier that any has."""
-    plain = {name: _plain(name) for run in runs for name in (*run.params, *run.metrics)}
-    for tier in _catalogue()[column]:
-        patterns: list[str] = [*tier.get("names", ()), *tier.get("endings", ())]
-        endings = tuple(f"_{ending}" for ending in tier.get("endings", ()))
-        best: tuple[int, int, str] | None = None
-        for name, text in plain.items():
-            ended = next((e[1:] for e in endings if text.endswith(e)), None)
-            pattern = text if text in patterns else ended
-            if pattern is None:
-                continue
-            count = sum(_usable(run, name) for run in runs)
-            rank = (-count, patterns.index(pattern), name)
-            if count and (best is None or rank < best):
-                best = rank
-        if best is not None:
-            return Rule(name=best[2], at=tier.get("at", "last"))
-    return None
-
-
-def _is_own(run: TrackedRun) -> bool:
-    """Whether the params are a row of a run table, as moescale's own trainer leaves it."""
-    return {*_REQUIRED, "n_params_dense"} <= set(run.params)
-
-
-def _guess(runs: Sequence[TrackedRun], column: str) -> list[Rule]:
-    """The rules to try in turn for a column that the mapping leaves open."""
-    named = _guess_name(runs, column) if column in _catalogue() else None
-    if column == LOSS_COLUMN:
-        if any(map(_is_own, runs)):
-            return [Rule(name=LOSS_COLUMN, of="param")]
-        if named is not None and any(named.name in run.metrics for run in runs):
-            named = replace(named, of="metric")
-        return [named] if named else []  # one for all: a training loss is not comparable with one of validation
-    shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
-    own = [Rule(name=column, of="param")] if any(column in run.params for run in runs) else []
-    rules = [*own, *shaped, *([named] if named and named.name != column else [])]
-    if column == TOKENS_COLUMN:
-        rules = [named] if named else []
-        parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
-        if parts[0] is not None:
-            rules.append(Rule(expression=f"{STEP} * {_quoted(parts[0])}"))
-        elif parts[1] is not None and parts[2] is not None:
-            rules.append(Rule(expression=f"{STEP} * {_quoted(parts[1])} * {_quoted(parts[2])}"))
-        rules.append(Rule(derived="flos"))
-    if column == EXPERTS_COLUMN:
-        rules.append(Rule(derived="dense"))
-    return rules
-
-
-def _quoted(rule: Rule) -> str:
-    """The name of a rule as an expression has it."""
-    name = rule.name or ""
-    return name if name.isidentifier() else f"`{name}`"
 
 
 # Rows.
@@ -372,7 +151,7 @@ def rows_of(
     rules = {column: [rule] for column, rule in given.items()}
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
-            rules[column] = _guess(runs, column)
+            rules[column] = guess(runs, column)
     used: dict[tuple[str, str], int] = {}
     rows: list[dict[str, Scalar]] = []
     left_out: list[tuple[str, str]] = []
@@ -415,7 +194,7 @@ def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) 
     """What came from where, the columns of one origin in one line."""
     lines: dict[str, list[str]] = {}
     for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
-        stated = column in given or rule in (repr(column), _DERIVED["shape"])
+        stated = column in given or rule in (repr(column), DERIVED["shape"])
         guessed = "" if stated else " (guessed)"
         lines.setdefault(f"from {rule}{guessed}: {count} run{'s' * (count > 1)}", []).append(column)
     return tuple(f"{', '.join(columns)} {origin}" for origin, columns in lines.items())
@@ -477,8 +256,8 @@ def _row(
     for column, choices in rules.items():
         for rule in choices if column != LOSS_COLUMN else ():
             if rule.derived == "shape":
-                a = _architecture(run) if shape is None else None
-                shape = shape if shape is not None else (_shape_columns(a) if a is not None else {})
+                a = architecture_of(run) if shape is None else None
+                shape = shape if shape is not None else (shape_columns(a) if a is not None else {})
                 value: Scalar | None = shape.get(column)
             else:
                 value = _evaluated(run, rule, step)

@@ -18,6 +18,8 @@ from moescale.errors import InputError
 from moescale.files import nearest_file_names
 
 FINISHED = "finished"
+STEP = "step"
+"""In an expression: the step at which the loss was taken."""
 
 FILE_LIMIT_BYTES = 2**31
 MOST_FILES = 100_000  # that a folder is searched for
