@@ -1,0 +1,263 @@
+"""A recommended model as a folder: what transformers, torchtitan or Megatron-LM needs to train it, and the reasons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tomli_w
+
+from moescale import catalogue
+from moescale.accounting import count_parameters
+from moescale.architecture import from_config
+from moescale.buildable import Buildable
+from moescale.errors import InputError, unknown_name
+from moescale.export import megatron, torchtitan
+from moescale.export.huggingface import config_of
+from moescale.export.parallel import Choice, Split, Trainer, choose
+from moescale.export.recipe import Recipe, recipe_for
+from moescale.files import write_atomically
+from moescale.hardware import Gpu
+from moescale.units import format_bytes, format_count, format_flops
+
+Files = dict[str, str]  # text by name
+TRANSFORMERS = Trainer(states="full", pipeline=False, tensor=False, expert=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """What was written, for which run, split how."""
+
+    format: str
+    folder: str
+    files: tuple[str, ...]
+    recipe: Recipe
+    choice: Choice
+    n_params_total: int  # of the model as built: embedding tables, norms and routers included
+    n_params_active: int
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values."""
+        return {
+            "format": self.format,
+            "folder": self.folder,
+            "files": list(self.files),
+            "n_params_total": self.n_params_total,
+            "n_params_active": self.n_params_active,
+            "recipe": self.recipe.to_dict(),
+            "parallel": self.choice.to_dict(),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    trainer: Trainer
+    files: Callable[[Buildable, Recipe, Split, str], Files]
+    notes: tuple[str, ...]
+    start: str  # how to start it, in Markdown
+
+
+def _server() -> int:
+    return int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
+
+
+def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
+    """config.json of a model that is trained by `recipe`: its sequence length, vocabulary, balancing loss."""
+    training: dict[str, object] = {
+        "max_position_embeddings": recipe.sequence_tokens,
+        "rope_parameters": {"rope_type": "default", "rope_theta": recipe.rope_theta},
+        "rms_norm_eps": recipe.rms_norm_eps,
+        "initializer_range": recipe.init_std,
+        "dtype": "bfloat16",
+    }
+    if shape.n_experts > 1:
+        training |= {"router_aux_loss_coef": recipe.balance_loss, "output_router_logits": True}
+    return {**config_of(shape, recipe.vocab_size), **training}
+
+
+def _config_file(shape: Buildable, recipe: Recipe) -> Files:
+    return {"config.json": json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"}
+
+
+def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, object]:
+    """The tables of a RUN.toml for `moescale train`."""
+    model = {
+        "d_model": shape.d_model,
+        "n_layers": shape.n_layers,
+        "n_heads": shape.n_heads,
+        "n_kv_heads": shape.n_kv_heads,
+        "head_dim": shape.head_dim,
+        "d_ffn": shape.d_ffn,
+        "experts": shape.n_experts,
+        "top_k": shape.top_k,
+        "moe_every": shape.moe_every,
+        "balance_loss": recipe.balance_loss,
+    }
+    training = {
+        "tokens": round(recipe.tokens),
+        "batch_tokens": recipe.batch_tokens,
+        "sequence_tokens": recipe.sequence_tokens,
+        "micro_batch_tokens": split.micro_batch * recipe.sequence_tokens,
+        "peak_lr": recipe.peak_lr,
+        "warmup": recipe.warmup_steps / recipe.steps,
+        "schedule": "cosine",
+        "min_lr_ratio": recipe.min_lr_ratio,
+        "weight_decay": recipe.weight_decay,
+        "beta1": recipe.beta1,
+        "beta2": recipe.beta2,
+        "grad_clip": recipe.grad_clip,
+        "dtype": "bfloat16",
+    }
+    return {
+        "name": "plan",
+        "output": "runs/plan",
+        "model": model,
+        "data": {"corpus": "corpus"},
+        "training": training,
+        "parallel": {"processes": split.gpus, "fsdp": split.data, "tensor": split.tensor, "expert": split.expert},
+    }
+
+
+def _huggingface(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    settings = f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))
+    return {**_config_file(shape, recipe), "run.toml": settings}
+
+
+def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    return {
+        **_config_file(shape, recipe),
+        f"{torchtitan.MODULE}.py": torchtitan.torchtitan_module(shape, recipe, split, title),
+        "run.sh": torchtitan.torchtitan_script(split, _server()),
+    }
+
+
+def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    arguments = megatron.megatron_arguments(shape, recipe, split)
+    return {
+        **_config_file(shape, recipe),
+        megatron.FILE: megatron.megatron_file(arguments, title),
+        "run.sh": megatron.megatron_script(split, _server()),
+    }
+
+
+FORMATS = {
+    "hf": _Format(
+        TRANSFORMERS,
+        _huggingface,
+        (),
+        "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train run.toml` trains it on a corpus "
+        "that `moescale pack` made.",
+    ),
+    "torchtitan": _Format(
+        torchtitan.TRAINER,
+        _torchtitan,
+        torchtitan.NOTES,
+        f"`bash run.sh` on each server, where torchtitan {torchtitan.VERSION} is installed.",
+    ),
+    "megatron": _Format(
+        megatron.TRAINER,
+        _megatron,
+        megatron.NOTES,
+        "`bash run.sh` on each server, with a checkout of Megatron-LM in $MEGATRON.",
+    ),
+}
+
+
+def check_export(format: str, folder: Path) -> None:
+    """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan."""
+    if format not in FORMATS:
+        raise unknown_name("format", format, FORMATS, where="--export")
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise InputError("is a file, not a folder", where=str(place), next_step="give another folder to -o")
+
+
+def export_model(
+    shape: Buildable,
+    tokens: float,
+    format: str,
+    folder: Path,
+    *,
+    gpu: Gpu,
+    mfu: float,
+    gpus: int | None = None,
+    vocab_size: int | None = None,
+    peak_lr: float | None = None,
+) -> Export:
+    """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
+
+    The folder is made where it is missing; files of other names stay. Raises InputError for an unknown format, a folder
+    that cannot be written or a size without a learning rate, InfeasibleError where `gpus` GPUs do not hold the run.
+    """
+    check_export(format, folder)
+    chosen = FORMATS[format]
+    dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
+    recipe = recipe_for(
+        float(count_parameters(dense).non_embedding_total), tokens, vocab_size=vocab_size, peak_lr=peak_lr
+    )
+    model = from_config(huggingface_config(shape, recipe))
+    counts = count_parameters(model)
+    choice = choose(model, recipe, gpu, chosen.trainer, mfu=mfu, gpus=gpus)
+    title = (
+        f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
+        f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
+    )
+    notes = (*recipe.notes, *(chosen.notes if shape.n_experts > 1 else ()))
+    files = chosen.files(shape, recipe, choice.split, title)
+    files["README.md"] = _readme(title, recipe, choice, notes, chosen.start)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror or error}", where=str(folder)) from error
+    for name, text in files.items():
+        write_atomically(folder / name, text)
+    return Export(
+        format=format,
+        folder=str(folder),
+        files=tuple(files),
+        recipe=recipe,
+        choice=choice,
+        n_params_total=int(counts.total),
+        n_params_active=int(counts.active),
+        notes=notes,
+    )
+
+
+def split_in_words(choice: Choice) -> str:
+    """The sizes of a run in a line."""
+    s = choice.split
+    return (
+        f"{s.gpus} x {choice.gpu}: tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}, data {s.data}; micro-batches "
+        f"of {s.micro_batch} sequence{'s' if s.micro_batch > 1 else ''}, {s.accumulation} a step"
+        f"{', layers recomputed' if s.recompute else ''}"
+    )
+
+
+def _readme(title: str, recipe: Recipe, choice: Choice, notes: tuple[str, ...], start: str) -> str:
+    memory = choice.memory
+    lines = [
+        f"# {title}",
+        "",
+        start,
+        "",
+        f"- batch {recipe.batch_sequences} sequences of {recipe.sequence_tokens:,} tokens, {recipe.steps:,} steps",
+        f"- AdamW ({recipe.beta1}, {recipe.beta2}), weight decay {recipe.weight_decay}, gradients clipped at {recipe.grad_clip}",
+        f"- learning rate {recipe.peak_lr:.4g} after {recipe.warmup_steps:,} steps, cosine to {recipe.min_lr:.4g}",
+        f"- {split_in_words(choice)} ({choice.why})",
+        f"- {format_flops(choice.training_flops)} FLOPs (matrices and causal attention): {choice.days:.3g} days at "
+        f"{choice.mfu:.0%} of peak",
+        *(f"- {note}" for note in notes),
+        "",
+        f"## Memory of the fullest GPU: {format_bytes(memory.total_bytes)} of {format_bytes(memory.available_bytes)}",
+        "",
+        *(f"- {line}" for line in memory.arithmetic),
+        "",
+        "Activations are counted tensor by tensor as by Korthikanti et al. (arXiv 2205.05198), training state as by ZeRO",
+        "(arXiv 1910.02054). Serve the trained model with `vllm serve FOLDER`; config.json is what vLLM reads.",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,130 @@
+"""A run as arguments of Megatron-LM's pretrain_gpt.py, one a line; catalogue/megatron.toml says where each was checked."""
+
+from __future__ import annotations
+
+from moescale import catalogue
+from moescale.buildable import Buildable
+from moescale.export.parallel import Split, Trainer
+from moescale.export.recipe import Recipe
+
+FILE = "megatron.args"
+TRAINER = Trainer(states="optimizer", pipeline=True, tensor=True)
+NOTES = ("experts are not split by tensor parallelism, and no token is dropped",)
+
+Arguments = dict[str, str | int | float | None]  # None: a switch
+
+
+def megatron_arguments(shape: Buildable, recipe: Recipe, split: Split) -> Arguments:
+    """Model, experts, sizes, batch and schedule by name without dashes, in the order of the file."""
+    model: Arguments = {
+        "use-mcore-models": None,
+        "num-layers": shape.n_layers,
+        "hidden-size": shape.d_model,
+        "ffn-hidden-size": shape.d_ffn,
+        "num-attention-heads": shape.n_heads,
+        "kv-channels": shape.head_dim,
+    }
+    if shape.n_kv_heads < shape.n_heads:
+        model |= {"group-query-attention": None, "num-query-groups": shape.n_kv_heads}
+    model |= {
+        "qk-layernorm": None,
+        "normalization": "RMSNorm",
+        "norm-epsilon": recipe.rms_norm_eps,
+        "swiglu": None,
+        "disable-bias-linear": None,
+        "untie-embeddings-and-output-weights": None,
+        "position-embedding-type": "rope",
+        "rotary-base": round(recipe.rope_theta),
+        "seq-length": recipe.sequence_tokens,
+        "max-position-embeddings": recipe.sequence_tokens,
+        "attention-dropout": 0.0,
+        "hidden-dropout": 0.0,
+        "init-method-std": recipe.init_std,
+        "attention-backend": "flash",
+    }
+    if shape.n_experts > 1:
+        period = f"[0]*{shape.moe_every - 1}+[1]*1" if shape.moe_every > 1 else "[1]*1"
+        model |= {
+            "num-experts": shape.n_experts,
+            "moe-ffn-hidden-size": shape.d_ffn,
+            "moe-layer-freq": f"({period})*{shape.n_layers // shape.moe_every}",
+            "moe-router-topk": shape.top_k,
+            "moe-router-pre-softmax": None,  # scores of the chosen experts are not made to sum to one
+            "moe-router-dtype": "fp32",
+            "moe-router-load-balancing-type": "aux_loss",
+            "moe-aux-loss-coeff": recipe.balance_loss,
+            "moe-grouped-gemm": None,
+            "moe-token-dispatcher-type": "alltoall",
+        }
+    sizes: Arguments = {
+        "tensor-model-parallel-size": split.tensor,
+        "pipeline-model-parallel-size": split.pipeline,
+    }
+    if shape.n_experts > 1:
+        sizes |= {"expert-model-parallel-size": split.expert, "expert-tensor-parallel-size": 1}
+    if split.tensor > 1:
+        sizes["sequence-parallel"] = None
+    sizes |= {
+        "use-distributed-optimizer": None,
+        "overlap-grad-reduce": None,
+        "overlap-param-gather": None,
+        "bf16": None,
+    }
+    if split.recompute:
+        sizes |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+    run: Arguments = {
+        "micro-batch-size": split.micro_batch,
+        "global-batch-size": recipe.batch_sequences,
+        "train-iters": recipe.steps,
+        "lr": recipe.peak_lr,
+        "min-lr": recipe.min_lr,
+        "lr-decay-style": "cosine",
+        "lr-decay-iters": recipe.steps,
+        "lr-warmup-iters": recipe.warmup_steps,
+        "weight-decay": recipe.weight_decay,
+        "adam-beta1": recipe.beta1,
+        "adam-beta2": recipe.beta2,
+        "adam-eps": recipe.adam_eps,
+        "clip-grad": recipe.grad_clip,
+        "log-interval": 10,
+        "log-throughput": None,
+        "save-interval": 1000,
+        "eval-interval": 1000,
+        "eval-iters": 10,
+    }
+    return {**model, **sizes, **run}
+
+
+def megatron_file(arguments: Arguments, title: str) -> str:
+    """The text of megatron.args: one argument a line, `#` starts a comment."""
+    stated = catalogue.read("megatron.toml")
+    lines = [
+        f"# {title}",
+        f"# Arguments of Megatron-LM's pretrain_gpt.py, as in {', '.join(name[:12] for name in stated['checked'])}.",
+    ]
+    lines += [f"--{name}" if value is None else f"--{name} {value}" for name, value in arguments.items()]
+    return "\n".join(lines) + "\n"
+
+
+def megatron_script(split: Split, gpus_per_server: int) -> str:
+    """The text of run.sh, to be started on each server from a checkout of Megatron-LM."""
+    per_server = min(split.gpus, gpus_per_server)
+    servers = -(-split.gpus // per_server)
+    return f"""#!/usr/bin/env bash
+# Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON, on each of {servers} server{"s" if servers > 1 else ""} of {per_server} GPUs.
+# DATA: prefix of a .bin and .idx. TOKENIZER: folder with the tokenizer's files. OUTPUT: folder for checkpoints.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+arguments=()
+while read -r name value; do
+  [[ -z "$name" || "$name" == \\#* ]] && continue
+  arguments+=("$name")
+  [[ -n "$value" ]] && arguments+=("$value")
+done <"$here/{FILE}"
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nnodes {servers} --nproc-per-node {per_server} --rdzv-backend c10d \\
+  --rdzv-endpoint "${{RENDEZVOUS:-localhost:29500}}" --rdzv-id "${{RUN_ID:-moescale}}" \\
+  "$MEGATRON/pretrain_gpt.py" "${{arguments[@]}}" \\
+  --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER" --data-path "$DATA" --split 99,1,0 \\
+  --save "$OUTPUT" --load "$OUTPUT" "$@"
+"""
