@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from moescale.architecture import FloatArray
     from moescale.buildable import Buildable
     from moescale.burst import Run
+    from moescale.export.launch import Export
     from moescale.fitting import Fit
     from moescale.latency.coverage import Overview
     from moescale.laws.law import Law, Prediction
@@ -543,6 +544,23 @@ def _lifetime(console: Console, plan: LifetimePlan) -> None:
 
 def _dollars(limits: Sequence[float] | None) -> str:
     return f"{format_usd(limits[0])} to {format_usd(limits[1])}" if limits else ""
+
+
+def show_export(console: Console, export: Export) -> None:
+    """What an export wrote, how the run is split, and the arithmetic of its memory."""
+    from moescale.export.launch import split_in_words
+
+    choice = export.choice
+    _line(console)
+    _line(console, f"Exported to {export.folder}: {', '.join(export.files)}", bold=len("Exported"))
+    _say(console, f"{split_in_words(choice)} ({choice.why}).")
+    _say(
+        console,
+        f"{export.recipe.steps:,} steps of {export.recipe.batch_tokens:,} tokens, peak learning rate {export.recipe.peak_lr:.4g}; "
+        f"{choice.days:.3g} days at {choice.mfu:.0%} of peak.",
+    )
+    for line in (*choice.memory.arithmetic, *export.notes):
+        _say(console, line, indent=4, first="  - ")
 
 
 def show_plan(console: Console, plan: Plan) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated
 
+from moescale.cli.export import ExportFolder, ExportFormat, PeakLr, TrainGpus, VocabSize, check_options, export_plan
 from moescale.cli.options import (
     DEFAULT_GPU,
     DEFAULT_LAW,
@@ -66,6 +67,7 @@ from moescale.cli.options import (
 from moescale.errors import InputError
 
 if TYPE_CHECKING:
+    from moescale.hardware import Gpu
     from moescale.lifetime import TrainingPrice
     from moescale.serving import Deployment
 
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
         "moescale plan --budget 5.15e21",
         "moescale plan --budget 1e22 --gpu h100-sxm --match-experts 1 --max-tokens 2T",
         "moescale plan --budget 5.15e21 --lifetime-tokens 1T --train-gpu h100-sxm --mfu 0.35",
+        "moescale plan --budget 5.15e21 --export megatron -o launch --train-gpu h100-sxm --train-gpus 64",
     )
 )
 def plan(
@@ -119,11 +122,16 @@ def plan(
         ),
     ] = None,
     train_gpu: Annotated[
-        str | None, text_option("--train-gpu", "With --lifetime-tokens: GPU to train on; default: --gpu.")
+        str | None, text_option("--train-gpu", "With --lifetime-tokens or --export: GPU to train on; default: --gpu.")
     ] = None,
     mfu: Annotated[
         float | None,
-        number_option("--mfu", "With --lifetime-tokens: share of the GPU's peak in training; default: 0.4.", LEAST, 1),
+        number_option(
+            "--mfu",
+            "With --lifetime-tokens or --export: share of the GPU's peak in training; default: 0.4.",
+            LEAST,
+            1,
+        ),
     ] = None,
     train_usd_per_gpu_hour: Annotated[
         float | None,
@@ -171,6 +179,11 @@ def plan(
     weights: Weights = "bf16",
     kv_cache: KvCache = "bf16",
     kv_heads: KvHeads = None,
+    export: ExportFormat = None,
+    export_folder: ExportFolder = None,
+    train_gpus: TrainGpus = None,
+    vocab_size: VocabSize = None,
+    peak_lr: PeakLr = None,
     plot: Plot = None,
     json_: Json = False,
 ) -> None:
@@ -183,6 +196,7 @@ def plan(
     from moescale.planning import Question, make_plan
 
     check_plot(plot)
+    check_options(export, export_folder, {"--train-gpus": train_gpus, "--vocab-size": vocab_size, "--peak-lr": peak_lr})
     chosen = named_law(law)
     if top_k is not None and top_k != chosen.family.top_k:
         raise InputError(
@@ -220,7 +234,7 @@ def plan(
         max_loss=max_loss,
         max_usd_per_mtok=max_usd_per_mtok,
         lifetime_tokens=lifetime_tokens,
-        training=_training_price(deployment, lifetime_tokens, train_gpu, mfu, train_usd_per_gpu_hour),
+        training=_training_price(deployment, lifetime_tokens, train_gpu, mfu, train_usd_per_gpu_hour, export),
         max_total_usd=max_total_usd,
         kv_heads=kv_heads,
         draws=bootstrap,
@@ -234,12 +248,20 @@ def plan(
         from moescale.figures import plan_figure, save_figure
 
         save_figure(plan_figure(answer), plot)
+    exported = None
+    if export is not None and export_folder is not None:
+        exported = export_plan(
+            answer, chosen.family, export, export_folder, gpu=_training_gpu(deployment, train_gpu), mfu=mfu,
+            gpus=train_gpus, vocab_size=vocab_size, peak_lr=peak_lr,
+        )  # fmt: skip
     if json_:
-        print_json(answer.to_dict())
+        print_json(answer.to_dict() | ({} if exported is None else {"export": exported.to_dict()}))
     else:
-        from moescale.console import show_plan, terminal
+        from moescale.console import show_export, show_plan, terminal
 
         show_plan(terminal(), answer)
+        if exported is not None:
+            show_export(terminal(), exported)
     warn(answer.warnings)
 
 
@@ -249,29 +271,38 @@ def _training_price(
     train_gpu: str | None,
     mfu: float | None,
     usd_per_gpu_hour: float | None,
+    export: str | None,
 ) -> TrainingPrice | None:
     """The price of training, where a lifetime is asked for: by default of the GPU that serves, at what that costs."""
     from moescale import hardware
     from moescale.lifetime import TrainingPrice, default_mfu
 
     if lifetime_tokens is None:
-        given = {"--train-gpu": train_gpu, "--mfu": mfu, "--train-usd-per-gpu-hour": usd_per_gpu_hour}
+        given: dict[str, object] = {"--train-usd-per-gpu-hour": usd_per_gpu_hour}
+        if export is None:
+            given |= {"--train-gpu": train_gpu, "--mfu": mfu}
         for option, value in given.items():
             if value is not None:
                 raise InputError(
                     "training is priced for a lifetime only", where=option, next_step="give --lifetime-tokens as well"
                 )
         return None
-    gpu = deployment.gpu
-    if train_gpu is not None:
-        with at_option("--train-gpu"):
-            gpu = hardware.load_gpu(train_gpu)
+    gpu = _training_gpu(deployment, train_gpu)
     if usd_per_gpu_hour is None:
         same = gpu.name == deployment.gpu.name
         with at_option("--train-gpu"):
             own = float(deployment.usd_per_gpu_hour)
             usd_per_gpu_hour = own if same else hardware.usd_per_gpu_hour(gpu)
     return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour, mfu=default_mfu() if mfu is None else mfu)
+
+
+def _training_gpu(deployment: Deployment, train_gpu: str | None) -> Gpu:
+    from moescale import hardware
+
+    if train_gpu is None:
+        return deployment.gpu
+    with at_option("--train-gpu"):
+        return hardware.load_gpu(train_gpu)
 
 
 def _expert_counts(text: str) -> tuple[float, ...]:

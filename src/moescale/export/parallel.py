@@ -75,9 +75,8 @@ class Memory:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values."""
-        return {
-            f.name: list(value) if isinstance(value := getattr(self, f.name), tuple) else value for f in fields(self)
-        } | {"total_bytes": self.total_bytes}
+        record: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return record | {"total_bytes": self.total_bytes, "arithmetic": list(self.arithmetic)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,11 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     output of the heads; of an FFN its input and one tensor of the FFN's width for each of its matrices. Where the layer
     holds experts, the latter top_k times, with the tokens as sent and as returned, and fp32 scores of every expert.
     """
-    h, queries, keys = float(model.d_model), float(model.n_heads * model.head_dim), float(model.n_kv_heads * model.head_dim)
+    h, queries, keys = (
+        float(model.d_model),
+        float(model.n_heads * model.head_dim),
+        float(model.n_kv_heads * model.head_dim),
+    )
     attention = 2 * h + h + 2 * queries + 2 * keys + (queries + keys if model.qk_norm else 0.0)
     if not moe:
         return attention + h + model.ffn_matrices * float(model.d_ffn)
@@ -157,7 +160,9 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
         kept_per_token = in_flight * (layers[0] * per_dense + layers[1] * per_moe)
     activation = micro_tokens * kept_per_token / t
     logits = float(state["logits"]) * micro_tokens * float(model.vocab_size) / t / trainer.logit_chunks
-    if p > 1 and in_flight > 1:  # the last stage, which holds the logits, has one micro-batch in flight, the first holds p
+    if (
+        p > 1 and in_flight > 1
+    ):  # the last stage, which holds the logits, has one micro-batch in flight, the first holds p
         logits = max(0.0, logits - activation * (in_flight - 1) / in_flight)
 
     over = f" / {d} data parallel" if d > 1 else ""
@@ -185,7 +190,7 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
     lines += [
         f"activations {micro_tokens:,} tokens x {how} bytes a token / tensor {t} = {format_bytes(activation)}"
         + (f"; experts at {imbalance:g} times their share" if e > 1 and moe_blocks else ""),
-        f"logits {kept['logit_bytes']} bytes x {micro_tokens:,} tokens x {model.vocab_size:g} / tensor {t}"
+        f"logits {state['logits']} bytes x {micro_tokens:,} tokens x {model.vocab_size:g} / tensor {t}"
         + (f" / {trainer.logit_chunks} chunks" if trainer.logit_chunks > 1 else "")
         + (" beyond what the first stage holds" if p > 1 and in_flight > 1 else "")
         + f" = {format_bytes(logits)}",
@@ -201,7 +206,9 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
         available_bytes=gpu.memory_bytes * fraction,
         arithmetic=tuple(lines),
     )
-    total = f"total {format_bytes(result.total_bytes)} of {fraction:.0%} of {format_bytes(gpu.memory_bytes)} ({gpu.name})"
+    total = (
+        f"total {format_bytes(result.total_bytes)} of {fraction:.0%} of {format_bytes(gpu.memory_bytes)} ({gpu.name})"
+    )
     return Memory(
         **{f.name: getattr(result, f.name) for f in fields(result) if f.name != "arithmetic"},
         arithmetic=(*lines, f"{total} = {format_bytes(result.available_bytes)}"),
@@ -236,13 +243,19 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
                 for b in range(1, rank + 1):
                     if rank % b or (p > 1 and rank // b < per_stage * p):
                         continue
-                    for recompute in (False, True):
-                        found.append(
-                            Split(
-                                gpus=gpus, tensor=t, pipeline=p, expert=e, data=d, micro_batch=b,
-                                accumulation=rank // b, recompute=recompute,
-                            )
-                        )  # fmt: skip
+                    found += [
+                        Split(
+                            gpus=gpus,
+                            tensor=t,
+                            pipeline=p,
+                            expert=e,
+                            data=d,
+                            micro_batch=b,
+                            accumulation=rank // b,
+                            recompute=recompute,
+                        )
+                        for recompute in (False, True)
+                    ]
     return sorted(
         found,
         key=lambda s: (s.recompute, s.tensor * s.pipeline, s.pipeline, s.expert > server, s.expert, -s.micro_batch),

@@ -45,7 +45,8 @@ class Recipe:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "notes"} | {"notes": list(self.notes)}
+        record: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return record | {"notes": list(self.notes)}
 
 
 def paper_peak_lr(n_params: float) -> float:

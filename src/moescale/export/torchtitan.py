@@ -17,7 +17,9 @@ NOTES = (
     "torchtitan starts a document at position 0 and lets it attend to itself alone",
 )
 
-_DENSE_IMPORTS = "from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config"
+_DENSE_IMPORTS = (
+    "from torchtitan.models.common.config_utils import get_attention_config, make_ffn_config, make_gqa_config"
+)
 _MOE_IMPORTS = """from torchtitan.models.common.config_utils import (
     get_attention_config,
     make_ffn_config,
