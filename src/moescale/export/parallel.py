@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from typing import Any, Literal
 
 from moescale import catalogue
-from moescale.accounting import count_parameters, training_flops_per_token
+from moescale.accounting import ParameterCount, count_parameters, training_flops_per_token
 from moescale.architecture import Architecture
 from moescale.errors import InfeasibleError
 from moescale.export.recipe import Recipe
@@ -97,6 +98,16 @@ class Choice:
         return {**plain, "split": self.split.to_dict(), "memory": self.memory.to_dict()}
 
 
+@cache
+def _facts() -> dict[str, Any]:
+    return catalogue.read("export.toml")
+
+
+@lru_cache(maxsize=8)  # a search asks thousands of times about one model
+def _parts(model: Architecture) -> ParameterCount:
+    return count_parameters(model)
+
+
 def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance: float = 1.0) -> float:
     """Elements that the backward pass of one layer keeps for a token, before any splitting.
 
@@ -116,12 +127,14 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     return attention + h + 2 * float(model.n_experts) + routed
 
 
-def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer) -> Memory:
-    """Bytes of training on the fullest GPU of a split; the arithmetic in words beside them."""
-    facts = catalogue.read("export.toml")
+def memory_of(
+    model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer, *, in_words: bool = True
+) -> Memory:
+    """Bytes of training on the fullest GPU of a split; with `in_words` the arithmetic beside them."""
+    facts = _facts()
     state, kept, choice = facts["states"][trainer.states], facts["activations"], facts["choice"]
     t, p, e, d = split.tensor, split.pipeline, split.expert, split.data
-    parts = count_parameters(model)
+    parts = _parts(model)
     table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
     tables = (2 if p == 1 else 1) * table / t
     whole = float(parts.norms + parts.router) / p  # on every GPU of a stage
@@ -165,36 +178,6 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
     ):  # the last stage, which holds the logits, has one micro-batch in flight, the first holds p
         logits = max(0.0, logits - activation * (in_flight - 1) / in_flight)
 
-    over = f" / {d} data parallel" if d > 1 else ""
-    over_experts = f" / {expert_copies} copies" if expert_copies > 1 else ""
-    both = f"{format_count(dense)}{over} + {format_count(experts)} of experts{over_experts}"
-    one = f"{format_count(dense)} + {format_count(experts)} of experts"
-    lines = [
-        f"parameters {format_count(float(parts.total))}: a GPU's share is {format_count(dense)} outside of experts (tensor {t}, "
-        f"pipeline {p}, embedding tables on {'one GPU' if p == 1 else 'the first and last stage'}) and "
-        f"{format_count(experts)} of {format_count(float(parts.experts))} in experts (pipeline {p}, expert {e})",
-        f"weights {state['weights']} bytes x ({both if fully else one}) = {format_bytes(weights)}",
-        f"gradients {state['gradients']} bytes x ({both if fully else one}) = {format_bytes(gradients)}",
-        f"optimiser {state['optimizer']} bytes x ({both}) = {format_bytes(optimizer)}",
-    ]
-    if gathered:
-        lines.append(
-            f"gathered while a block runs: {state['gathered_blocks']} blocks of {format_count(block)} and the output table in "
-            f"bf16, gradients of one of each in bf16 and fp32 = {format_bytes(gathered)}"
-        )
-    how = (
-        f"{in_flight} x {sum(layers):g} layers x {element:g} bytes x {model.d_model:g}, and one layer whole (recomputed)"
-        if split.recompute
-        else f"{in_flight} in flight x ({layers[0]:g} dense layers x {per_dense:,.0f} + {layers[1]:g} with experts x {per_moe:,.0f})"
-    )
-    lines += [
-        f"activations {micro_tokens:,} tokens x {how} bytes a token / tensor {t} = {format_bytes(activation)}"
-        + (f"; experts at {imbalance:g} times their share" if e > 1 and moe_blocks else ""),
-        f"logits {state['logits']} bytes x {micro_tokens:,} tokens x {model.vocab_size:g} / tensor {t}"
-        + (f" / {trainer.logit_chunks} chunks" if trainer.logit_chunks > 1 else "")
-        + (" beyond what the first stage holds" if p > 1 and in_flight > 1 else "")
-        + f" = {format_bytes(logits)}",
-    ]
     fraction = float(choice["memory_fraction"])
     result = Memory(
         weights_bytes=weights,
@@ -204,15 +187,55 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
         activation_bytes=activation,
         logit_bytes=logits,
         available_bytes=gpu.memory_bytes * fraction,
-        arithmetic=tuple(lines),
+        arithmetic=(),
     )
-    total = (
-        f"total {format_bytes(result.total_bytes)} of {fraction:.0%} of {format_bytes(gpu.memory_bytes)} ({gpu.name})"
+    if not in_words:
+        return result
+    over = f" / {d} data parallel" if d > 1 else ""
+    over_experts = f" / {expert_copies} copies" if expert_copies > 1 else ""
+    both, one = f"{format_count(dense)}{over}", format_count(dense)
+    where = f"tensor {t}, pipeline {p}, embedding tables on {'one GPU' if p == 1 else 'the first and last stage'}"
+    share = f"{format_count(dense)} ({where})"
+    if moe_blocks:
+        both, one = (
+            f"{both} + {format_count(experts)} of experts{over_experts}",
+            f"{one} + {format_count(experts)} of experts",
+        )
+        share = (
+            f"{format_count(dense)} outside of experts ({where}) and {format_count(experts)} of "
+            f"{format_count(float(parts.experts))} in experts (pipeline {p}, expert {e})"
+        )
+    lines = [
+        f"parameters {format_count(float(parts.total))}: a GPU's share is {share}",
+        f"weights {state['weights']} bytes x ({both if fully else one}) = {format_bytes(weights)}",
+        f"gradients {state['gradients']} bytes x ({both if fully else one}) = {format_bytes(gradients)}",
+        f"optimiser {state['optimizer']} bytes x ({both}) = {format_bytes(optimizer)}",
+    ]
+    if gathered:
+        lines.append(
+            f"gathered while a block runs: {state['gathered_blocks']} blocks of {format_count(block)} and the output table in "
+            f"bf16, gradients of one of each in bf16 and fp32 = {format_bytes(gathered)}"
+        )
+    with_experts = f" + {layers[1]:g} with experts x {per_moe:,.0f}" if moe_blocks else ""
+    how = (
+        f"({in_flight} in flight x {sum(layers):g} layers x {element:g} x {model.d_model:g} + {max(per_dense, per_moe):,.0f} of the "
+        "layer that runs again)"
+        if split.recompute
+        else f"{in_flight} in flight x ({layers[0]:g} layers x {per_dense:,.0f}{with_experts})"
     )
-    return Memory(
-        **{f.name: getattr(result, f.name) for f in fields(result) if f.name != "arithmetic"},
-        arithmetic=(*lines, f"{total} = {format_bytes(result.available_bytes)}"),
+    lines += [
+        f"activations {micro_tokens:,} tokens x {how} bytes a token / tensor {t} = {format_bytes(activation)}"
+        + (f"; experts at {imbalance:g} times their share" if e > 1 and moe_blocks else ""),
+        f"logits {state['logits']} bytes x {micro_tokens:,} tokens x {model.vocab_size:g} / tensor {t}"
+        + (f" / {trainer.logit_chunks} chunks" if trainer.logit_chunks > 1 else "")
+        + (" beyond what the first stage holds" if p > 1 and in_flight > 1 else "")
+        + f" = {format_bytes(logits)}",
+    ]
+    lines.append(
+        f"total {format_bytes(result.total_bytes)} of {fraction:.0%} of {format_bytes(gpu.memory_bytes)} ({gpu.name}) = "
+        f"{format_bytes(result.available_bytes)}"
     )
+    return replace(result, arithmetic=tuple(lines))
 
 
 def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> Iterable[Split]:
@@ -221,8 +244,9 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
     Wanted is, in this order: no recomputation, few GPUs a replica (t p), few stages, experts within a server, few expert
     groups, large micro-batches.
     """
-    choice = catalogue.read("export.toml")["choice"]
+    choice = _facts()["choice"]
     server, per_stage = int(choice["gpus_per_server"]), int(choice["micro_batches_per_stage"])
+    most = max(1, int(choice["micro_batch_tokens"]) // recipe.sequence_tokens)
     heads, kv_heads, n_layers = int(model.n_heads), int(model.n_kv_heads), int(model.n_layers)
     period = n_layers // int(model.n_moe_layers) if model.n_moe_layers else 1
     groups = int(model.n_experts) if trainer.expert and model.n_moe_layers else 1
@@ -236,11 +260,11 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
             d = gpus // (t * p)
             if recipe.batch_sequences % d:
                 continue
-            rank = recipe.batch_sequences // d
+            rank = recipe.batch_sequences // d  # sequences of a step on each
             for e in range(1, groups + 1):
                 if groups % e or (t * d) % e:
                     continue
-                for b in range(1, rank + 1):
+                for b in range(1, min(rank, most) + 1):
                     if rank % b or (p > 1 and rank // b < per_stage * p):
                         continue
                     found += [
@@ -274,9 +298,9 @@ def _first_fit(
     """The most wanted split that fits, and the memory of the one that needs least."""
     least: Memory | None = None
     for split in splits(model, recipe, gpus, trainer):
-        memory = memory_of(model, recipe, gpu, split, trainer)
+        memory = memory_of(model, recipe, gpu, split, trainer, in_words=False)
         if memory.total_bytes <= memory.available_bytes:
-            return (split, memory), memory
+            return (split, memory_of(model, recipe, gpu, split, trainer)), memory
         if least is None or memory.total_bytes < least.total_bytes:
             least = memory
     return None, least
@@ -294,40 +318,46 @@ def choose(
 ) -> Choice:
     """The split of a run over `gpus` GPUs; without a number, over the smallest that holds it and ends within 30 days.
 
-    Raises InfeasibleError where nothing fits, with the smallest number of GPUs that would.
+    Where no count does, the largest is taken that the batch keeps busy. `mfu` is the share of the GPU's peak that the run
+    reaches. Raises InfeasibleError where nothing fits, with the smallest number of GPUs that would.
     """
-    choice = catalogue.read("export.toml")["choice"]
+    choice = _facts()["choice"]
     flops = recipe.tokens * float(
         training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
     )
     seconds = flops / (gpu.bf16_flops_per_s * mfu)
-    asked = gpus
+    reasons = ["the number asked for"]
     if gpus is None:
         in_time = math.ceil(seconds / (float(choice["days"]) * 86400))
-        gpus = smallest_count(model, recipe, gpu, trainer, least=min(in_time, recipe.batch_sequences))
-        gpus = gpus or recipe.batch_sequences
+        gpus = smallest_count(model, recipe, gpu, trainer, least=in_time)
+        reasons = [f"the smallest number that holds the run and ends within {choice['days']} days"]
+    if gpus is None:
+        fitting = (n for n in reversed(gpu_counts()) if _first_fit(model, recipe, gpu, n, trainer)[0])
+        gpus = next(fitting, recipe.batch_sequences)
+        reasons = [
+            f"the largest number that a batch of {recipe.batch_sequences} sequences keeps busy; {choice['days']} days take more"
+        ]
     found, least = _first_fit(model, recipe, gpu, gpus, trainer)
     if found is None:
-        enough = smallest_count(model, recipe, gpu, trainer, least=gpus if least is not None else 1)
-        why = (
-            f"it needs {format_bytes(least.total_bytes)} on each, of {format_bytes(least.available_bytes)} that may be used"
-            if least is not None
-            else f"no split of them divides the batch of {recipe.batch_sequences} sequences"
-        )
+        fits = [count for count in gpu_counts() if _first_fit(model, recipe, gpu, count, trainer)[0]]
+        if least is None:
+            near = min(fits, key=lambda count: abs(math.log(count / gpus)), default=None)
+            why = f"no split of them divides heads, layers and the batch of {recipe.batch_sequences} sequences"
+        else:
+            near = next((count for count in fits if count > gpus), None)
+            why = f"it takes {format_bytes(least.total_bytes)} of each, and {format_bytes(least.available_bytes)} may be used"
         raise InfeasibleError(
             f"{gpus} x {gpu.name} cannot train this model: {why}",
-            nearest=None if enough is None else f"{enough} GPUs",
-            next_step="raise --train-gpus, or take a GPU with more memory (--train-gpu)",
+            nearest=None if near is None else f"{near} GPU{'s' if near > 1 else ''}",
+            next_step="give that number to --train-gpus"
+            if near is not None
+            else "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)",
         )
     split, memory = found
-    reasons = [
-        "the number asked for"
-        if asked is not None
-        else f"the smallest number that holds the run and ends within {choice['days']} days where it can",
-        "as few GPUs a replica as hold it" if split.tensor * split.pipeline > 1 else "data parallel alone holds it",
-    ]
+    modelled = split.tensor * split.pipeline > 1
+    reasons.append("as few GPUs a replica as can be" if modelled else "data parallel alone holds it")
     if split.expert > 1:
-        reasons.append("experts apart, as they do not fit side by side")
+        reasons.append("experts apart, as they do not fit beside each other")
     if split.recompute:
         reasons.append("layers run again in the backward pass, as their activations do not fit")
     return Choice(

@@ -1,0 +1,397 @@
+"""Exports: the recipe, the memory of a run, how it is split, and the files that trainers read."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import subprocess
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moescale import catalogue
+from moescale.accounting import count_parameters
+from moescale.architecture import Architecture, from_config
+from moescale.buildable import Buildable
+from moescale.cli import main
+from moescale.errors import InfeasibleError, InputError
+from moescale.export.launch import FORMATS, export_model, huggingface_config, run_settings
+from moescale.export.megatron import TRAINER as MEGATRON
+from moescale.export.megatron import megatron_arguments
+from moescale.export.parallel import (
+    Split,
+    Trainer,
+    choose,
+    gpu_counts,
+    layer_elements_per_token,
+    memory_of,
+    smallest_count,
+    splits,
+)
+from moescale.export.recipe import Recipe, paper_peak_lr, recipe_for
+from moescale.export.torchtitan import TRAINER as TORCHTITAN
+from moescale.export.torchtitan import torchtitan_module
+from moescale.hardware import find_gpu
+
+SHAPE = Buildable(
+    n_layers=20, d_model=1664, n_heads=13, n_kv_heads=13, head_dim=128, d_ffn=4416, n_experts=16, top_k=2, moe_every=2,
+    n_params=6.6e8, n_params_total=3.96e9,
+)  # fmt: skip
+DENSE = replace(SHAPE, n_experts=1, top_k=1)
+H100, A100 = find_gpu("h100-sxm"), find_gpu("a100-sxm-40gb")
+TRAINERS = {name: chosen.trainer for name, chosen in FORMATS.items()}
+FLAGS: dict[str, dict[str, str]] = catalogue.read("megatron.toml")["flags"]
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Buildable:
+    heads, every = draw(st.integers(1, 48)), draw(st.integers(1, 3))
+    experts = draw(st.sampled_from((1, 2, 4, 8, 16, 24)))
+    return Buildable(
+        n_layers=every * draw(st.integers(1, 12)),
+        d_model=128 * heads,
+        n_heads=heads,
+        n_kv_heads=draw(st.sampled_from([k for k in range(1, heads + 1) if heads % k == 0])),
+        head_dim=128,
+        d_ffn=64 * draw(st.integers(1, 200)),
+        n_experts=experts,
+        top_k=min(2, experts),
+        moe_every=every,
+        n_params=1.0,
+        n_params_total=1.0,
+    )
+
+
+def recipe(tokens: float = 1e11) -> Recipe:
+    return recipe_for(3e8, tokens)
+
+
+def model_of(shape: Buildable) -> Architecture:
+    return from_config(huggingface_config(shape, recipe()))
+
+
+# The recipe.
+
+
+def test_the_learning_rate_is_the_papers() -> None:
+    # 0.003239 - 0.0001395 ln N by hand for the smallest and the largest run, with natural logarithms.
+    assert paper_peak_lr(81_395_712) == pytest.approx(0.003239 - 0.0001395 * 18.214833, rel=1e-5)
+    assert paper_peak_lr(679_477_248) == pytest.approx(0.003239 - 0.0001395 * 20.336834, rel=1e-5)
+    assert paper_peak_lr(1.19e10) > 0
+    with pytest.raises(InputError, match=r"falls to zero at 12\.1B parameters.*3e-4"):
+        paper_peak_lr(1.3e10)
+
+
+def test_the_batch_and_the_schedule_are_the_papers() -> None:
+    found = recipe(1e11)
+    assert (found.batch_tokens, found.sequence_tokens) == (2**19, 2048)
+    assert found.steps == 190_735  # 1e11 / 2^19 = 190734.86
+    assert found.warmup_steps == 5_722  # 3%
+    assert found.min_lr == pytest.approx(found.peak_lr / 10)
+
+
+@given(tokens=st.floats(1, 1e15), n_params=st.floats(1e6, 1e10))
+def test_steps_hold_every_token(tokens: float, n_params: float) -> None:
+    found = recipe_for(n_params, tokens)
+    assert (found.steps - 1) * found.batch_tokens < tokens <= found.steps * found.batch_tokens
+    assert 0 <= found.warmup_steps <= found.steps
+    assert bool(found.notes) == (not 81.4e6 <= n_params <= 679.5e6)
+
+
+# Memory.
+
+
+def test_activations_of_a_plain_layer_are_those_of_korthikanti() -> None:
+    """Their 34 h bytes a token (section 4.1, without scores): 2 of these are masks of dropout, which nothing has here."""
+    h = 1024.0
+    plain = Architecture(
+        n_layers=1.0, d_model=h, n_heads=16.0, n_kv_heads=16.0, head_dim=64.0, d_ffn=4 * h, ffn_matrices=2
+    )
+    assert 2 * layer_elements_per_token(plain, moe=False) == (34 - 2) * h
+
+
+def test_experts_keep_what_every_chosen_one_keeps() -> None:
+    model = model_of(SHAPE)
+    dense, moe = (layer_elements_per_token(model, moe=moe) for moe in (False, True))
+    ffn = 3 * SHAPE.d_ffn
+    assert moe - dense == 2 * SHAPE.n_experts + SHAPE.top_k * (2 * SHAPE.d_model + ffn) - ffn
+
+
+@pytest.mark.parametrize(("states", "bytes_per_param"), [("optimizer", 6 + 12 / 8), ("full", 16 / 8)])
+@pytest.mark.parametrize("shape", [SHAPE, DENSE], ids=["experts", "dense"])
+def test_states_of_data_parallel_gpus(shape: Buildable, states: Any, bytes_per_param: float) -> None:
+    """6 + 12 / d bytes a parameter (Megatron-LM), 16 / d where all is split (ZeRO's third stage)."""
+    model = model_of(shape)
+    split = Split(gpus=8, tensor=1, pipeline=1, expert=1, data=8, micro_batch=1, accumulation=32, recompute=False)
+    found = memory_of(model, recipe(), H100, split, Trainer(states=states, pipeline=True, tensor=True))
+    held = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
+    assert held == pytest.approx(bytes_per_param * float(count_parameters(model).total), rel=1e-12)
+    assert (found.gathered_bytes > 0) == (states == "full")
+
+
+def test_expert_parallelism_divides_the_experts_alone() -> None:
+    model, trainer = model_of(SHAPE), MEGATRON
+    one = Split(gpus=16, tensor=1, pipeline=1, expert=1, data=16, micro_batch=1, accumulation=16, recompute=False)
+    found = [memory_of(model, recipe(), H100, replace(one, expert=e), trainer) for e in (1, 2, 16)]
+    experts = float(count_parameters(model).experts)
+    for memory, e in zip(found, (1, 2, 16), strict=True):
+        assert found[0].weights_bytes - memory.weights_bytes == pytest.approx(2 * experts * (1 - 1 / e))
+        # The optimiser's states are split over the copies of each expert: their number falls as the experts a GPU do.
+        assert memory.optimizer_bytes == pytest.approx(found[0].optimizer_bytes)
+
+
+@given(shape=shapes(), gpus=st.sampled_from((1, 2, 3, 4, 8, 12, 16, 24, 64)), name=st.sampled_from(list(TRAINERS)))
+def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int, name: str) -> None:
+    model, run, trainer = model_of(shape), recipe(), TRAINERS[name]
+    for split in list(splits(model, run, gpus, trainer))[:40]:
+        assert split.tensor * split.pipeline * split.data == gpus
+        assert split.data * split.micro_batch * split.accumulation == run.batch_sequences
+        assert shape.n_heads % split.tensor == 0
+        assert shape.n_kv_heads % split.tensor == 0
+        assert shape.n_layers % (split.pipeline * (shape.moe_every if shape.n_experts > 1 else 1)) == 0
+        assert shape.n_experts % split.expert == 0
+        assert split.tensor * split.data % split.expert == 0
+        assert split.tensor <= 8
+        memory = memory_of(model, run, H100, split, trainer)
+        parts = {k: v for k, v in memory.to_dict().items() if k.endswith("_bytes") and k[0] != "t" and k[1] != "v"}
+        assert len(parts) == 6
+        assert all(isinstance(v, float) and v >= 0 for v in parts.values())
+        assert memory.total_bytes == pytest.approx(sum(v for v in parts.values() if isinstance(v, float)))
+
+
+@given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), gpus=st.sampled_from((8, 16, 64)))
+def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpus: int) -> None:
+    model, run, trainer = model_of(shape), recipe(), TRAINERS[name]
+
+    def total(**changed: Any) -> float:
+        split = Split(
+            gpus=gpus, tensor=1, pipeline=1, expert=1, data=gpus, micro_batch=2, accumulation=2, recompute=False
+        )
+        return memory_of(model, run, H100, replace(split, **changed), trainer).total_bytes
+
+    assert total(data=2 * gpus) <= total()
+    assert total(micro_batch=1) < total()
+    assert total(tensor=2, data=gpus // 2) < total()
+    if shape.n_layers > 1:  # of one layer recomputation keeps the input beside all that it makes again
+        assert total(recompute=True) < total()
+
+
+# The choice.
+
+
+@settings(max_examples=25)
+@given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), memory_gib=st.floats(2, 200))
+def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name: str, memory_gib: float) -> None:
+    model, run, trainer = model_of(shape), recipe(), TRAINERS[name]
+    gpu = replace(H100, memory_bytes=memory_gib * 2**30)
+    count = smallest_count(model, run, gpu, trainer)
+    if count is None:
+        with pytest.raises(InfeasibleError):
+            choose(model, run, gpu, trainer, mfu=0.4)
+        return
+    found = choose(model, run, gpu, trainer, mfu=0.4, gpus=count)
+    assert found.memory.total_bytes <= found.memory.available_bytes == gpu.memory_bytes * 0.9
+    for smaller in (n for n in gpu_counts() if n < count):
+        with pytest.raises(InfeasibleError) as refused:
+            choose(model, run, gpu, trainer, mfu=0.4, gpus=smaller)
+        if "may be used" in str(refused.value):
+            assert refused.value.nearest == f"{count} GPU{'s' if count > 1 else ''}"
+
+
+def test_a_run_that_ends_in_time_takes_the_fewest_gpus() -> None:
+    found = choose(model_of(SHAPE), recipe(7.8e11), A100, MEGATRON, mfu=0.4)
+    assert found.split.gpus == 16
+    assert found.days == pytest.approx(found.training_flops / (16 * 312e12 * 0.4) / 86400)
+    assert found.days < 30
+    halved = choose(model_of(SHAPE), recipe(7.8e11), A100, MEGATRON, mfu=0.4, gpus=32)
+    assert halved.days == pytest.approx(found.days / 2)
+
+
+def test_a_count_that_nothing_divides_names_the_nearest() -> None:
+    with pytest.raises(InfeasibleError, match=r"7 x h100-sxm cannot .* no split .*; nearest: 8 GPUs"):
+        choose(model_of(SHAPE), recipe(), H100, TORCHTITAN, mfu=0.4, gpus=7)
+
+
+def test_a_large_model_is_split_inside_a_server_first() -> None:
+    large = replace(SHAPE, n_layers=32, d_model=8192, n_heads=64, n_kv_heads=64, d_ffn=21888, n_experts=8)
+    found = choose(model_of(large), recipe(), H100, MEGATRON, mfu=0.4, gpus=256)
+    assert 1 < found.split.tensor <= 8
+    assert found.split.expert > 1
+    assert found.memory.arithmetic[-1].startswith("total ")
+
+
+# The files.
+
+
+@given(shape=shapes(), gpus=st.sampled_from((1, 8, 64)))
+def test_megatron_arguments_are_known_ones(shape: Buildable, gpus: int) -> None:
+    model, run = model_of(shape), recipe()
+    for split in list(splits(model, run, gpus, MEGATRON))[:: max(1, gpus)][:4]:
+        arguments = megatron_arguments(shape, run, split)
+        for name, value in arguments.items():
+            kind = FLAGS[name]["value"]
+            assert (value is None) == (kind == "none"), name
+            if kind in ("int", "float"):
+                assert isinstance(value, int if kind == "int" else int | float), name
+        if shape.n_experts > 1:
+            pattern = eval(
+                str(arguments["moe-layer-freq"]), {"__builtins__": {}}
+            )  # a product of lists, as Megatron reads
+            assert pattern == [int((layer + 1) % shape.moe_every == 0) for layer in range(shape.n_layers)]
+        assert ("sequence-parallel" in arguments) == (split.tensor > 1)
+
+
+@given(shape=shapes())
+def test_the_torchtitan_module_is_python_with_the_numbers_of_the_run(shape: Buildable) -> None:
+    split = Split(gpus=8, tensor=1, pipeline=1, expert=1, data=8, micro_batch=4, accumulation=8, recompute=True)
+    run = recipe()
+    tree = ast.parse(torchtitan_module(shape, run, split, "A model."))
+    stated: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            values = ast.literal_eval(node.value)
+            stated |= {ast.unparse(n): v for n, v in zip(node.targets[0].elts, values, strict=True)}
+    assert stated["N_LAYERS"] == shape.n_layers
+    assert stated["N_EXPERTS"] == shape.n_experts
+    assert stated["VOCAB_SIZE"] == run.vocab_size
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert ("experts" in functions) == (shape.n_experts > 1)
+    keywords = {k.arg: ast.unparse(k.value) for n in ast.walk(tree) if isinstance(n, ast.Call) for k in n.keywords}
+    assert keywords["global_batch_size"] == "256"
+    assert float(keywords["lr"]) == run.peak_lr
+    assert keywords["activation_checkpoint"] == "FullAC.Config()"
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("shape", [SHAPE, DENSE], ids=["experts", "dense"])
+def test_every_export_holds_the_same_model(name: str, shape: Buildable, tmp_path: Path) -> None:
+    done = export_model(shape, 7.8e11, name, tmp_path / "a" / "b", gpu=A100, mfu=0.4)
+    folder = Path(done.folder)
+    assert {path.name for path in folder.iterdir()} == set(done.files)
+    counted = count_parameters(from_config(folder))
+    assert (int(counted.total), int(counted.active)) == (done.n_params_total, done.n_params_active)
+    # Closer to the plan's own count than its embedding tables, norms and routers are large.
+    assert float(counted.total - counted.embedding) == pytest.approx(
+        float(count_parameters(model_of(shape)).non_embedding_total)
+    )
+    readme = (folder / "README.md").read_text()
+    assert all(line in readme for line in done.choice.memory.arithmetic)
+    assert json.loads(json.dumps(done.to_dict()))["parallel"]["split"]["gpus"] == done.choice.split.gpus
+
+
+def test_the_settings_of_a_run_are_those_of_the_export(tmp_path: Path) -> None:
+    done = export_model(SHAPE, 7.8e11, "hf", tmp_path, gpu=A100, mfu=0.4)
+    found = tomllib.loads((tmp_path / "run.toml").read_text())
+    assert found == run_settings(SHAPE, done.recipe, done.choice.split)
+    assert found["training"]["tokens"] == 780_000_000_000
+    assert found["parallel"] == {"processes": 16, "fsdp": 16, "tensor": 1, "expert": 1}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs bash")
+@pytest.mark.parametrize("name", ["torchtitan", "megatron"])
+def test_the_script_starts_torchrun_with_every_argument(name: str, tmp_path: Path) -> None:
+    done = export_model(SHAPE, 7.8e11, name, tmp_path / "run", gpu=A100, mfu=0.4)
+    fake = tmp_path / "bin" / "torchrun"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    given = {"MEGATRON": "/m", "TOKENIZER": "t", "DATA": "d d", "OUTPUT": "o"}
+    path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", str(tmp_path / "run" / "run.sh"), "--more"],
+        env={**os.environ, **given, "PATH": path}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    words = ran.stdout.splitlines()
+    assert words[:4] == ["--nnodes", "2", "--nproc-per-node", "8"]
+    assert words[-1] == "--more"
+    if name == "torchtitan":
+        assert words[words.index("-m") + 1 :][:5] == [
+            "torchtitan.train",
+            "--module",
+            "moescale_run",
+            "--config",
+            "train",
+        ]
+        return
+    asked = words[words.index("/m/pretrain_gpt.py") + 1 : -1]
+    expected: list[str] = []
+    for key, value in megatron_arguments(SHAPE, done.recipe, done.choice.split).items():
+        expected += [f"--{key}"] if value is None else [f"--{key}", str(value)]
+    assert asked[: len(expected)] == expected
+    rest = asked[len(expected) :]
+    assert rest[rest.index("--data-path") + 1] == "d d"
+    assert all(word[2:] in FLAGS for word in rest if word.startswith("--"))
+
+
+# The command.
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code: Any = 0
+    try:
+        main(["plan", "--budget", "5.15e21", "--bootstrap", "0", *map(str, arguments)])
+    except SystemExit as stop:
+        code = stop.code
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 64)
+    code, out, err = run(capsys, *options, "--vocab-size", 50304, "--peak-lr", 2e-4, "--json")
+    assert code == 0, err
+    answer = json.loads(out)
+    best, found = answer["recommendation"], answer["export"]
+    assert found["recipe"]["tokens"] == best["tokens"]
+    assert (found["recipe"]["peak_lr"], found["recipe"]["vocab_size"]) == (2e-4, 50304)
+    assert (found["parallel"]["gpu"], found["parallel"]["split"]["gpus"]) == ("h100-sxm", 64)
+    config = json.loads((tmp_path / "x" / "config.json").read_text())
+    shape = best["architecture"]
+    assert config["hidden_size"] == shape["d_model"]
+    assert config["num_experts"] == shape["n_experts"]
+    # The plan's FLOPs count 5/3 N a token, the built model's matrices and attention what they are.
+    assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
+
+
+def test_the_table_shows_the_arithmetic_last(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, "--export", "torchtitan", "-o", tmp_path)
+    assert code == 0, err
+    assert out.index("Recommendation") < out.index("Exported to") < out.index("activations")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--export", "hf"), "--export: needs a folder; add -o FOLDER"),
+        (("--export", "megatrno", "-o", "x"), "--export: unknown format 'megatrno'; nearest: megatron"),
+        (("-o", "x"), "-o: goes with --export only"),
+        (("--train-gpus", "8"), "--train-gpus: goes with --export only"),
+        (("--peak-lr", "1e-3"), "--peak-lr: goes with --export only"),
+        (("--train-gpu", "h100-sxm"), "--train-gpu: training is priced for a lifetime only"),
+        (("--export", "hf", "-o", "x", "--train-gpu", "h10-sxm"), "--train-gpu: unknown GPU"),
+        (("--export", "hf", "-o", __file__), "is a file, not a folder"),
+    ],
+)
+def test_bad_options_are_named(
+    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_few_gpus_are_no_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, "--export", "megatron", "-o", tmp_path / "x", "--train-gpus", 1, "--json")
+    assert code == 1
+    assert "1 x a100-sxm-40gb cannot train this model" in json.loads(out)["infeasible"]
+    assert "nearest: " in err
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,232 @@
+"""Exports as the real programs read them: `make test-engines`, where those programs are there.
+
+MOESCALE_TORCHTITAN_PYTHON and MOESCALE_MEGATRON_PYTHON: interpreters of environments with torchtitan 0.3 (and triton) and
+with megatron-core (and transformers). MOESCALE_MEGATRON: folder of a Megatron-LM checkout, for its own parser.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moescale import catalogue
+from moescale.buildable import Buildable
+from moescale.export.launch import Export, export_model
+from moescale.hardware import find_gpu
+from moescale.profiling.setup import default_folder, python_of
+
+pytestmark = pytest.mark.engine
+
+SHAPE = Buildable(
+    n_layers=6, d_model=256, n_heads=4, n_kv_heads=2, head_dim=64, d_ffn=704, n_experts=8, top_k=2, moe_every=2,
+    n_params=1.0, n_params_total=1.0,
+)  # fmt: skip
+SHAPES = {"experts": SHAPE, "dense": replace(SHAPE, n_experts=1, top_k=1)}
+LARGE = replace(SHAPE, n_layers=32, d_model=8192, n_heads=64, n_kv_heads=16, head_dim=128, d_ffn=21888)
+
+TORCHTITAN = """
+import json, sys, torch
+from torchtitan.config import ConfigManager
+from torchtitan.distributed import ParallelDims
+
+config = ConfigManager().parse_args(["--module", "moescale_run", "--config", "train"])
+dims = ParallelDims.from_config(config.parallelism, world_size=int(sys.argv[1]))
+spec = config.model_spec
+spec.model.update_from_config(config=config)
+with torch.device("meta"):
+    model = spec.model.build()
+schedule = config.lr_scheduler.build(
+    optimizers=[torch.optim.AdamW([torch.zeros(1)], **{"lr": config.optimizer.param_groups[0].optimizer_kwargs["lr"]})],
+    training_steps=config.training.steps,
+)
+factor = schedule.schedulers[0].lr_lambdas[0]
+print(json.dumps({
+    "n_params": sum(p.numel() for p in model.parameters()),
+    "moe_layers": [i for i, layer in enumerate(spec.model.layers) if layer.moe is not None],
+    "router": [[r.top_k, r.score_func, r.route_norm] for r in (l.moe.router for l in spec.model.layers if l.moe)],
+    "sizes": [dims.dp_shard, dims.tp, dims.pp, dims.ep],
+    "batch": [config.training.local_batch_size, config.training.global_batch_size, config.training.seq_len],
+    "rope": spec.model.layers[0].attention.rope.theta,
+    "names": [name for name, _ in model.named_parameters()],
+    "lr": [factor(step) for step in (0, config.lr_scheduler.warmup_steps, config.training.steps - 1)],
+    "optimizer": config.optimizer.param_groups[0].optimizer_kwargs,
+    "clip": config.training.max_norm,
+}))
+"""
+
+FIELDS = """
+import dataclasses, json
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig
+from megatron.core.transformer import TransformerConfig
+
+known = (TransformerConfig, OptimizerConfig, DistributedDataParallelConfig)
+print(json.dumps({c.__name__: [f.name for f in dataclasses.fields(c)] for c in known}))
+"""
+
+# Megatron-LM asks for a GPU's capability and, from 0.20, for Python 3.12; its fused RoPE needs Transformer Engine.
+MEGATRON = """
+import json, os, sys, typing
+checkout, arguments, world_size = sys.argv[1:]
+typing.override = getattr(typing, "override", lambda f: f)
+import megatron
+megatron.__path__ = [checkout + "/megatron"]
+sys.path.insert(0, checkout)
+import torch
+torch.cuda.get_device_capability = lambda *a: (9, 0)
+os.environ.update(WORLD_SIZE=world_size, RANK="0")
+import megatron.training.arguments as A
+from megatron.training.theoretical_memory_usage import compute_weight_and_optimizer_memory
+sys.argv = ["pretrain_gpt.py", *json.loads(arguments)]
+args = A.parse_args()
+sys.stdout, shown = sys.stderr, sys.stdout
+A.validate_args(args)
+config = A.core_transformer_config_from_args(args)
+args.padded_vocab_size = 32000
+answer = {
+    "data": args.data_parallel_size,
+    "weights": compute_weight_and_optimizer_memory(args),
+    "pattern": config.moe_layer_freq,
+    "router": [config.num_moe_experts, config.moe_router_topk, config.moe_router_pre_softmax],
+    "sizes": [config.tensor_model_parallel_size, config.pipeline_model_parallel_size, config.expert_model_parallel_size],
+    "ffn": [config.ffn_hidden_size, config.moe_ffn_hidden_size, config.gated_linear_unit, config.add_bias_linear],
+    "heads": [config.num_attention_heads, config.num_query_groups, config.kv_channels, config.qk_layernorm],
+    "steps": [args.train_iters, args.lr_decay_iters, args.lr_warmup_iters, args.global_batch_size],
+}
+print(json.dumps(answer), file=shown)
+"""
+
+VLLM = """
+import json, sys
+from vllm import LLM, SamplingParams
+llm = LLM(model=sys.argv[1], load_format="dummy", skip_tokenizer_init=True, enforce_eager=True, max_model_len=64,
+          enable_prefix_caching=False, dtype="bfloat16")
+out = llm.generate([{"prompt_token_ids": [1, 2, 3]}], SamplingParams(max_tokens=4, ignore_eos=True, detokenize=False))
+print("ANSWER", json.dumps(len(out[0].outputs[0].token_ids)))
+"""
+
+
+def export(name: str, shape: Buildable, folder: Path, gpus: int | None = None) -> Export:
+    return export_model(shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus)
+
+
+def interpreter(variable: str, modules: str) -> str:
+    python = os.environ.get(variable, sys.executable)
+    found = subprocess.run([python, "-c", f"import {modules}"], capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip(f"no {modules}: set {variable} to an interpreter that has it")
+    return python
+
+
+def run(python: str, code: str, *arguments: str, path: Path | None = None) -> Any:
+    """The JSON that a script prints as its last line."""
+    added = {"PYTHONPATH": str(path)} if path else {}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | added | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [python, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1].removeprefix("ANSWER "))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize("gpus", [1, 16])
+def test_torchtitan_builds_the_model(shape: Buildable, gpus: int, tmp_path: Path) -> None:
+    python = interpreter("MOESCALE_TORCHTITAN_PYTHON", "torchtitan.trainer")
+    done = export("torchtitan", shape, tmp_path, gpus)
+    found = run(python, TORCHTITAN, str(gpus), path=tmp_path)
+    split, recipe = done.choice.split, done.recipe
+    assert found["n_params"] == done.n_params_total
+    assert found["moe_layers"] == ([1, 3, 5] if shape.n_experts > 1 else [])
+    assert found["router"] == [[2, "softmax", False]] * len(found["moe_layers"])
+    assert found["sizes"] == [split.data, split.tensor, 1, split.expert]
+    assert found["batch"] == [split.micro_batch, 256, 2048]
+    assert found["rope"] == recipe.rope_theta
+    # The last step is within a step's change of the end of the cosine.
+    assert found["lr"] == pytest.approx([1 / recipe.warmup_steps, 1.0, 0.1], rel=1e-4)
+    assert found["optimizer"] == {"lr": recipe.peak_lr, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+    assert found["clip"] == 1.0
+
+
+def test_torchtitan_accepts_a_split_with_experts_apart(tmp_path: Path) -> None:
+    python = interpreter("MOESCALE_TORCHTITAN_PYTHON", "torchtitan.trainer")
+    done = export_model(LARGE, 1e12, "torchtitan", tmp_path, gpu=find_gpu("a100-sxm-40gb"), mfu=0.4, gpus=1024)
+    split = done.choice.split
+    assert split.tensor > 1
+    assert split.expert > 1
+    found = run(python, TORCHTITAN, "1024", path=tmp_path)
+    assert found["sizes"] == [split.data, split.tensor, 1, split.expert]
+    assert found["n_params"] == done.n_params_total
+
+
+def test_the_arguments_are_fields_of_megatron_core() -> None:
+    python = interpreter("MOESCALE_MEGATRON_PYTHON", "megatron.core")
+    found = run(python, FIELDS)
+    stated = {name: flag["core"] for name, flag in catalogue.read("megatron.toml")["flags"].items() if "core" in flag}
+    assert len(stated) > 30
+    for name, place in stated.items():
+        kind, field = place.split(".")
+        assert field in found[kind], name
+
+
+@pytest.mark.parametrize("gpus", [8, 64, 512])
+@pytest.mark.parametrize("shape", [*SHAPES.values(), LARGE], ids=[*SHAPES, "large"])
+def test_megatron_lm_parses_and_validates_the_arguments(shape: Buildable, gpus: int, tmp_path: Path) -> None:
+    checkout = os.environ.get("MOESCALE_MEGATRON")
+    if not checkout:
+        pytest.skip("no Megatron-LM: set MOESCALE_MEGATRON to the folder of a checkout")
+    if shape is LARGE and gpus == 8:
+        pytest.skip("does not fit on 8 GPUs")
+    python = interpreter("MOESCALE_MEGATRON_PYTHON", "megatron.core")
+    done = export("megatron", shape, tmp_path, gpus)
+    split, recipe = done.choice.split, done.recipe
+    lines = [line for line in (tmp_path / "megatron.args").read_text().splitlines() if not line.startswith("#")]
+    more = "--tokenizer-type NullTokenizer --vocab-size 32000 --data-path x --split 99,1,0 --no-rope-fusion"
+    given = [word for line in (*lines, more) for word in line.split()]
+    found = run(python, MEGATRON, checkout, json.dumps(given), str(gpus))
+    moe = shape.n_experts > 1
+    assert found["data"] == split.data
+    assert found["sizes"] == [split.tensor, split.pipeline, split.expert]
+    assert found["heads"] == [shape.n_heads, shape.n_kv_heads, shape.head_dim, True]
+    assert found["steps"] == [recipe.steps, recipe.steps, recipe.warmup_steps, 256]
+    assert found["ffn"] == [shape.d_ffn, shape.d_ffn if moe else None, True, False]
+    if moe:
+        assert found["pattern"] == [i % 2 for i in range(shape.n_layers)]
+        assert found["router"] == [8, 2, True]
+    memory = done.choice.memory
+    ours = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    if not moe and split.pipeline == 1:
+        # Megatron's own estimate, which leaves out the norms of heads. (It knows no expert parallelism.)
+        assert math.log(ours / found["weights"]) == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_transformers_builds_the_model(shape: Buildable, tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch", reason="needs torch")
+    transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
+    done = export("hf", shape, tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert sum(p.numel() for p in model.parameters()) == done.n_params_total
+    assert config.rope_parameters["rope_theta"] == done.recipe.rope_theta
+    if shape.n_experts > 1:
+        assert (config.output_router_logits, config.router_aux_loss_coef) == (True, 0.01)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_vllm_serves_the_configuration_with_dummy_weights(shape: Buildable, tmp_path: Path) -> None:
+    python = os.environ.get("MOESCALE_VLLM_PYTHON") or str(python_of(default_folder("vllm")))
+    if not Path(python).exists():
+        pytest.skip("no vLLM: make it with `moescale profile --setup vllm`, or set MOESCALE_VLLM_PYTHON")
+    export("hf", shape, tmp_path)
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    assert run(python, VLLM, str(tmp_path)) == 4
