@@ -48,7 +48,7 @@ schedule = config.lr_scheduler.build(
     training_steps=config.training.steps,
 )
 factor = schedule.schedulers[0].lr_lambdas[0]
-print(json.dumps({
+print("ANSWER", json.dumps({
     "n_params": sum(p.numel() for p in model.parameters()),
     "moe_layers": [i for i, layer in enumerate(spec.model.layers) if layer.moe is not None],
     "router": [[r.top_k, r.score_func, r.route_norm] for r in (l.moe.router for l in spec.model.layers if l.moe)],
@@ -69,12 +69,12 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer import TransformerConfig
 
 known = (TransformerConfig, OptimizerConfig, DistributedDataParallelConfig)
-print(json.dumps({c.__name__: [f.name for f in dataclasses.fields(c)] for c in known}))
+print("ANSWER", json.dumps({c.__name__: [f.name for f in dataclasses.fields(c)] for c in known}))
 """
 
 # Megatron-LM asks for a GPU's capability and, from 0.20, for Python 3.12; its fused RoPE needs Transformer Engine.
 MEGATRON = """
-import json, os, sys, typing
+import json, os, sys, types, typing
 checkout, arguments, world_size = sys.argv[1:]
 typing.override = getattr(typing, "override", lambda f: f)
 import megatron
@@ -82,6 +82,7 @@ megatron.__path__ = [checkout + "/megatron"]
 sys.path.insert(0, checkout)
 import torch
 torch.cuda.get_device_capability = lambda *a: (9, 0)
+torch.cuda.get_device_properties = lambda *a: types.SimpleNamespace(major=9, minor=0)
 os.environ.update(WORLD_SIZE=world_size, RANK="0")
 import megatron.training.arguments as A
 from megatron.training.theoretical_memory_usage import compute_weight_and_optimizer_memory
@@ -101,7 +102,7 @@ answer = {
     "heads": [config.num_attention_heads, config.num_query_groups, config.kv_channels, config.qk_layernorm],
     "steps": [args.train_iters, args.lr_decay_iters, args.lr_warmup_iters, args.global_batch_size],
 }
-print(json.dumps(answer), file=shown)
+print("ANSWER", json.dumps(answer), file=shown)
 """
 
 VLLM = """
@@ -115,7 +116,7 @@ print("ANSWER", json.dumps(len(out[0].outputs[0].token_ids)))
 
 
 def export(name: str, shape: Buildable, folder: Path, gpus: int | None = None) -> Export:
-    return export_model(shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus)
+    return export_model(shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus, peak_lr=3e-4)
 
 
 def interpreter(variable: str, modules: str) -> str:
@@ -127,19 +128,20 @@ def interpreter(variable: str, modules: str) -> str:
 
 
 def run(python: str, code: str, *arguments: str, path: Path | None = None) -> Any:
-    """The JSON that a script prints as its last line."""
+    """The JSON that a script prints on its line of ANSWER; programs print others around it."""
     added = {"PYTHONPATH": str(path)} if path else {}
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | added | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [python, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.strip().splitlines()[-1].removeprefix("ANSWER "))
+    (answer,) = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+    return json.loads(answer.removeprefix("ANSWER "))
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-@pytest.mark.parametrize("gpus", [1, 16])
-def test_torchtitan_builds_the_model(shape: Buildable, gpus: int, tmp_path: Path) -> None:
+def test_torchtitan_builds_the_model(shape: Buildable, tmp_path: Path) -> None:
+    gpus = 16
     python = interpreter("MOESCALE_TORCHTITAN_PYTHON", "torchtitan.trainer")
     done = export("torchtitan", shape, tmp_path, gpus)
     found = run(python, TORCHTITAN, str(gpus), path=tmp_path)
@@ -158,7 +160,9 @@ def test_torchtitan_builds_the_model(shape: Buildable, gpus: int, tmp_path: Path
 
 def test_torchtitan_accepts_a_split_with_experts_apart(tmp_path: Path) -> None:
     python = interpreter("MOESCALE_TORCHTITAN_PYTHON", "torchtitan.trainer")
-    done = export_model(LARGE, 1e12, "torchtitan", tmp_path, gpu=find_gpu("a100-sxm-40gb"), mfu=0.4, gpus=1024)
+    done = export_model(
+        LARGE, 1e12, "torchtitan", tmp_path, gpu=find_gpu("a100-sxm-40gb"), mfu=0.4, gpus=1024, peak_lr=3e-4
+    )
     split = done.choice.split
     assert split.tensor > 1
     assert split.expert > 1
@@ -177,14 +181,13 @@ def test_the_arguments_are_fields_of_megatron_core() -> None:
         assert field in found[kind], name
 
 
-@pytest.mark.parametrize("gpus", [8, 64, 512])
-@pytest.mark.parametrize("shape", [*SHAPES.values(), LARGE], ids=[*SHAPES, "large"])
+@pytest.mark.parametrize(
+    ("shape", "gpus"), [(SHAPES["experts"], 64), (SHAPES["dense"], 8), (LARGE, 512)], ids=["experts", "dense", "large"]
+)
 def test_megatron_lm_parses_and_validates_the_arguments(shape: Buildable, gpus: int, tmp_path: Path) -> None:
     checkout = os.environ.get("MOESCALE_MEGATRON")
     if not checkout:
         pytest.skip("no Megatron-LM: set MOESCALE_MEGATRON to the folder of a checkout")
-    if shape is LARGE and gpus == 8:
-        pytest.skip("does not fit on 8 GPUs")
     python = interpreter("MOESCALE_MEGATRON_PYTHON", "megatron.core")
     done = export("megatron", shape, tmp_path, gpus)
     split, recipe = done.choice.split, done.recipe
