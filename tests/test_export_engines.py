@@ -83,7 +83,7 @@ sys.path.insert(0, checkout)
 import torch
 torch.cuda.get_device_capability = lambda *a: (9, 0)
 torch.cuda.get_device_properties = lambda *a: types.SimpleNamespace(major=9, minor=0)
-os.environ.update(WORLD_SIZE=world_size, RANK="0")
+os.environ.update(WORLD_SIZE=world_size, RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")  # as run.sh does
 import megatron.training.arguments as A
 from megatron.training.theoretical_memory_usage import compute_weight_and_optimizer_memory
 sys.argv = ["pretrain_gpt.py", *json.loads(arguments)]
