@@ -674,7 +674,9 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
     for example in filter(None, examples):
         if "mixtral/" in example or " runs.csv" in example:  # files of the reader's own
             continue
-        arguments = [str(tmp_path / part) if part in ("law.toml", "corpus") else part for part in split(example)[1:]]
+        arguments = [
+            str(tmp_path / part) if part in ("law.toml", "corpus", "launch") else part for part in split(example)[1:]
+        ]
         assert run(*arguments).code == 0, example
 
 
