@@ -1,0 +1,94 @@
+"""The command that trains one model: train."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from moescale.cli.options import Json, app, examples, file_option, print_json
+from moescale.units import format_count, format_flops, format_seconds
+
+
+@app.command(
+    epilog=examples(
+        "moescale train examples/run.toml --dry-run",
+        "moescale train run.toml -o runs.csv  # mixtral/",
+        "moescale train run.toml --no-resume  # mixtral/",
+    )
+)
+def train(
+    run: Annotated[Path, file_option("RUN", "What to train: RUN.toml (docs/training.md lists its keys).")],
+    output: Annotated[Path | None, file_option("-o", "Run table to write or extend: .csv or .tsv.")] = None,
+    resume: Annotated[
+        bool, Option("--resume/--no-resume", help="Go on from the last checkpoint, or start over.")
+    ] = True,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print the settings with every default, sizes and FLOPs; train nothing.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Train one model, and write its row of the run table that `fit` reads."""
+    from moescale.training.settings import estimate, read_settings
+
+    settings = read_settings(run)
+    if dry_run:
+        expected = estimate(settings)
+        if json_:
+            print_json({"settings": settings.to_dict(), "settings_sha256": settings.sha256, "estimate": expected})
+        else:
+            _show_settings(settings.to_dict(), expected)
+        return
+    from moescale.training.run import train as run_train
+    from moescale.training.run_table import add_rows, check_run_table
+
+    if output is not None:
+        check_run_table(output)
+
+    rows = run_train(settings, resume=resume, report=_print_event)
+    if output is not None:
+        add_rows(output, rows)
+    if json_:
+        print_json({"rows": rows})
+        return
+    for row in rows:
+        flag = f"  DIVERGED: {row['diverged_why']}" if row["diverged"] else ""
+        loss = "none" if row["loss"] is None else f"{row['loss']:.4f}"
+        print(
+            f"{row['name']}: loss {loss} nats per token after {format_count(row['tokens'])} tokens, "
+            f"{format_count(row['n_params_dense'])} dense-equivalent parameters, {row['n_experts']} experts, "
+            f"{format_count(row['tokens_per_s'])} tokens/s{flag}"
+        )
+    print(f"{settings.output}/model holds the weights; {output or settings.output + '/result.json'} the rows")
+
+
+def _show_settings(settings: Mapping[str, Any], expected: Mapping[str, float]) -> None:
+    import tomli_w
+
+    print(tomli_w.dumps(settings), end="")
+    print()
+    for key, value in expected.items():
+        print(f"# {key:15} {format_flops(value) if key == 'training_flops' else format_count(value)}")
+
+
+def _print_event(event: Mapping[str, Any]) -> None:
+    """One line on standard error."""
+    at = f"step {event.get('step', 0)}"
+    if event["event"] == "step":
+        steps = event["steps"]
+        left = (steps - event["step"]) * event["seconds"] / event["step"] if event["step"] else math.nan
+        text = (
+            f"{at}/{steps}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, {format_count(event['tokens_per_s'])} tokens/s, "
+            f"{format_seconds(left)} left"
+        )
+    else:
+        text = f"{at}: {event['event']}"
+        if event.get("checkpoint"):
+            text += f" {event['checkpoint']}"
+        if event.get("validation_loss") is not None:
+            text += f" loss {event['validation_loss']:.4f}"
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,86 @@
+"""Checkpoints: weights and optimiser through torch's distributed checkpoints, the rest as JSON; a folder or nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def tensors_of(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """Weights and moments by name; DTensors where the model is laid out over processes."""
+    found: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        found[name] = parameter.detach()
+        state = optimiser.state[parameter]
+        state.setdefault("step", torch.zeros((), device=parameter.device))
+        for moment in MOMENTS:
+            if moment not in state:
+                state[moment] = torch.zeros_like(parameter.detach(), memory_format=torch.preserve_format)
+            found[f"{moment}/{name}"] = state[moment]
+    return found
+
+
+def save(folder: Path, name: str, model: nn.Module, optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Write the checkpoint `name`; it takes its place only when it is whole. Every process calls this."""
+    import torch.distributed.checkpoint as dcp
+
+    alone = not dist.is_initialized()
+    first = alone or dist.get_rank() == 0
+    aside, place = folder / f".{name}.tmp", folder / name
+    if first:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+    _wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group, which is no news
+        dcp.save(tensors_of(model, optimiser), checkpoint_id=aside, no_dist=alone)
+    if first:
+        (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        shutil.rmtree(place, ignore_errors=True)
+        aside.rename(place)
+    _wait()
+
+
+def load(folder: Path, name: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """Restore the checkpoint `name` in place, in any layout; returns its state. Every process calls this."""
+    import torch.distributed.checkpoint as dcp
+
+    place = folder / name
+    state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(tensors_of(model, optimiser), checkpoint_id=place, no_dist=not dist.is_initialized())
+    for parameter in model.parameters():
+        steps = torch.tensor(float(state["updates"]), device=parameter.device)
+        optimiser.state[parameter]["step"] = steps
+    return state
+
+
+def names(folder: Path) -> list[str]:
+    """Whole checkpoints, the oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if not path.name.startswith(".") and (path / "state.json").exists()]
+    return [path.name for path in sorted(found, key=lambda path: (path / "state.json").stat().st_mtime_ns)]
+
+
+def remove(folder: Path, but: set[str]) -> None:
+    """Drop every checkpoint, and what a killed process left, except those named. One process calls this."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name not in but:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _wait() -> None:
+    if dist.is_initialized():
+        dist.barrier()

@@ -1,0 +1,294 @@
+"""One run from its settings to its rows in the run table: data, processes, restarts, and what is written where."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from moescale.errors import InputError, MoescaleError
+from moescale.files import write_atomically
+from moescale.hardware import gpus
+from moescale.training.locks import acquire
+from moescale.training.run_table import read_result
+from moescale.training.settings import RunSettings, dense_params, parameters, settings_of
+from moescale.units import format_count
+
+Report = Callable[[Mapping[str, Any]], None]
+RESULT, SETTINGS, LOG, LOCK = "result.json", "settings.json", "log.txt", "lock"
+LIBRARIES = ("torch", "transformers")
+
+
+def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> list[dict[str, Any]]:
+    """Train the run, or what is left of it, and return its rows of the run table: one, with wsd one for each length.
+
+    Everything lies in `settings.output`: settings.json, progress.jsonl, log.txt, checkpoints/ until the run is finished,
+    then model/ (config.json and safetensors) and result.json, which is written last. A finished run is returned as it is;
+    an unfinished one goes on from its last checkpoint, or from its start without `resume`. One process trains in this one,
+    several are started through torchrun on this machine. `report` is called with each event of progress.jsonl.
+
+    Raises InputError where the folder holds another run or is in use, where data, libraries or devices are missing, and
+    where a process fails.
+    """
+    folder = Path(settings.output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror or error}", where=str(folder)) from error
+    _check_libraries()
+    with _locked(folder):
+        if not resume:
+            _clear(folder)
+        corpus = _corpus(settings)
+        identity = {"settings_sha256": settings.sha256, "corpus_sha256": str(corpus.sha256)}
+        _check_same(folder, identity)
+        finished = read_result(folder)
+        if finished is not None:
+            return finished
+        write_atomically(folder / SETTINGS, json.dumps({**settings.to_dict(), "identity": identity}, indent=2))
+        say = report or _silent
+        if settings.parallel.processes == 1:
+            measured = _in_this_process(settings, say, resume, corpus)
+        else:
+            measured = _through_torchrun(settings, folder, say, resume)
+        rows = [_row(settings, corpus, identity, measured, part) for part in measured["rows"]]
+        _tell_trackers(settings, folder, rows)
+        write_atomically(folder / RESULT, json.dumps({"rows": rows}, indent=2, allow_nan=False))
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return rows
+
+
+def peak_flops_per_s(device: str) -> float | None:
+    """The dense bf16 peak of a device of the GPU catalogue by the name that its driver gives, or None."""
+    words = device.lower().replace("-", " ").split()
+    for name, gpu in gpus().items():
+        chip = name.split("-")[0]
+        form_matches = ("pcie" in words) == name.endswith(("pcie", "pcie-40gb", "pcie-80gb"))
+        if chip in words and (form_matches or name == chip):
+            return gpu.bf16_flops_per_s
+    return None
+
+
+def _row(
+    settings: RunSettings,
+    corpus: Any,
+    identity: Mapping[str, str],
+    measured: Mapping[str, Any],
+    part: Mapping[str, Any],
+) -> dict[str, Any]:
+    """One row of the run table."""
+    m, t, p = settings.model, settings.training, settings.parallel
+    counted = parameters(m, int(corpus.vocab_size))
+    several = len(t.tokens) > 1
+    active = float(counted.non_embedding_active)
+    peak = peak_flops_per_s(str(measured["device"])) if t.dtype == "bfloat16" else None
+    per_s = float(part["tokens_per_s"])
+    return {
+        "name": f"{settings.name}-{format_count(t.tokens[part['branch']])}" if several else settings.name,
+        "n_params_dense": dense_params(m),
+        "n_params_active": active,
+        "n_params_total": float(counted.non_embedding_total),
+        "n_params_embedding": float(counted.embedding),
+        "n_experts": m.experts,
+        "top_k": m.top_k,
+        "tokens": part["tokens"],
+        "loss": part["loss"],
+        "train_loss": part["train_loss"],
+        "schedule": t.schedule,
+        "trunk": settings.name,
+        "epochs": part["epochs"],
+        "seed": settings.seed,
+        "d_model": m.d_model,
+        "n_layers": m.n_layers,
+        "d_ffn": m.d_ffn,
+        "batch_tokens": t.batch_tokens,
+        "sequence_tokens": t.sequence_tokens,
+        "vocab_size": int(corpus.vocab_size),
+        "peak_lr": t.peak_lr,
+        "training_flops": 6.0 * active * part["tokens"],
+        "seconds": part["tokens"] / per_s if per_s else 0.0,
+        "tokens_per_s": per_s,
+        "mfu": measured["flops_per_token"] * per_s / (peak * p.processes) if peak else "",
+        "processes": p.processes,
+        "device": measured["device"],
+        "dtype": t.dtype,
+        **{key: part[key] for key in ("diverged", "diverged_why")},
+        **{key: part[key] for key in ("dead_experts", "token_drop", "imbalance", "router_entropy")},
+        "corpus_sha256": identity["corpus_sha256"],
+        "tokenizer_sha256": str(corpus.tokenizer_sha256),
+        "settings_sha256": identity["settings_sha256"],
+        "torch": measured["torch"],
+        "transformers": measured["transformers"],
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+# Before.
+
+
+def _check_libraries() -> None:
+    for name in LIBRARIES:
+        if importlib.util.find_spec(name) is None:
+            raise InputError(
+                f"training needs {name}, which is not installed", next_step="pip install 'moescale[train]'"
+            )
+
+
+def _corpus(settings: RunSettings) -> Any:
+    """The packed corpus, made from the sources where there is none yet."""
+    from moescale.training.data import open_corpus, pack
+
+    data = settings.data
+    if data.sources:  # pack resumes, and finds a finished corpus of the same sources
+        return pack(
+            list(data.sources), data.corpus, tokenizer=data.tokenizer, vocab_size=data.vocab_size,
+            text_field=data.text_field,
+        )  # fmt: skip
+    return open_corpus(data.corpus)
+
+
+def _check_same(folder: Path, identity: Mapping[str, str]) -> None:
+    """Refuse a folder that holds another run, finished or not."""
+    path = folder / SETTINGS
+    if not path.exists():
+        return
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        known = {}
+    for key, what in (("settings_sha256", "settings"), ("corpus_sha256", "corpus")):
+        if known.get(key) != identity[key]:
+            raise InputError(
+                f"holds a run with other {what}", where=str(folder),
+                next_step="give another output folder, or start over with --no-resume, which drops what is there",
+            )  # fmt: skip
+
+
+def _clear(folder: Path) -> None:
+    for name in (RESULT, SETTINGS, "progress.jsonl", LOG):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Hold the folder; the lock goes with the process that holds it, however that ends."""
+    held = acquire(folder / LOCK)
+    if held is None:
+        raise InputError("another process trains in this folder", where=str(folder), next_step="wait for it, or end it")
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+# During.
+
+
+def _in_this_process(settings: RunSettings, say: Report, resume: bool, corpus: Any) -> dict[str, Any]:
+    from moescale.training.worker import work
+
+    return work(settings, resume=resume, report=say, corpus=corpus)
+
+
+def _through_torchrun(settings: RunSettings, folder: Path, say: Report, resume: bool) -> dict[str, Any]:
+    command = [
+        sys.executable, "-m", "moescale.training.launch", "--nnodes=1", f"--nproc-per-node={settings.parallel.processes}",
+        "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m", "moescale.training.worker", str(folder),
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": str(settings.parallel.threads)}
+    measured: dict[str, Any] | None = None
+    failure: MoescaleError | None = None
+    with (folder / LOG).open("ab") as log:
+        process = subprocess.Popen(
+            [*command, *([] if resume else ["--no-resume"])], stdout=subprocess.PIPE, stderr=log, text=True,
+            encoding="utf-8", env=environment, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                event = _event(line, log)
+                if event.get("event") == "done":
+                    measured = event["measured"]
+                elif event.get("event") == "error":
+                    failure = InputError(
+                        event["what"], where=event["where"], nearest=event["nearest"], next_step=event["next_step"]
+                    )
+                elif event:
+                    say(event)
+            code = process.wait()
+        finally:
+            _end(process)
+    if failure is not None:
+        raise failure
+    if measured is None:
+        raise InputError(f"the processes ended with code {code}: {_last_line(folder / LOG)}", where=str(folder / LOG))
+    return measured
+
+
+def _event(line: str, log: IO[bytes]) -> dict[str, Any]:
+    """The event that a line states; anything else that a library prints goes to the log."""
+    with suppress(ValueError):
+        event = json.loads(line)
+        if isinstance(event, dict) and "event" in event:
+            return event
+    log.write(line.encode())
+    return {}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End torchrun and its workers, first kindly."""
+    if process.poll() is None:
+        with suppress(OSError):
+            process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _last_line(path: Path) -> str:
+    """The last line of a log that names an error, or the last one at all."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 65_536))
+        lines = [line.strip() for line in stream.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    named = [line for line in lines if "Error" in line and "elastic" not in line and "ChildFailed" not in line]
+    return (named or lines or ["nothing in the log"])[-1][:300]
+
+
+def _tell_trackers(settings: RunSettings, folder: Path, rows: list[dict[str, Any]]) -> None:
+    if settings.tracking.to:
+        from moescale.training.tracking import start
+
+        tracker: Any = start(settings.tracking, settings.name, rows[-1], folder)
+        tracker.finish(rows[-1])
+        tracker.close()
+
+
+def _silent(_: Mapping[str, Any]) -> None:
+    pass
+
+
+def settings_in(folder: str | Path) -> RunSettings:
+    """The settings of the run that a folder holds."""
+    path = Path(folder) / SETTINGS
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError("holds no run", where=str(folder)) from error
+    document.pop("identity", None)
+    return settings_of(document, where=str(path))

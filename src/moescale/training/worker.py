@@ -1,0 +1,127 @@
+"""One process of a run: what torchrun starts, or what `run.py` calls when a run has one process.
+
+`python -m moescale.training.worker FOLDER [--no-resume]` reads FOLDER/settings.json; the first process writes one JSON line
+an event to standard output, the last of them {"event": "done", "measured": ..} or {"event": "error", ..}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from moescale.errors import MoescaleError
+from moescale.training import parallel
+from moescale.training.run import settings_in
+from moescale.training.settings import RunSettings
+from moescale.training.trainer import Corpus, Run
+
+Report = Callable[[Mapping[str, Any]], None]
+PROGRESS = "progress.jsonl"
+METRICS = {
+    "loss": "train/loss",
+    "lr": "train/lr",
+    "tokens_per_s": "train/tokens_per_s",
+    "validation_loss": "validation/loss",
+    "imbalance": "moe/imbalance",
+    "dead_experts": "moe/dead_experts",
+}
+"""Names of an event's figures in trackers."""
+
+
+def work(settings: RunSettings, *, resume: bool, report: Report, corpus: Corpus | None = None) -> dict[str, Any]:
+    """Train in this process, or in this and the others of torchrun's group; what was measured, with the software's names."""
+    import transformers
+
+    torch.set_num_threads(settings.parallel.threads)
+    transformers.utils.logging.disable_progress_bar()
+    device = parallel.device_of(settings.parallel)
+    folder = Path(settings.output)
+    with ExitStack() as stack:
+        layout = stack.enter_context(parallel.joined(settings.parallel, device))
+        data = corpus or open_corpus(settings)
+        told = stack.enter_context(_told(settings, folder, report, data.vocab_size)) if layout.rank == 0 else _silent
+        run = Run(settings, data, layout, told)
+        rows = run.rows(resume)
+        run.save_model(folder / "model")
+    return {
+        "rows": rows, "flops_per_token": run.flops_per_token, "device": parallel.describe(device),
+        "torch": str(torch.__version__), "transformers": str(transformers.__version__),
+    }  # fmt: skip
+
+
+def open_corpus(settings: RunSettings) -> Any:
+    """The packed corpus of the settings."""
+    from moescale.training.data import open_corpus as opened
+
+    return opened(settings.data.corpus)
+
+
+@contextmanager
+def _told(settings: RunSettings, folder: Path, report: Report, vocab_size: int) -> Generator[Report]:
+    """Keeps every event as a line of progress.jsonl, sends it on, and logs metrics to the trackers that are asked for."""
+    tracker: Any = None
+    if settings.tracking.to:
+        from moescale.training.tracking import start
+
+        stated = settings.to_dict()
+        config = {**stated["model"], **stated["training"], "seed": settings.seed, "vocab_size": vocab_size}
+        tracker = start(settings.tracking, settings.name, config, folder)
+    with (folder / PROGRESS).open("a", encoding="utf-8") as stream:
+
+        def tell(event: Mapping[str, Any]) -> None:
+            line = {"time": time.time(), **event}
+            stream.write(json.dumps(line) + "\n")
+            stream.flush()
+            metrics = {
+                METRICS[key]: float(value) for key, value in event.items() if key in METRICS and value is not None
+            }
+            if tracker is not None and metrics:
+                tracker.log(int(event["step"]), metrics)
+            report(line)
+
+        try:
+            yield tell
+        finally:
+            if tracker is not None:
+                tracker.close()
+
+
+def _silent(_: Mapping[str, Any]) -> None:
+    pass
+
+
+def main() -> int:
+    """The process that torchrun starts."""
+    folder, resume = Path(sys.argv[1]), "--no-resume" not in sys.argv
+    first = os.environ.get("RANK", "0") == "0"
+
+    def say(event: Mapping[str, Any]) -> None:
+        sys.stdout.write(json.dumps(event) + "\n")
+        sys.stdout.flush()
+
+    try:
+        settings = settings_in(folder)
+        measured = work(settings, resume=resume, report=say)
+    except MoescaleError as error:
+        if first:
+            say({"event": "error", "what": error.what, "where": error.where, "nearest": error.nearest,
+                 "next_step": error.next_step})  # fmt: skip
+        return error.exit_code
+    if first:
+        say({"event": "done", "measured": measured})
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
