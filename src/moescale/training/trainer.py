@@ -4,6 +4,9 @@ transformers' Trainer does not train tensor-parallel models, computes the balanc
 keeps no trunk to branch from; a loop that does is shorter than its exceptions (docs/training.md).
 """
 
+# Where torch is not installed, nothing is known of its types; where it is, the strict rules hold in full.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
+
 from __future__ import annotations
 
 import math

@@ -4,6 +4,9 @@
 an event to standard output, the last of them {"event": "done", "measured": ..} or {"event": "error", ..}.
 """
 
+# Where torch is not installed, nothing is known of its types; where it is, the strict rules hold in full.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
+
 from __future__ import annotations
 
 import json
