@@ -26,7 +26,24 @@ torch: Any = pytest.importorskip("torch", reason="needs torch")
 transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
 
 ROOT = Path(__file__).parents[1]
-WORDS = "one two three four five six seven eight nine ten and or but not for if".split()
+WORDS = (
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "and",
+    "or",
+    "but",
+    "not",
+    "for",
+    "if",
+)
 PROMPT = [5, 17, 200, 31, 64, 90, 8, 120]
 
 
@@ -181,7 +198,7 @@ def test_branches_are_the_runs_that_they_stand_for(corpus: Path, tmp_path: Path)
 
 
 def test_a_run_that_diverges_is_a_row(corpus: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"training": {"peak_lr": 10, "grad_clip": 1e9, "weight_decay": 10, "tokens": 100 * 1024}}
+    changes: dict[str, Any] = {"training": {"peak_lr": 10, "grad_clip": 1e9, "weight_decay": 10, "tokens": 80 * 1024}}
     (row,) = trained(settings_of(tables(corpus, tmp_path / "wild", **changes)))
     assert row["diverged"]
     assert row["diverged_why"]

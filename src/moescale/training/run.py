@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from moescale.errors import InputError, MoescaleError
 from moescale.files import write_atomically
-from moescale.hardware import gpus
+from moescale.training.flops import mfu
 from moescale.training.locks import acquire
 from moescale.training.run_table import read_result
 from moescale.training.settings import RunSettings, dense_params, parameters, settings_of
@@ -67,17 +67,6 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
     return rows
 
 
-def peak_flops_per_s(device: str) -> float | None:
-    """The dense bf16 peak of a device of the GPU catalogue by the name that its driver gives, or None."""
-    words = device.lower().replace("-", " ").split()
-    for name, gpu in gpus().items():
-        chip = name.split("-")[0]
-        form_matches = ("pcie" in words) == name.endswith(("pcie", "pcie-40gb", "pcie-80gb"))
-        if chip in words and (form_matches or name == chip):
-            return gpu.bf16_flops_per_s
-    return None
-
-
 def _row(
     settings: RunSettings,
     corpus: Any,
@@ -90,8 +79,8 @@ def _row(
     counted = parameters(m, int(corpus.vocab_size))
     several = len(t.tokens) > 1
     active = float(counted.non_embedding_active)
-    peak = peak_flops_per_s(str(measured["device"])) if t.dtype == "bfloat16" else None
     per_s = float(part["tokens_per_s"])
+    used = mfu(settings, int(corpus.vocab_size), str(measured["device"]), per_s)
     return {
         "name": f"{settings.name}-{format_count(t.tokens[part['branch']])}" if several else settings.name,
         "n_params_dense": dense_params(m),
@@ -117,7 +106,7 @@ def _row(
         "training_flops": 6.0 * active * part["tokens"],
         "seconds": part["tokens"] / per_s if per_s else 0.0,
         "tokens_per_s": per_s,
-        "mfu": measured["flops_per_token"] * per_s / (peak * p.processes) if peak else "",
+        "mfu": "" if used is None else used,
         "processes": p.processes,
         "device": measured["device"],
         "dtype": t.dtype,

@@ -25,10 +25,11 @@ from torch import Tensor
 
 from moescale.errors import InputError
 from moescale.training import checkpoint, parallel, schedule
+from moescale.training.flops import mfu
 from moescale.training.health import Watch, balance
 from moescale.training.model import build, materialise, routers_of, token_losses
 from moescale.training.optimiser import adamw, clip
-from moescale.training.settings import RunSettings, decay_steps, model_flops_per_token
+from moescale.training.settings import RunSettings, decay_steps
 
 PROGRESS_EVERY_S = 5.0
 LAST_STEPS = 20  # whose mean is the training loss of a run
@@ -141,7 +142,7 @@ class Run:
         self.optimiser = adamw(self.model, t)
         self.at = Position(shares=self.routers.shares.tolist())
         self.watch = Watch(steps=t.steps(t.tokens[-1]))
-        self.flops_per_token = model_flops_per_token(settings, corpus.vocab_size)
+        self.device_name = parallel.describe(layout.device)
         self.last_report = self.last_checkpoint = time.monotonic()
 
     # Steps.
@@ -183,7 +184,7 @@ class Run:
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         micro, mine = self._batch(self.at.step)
-        summed = 0.0
+        summed = torch.zeros((), dtype=torch.float64, device=self.layout.device)
         self.routers.on = True
         for number in range(0, len(mine), micro):
             self._synchronise(number + micro >= len(mine))
@@ -191,15 +192,14 @@ class Run:
             with self._autocast():
                 losses = token_losses(self.model, ids).sum()
             loss = losses / (t.batch_sequences * (t.sequence_tokens - 1))
-            total = loss + self.settings.model.balance_loss * self.routers.loss(t.batch_tokens)
-            total.backward()
-            summed += float(losses.detach())
+            (loss + self.settings.model.balance_loss * self.routers.loss(t.batch_tokens)).backward()
+            summed += losses.detach()
         self.routers.on = False
         norm = clip(self.model.parameters(), t.grad_clip)
         # Clocks differ, and every process must decide alike whether a checkpoint is due.
         late = 0 < t.checkpoint_every_s <= start - self.last_checkpoint
-        (summed, late), counts = self._sum([summed, float(late)], self.routers.take())
-        loss = summed / self.settings.parallel.tensor / (t.batch_sequences * (t.sequence_tokens - 1))
+        (total, late), counts = self._sum([float(summed), float(late)], self.routers.take())
+        loss = total / self.settings.parallel.tensor / (t.batch_sequences * (t.sequence_tokens - 1))
         self.routers.use(counts)
         self.watch = self.watch.next(loss, norm)
         if math.isfinite(norm):
@@ -257,8 +257,10 @@ class Run:
         if now - self.last_report >= PROGRESS_EVERY_S or self.at.step in (1, leg.stop) or self.watch.why:
             self.last_report = now
             used = balance(counts.cpu().numpy())
+            utilisation = mfu(self.settings, self.corpus.vocab_size, self.device_name, rate_now)
             self._tell(
                 "step", steps=leg.stop, loss=loss, lr=lr, grad_norm=norm, tokens_per_s=rate_now,
+                **({} if utilisation is None else {"mfu": utilisation}),
                 imbalance=used["imbalance"], dead_experts=used["dead_experts"],
             )  # fmt: skip
 

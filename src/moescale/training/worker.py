@@ -33,6 +33,7 @@ METRICS = {
     "loss": "train/loss",
     "lr": "train/lr",
     "tokens_per_s": "train/tokens_per_s",
+    "mfu": "train/mfu",
     "validation_loss": "validation/loss",
     "imbalance": "moe/imbalance",
     "dead_experts": "moe/dead_experts",
@@ -56,7 +57,7 @@ def work(settings: RunSettings, *, resume: bool, report: Report, corpus: Corpus 
         rows = run.rows(resume)
         run.save_model(folder / "model")
     return {
-        "rows": rows, "flops_per_token": run.flops_per_token, "device": parallel.describe(device),
+        "rows": rows, "device": parallel.describe(device),
         "torch": str(torch.__version__), "transformers": str(transformers.__version__),
     }  # fmt: skip
 
