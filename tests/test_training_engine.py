@@ -65,7 +65,7 @@ def tables(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "name": output.name,
         "output": str(output),
-        "model": {"d_model": 64, "n_layers": 2, "n_heads": 4, "d_ffn": 128, "experts": 4},
+        "model": {"d_model": 64, "n_layers": 2, "n_heads": 2, "d_ffn": 128, "experts": 4},
         "data": {"corpus": str(corpus)},
         "training": {
             "tokens": 20 * 1024, "batch_tokens": 1024, "sequence_tokens": 64, "micro_batch_tokens": 256,
@@ -81,16 +81,6 @@ def tables(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
 def trained(settings: RunSettings, **options: Any) -> list[dict[str, Any]]:
     run: Any = importlib.import_module("moescale.training.run")
     return run.train(settings, **options)
-
-
-def losses_of(folder: Path) -> dict[int, float]:
-    """The training losses that progress.jsonl states, by step; a step that was made twice must have the same."""
-    found: dict[int, float] = {}
-    for line in (folder / "progress.jsonl").read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] == "step":
-            assert found.setdefault(event["step"], event["loss"]) == event["loss"]
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -151,35 +141,68 @@ def test_the_same_settings_give_the_same_bits(alone: tuple[Path, dict[str, Any]]
     assert other["loss"] != row["loss"]
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"training": {"tokens": 60 * 1024, "checkpoint_every_steps": 7}}
-    (row,) = trained(settings_of(tables(corpus, tmp_path / "whole", **changes)))
-    folder = tmp_path / "killed" / "whole"
-    stated = tmp_path / "run.json"
-    stated.write_text(json.dumps(tables(corpus, folder, **changes)))
+def kill_in_the_middle(stated: dict[str, Any], tmp_path: Path) -> None:
+    """Start the run in a process of its own, and kill that once it has made 14 steps or more."""
+    file, folder = tmp_path / "run.json", Path(stated["output"])
+    file.write_text(json.dumps(stated))
     code = (
         "import json, sys; from moescale.training.run import train; from moescale.training.settings import settings_of;"
         "train(settings_of(json.load(open(sys.argv[1]))))"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(stated)])
-    checkpoints = folder / "checkpoints"
-    limit = time.monotonic() + 120
-    while not any(checkpoints.glob("step-0-[1-3]?")):  # from step 14 on
+    process = subprocess.Popen([sys.executable, "-c", code, str(file)])
+    limit = time.monotonic() + 240
+    while not any((folder / "checkpoints").glob("step-0-[1-3]?")):
         assert process.poll() is None
         assert time.monotonic() < limit
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (folder / "result.json").exists()
+
+
+LONGER: dict[str, Any] = {"training": {"tokens": 60 * 1024, "checkpoint_every_steps": 7}}
+
+
+@pytest.fixture(scope="module")
+def longer(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder and row of a run of 60 steps that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "longer"
+    (row,) = trained(settings_of(tables(corpus, folder, **LONGER)))
+    return folder, row
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(
+    longer: tuple[Path, dict[str, Any]], corpus: Path, tmp_path: Path
+) -> None:
+    whole, row = longer
+    folder = tmp_path / "longer"
+    kill_in_the_middle(tables(corpus, folder, **LONGER), tmp_path)
     events: list[Any] = []
-    (resumed,) = trained(settings_of(tables(corpus, folder, **changes)), report=events.append)
+    (resumed,) = trained(settings_of(tables(corpus, folder, **LONGER)), report=events.append)
     assert events[0]["event"] == "resumed"
     assert events[0]["step"] >= 14
     assert (resumed["loss"], resumed["train_loss"]) == (row["loss"], row["train_loss"])
     assert resumed["imbalance"] == row["imbalance"]
     weights: Any = importlib.import_module("safetensors.torch").load_file
-    one, two = (weights(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "killed/whole"))
+    one, two = (weights(place / "model" / "model.safetensors") for place in (whole, folder))
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_killed_run_goes_on_in_another_layout(
+    longer: tuple[Path, dict[str, Any]], corpus: Path, tmp_path: Path
+) -> None:
+    """One process, killed; then two, through torchrun, which share its weights by FSDP."""
+    _, row = longer
+    stated = tables(corpus, tmp_path / "longer", **LONGER)
+    kill_in_the_middle(stated, tmp_path)
+    stated["parallel"] = {"processes": 2, "fsdp": 2, "device": "cpu"}
+    events: list[Any] = []
+    (resumed,) = trained(settings_of(stated), report=events.append)
+    assert events[0]["event"] == "resumed"
+    assert events[0]["step"] >= 14
+    assert resumed["processes"] == 2
+    assert resumed["loss"] == pytest.approx(row["loss"], abs=1e-3)
+    assert (tmp_path / "longer" / "model" / "model.safetensors").exists()
 
 
 def test_branches_are_the_runs_that_they_stand_for(corpus: Path, tmp_path: Path) -> None:
@@ -336,18 +359,6 @@ def check_placements(placements: dict[str, str], layout: dict[str, Any], experts
         inner = 64 // fsdp if split > 1 else 64
         assert down.endswith(f"({4 // split if split > 1 else 4 // fsdp}, {inner}, 128)"), down
         assert ("'expert'" in down) == (expert > 1)
-
-
-def test_the_command_trains_several_processes_and_resumes_in_another_layout(corpus: Path, tmp_path: Path) -> None:
-    """Through torchrun, with a checkpoint of two processes that one process goes on from."""
-    folder = tmp_path / "alone"
-    changes: dict[str, Any] = {"training": {"checkpoint_every_steps": 5}}
-    two = settings_of(tables(corpus, folder, parallel={"processes": 2, "fsdp": 2, "device": "cpu"}, **changes))
-    (row,) = trained(two)
-    assert row["processes"] == 2
-    assert (folder / "model" / "model.safetensors").exists()
-    (one,) = trained(settings_of(tables(corpus, tmp_path / "one" / "alone", **changes)))
-    assert row["loss"] == pytest.approx(one["loss"], abs=1e-3)
 
 
 def test_a_process_that_fails_is_one_message(corpus: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ keeps no trunk to branch from; a loop that does is shorter than its exceptions (
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -331,6 +332,7 @@ class Run:
             summed += float(losses.double().sum()) if known else 0.0
         self.routers.on = False
         self.model.train()
+        parallel.reshard(self.model)
         (summed,), counts = self._sum([summed], self.routers.take())
         return summed / p.tensor / (count * (t.sequence_tokens - 1)), counts.cpu().numpy()
 
@@ -346,5 +348,10 @@ class Run:
             bare: Any = build(self.settings, self.corpus.vocab_size)
             bare.config.dtype = getattr(torch, self.settings.training.dtype)
             bare.save_pretrained(folder, state_dict=whole)
+            # Other versions of transformers, and vLLM with them, name the number of experts as the model's own config does.
+            path = folder / "config.json"
+            config = json.loads(path.read_text(encoding="utf-8"))
+            stated = {**self.settings.model.config(self.corpus.vocab_size), "use_cache": True}
+            path.write_text(json.dumps({**config, **stated}, indent=2, sort_keys=True), encoding="utf-8")
         if dist.is_initialized():
             dist.barrier()
