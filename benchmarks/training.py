@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,9 @@ def plain(settings: RunSettings, steps: int) -> float:
             lr_scheduler_kwargs={"min_lr_rate": t.min_lr_ratio}, optim="adamw_torch_fused", report_to="none",
             save_strategy="no", logging_strategy="no", disable_tqdm=True,
         )  # fmt: skip
-        transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Clock()]).train()
+        trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Clock()])
+        with redirect_stdout(sys.stderr):  # it prints a summary
+            trainer.train()
     return statistics.median(times[WARM_UPS:])
 
 

@@ -50,6 +50,8 @@ def train(
         check_run_table(output)
 
     rows = run_train(settings, resume=resume, report=_print_event)
+    if not rows:  # another process of torchrun's group prints them
+        return
     if output is not None:
         add_rows(output, rows)
     if json_:

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from moescale.errors import InputError
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -57,10 +59,17 @@ def load(folder: Path, name: str, model: nn.Module, optimiser: torch.optim.Optim
     """Restore the checkpoint `name` in place, in any layout; returns its state. Every process calls this."""
     dcp: Any = import_module("torch.distributed.checkpoint")
     place = folder / name
-    state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp.load(tensors_of(model, optimiser), checkpoint_id=place, no_dist=not dist.is_initialized())
+    try:
+        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dcp.load(tensors_of(model, optimiser), checkpoint_id=place, no_dist=not dist.is_initialized())
+    except (OSError, ValueError, RuntimeError, dcp.api.CheckpointException) as error:
+        reason = str(error).strip().splitlines()
+        raise InputError(
+            f"cannot be read as a checkpoint: {reason[-1] if reason else type(error).__name__}", where=str(place),
+            next_step="remove that folder to go on from an earlier one, or start over with --no-resume",
+        ) from error  # fmt: skip
     for parameter in model.parameters():
         steps = torch.tensor(float(state["updates"]), device=parameter.device)
         optimiser.state[parameter]["step"] = steps

@@ -34,7 +34,8 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
     Everything lies in `settings.output`: settings.json, progress.jsonl, log.txt, checkpoints/ until the run is finished,
     then model/ (config.json and safetensors) and result.json, which is written last. A finished run is returned as it is;
     an unfinished one goes on from its last checkpoint, or from its start without `resume`. One process trains in this one,
-    several are started through torchrun on this machine. `report` is called with each event of progress.jsonl.
+    several are started through torchrun on this machine, unless this one already is one of torchrun's group of so many
+    (for several machines), where all but the first return no rows. `report` is called with each event of progress.jsonl.
 
     Raises InputError where the folder holds another run or is in use, where data, libraries or devices are missing, and
     where a process fails.
@@ -45,6 +46,11 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
     except OSError as error:
         raise InputError(f"cannot be made: {error.strerror or error}", where=str(folder)) from error
     _check_libraries()
+    group = int(os.environ.get("WORLD_SIZE", "1")) == settings.parallel.processes  # of a torchrun around this process
+    if group and os.environ.get("RANK", "0") != "0":
+        if not (resume and read_result(folder)):
+            _in_this_process(settings, _silent, resume, _corpus(settings))
+        return []  # the first process of the group keeps the books
     with _locked(folder):
         if not resume:
             _clear(folder)
@@ -56,7 +62,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
             return finished
         write_atomically(folder / SETTINGS, json.dumps({**settings.to_dict(), "identity": identity}, indent=2))
         say = report or _silent
-        if settings.parallel.processes == 1:
+        if settings.parallel.processes == 1 or group:
             measured = _in_this_process(settings, say, resume, corpus)
         else:
             measured = _through_torchrun(settings, folder, say, resume)
@@ -67,49 +73,55 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
     return rows
 
 
-def _row(
-    settings: RunSettings,
-    corpus: Any,
-    identity: Mapping[str, str],
-    measured: Mapping[str, Any],
-    part: Mapping[str, Any],
-) -> dict[str, Any]:
-    """One row of the run table."""
-    m, t, p = settings.model, settings.training, settings.parallel
-    counted = parameters(m, int(corpus.vocab_size))
-    several = len(t.tokens) > 1
+def stated_columns(settings: RunSettings, vocab_size: int, branch: int) -> dict[str, Any]:
+    """What is known of a row of the run table before the run: its name, sizes, tokens and settings."""
+    m, t = settings.model, settings.training
+    counted = parameters(m, vocab_size)
     active = float(counted.non_embedding_active)
-    per_s = float(part["tokens_per_s"])
-    used = mfu(settings, int(corpus.vocab_size), str(measured["device"]), per_s)
+    tokens = t.steps(t.tokens[branch]) * t.batch_tokens
+    several = len(t.tokens) > 1
     return {
-        "name": f"{settings.name}-{format_count(t.tokens[part['branch']])}" if several else settings.name,
+        "name": f"{settings.name}-{format_count(t.tokens[branch])}" if several else settings.name,
         "n_params_dense": dense_params(m),
         "n_params_active": active,
         "n_params_total": float(counted.non_embedding_total),
         "n_params_embedding": float(counted.embedding),
         "n_experts": m.experts,
         "top_k": m.top_k,
-        "tokens": part["tokens"],
-        "loss": part["loss"],
-        "train_loss": part["train_loss"],
+        "tokens": tokens,
+        "loss": None,
+        "train_loss": None,
         "schedule": t.schedule,
         "trunk": settings.name,
-        "epochs": part["epochs"],
+        "epochs": None,
         "seed": settings.seed,
         "d_model": m.d_model,
         "n_layers": m.n_layers,
         "d_ffn": m.d_ffn,
         "batch_tokens": t.batch_tokens,
         "sequence_tokens": t.sequence_tokens,
-        "vocab_size": int(corpus.vocab_size),
+        "vocab_size": vocab_size,
         "peak_lr": t.peak_lr,
-        "training_flops": 6.0 * active * part["tokens"],
-        "seconds": part["tokens"] / per_s if per_s else 0.0,
+        "training_flops": 6.0 * active * tokens,
+    }
+
+
+def _row(
+    settings: RunSettings, corpus: Any, identity: Mapping[str, str], measured: Mapping[str, Any], part: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One row of the run table."""
+    per_s = float(part["tokens_per_s"])
+    stated = stated_columns(settings, int(corpus.vocab_size), part["branch"])
+    used = mfu(settings, int(corpus.vocab_size), str(measured["device"]), per_s)
+    return {
+        **stated,
+        **{key: part[key] for key in ("loss", "train_loss", "epochs")},
+        "seconds": stated["tokens"] / per_s if per_s else 0.0,
         "tokens_per_s": per_s,
         "mfu": "" if used is None else used,
-        "processes": p.processes,
+        "processes": settings.parallel.processes,
         "device": measured["device"],
-        "dtype": t.dtype,
+        "dtype": settings.training.dtype,
         **{key: part[key] for key in ("diverged", "diverged_why")},
         **{key: part[key] for key in ("dead_experts", "token_drop", "imbalance", "router_entropy")},
         "corpus_sha256": identity["corpus_sha256"],
@@ -263,7 +275,7 @@ def _tell_trackers(settings: RunSettings, folder: Path, rows: list[dict[str, Any
     if settings.tracking.to:
         from moescale.training.tracking import start
 
-        tracker: Any = start(settings.tracking, settings.name, rows[-1], folder)
+        tracker = start(settings.tracking, settings.name, rows[-1], folder)
         tracker.finish(rows[-1])
         tracker.close()
 

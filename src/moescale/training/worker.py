@@ -21,9 +21,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from moescale.errors import MoescaleError
+from moescale.errors import InputError, MoescaleError
 from moescale.training import parallel
-from moescale.training.run import settings_in
+from moescale.training.run import settings_in, stated_columns
 from moescale.training.settings import RunSettings
 from moescale.training.trainer import Corpus, Run
 
@@ -49,13 +49,23 @@ def work(settings: RunSettings, *, resume: bool, report: Report, corpus: Corpus 
     transformers.utils.logging.disable_progress_bar()
     device = parallel.device_of(settings.parallel)
     folder = Path(settings.output)
-    with ExitStack() as stack:
-        layout = stack.enter_context(parallel.joined(settings.parallel, device))
-        data = corpus or open_corpus(settings)
-        told = stack.enter_context(_told(settings, folder, report, data.vocab_size)) if layout.rank == 0 else _silent
-        run = Run(settings, data, layout, told)
-        rows = run.rows(resume)
-        run.save_model(folder / "model")
+    try:
+        with ExitStack() as stack:
+            layout = stack.enter_context(parallel.joined(settings.parallel, device))
+            data = corpus or open_corpus(settings)
+            told = (
+                stack.enter_context(_told(settings, folder, report, data.vocab_size)) if layout.rank == 0 else _silent
+            )
+            run = Run(settings, data, layout, told)
+            rows = run.rows(resume)
+            run.save_model(folder / "model")
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"the run does not fit in memory: {str(error).splitlines()[0]}", where=str(device),
+            next_step="make micro_batch_tokens smaller, or spread the weights with fsdp, tensor or expert",
+        ) from error  # fmt: skip
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", where=str(folder)) from error
     return {
         "rows": rows, "device": parallel.describe(device),
         "torch": str(torch.__version__), "transformers": str(transformers.__version__),
@@ -76,8 +86,8 @@ def _told(settings: RunSettings, folder: Path, report: Report, vocab_size: int) 
     if settings.tracking.to:
         from moescale.training.tracking import start
 
-        stated = settings.to_dict()
-        config = {**stated["model"], **stated["training"], "seed": settings.seed, "vocab_size": vocab_size}
+        longest = stated_columns(settings, vocab_size, len(settings.training.tokens) - 1)
+        config = {key: value for key, value in longest.items() if value is not None}
         tracker = start(settings.tracking, settings.name, config, folder)
     with (folder / PROGRESS).open("a", encoding="utf-8") as stream:
 
