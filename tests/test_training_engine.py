@@ -228,6 +228,26 @@ def test_a_run_that_diverges_is_a_row(corpus: Path, tmp_path: Path) -> None:
     json.dumps(row, allow_nan=False)
 
 
+def test_trackers_hear_of_the_run(corpus: Path, tmp_path: Path) -> None:
+    """The tracker without a library of its own; the others are tested with their importers."""
+    (row,) = trained(settings_of(tables(corpus, tmp_path / "tracked", tracking={"to": ["trainer"]})))
+    (state,) = (tmp_path / "tracked").rglob("trainer_state.json")
+    text = state.read_text()
+    for name in ("train/loss", "train/lr", "validation/loss", "moe/imbalance", repr(row["loss"])):
+        assert name in text
+
+
+def test_a_broken_checkpoint_is_one_message(corpus: Path, tmp_path: Path) -> None:
+    stated = tables(corpus, tmp_path / "r", **LONGER)
+    kill_in_the_middle(stated, tmp_path)
+    for file in (tmp_path / "r" / "checkpoints").rglob("*.distcp"):
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(InputError, match="cannot be read as a checkpoint"):
+        trained(settings_of(stated))
+    (row,) = trained(settings_of(stated), resume=False)
+    assert row["tokens"] == 60 * 1024
+
+
 # Routers.
 
 

@@ -107,7 +107,11 @@ def stated_columns(settings: RunSettings, vocab_size: int, branch: int) -> dict[
 
 
 def _row(
-    settings: RunSettings, corpus: Any, identity: Mapping[str, str], measured: Mapping[str, Any], part: Mapping[str, Any]
+    settings: RunSettings,
+    corpus: Any,
+    identity: Mapping[str, str],
+    measured: Mapping[str, Any],
+    part: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One row of the run table."""
     per_s = float(part["tokens_per_s"])
