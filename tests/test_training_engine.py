@@ -233,7 +233,7 @@ def test_trackers_hear_of_the_run(corpus: Path, tmp_path: Path) -> None:
     (row,) = trained(settings_of(tables(corpus, tmp_path / "tracked", tracking={"to": ["trainer"]})))
     (state,) = (tmp_path / "tracked").rglob("trainer_state.json")
     text = state.read_text()
-    for name in ("train/loss", "train/lr", "validation/loss", "moe/imbalance", repr(row["loss"])):
+    for name in ("learning_rate", "eval_loss", "moe/imbalance", repr(row["loss"])):
         assert name in text
 
 

@@ -135,6 +135,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="start no further model after this time")
     parser.add_argument("--tiny", action="store_true", help="models of seconds, to test this script")
     given = parser.parse_args()
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != here]  # profile.py here would hide Python's own
     start, missing = time.monotonic(), 0
     try:
         known = given.table.read_text(encoding="utf-8") if given.table.exists() else ""
