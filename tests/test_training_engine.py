@@ -141,8 +141,8 @@ def test_the_same_settings_give_the_same_bits(alone: tuple[Path, dict[str, Any]]
     assert other["loss"] != row["loss"]
 
 
-def kill_in_the_middle(stated: dict[str, Any], tmp_path: Path) -> None:
-    """Start the run in a process of its own, and kill that once it has made 14 steps or more."""
+def kill_in_the_middle(stated: dict[str, Any], tmp_path: Path, checkpoint: str = "step-0-[1-3]?") -> None:
+    """Start the run in a process of its own, and kill that once there is such a checkpoint: by default of 14 steps or more."""
     file, folder = tmp_path / "run.json", Path(stated["output"])
     file.write_text(json.dumps(stated))
     code = (
@@ -151,7 +151,7 @@ def kill_in_the_middle(stated: dict[str, Any], tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(file)])
     limit = time.monotonic() + 240
-    while not any((folder / "checkpoints").glob("step-0-[1-3]?")):
+    while not any((folder / "checkpoints").glob(checkpoint)):
         assert process.poll() is None
         assert time.monotonic() < limit
         time.sleep(0.01)
@@ -186,6 +186,22 @@ def test_a_killed_run_goes_on_to_the_same_bits(
     weights: Any = importlib.import_module("safetensors.torch").load_file
     one, two = (weights(place / "model" / "model.safetensors") for place in (whole, folder))
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_trunk_that_was_killed_goes_on_from_where_it_was(corpus: Path, tmp_path: Path) -> None:
+    """Killed in the second piece of trunk, after the first branch."""
+    changes: dict[str, Any] = {
+        "training": {"schedule": "wsd", "tokens": [10 * 1024, 80 * 1024], "checkpoint_every_steps": 7}
+    }
+    rows = trained(settings_of(tables(corpus, tmp_path / "whole" / "wsd", **changes)))
+    stated = tables(corpus, tmp_path / "wsd", **changes)
+    kill_in_the_middle(stated, tmp_path, "step-2-[1-4]?")
+    events: list[Any] = []
+    again = trained(settings_of(stated), report=events.append)
+    assert events[0]["step"] >= 14  # not from the fork at step 8
+    assert [(row["name"], row["loss"], row["imbalance"]) for row in again] == [
+        (row["name"], row["loss"], row["imbalance"]) for row in rows
+    ]
 
 
 def test_a_killed_run_goes_on_in_another_layout(

@@ -205,12 +205,15 @@ def _use_own_experts(experts: Any, mesh: DeviceMesh | None) -> None:
         hidden_all, weights_all = gathered(hidden), gathered(weights)
         with torch.no_grad():
             index_all = gathered(index) - first
-            rows, slots = ((index_all >= 0) & (index_all < count)).nonzero(as_tuple=True)
+            here = (index_all >= 0) & (index_all < count)
+            rows, slots = here.nonzero(as_tuple=True)
+            if not rows.numel():  # a product needs a row: one that counts nothing
+                rows, slots = torch.zeros_like(index_all[:1, 0]), torch.zeros_like(index_all[:1, 0])
+            experts_of_rows = torch.where(here[rows, slots], index_all[rows, slots], 0)[:, None]
         view = _View(experts, {**parts, "num_experts": count})
         chosen = hidden_all[rows].to(parts["down_proj"].dtype)
-        done = grouped_mm_experts_forward(
-            cast("Any", view), chosen, index_all[rows, slots][:, None], weights_all[rows, slots][:, None]
-        )
+        shares = torch.where(here[rows, slots], weights_all[rows, slots], 0.0)[:, None]
+        done = grouped_mm_experts_forward(cast("Any", view), chosen, experts_of_rows, shares)
         summed = torch.zeros_like(hidden_all).index_add(0, rows, done.to(hidden_all.dtype))
         if mesh is None:
             return summed

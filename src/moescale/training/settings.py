@@ -7,7 +7,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,7 @@ from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import ModelFamily, find_family
 from moescale.files import read_text
-from moescale.units import parse_quantity
+from moescale.training.toml_table import Table, as_mapping
 
 SCHEDULES = ("cosine", "wsd")
 DTYPES = ("float32", "bfloat16")
@@ -200,9 +200,9 @@ def settings_of(mapping: Mapping[str, Any], where: str = "settings") -> RunSetti
     Raises InputError with the nearest key for one that is unknown, and for values that are missing or out of range.
     """
     tables = ("model", "data", "training", "parallel", "tracking")
-    top = _Table({key: value for key, value in mapping.items() if key not in tables}, where, tables)
+    top = Table({key: value for key, value in mapping.items() if key not in tables}, where, tables)
     sections = {
-        name: _Table(_mapping(mapping.get(name, {}), f"{where}, [{name}]"), f"{where}, [{name}]") for name in tables
+        name: Table(as_mapping(mapping.get(name, {}), f"{where}, [{name}]"), f"{where}, [{name}]") for name in tables
     }
     name = top.text("name")
     model = _model(sections["model"])
@@ -294,7 +294,7 @@ def _architecture(model: ModelSettings, vocab_size: int = 0) -> Architecture:
 # The tables.
 
 
-def _model(table: _Table) -> ModelSettings:
+def _model(table: Table) -> ModelSettings:
     experts = table.whole("experts", 1, most=65_536)
     top_k = min(table.whole("top_k", 2, most=65_536), experts)
     moe_every = table.whole("moe_every", 2, most=10_000)
@@ -359,7 +359,7 @@ def _nearest_shape(family: ModelFamily, n_params: float, experts: int, where: st
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def _data(table: _Table) -> DataSettings:
+def _data(table: Table) -> DataSettings:
     sources = table.texts("sources")
     vocab_size = table.whole("vocab_size", 0, least=0, most=2**31 - 1) or None
     tokenizer = table.text("tokenizer", "") or None
@@ -371,7 +371,7 @@ def _data(table: _Table) -> DataSettings:
     )  # fmt: skip
 
 
-def _training(table: _Table, n_params: float) -> TrainingSettings:
+def _training(table: Table, n_params: float) -> TrainingSettings:
     schedule = table.choice("schedule", SCHEDULES, "cosine")
     tokens = tuple(sorted(table.wholes("tokens", most=10**18)))
     if len(set(tokens)) < len(tokens):
@@ -406,7 +406,7 @@ def _training(table: _Table, n_params: float) -> TrainingSettings:
     )
 
 
-def _parallel(table: _Table) -> ParallelSettings:
+def _parallel(table: Table) -> ParallelSettings:
     sizes = {key: table.whole(key, 1, most=100_000) for key in ("processes", "fsdp", "tensor", "expert")}
     device = table.choice("device", DEVICES, "") or None
     made = ParallelSettings(**sizes, threads=table.whole("threads", 1, most=4096), device=device)
@@ -420,7 +420,7 @@ def _parallel(table: _Table) -> ParallelSettings:
     return made
 
 
-def _tracking(table: _Table) -> TrackingSettings:
+def _tracking(table: Table) -> TrackingSettings:
     to = table.texts("to")
     for name in to:
         if name not in TRACKERS:
@@ -464,102 +464,6 @@ def _check_layout(settings: RunSettings, where: str) -> None:
 
 def _divisor(number: int, near: int) -> int:
     return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - near))
-
-
-class _Table:
-    """Checked access to one table: each key is asked for once, and `finish` refuses those that nobody asked for."""
-
-    def __init__(self, values: Mapping[str, Any], where: str, others: Sequence[str] = ()) -> None:
-        self.values, self.where, self.asked = values, where, list(others)
-
-    def has(self, key: str) -> bool:
-        if key not in self.asked:
-            self.asked.append(key)
-        return key in self.values
-
-    def finish(self) -> None:
-        for key in self.values:
-            if key not in self.asked:
-                raise unknown_name("key", key, self.asked, where=self.where)
-
-    def _get(self, key: str, default: Any, read: Callable[[Any], Any]) -> Any:
-        if self.has(key):
-            return read(self.values[key])
-        if default is None:
-            raise InputError(f"{key} is missing", where=self.where, next_step=f"add {key} = ..")
-        return default
-
-    def _quantity(self, key: str, value: Any, least: float, most: float) -> float:
-        at = f"{self.where}, {key}"
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise InputError(f"{value!r} is not a number", where=at)
-        try:
-            number = parse_quantity(value)
-        except InputError as error:
-            raise InputError(error.what, where=at, nearest=error.nearest, next_step=error.next_step) from error
-        if not least <= number <= most:
-            nearest = f"{min(max(number, least), most):g}"
-            raise InputError(f"{value!r} is not from {least:g} to {most:g}", where=at, nearest=nearest)
-        return number
-
-    def number(self, key: str, default: float | None = None, *, least: float, most: float) -> float:
-        return self._get(key, default, lambda value: self._quantity(key, value, least, most))
-
-    def _whole(self, key: str, value: Any, least: int, most: int) -> int:
-        number = self._quantity(key, value, least, most)
-        if not number.is_integer():
-            raise InputError(f"{value!r} is not a whole number", where=f"{self.where}, {key}", nearest=f"{number:.0f}")
-        return int(number)
-
-    def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int) -> int:
-        return self._get(key, default, lambda value: self._whole(key, value, least, most))
-
-    def wholes(self, key: str, *, most: int) -> list[int]:
-        def read(value: Any) -> list[int]:
-            entries = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
-            if not entries:
-                raise InputError("is empty", where=f"{self.where}, {key}")
-            return [self._whole(key, entry, 1, most) for entry in entries]
-
-        return self._get(key, None, read)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        def read(value: Any) -> str:
-            if not isinstance(value, str) or not value.strip() or "\0" in value:
-                raise InputError(f"{value!r} is not a text", where=f"{self.where}, {key}")
-            return value
-
-        return self._get(key, default, read)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        def read(value: Any) -> tuple[str, ...]:
-            entries = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
-            for entry in entries:
-                if not isinstance(entry, str) or not entry.strip():
-                    raise InputError(f"{entry!r} is not a text", where=f"{self.where}, {key}")
-            return tuple(entries)
-
-        return self._get(key, (), read)
-
-    def flag(self, key: str) -> bool | None:
-        if not self.has(key):
-            return None
-        value = self.values[key]
-        if not isinstance(value, bool):
-            raise InputError(f"{value!r} is neither true nor false", where=f"{self.where}, {key}")
-        return value
-
-    def choice(self, key: str, known: Sequence[str], default: str) -> str:
-        value = self.text(key, default) if self.has(key) or default else default
-        if value and value not in known:
-            raise unknown_name(key, value, known, where=self.where)
-        return value
-
-
-def _mapping(value: object, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InputError("is not a table", where=where, next_step="write it as [name] with keys below")
-    return cast("Mapping[str, Any]", value)
 
 
 def _plain(value: Any) -> Any:

@@ -78,6 +78,7 @@ class Position:
     leg: int = 0
     step: int = 0  # within the run's order of data, and of the learning rate
     updates: int = 0
+    branched: bool = False  # at the end of a branch: the trunk goes on from its fork
     seconds: float = 0.0  # of training, over all restarts
     trained_tokens: int = 0
     watch: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -158,12 +159,13 @@ class Run:
             checkpoint.remove(self.folder, but=set())
         while self.at.leg < len(self.legs):
             leg = self.legs[self.at.leg]
-            if leg.is_trunk and self.at.leg and self.at.step != leg.start:
+            if leg.is_trunk and self.at.branched:
                 self._fork(leg)
             while self.at.step < leg.stop and not self.watch.why:
                 self._step(leg)
             if not leg.is_trunk:
                 self.at.rows.append(self._finish(leg))
+                self.at.branched = True
             elif self.watch.why:  # no further branch would be sound
                 self.at.rows += [self._finish(rest) for rest in self.legs[self.at.leg + 1 :] if not rest.is_trunk]
                 break
