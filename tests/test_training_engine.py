@@ -289,6 +289,28 @@ def test_gradient_reaches_every_expert_and_the_router(corpus: Path, tmp_path: Pa
         assert bool((gradient.abs().sum(dim=(1, 2)) > 0).all())
 
 
+def test_local_experts_compute_what_transformers_computes_and_nothing_without_tokens(
+    corpus: Path, tmp_path: Path
+) -> None:
+    parallel: Any = importlib.import_module("moescale.training.parallel")
+    run = started(settings_of(tables(corpus, tmp_path / "r")), corpus)
+    experts = run.model.model.layers[1].mlp.experts
+    torch.manual_seed(0)
+    hidden, weights = torch.randn(9, 64, requires_grad=True), torch.rand(9, 2, requires_grad=True)
+    index = torch.stack([torch.randperm(4)[:2] for _ in range(9)])
+    inputs = [hidden, weights, *experts.parameters()]
+
+    def answers(chosen: Any) -> list[Any]:
+        made = experts(hidden, chosen, weights)
+        return [made, *torch.autograd.grad(made.square().sum(), inputs)]
+
+    expected = answers(index)
+    parallel._use_own_experts(experts, None)
+    for ours, theirs in zip(answers(index), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert all(not part.any() for part in answers(index + 4))  # as where every chosen expert is on another process
+
+
 def test_the_balancing_loss_is_that_of_transformers(corpus: Path, tmp_path: Path) -> None:
     """With f of the same batch it is the published formula, and adds up over micro-batches."""
     model_file: Any = importlib.import_module("moescale.training.model")
