@@ -1,0 +1,91 @@
+"""The look of every figure: one style, one colour and one marker for each expert count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+from moescale.errors import InputError
+
+PAGE_WIDTH = 7.0  # inches: the text width of most papers
+# Points of matplotlib's viridis at E = 1, 2, 4, .. 512 (CC0, https://bids.github.io/colormap): ordered, the same for
+# colour-blind readers, and darker for fewer experts in grey print. It stops before the yellow that paper swallows.
+SEQUENCE = (
+    "#440154", "#433e85", "#31678e", "#23898e", "#22a884", "#48c16e", "#7ad151", "#a2da37", "#bddf26", "#d2e21b",
+)  # fmt: skip
+MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colour
+# Okabe and Ito, https://jfly.uni-koeln.de/color: for things without an order, such as laws.
+CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
+INK, FAINT, RULE = "#222222", "#767676", "#d9d9d9"
+DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))  # a second cue beside the colour, where colours run out
+STYLE: Mapping[str, object] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same figure on every machine
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.0,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.4,
+    "text.color": INK,
+    "text.parse_math": False,  # a law may be called a$b$
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.2,
+    "figure.dpi": 100.0,
+    "figure.facecolor": "white",
+    "savefig.dpi": 200.0,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "moescale",
+    "pdf.fonttype": 42,
+}
+
+
+def colour_of(experts: float) -> str:
+    """The colour of an expert count in every figure, as #rrggbb: one step of the sequence for each doubling."""
+    place = min(max(math.log2(max(experts, 1.0)), 0.0), len(SEQUENCE) - 1.0)
+    low = min(int(place), len(SEQUENCE) - 2)
+    share = place - low
+    pair = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in SEQUENCE[low : low + 2]]
+    return "#" + "".join(f"{round((1.0 - share) * a + share * b):02x}" for a, b in zip(*pair, strict=True))
+
+
+def marker_of(experts: float) -> str:
+    """The marker of an expert count in every figure."""
+    return MARKERS[min(round(math.log2(max(experts, 1.0))), len(MARKERS) - 1)]
+
+
+def readable(colour: str) -> str:
+    """The colour dark enough for text on white."""
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    light = (0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2]) / 255.0
+    share = min(1.0, 0.48 / light) if light > 0 else 1.0
+    return "#" + "".join(f"{round(share * p):02x}" for p in parts)
+
+
+def house_style() -> AbstractContextManager[None]:
+    """The style as a context, or the message for an install without matplotlib."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise InputError(
+            "figures need matplotlib, which is not installed", next_step="pip install 'moescale[figures]'"
+        ) from error
+    return mpl.rc_context(cast(Any, dict(STYLE)))
