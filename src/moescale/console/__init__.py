@@ -9,9 +9,9 @@ from moescale.console.fits import show_comparison, show_fit, show_laws, show_pre
 from moescale.console.latencies import show_latencies
 from moescale.console.plan import show_plan
 from moescale.console.serving import show_burst, show_cost, show_sweep
-from moescale.console.text import Column, terminal, write_line, write_paragraph, write_table
+from moescale.console.text import terminal, write_line, write_paragraph, write_table
 
 __all__ = [
-    "Column", "show_burst", "show_comparison", "show_cost", "show_fit", "show_latencies", "show_laws",
+    "show_burst", "show_comparison", "show_cost", "show_fit", "show_latencies", "show_laws",
     "show_plan", "show_prediction", "show_sweep", "terminal", "write_line", "write_paragraph", "write_table",
 ]  # fmt: skip

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moescale.console.text import Column, write_line, write_paragraph, write_reasons, write_table
+from moescale.answers import Column, Table, cost_table, reason_lines
+from moescale.console.text import write_line, write_paragraph, write_table
 from moescale.units import format_bytes, format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
@@ -61,45 +62,7 @@ def show_cost(console: Console, cost: Cost, deployment: Deployment, traffic: str
         f"{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour; "
         f"utilization {deployment.utilization:g}; latency from {cost.latency_source}",
     )
-    looked_at = cost.candidates or ()
-    write_table(
-        console,
-        "",
-        (
-            Column("GPUs"),
-            Column("$/Mtok"),
-            Column("batch"),
-            Column("output tok/s"),
-            Column("first token"),
-            Column("per token"),
-            Column("batch limited by", text=True),
-            Column("", text=True),
-        ),
-        [
-            (
-                str(c.gpus),
-                format_usd(c.usd_per_mtok),
-                f"{c.batch:.0f}",
-                f"{c.throughput_tok_s:,.0f}",
-                format_seconds(c.ttft_s or 0.0),
-                format_seconds(c.tpot_s or 0.0),
-                _limit(c, deployment),
-                "<- cheapest" if c.gpus == cost.gpus else "",
-            )
-            for c in looked_at
-            if c.usd_per_mtok is not None and c.batch is not None and c.throughput_tok_s is not None
-        ],
-    )
-    write_reasons(
-        console, [(f"{c.gpus} GPU{'s' if c.gpus != 1 else ''}", c.infeasible) for c in looked_at if c.infeasible]
-    )
-
-
-def _limit(cost: Cost, deployment: Deployment) -> str:
-    """What limits the batch; of two limits of latency, the one that binds."""
-    kinds = {"max_ttft": ("first token", deployment.max_ttft_s), "max_tpot": ("per token", deployment.max_tpot_s)}
-    kind, most = kinds.get(cost.latency_limit or "", ("", None))
-    return f"latency: {kind}" if most is not None else cost.limited_by or ""
+    write_table(console, cost_table(cost))
 
 
 def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = None) -> None:
@@ -130,69 +93,73 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
     split = bool(np.any(p.expert_parallel > 1))
     write_table(
         console,
-        f"Pareto set: no other of {len(p):,} points is cheaper and faster{part}",
-        (
-            *((Column("GPU", text=True),) if several else ()),
-            Column("GPUs"),
-            *((Column("EP"),) if split else ()),
-            Column("weights", text=True),
-            Column("cache", text=True),
-            Column("batch"),
-            Column("per token"),
-            Column("tok/s/user"),
-            Column("$/Mtok"),
-            Column("all tok/s", rank=2),
-            Column("first token", rank=3),
-        ),
-        [
+        Table(
+            f"Pareto set: no other of {len(p):,} points is cheaper and faster{part}",
             (
-                *((kinds[i].gpu.name,) if several else ()),
-                f"{p.gpus[i]:.0f}",
-                *((f"{p.expert_parallel[i]:.0f}",) if split else ()),
-                kinds[i].weights.name,
-                kinds[i].kv_cache.name,
-                f"{p.batch[i]:.0f}",
-                format_seconds(each_s[i]),
-                _rate(per_s[i]),
-                format_usd(usd[i]),
-                f"{p.throughput_tok_s[i]:,.0f}",
-                format_seconds(float(p.ttft_s[i])),
-            )
-            for i in (front[j] for j in shown)
-        ],
+                *((Column("GPU", text=True),) if several else ()),
+                Column("GPUs"),
+                *((Column("EP"),) if split else ()),
+                Column("weights", text=True),
+                Column("cache", text=True),
+                Column("batch"),
+                Column("per token"),
+                Column("tok/s/user"),
+                Column("$/Mtok"),
+                Column("all tok/s", rank=2),
+                Column("first token", rank=3),
+            ),
+            [
+                (
+                    *((kinds[i].gpu.name,) if several else ()),
+                    f"{p.gpus[i]:.0f}",
+                    *((f"{p.expert_parallel[i]:.0f}",) if split else ()),
+                    kinds[i].weights.name,
+                    kinds[i].kv_cache.name,
+                    f"{p.batch[i]:.0f}",
+                    format_seconds(each_s[i]),
+                    _rate(per_s[i]),
+                    format_usd(usd[i]),
+                    f"{p.throughput_tok_s[i]:,.0f}",
+                    format_seconds(float(p.ttft_s[i])),
+                )
+                for i in (front[j] for j in shown)
+            ],
+        ),
     )
     alone = [p.frontier(p.platform == k).tolist() for k in range(len(p.platforms))]
     write_table(
         console,
-        "Each alone: its cheapest point, and after it its fastest (tok/s/user)",
-        (
-            *((Column("GPU", text=True),) if several else ()),
-            Column("weights", text=True),
-            Column("cache", text=True),
-            Column("$/Mtok"),
-            Column("GPUs"),
-            Column("batch"),
-            Column("tok/s/user"),
-            Column("fastest", rank=1),
-            Column("GPUs", rank=1),
-            Column("$/Mtok", rank=1),
-        ),
-        [
+        Table(
+            "Each alone: its cheapest point, and after it its fastest (tok/s/user)",
             (
-                *((kind.gpu.name,) if several else ()),
-                kind.weights.name,
-                kind.kv_cache.name,
-                format_usd(usd[own[-1]]),
-                f"{p.gpus[own[-1]]:.0f}",
-                f"{p.batch[own[-1]]:.0f}",
-                _rate(per_s[own[-1]]),
-                _rate(per_s[own[0]]),
-                f"{p.gpus[own[0]]:.0f}",
-                format_usd(usd[own[0]]),
-            )
-            for kind, own in zip(p.platforms, alone, strict=True)
-            if own
-        ],
+                *((Column("GPU", text=True),) if several else ()),
+                Column("weights", text=True),
+                Column("cache", text=True),
+                Column("$/Mtok"),
+                Column("GPUs"),
+                Column("batch"),
+                Column("tok/s/user"),
+                Column("fastest", rank=1),
+                Column("GPUs", rank=1),
+                Column("$/Mtok", rank=1),
+            ),
+            [
+                (
+                    *((kind.gpu.name,) if several else ()),
+                    kind.weights.name,
+                    kind.kv_cache.name,
+                    format_usd(usd[own[-1]]),
+                    f"{p.gpus[own[-1]]:.0f}",
+                    f"{p.batch[own[-1]]:.0f}",
+                    _rate(per_s[own[-1]]),
+                    _rate(per_s[own[0]]),
+                    f"{p.gpus[own[0]]:.0f}",
+                    format_usd(usd[own[0]]),
+                )
+                for kind, own in zip(p.platforms, alone, strict=True)
+                if own
+            ],
+        ),
     )
     formats = {(k.weights.name, k.kv_cache.name) for k in p.platforms}
     if len(formats) > 1:
@@ -245,7 +212,8 @@ def _left_out(console: Console, points: OperatingPoints) -> None:
         counts = list(dict.fromkeys(entry.gpus for entry in entries if entry.gpus is not None))
         on = f"{_few(counts)} GPU{'' if counts == [1] else 's'}" if counts else ""
         told.append((" on ".join(filter(None, (who, on))), entries[-1].reason))
-    write_reasons(console, told)
+    for note in reason_lines(told):
+        write_paragraph(console, note, indent=2, first="")
 
 
 def _traffic(deployment: Deployment) -> str:

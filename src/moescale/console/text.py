@@ -6,24 +6,16 @@ Columns that do not fit the terminal are left out, the least needed first, and n
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from moescale.answers import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_WIDTH = 100  # where the output is no terminal: a file, a pipe, a page
 LONGEST_LINE = 100  # of prose: longer ones are hard to read, however wide the terminal
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; of the columns with a `rank`, that of the highest goes first where the table is too wide."""
-
-    head: str
-    text: bool = False  # left-aligned
-    rank: int = 0
 
 
 def terminal(*, error: bool = False) -> Console:
@@ -69,11 +61,11 @@ def write_paragraph(console: Console, text: str, *, lead: str = "", indent: int 
         write_line(console, line, bold=len(lead) + len(opening) if lead and number == 0 else 0)
 
 
-def write_table(console: Console, title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """A table with its title; empty columns, and those for which there is no room, are left out."""
-    cells = [list(row) for row in rows]
-    kept = [i for i, column in enumerate(columns) if not column.rank or any(row[i] not in ("", "-") for row in cells)]
-    widths = [max(len(columns[i].head), *(len(row[i]) for row in cells), 0) for i in range(len(columns))]
+def write_table(console: Console, table: Table) -> None:
+    """A table with its title and notes; empty columns, and those for which there is no room, are left out."""
+    columns = table.columns
+    kept = list(table.filled())
+    widths = [max(len(columns[i].head), *(len(row[i]) for row in table.rows), 0) for i in range(len(columns))]
     left_out: list[str] = []
     while sum(widths[i] + 2 for i in kept) - 2 > console.width:
         ranked = [i for i in kept if columns[i].rank]
@@ -87,26 +79,15 @@ def write_table(console: Console, title: str, columns: Sequence[Column], rows: I
         return "  ".join(row[i].ljust(widths[i]) if columns[i].text else row[i].rjust(widths[i]) for i in kept)
 
     write_line(console)
-    if title:
-        write_line(console, title, bold=len(title))
+    if table.title:
+        write_line(console, table.title, bold=len(table.title))
     head = row_text([column.head for column in columns])
     write_line(console, head, bold=len(head))
     rule = "─" if encodable(console, "─") == "─" else "-"
     write_line(console, rule * min(console.width, sum(widths[i] + 2 for i in kept) - 2))
-    for row in cells:
+    for row in table.rows:
         write_line(console, row_text(row))
     if left_out:
         write_paragraph(console, f"No room for {', '.join(left_out)}: widen the terminal, or use --json.")
-
-
-def write_reasons(console: Console, reasons: Iterable[tuple[str, str]]) -> None:
-    """Why rows are not in the table above, one line each; reasons in common are told once."""
-    told: dict[str, list[str]] = {}
-    for name, reason in reasons:
-        told.setdefault(reason, []).append(name)
-    for reason, names in told.items():
-        write_paragraph(console, f"{', '.join(names)}: {reason}", indent=2, first="")
-
-
-def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
-    return f"{limits[0]:{form}} to {limits[1]:{form}}" if limits else ""
+    for note in table.notes:
+        write_paragraph(console, note, indent=2, first="")

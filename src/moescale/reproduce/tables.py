@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moescale.console import Column, write_line, write_paragraph, write_table
+from moescale.answers import Column, Table
+from moescale.console import write_line, write_paragraph, write_table
 from moescale.reproduce.evaluate import Elsewhere, HostTime, Outcome, PartOutcome, summary
 from moescale.units import format_count, format_seconds
 
@@ -85,7 +86,7 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
                     verdict(o.holds, o.role, o.claim.cannot) if first else "",
                 )
             )
-    write_table(console, "Claims of arXiv 2404.02852", columns, rows)
+    write_table(console, Table("Claims of arXiv 2404.02852", columns, rows))
     write_line(console)
     told = summary(outcomes)
     write_paragraph(
