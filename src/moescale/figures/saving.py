@@ -34,7 +34,15 @@ def check_plot(path: str | os.PathLike[str]) -> None:
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure as SVG, PDF or PNG by its suffix, whole or not at all; the same figure gives the same bytes."""
     check_plot(path)
-    kind = Path(path).suffix.lower()[1:]
+    return write_atomically(path, _drawn(figure, Path(path).suffix.lower()[1:]))
+
+
+def svg_bytes(figure: Figure) -> bytes:
+    """A figure as an SVG document; the same figure gives the same bytes."""
+    return _drawn(figure, "svg")
+
+
+def _drawn(figure: Figure, kind: str) -> bytes:
     metadata: dict[str, dict[str, Any]] = {
         "svg": {"Date": None, "Creator": "moescale"},
         "pdf": {"CreationDate": None, "ModDate": None, "Creator": "moescale", "Producer": None},
@@ -43,4 +51,4 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     stream = io.BytesIO()
     with house_style():
         figure.savefig(stream, format=kind, metadata=metadata[kind])
-    return write_atomically(path, stream.getvalue())
+    return stream.getvalue()
