@@ -18,12 +18,13 @@ from moescale.cli.options import INTERRUPTED, CommandLine, app, print_json
 from moescale.cli.pack import pack
 from moescale.cli.plan import plan
 from moescale.cli.profile import profile
+from moescale.cli.report import report
 from moescale.cli.reproduce import reproduce
 from moescale.errors import InfeasibleError, MoescaleError
 
 COMMANDS = tuple(
     command.__name__.rstrip("_")  # of `import`, which is a word of Python
-    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, reproduce)
+    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, report, reproduce)
 )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from moescale.report.comparison import comparison_report
+from moescale.report.law import law_report
 from moescale.report.page import Origin
 from moescale.report.plan import plan_report
+from moescale.report.reading import read_answer
 
-__all__ = ["Origin", "plan_report"]
+__all__ = ["Origin", "comparison_report", "law_report", "plan_report", "read_answer"]
