@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from moescale.cli.export import ExportFolder, ExportFormat, PeakLr, TrainGpus, VocabSize, check_options, export_plan
 from moescale.cli.options import (
@@ -190,6 +191,9 @@ def plan(
     vocab_size: VocabSize = None,
     peak_lr: PeakLr = None,
     plot: Plot = None,
+    frontier_plot: Annotated[
+        bool, Option("--frontier-plot", help="Draw the curves in letters also where the output is no terminal.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
@@ -270,7 +274,7 @@ def plan(
     else:
         from moescale.console import show_export, show_plan, terminal
 
-        show_plan(terminal(), answer)
+        show_plan(terminal(), answer, chart=frontier_plot or None)
         if exported is not None:
             show_export(terminal(), exported)
     warn(answer.warnings)

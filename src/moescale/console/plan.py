@@ -16,6 +16,7 @@ from moescale.answers import (
     plan_headline,
     training_sentence,
 )
+from moescale.console.chart import show_chart
 from moescale.console.text import write_line, write_paragraph, write_table
 from moescale.units import format_flops, format_usd
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from moescale.planning import Plan
 
 
-def show_plan(console: Console, plan: Plan) -> None:
-    """The recommendation first, then the tables it stands on."""
+def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> None:
+    """The recommendation first, then the tables it stands on; `chart` draws the curves (None: on a terminal)."""
     best, model = plan.recommendation, plan.recommendation.model
     headline = f"Recommendation: {plan_headline(plan)}"
     write_line(console, headline, bold=len(headline))
@@ -55,6 +56,8 @@ def show_plan(console: Console, plan: Plan) -> None:
         write_table(console, table)
     if plan.lifetime is not None:
         _lifetime(console, plan.lifetime)
+    if chart or (chart is None and console.is_terminal):
+        show_chart(console, plan)
     write_table(console, frontier_table(plan))
     write_line(console)
     write_paragraph(console, GLOSSARY.format(base=base_name(plan)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from moescale.errors import InputError
 from moescale.figures.axes import experts_label, log_ticks, new_figure
 from moescale.figures.labels import end_labels, paper
 from moescale.figures.style import ACCENT, FAINT, PAGE_WIDTH, colour_of, house_style, marker_of, readable
@@ -28,7 +29,9 @@ def plan_figure(plan: Plan) -> Figure:
         figure = new_figure(PAGE_WIDTH, 4.2)
         ax = figure.subplots()
         ax.set_xscale("log")
-        _limit_plan(ax, plan)
+        across, up = plan_limits(plan)
+        ax.set_xlim(*across)
+        ax.set_ylim(*up)
         edge = ax.get_xlim()[1]
         optima = {c.experts: c for c in plan.loss_optimal}
         for curve in plan.curves:
@@ -71,18 +74,18 @@ def plan_figure(plan: Plan) -> Figure:
     return figure
 
 
-def _limit_plan(ax: Axes, plan: Plan) -> None:
-    """Axes that hold what the plan speaks of, with some room; over-trained curves run out of the picture at the top."""
+def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Costs and losses between which lies what the plan speaks of, with some room; over-trained curves run out at the top."""
     rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.recommendation.model]
     served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None and c.loss is not None]
+    if not served:
+        raise InputError("no model of this plan is served", next_step="nothing to draw")
     cost, loss = (np.array(column) for column in zip(*served, strict=True))
-    ax.set_xlim(float(cost.min()) / 1.3, float(cost.max()) * 1.9)
-    shown = [
-        float(y) for c in plan.curves for x, y in zip(c.usd_per_mtok, c.loss, strict=True) if x <= ax.get_xlim()[1]
-    ]
+    left, right = float(cost.min()) / 1.3, float(cost.max()) * 1.9
+    shown = [float(y) for c in plan.curves for x, y in zip(c.usd_per_mtok, c.loss, strict=True) if x <= right]
     low, high = min([*shown, float(loss.min())]), float(loss.max())
     room = max(high - low, 0.02)
-    ax.set_ylim(low - 0.2 * room, high + 0.35 * room)
+    return (left, right), (low - 0.2 * room, high + 0.35 * room)
 
 
 def _curve_ends(ax: Axes, plan: Plan) -> list[tuple[float, float, str, str]]:

@@ -185,7 +185,7 @@ def _ends_and_middle(limits: tuple[float, float]) -> Sequence[float]:
 
 def _assumptions(law: Law) -> Html:
     family, known = law.family, law.evidence
-    spacing = "every layer" if family.moe_every == 1 else f"every {family.moe_every} layers"
+    spacing = "every layer" if family.moe_every == 1 else f"one layer of {family.moe_every}"
     pairs: list[tuple[object, object]] = [
         ("source", linked(law.source)),
         ("date", law.date),

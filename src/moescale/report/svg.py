@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from moescale.figures.saving import svg_bytes
+from moescale.figures.style import on_dark
 from moescale.report.markup import Html, escaped, tag
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 COLOUR = re.compile(r"#([0-9a-fA-F]{6})\b")
 STYLED = re.compile(r'(?<=style=")[^"]*(?=")')
 NAMED = re.compile(r'(\bid="|xlink:href="#|url\(#)([^")]+)')
-PAPER = 0x18  # of 255: how light the dark ground is
-CONTRAST = 4.5  # of text on its ground, WCAG 2.2 level AA
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> Html:
@@ -48,25 +47,5 @@ def colours_in(text: str) -> list[str]:
 
 
 def dark_rules(colours: Iterable[str]) -> str:
-    """The variables of a dark page: greys are turned over, other colours lightened until they can be read."""
-    return " ".join(f"--c{colour}: {on_dark(colour)};" for colour in colours)
-
-
-def on_dark(colour: str) -> str:
-    """What stands for a colour (rrggbb) of a light page on a dark one, as #rrggbb."""
-    parts = [int(colour[i : i + 2], 16) for i in (0, 2, 4)]
-    if max(parts) - min(parts) <= 12:  # a grey
-        turned = round(PAPER + (255 - sum(parts) / 3) * (235 - PAPER) / 255)
-        return f"#{turned:02x}{turned:02x}{turned:02x}"
-    share = next(s / 50 for s in range(51) if _contrast([p + (255 - p) * s / 50 for p in parts]) >= CONTRAST)
-    return "#" + "".join(f"{round(p + (255 - p) * share):02x}" for p in parts)
-
-
-def _contrast(parts: Iterable[float]) -> float:
-    """WCAG contrast of a colour on the dark ground."""
-    return (_luminance(parts) + 0.05) / (_luminance([PAPER] * 3) + 0.05)
-
-
-def _luminance(parts: Iterable[float]) -> float:
-    linear = [p / 255 / 12.92 if p / 255 <= 0.04045 else ((p / 255 + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    """The variables of a dark page."""
+    return " ".join(f"--c{colour}: {on_dark(f'#{colour}')};" for colour in colours)
