@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from moescale.buildable import Buildable
-from moescale.candidates import Candidate
-from moescale.fitting import Fit
-from moescale.laws.form import LawForm
-from moescale.lifetime_plan import LifetimePlan
-from moescale.planning import Plan
-from moescale.serving import Cost
 from moescale.units import format_count, format_flops, format_seconds, format_usd
-from moescale.validation import HoldOut
+
+if TYPE_CHECKING:
+    from moescale.buildable import Buildable
+    from moescale.candidates import Candidate
+    from moescale.fitting import Fit
+    from moescale.laws.form import LawForm
+    from moescale.lifetime_plan import LifetimePlan
+    from moescale.planning import Plan
+    from moescale.serving import Cost
+    from moescale.validation import HoldOut
 
 FRONTIER_ROWS = 10
 

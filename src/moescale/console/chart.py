@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moescale.answers import count_name
-from moescale.console.text import encodable, write_line
+from moescale.console.text import encodable, write_line, write_paragraph
 from moescale.figures.axes import tick_places
 from moescale.figures.labels import spread_apart
 from moescale.figures.plan import plan_limits
@@ -85,9 +85,9 @@ def _print(
     heights = np.array(spread_apart([row for row, *_ in ends], 1.0)) if ends else np.zeros(0)
     heights -= max(0.0, float(heights.max(initial=0.0)) - ROWS + 1.0)
     names = {math.floor(row): (name, colour) for row, (_, name, colour) in zip(heights, ends, strict=True)}
-    title = f"Loss against $/Mtok: {'★' if braille else '*'} recommended, o loss-optimal, left of o over-trained"
+    star = "★" if braille else "*"
     write_line(console)
-    write_line(console, title, bold=len("Loss against $/Mtok"))
+    write_paragraph(console, f"{star} recommended, o loss-optimal, left of o over-trained", lead="Loss against $/Mtok")
     for row in range(ROWS):
         loss = high - (row + 0.5) / ROWS * (high - low)
         line = Text(f"{loss:{MARGIN - 2}.3f} " if row % 4 == 1 else " " * (MARGIN - 1))
