@@ -32,7 +32,8 @@ STYLE = (
     "<style>.moescale table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.4em 0}"
     ".moescale th,.moescale td{padding:.15em .6em;text-align:right}.moescale caption,.moescale .text,.moescale tbody th"
     "{text-align:left}.moescale caption{font-weight:600;white-space:nowrap}.moescale tr.chosen{font-weight:600}"
-    ".moescale svg{max-width:100%;height:auto;background:#fff}.moescale .note{opacity:.7}</style>"
+    ".moescale svg{max-width:100%;height:auto;background:#fff}.moescale .note{opacity:.7;margin:.1em 0}"
+    ".moescale .unseen{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}</style>"
 )
 
 

@@ -37,6 +37,7 @@ def report(
     ] = None,
 ) -> None:
     """Make one HTML file of an answer: figures inside, readable offline, on paper, in light and dark."""
+    from moescale import __version__
     from moescale.files import check_target, write_atomically
     from moescale.laws import Law
     from moescale.planning import Plan
@@ -47,7 +48,7 @@ def report(
     if date is not None:
         _check_date(date)
     found, origin = read_answer(answer)
-    origin = replace(origin, date=date)
+    origin = replace(origin, date=date, version=__version__)
     if runs is not None and not isinstance(found, Law):
         raise InputError("only the report of a law draws runs", where="--runs", next_step="leave --runs out")
     if isinstance(found, Plan):

@@ -92,8 +92,10 @@ def html_table(table: Table, *, title: str | None = None, emphasised: float | No
 
 def _head(table: Table, i: int) -> Html:
     column = table.columns[i]
-    text: object = column.head or Html('<span class="unseen">model</span>')
-    return tag("th", text, scope="col", class_="text" if column.text else None)
+    kind = "text" if column.text else None
+    if column.head:
+        return tag("th", column.head, scope="col", class_=kind)
+    return tag("th", tag("span", "model", class_="unseen"), scope="col", class_=kind) if table.experts else tag("td")
 
 
 def _mark(experts: float) -> Html:

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 
-from moescale import __version__
 from moescale.report.markup import Html, bullets, facts, joined, linked, tag
 from moescale.report.svg import colours_in, dark_rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the reported answer comes from: its file, how that was made, and the report's date (None: none is printed)."""
+    """Where the reported answer comes from: its file, how that was made, and the report's own date and program (None: not printed)."""
 
     name: str | None = None
     sha256: str | None = None
     made_with: Mapping[str, object] = field(default_factory=dict[str, object])
     date: str | None = None
+    version: str | None = None  # of the program that makes the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def page(title: str, meta: Sequence[str], sections: Sequence[Section]) -> str:
 
 def meta_line(origin: Origin, *parts: str) -> list[str]:
     """What stands under the title: the date where one is given, the program, and further parts."""
-    return [*([origin.date] if origin.date else []), f"moescale {__version__}", *parts]
+    return [*filter(None, (origin.date, origin.version and f"moescale {origin.version}")), *parts]
 
 
 def reproduction(origin: Origin, *, steps: Sequence[str] = (), notes: Sequence[str] = ()) -> Section:
@@ -82,7 +82,8 @@ def reproduction(origin: Origin, *, steps: Sequence[str] = (), notes: Sequence[s
     pairs: list[tuple[object, object]] = []
     if isinstance(version := made.get("moescale"), str):
         pairs.append(("answer by", f"moescale {version}"))
-    pairs.append(("report by", f"moescale {__version__}"))
+    if origin.version is not None:
+        pairs.append(("report by", f"moescale {origin.version}"))
     if origin.name is not None:
         pairs.append(("answer file", origin.name))
     if origin.sha256 is not None:
