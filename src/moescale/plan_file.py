@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from moescale.wording import Recommendation
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+LEAST, MOST = 1e-12, 1e40  # far beyond any ratio, size, cost or number of tokens
 AGAIN = "write it again with `moescale plan --json`"
 
 
@@ -51,6 +53,12 @@ def parse_plan(record: object, *, where: str) -> Plan:
             f"this question has no answer: {record['infeasible']}", where=where, next_step="relax its bounds"
         )
     table: Any = _validated(record, where)
+    plan = _plan_of(table, where)
+    _check_rows(plan, where)
+    return plan
+
+
+def _plan_of(table: Any, where: str) -> Plan:
     return Plan(
         budget_flops=table.budget_flops,
         law=table.law,
@@ -69,10 +77,12 @@ def parse_plan(record: object, *, where: str) -> Plan:
         frontier=tuple(table.frontier),
         recommendation=_recommendation(table.recommendation),
         second_opinion=table.second_opinion,
-        lifetime=None if table.lifetime is None or table.lifetime.infeasible else _lifetime(table.lifetime, where),
+        lifetime=None
+        if table.lifetime is None or table.lifetime.infeasible is not None
+        else _lifetime(table.lifetime, where),
         lifetime_infeasible=None if table.lifetime is None else table.lifetime.infeasible,
         warnings=tuple(table.warnings),
-        curves=tuple(_curve(curve, where) for curve in table.curves),
+        curves=tuple(_curve(curve, where) for curve in table.curves if curve.n_params),
         asked=table.asked,
     )
 
@@ -157,6 +167,52 @@ def _validated(record: object, where: str) -> BaseModel:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InputError(f"damaged plan at {place}: {first['msg']}", where=where, next_step=AGAIN) from None
+
+
+def _check_rows(plan: Plan, where: str) -> None:
+    """Refuse rows that lack what a feasible model has, or hold numbers that no model has."""
+    parts: dict[str, Sequence[Candidate]] = {
+        "recommendation": [plan.recommendation.model],
+        "loss_optimal": plan.loss_optimal,
+        "bounded_loss": plan.bounded_loss,
+        "bounded_cost": plan.bounded_cost,
+        "frontier": plan.frontier,
+    }
+    if plan.lifetime is not None:
+        life = plan.lifetime
+        parts |= {"lifetime": life.plans, "lifetime.recommendation": [life.recommendation.model]}
+    for part, rows in parts.items():
+        single = part.endswith("recommendation")
+        for i, row in enumerate(rows):
+            place = f"damaged plan at {part}" if single else f"damaged plan at {part}.{i}"
+            needed = ["n_params", "n_params_active", "n_params_total", "tokens", "loss"]
+            if part == "frontier" or single:
+                needed += ["usd_per_mtok", "gpus"]
+            elif row.n_params is None:
+                needed = ["infeasible"]
+            elif row.usd_per_mtok is not None:
+                needed.append("gpus")
+            for name in needed:
+                if getattr(row, name) is None:
+                    raise InputError(f"{place}: no {name}", where=where, next_step=AGAIN)
+            for f in fields(row):
+                value = getattr(row, f.name)
+                if isinstance(value, int | float) and not LEAST <= value <= MOST:
+                    raise InputError(f"{place}: {f.name} is {value:g}", where=where, next_step=AGAIN)
+            for name, (low, high) in (row.intervals or {}).items():
+                least = LEAST if name in ("loss", "usd_per_mtok") else -MOST
+                if not least <= low <= high <= MOST:
+                    raise InputError(f"{place}: intervals of {name}", where=where, next_step=AGAIN)
+    numbers = [plan.base_experts, plan.base_loss, plan.base_usd_per_mtok or 1.0, plan.budget_flops]
+    numbers += [
+        x for c in plan.curves for column in (c.n_params, c.tokens, c.loss, c.usd_per_mtok) for x in column.tolist()
+    ]
+    if not all(LEAST <= x <= MOST for x in numbers):
+        raise InputError(
+            "damaged plan: the base or a curve holds a number that no model has", where=where, next_step=AGAIN
+        )
+    if not any(c.usd_per_mtok is not None for c in (*plan.loss_optimal, *plan.bounded_loss)):
+        raise InputError("damaged plan: no model is served", where=where, next_step=AGAIN)
 
 
 def _nested_advice(advice: object) -> object:

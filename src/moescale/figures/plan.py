@@ -64,8 +64,9 @@ def plan_figure(plan: Plan) -> Figure:
         )  # fmt: skip
         base = "dense model" if plan.base_experts == 1 else f"model with E = {plan.base_experts:g}"
         ax.set_title(
-            "markers: loss-optimal sizes, named at the right; solid: over-trained (smaller, more tokens); dashed: larger;\n"
-            f"grey: Pareto frontier; dotted: loss {plan.base_loss:.4f}"
+            "markers: loss-optimal sizes, named at the right"
+            + ("; solid: over-trained (smaller, more tokens); dashed: larger;\n" if plan.curves else ";\n")
+            + f"grey: Pareto frontier; dotted: loss {plan.base_loss:.4f}"
             + (f" and cost {format_usd(plan.base_usd_per_mtok)}" if plan.base_usd_per_mtok is not None else "")
             + f" of the loss-optimal {base}, the base",
             fontsize=7, color=FAINT,
@@ -100,7 +101,13 @@ def _curve_ends(ax: Axes, plan: Plan) -> list[tuple[float, float, str, str]]:
             size = own.get(curve.experts)
             text = experts_label(curve.experts) + (f": {format_count(size)}" if size is not None else "")
             ends.append((float(x[seen[-1]]), float(y[seen[-1]]), text, colour_of(curve.experts)))
-    return ends
+    if plan.curves:
+        return ends
+    return [  # a plan of a file that holds no curves
+        (c.usd_per_mtok, c.loss, f"{experts_label(c.experts)}: {format_count(c.n_params or 0.0)}", colour_of(c.experts))
+        for c in plan.loss_optimal
+        if c.usd_per_mtok is not None and c.loss is not None
+    ]
 
 
 def _base_bound(ax: Axes, plan: Plan) -> None:

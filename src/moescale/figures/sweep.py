@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from moescale.architecture import FloatArray
 from moescale.figures.axes import ignoring_position, log_ticks, new_figure, tick_places
-from moescale.figures.labels import end_labels
+from moescale.figures.labels import end_labels, paper
 from moescale.figures.style import CATEGORIES, DASHES, FAINT, PAGE_WIDTH, house_style, readable
 from moescale.serving_sweep import OperatingPoints
 
@@ -134,5 +134,5 @@ def _gpu_counts(
             ax.plot([x], [y], marker="o", markersize=3.0, color=colour, linestyle="none", zorder=5)
             ax.annotate(
                 text, (x, y), xytext=(-2.5, -2.5), textcoords="offset points", ha="right", va="top", fontsize=size,
-                color=readable(colour), zorder=6,
+                color=readable(colour), zorder=6, bbox=paper(),
             )  # fmt: skip

@@ -61,7 +61,7 @@ def _answer(ranked: Sequence[HoldOut]) -> Html:
     )
     close = [r.law for r in ranked[1:] if r.rmsle_holdout <= CLOSE * best.rmsle_holdout]
     others = [
-        f"{r.law} errs {r.rmsle_holdout / best.rmsle_holdout:.2g} times as much."
+        f"{r.law} errs {r.rmsle_holdout / max(best.rmsle_holdout, 1e-12):.2g} times as much."
         for r in ranked[1:]
         if r.law not in close
     ]

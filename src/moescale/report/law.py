@@ -20,6 +20,7 @@ from moescale.units import format_count
 from moescale.validation import Diagnosis, RunArrays, diagnose, inputs_of
 
 SHOWN_SUSPECTS = 10
+MOST_ERROR = 100.0  # of ln L
 VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
 
 
@@ -41,7 +42,7 @@ def law_report(
         reproduction(origin, steps=_steps(law)),
     ]
     about = (law.form.name, *([f"{found.n_runs} runs"] if found is not None else []))
-    return page(title or f"The law {law.name}", meta_line(origin, *about), sections)
+    return page(title or f"Scaling law {law.name}", meta_line(origin, *about), sections)
 
 
 def _question(law: Law) -> str:
@@ -228,7 +229,14 @@ def _steps(law: Law) -> list[str]:
 
 def _fit_of(law: Law, runs: RunArrays) -> Fit:
     """The law on some runs, in the form that figures and diagnostics take; nothing is fitted."""
-    error = law.form.log_loss(law.theta, inputs_of(law.form, runs)) - np.log(runs.loss)
+    with np.errstate(all="ignore"):  # told below
+        error = law.form.log_loss(law.theta, inputs_of(law.form, runs)) - np.log(runs.loss)
+    if not (np.abs(error) < MOST_ERROR).all():
+        raise InputError(
+            f"{law.name} gives no sensible loss on these runs",
+            where="--runs",
+            next_step="give the runs it was fitted to",
+        )
     terms = huber(error)
     return Fit(
         form=law.form,

@@ -73,7 +73,8 @@ def _answer(plan: Plan) -> Html:
     headline = plan_headline(plan)
     tiles: list[tuple[object, object]] = [("loss (nats per token)", f"{model.loss:.4f}")]
     if model.usd_per_mtok is not None:
-        tiles.append(("US$ per million output tokens", format_usd(model.usd_per_mtok)))
+        on = f", on {model.gpus} {plan.gpu}" if model.gpus is not None else ""
+        tiles.append((f"US$ per million output tokens{on}", format_usd(model.usd_per_mtok)))
     if model.cost_ratio is not None:
         tiles.append((f"of the cost of the loss-optimal {base_name(plan)}", f"{model.cost_ratio:.0%}"))
     tiles += [
@@ -81,8 +82,6 @@ def _answer(plan: Plan) -> Html:
         ("active for a token", format_count(model.n_params_active or 0.0)),
         ("training tokens", format_count(model.tokens or 0.0)),
     ]
-    if model.gpus is not None:
-        tiles.append((plan.gpu, f"{model.gpus} GPU{'s' if model.gpus != 1 else ''}"))
     further = [best.why, build_sentence(best.architecture)]
     if plan.second_opinion is not None:
         further.append(f"Second law: {plan.second_opinion.sentence}")

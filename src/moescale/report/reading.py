@@ -18,6 +18,7 @@ from moescale.planning import Plan
 from moescale.report.page import Origin
 from moescale.validation import HoldOut, RunArrays
 
+MOST_ERROR = 100.0  # of a loss in nats, or of its logarithm: beyond, a record is no comparison
 KINDS = "a plan (`plan --json`), a law (`fit -o LAW.toml`), or a comparison (`compare --json`)"
 
 
@@ -60,7 +61,7 @@ def _with_made(origin: Origin, made: object) -> Origin:
 
 def parse_comparison(record: object, *, where: str) -> tuple[HoldOut, ...]:
     """The records of `compare --json`; InputError that names the defect. Held-out runs may be absent."""
-    from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+    from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
     class Runs(BaseModel):
         model_config = ConfigDict(allow_inf_nan=False)
@@ -73,12 +74,12 @@ def parse_comparison(record: object, *, where: str) -> tuple[HoldOut, ...]:
     class Record(BaseModel):
         model_config = ConfigDict(allow_inf_nan=False)
         law: str
-        n_train: int
-        n_holdout: int
-        rmsle_train: float
-        rmsle_holdout: float
-        bias_holdout: float
-        parameters: int
+        n_train: int = Field(ge=1)
+        n_holdout: int = Field(ge=1)
+        rmsle_train: float = Field(ge=0, le=MOST_ERROR)
+        rmsle_holdout: float = Field(ge=0, le=MOST_ERROR)
+        bias_holdout: float = Field(ge=-MOST_ERROR, le=MOST_ERROR)
+        parameters: int = Field(ge=0)
         held_out: Runs | None = None
 
     try:
@@ -101,7 +102,9 @@ def parse_comparison(record: object, *, where: str) -> tuple[HoldOut, ...]:
         columns = [
             np.array(values, dtype=np.float64) for values in (h.n_params, h.tokens, h.experts, h.loss, h.residual)
         ]
-        if len({column.size for column in columns}) != 1 or not columns[0].size or (columns[3] <= 0).any():
+        sane = len({column.size for column in columns}) == 1 and columns[0].size > 0
+        sane = sane and bool((columns[2] >= 1).all() and (columns[3] > 0).all() and (columns[3] < MOST_ERROR).all())
+        if not sane or (np.abs(columns[4]) > MOST_ERROR).any():
             raise InputError(f"damaged comparison: the held-out runs of {row.law}", where=where)
         n, d, e, loss, residual = columns
         found.append(HoldOut(row.law, *shared, RunArrays(n, d, e, loss, {}), residual))
