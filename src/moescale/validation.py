@@ -35,7 +35,7 @@ class HoldOut:
     """How a form that was fitted on some runs predicts the others; errors are of ln L.
 
     `bias_holdout` is the mean of ln(predicted / measured): positive when the law promises too high a loss. `held_out` and
-    `residuals_holdout`, the held-out runs and their ln(predicted / measured), are for figures; `to_dict` rounds them.
+    `residuals_holdout`, the held-out runs and their ln(predicted / measured), are for figures and not in `to_dict`.
     """
 
     law: str
@@ -50,12 +50,15 @@ class HoldOut:
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
-        record: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
-        if self.held_out is not None and self.residuals_holdout is not None:
-            columns = {name: getattr(self.held_out, name) for name in ("n_params", "tokens", "experts", "loss")}
-            columns["residual"] = self.residuals_holdout
-            record["held_out"] = {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
-        return record
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+
+    def runs_to_dict(self) -> dict[str, list[float]]:
+        """The held-out runs and their residuals as lists, rounded to what a plot needs; empty where they are unknown."""
+        if self.held_out is None or self.residuals_holdout is None:
+            return {}
+        columns = {name: getattr(self.held_out, name) for name in ("n_params", "tokens", "experts", "loss")}
+        columns["residual"] = self.residuals_holdout
+        return {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
 
 
 def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:

@@ -381,7 +381,7 @@ def compare(
     if json_:
         made: dict[str, object] = {**made_with(context), "runs": runs.name, "sha256": {runs.name: table.sha256 or ""}}
         made |= {"holdout": holdout} | ({"where": where} if where else {})
-        print_json([record.to_dict() | {"made_with": made} for record in records])
+        print_json([r.to_dict() | {"held_out": r.runs_to_dict(), "made_with": made} for r in records])
     else:
         from moescale.console import show_comparison, terminal
 
