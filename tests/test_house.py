@@ -44,9 +44,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "wording",
         "lifetime_plan",
         "planning",
+        "plan_file",
     ),
     "experiments": ("training", "profiling"),
-    "presentation": ("figures", "report", "reproduce", "console", "cli", "web", "__init__", "__main__"),
+    "presentation": (
+        "answers",
+        "figures",
+        "notebook",
+        "report",
+        "reproduce",
+        "console",
+        "cli",
+        "web",
+        "__init__",
+        "__main__",
+    ),
 }
 # Experiments need libraries that most installs lack: only the command line starts them.
 IMPORTERS_OF_EXPERIMENTS = ("cli",)

@@ -6,6 +6,7 @@ The public names below load their modules on first use, so that `import moescale
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from moescale.latency.table import read_latency_table
     from moescale.laws import Law, find_form, find_law, loss, predict, save_law
     from moescale.lifetime import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
+    from moescale.notebook import load_ipython_extension
     from moescale.planning import Plan, Question, make_plan
     from moescale.runs import RunTable, read_runs
     from moescale.serving import Cost, Deployment, cheapest, cost, serve, with_traffic
@@ -62,6 +64,7 @@ _HOMES = {
     "laws": ("Law", "find_form", "find_law", "loss", "predict", "save_law"),
     "lifetime": ("Lifetime", "TrainingPrice", "best_within_total", "cheapest_at_loss", "flops_optimal"),
     "planning": ("Plan", "Question", "make_plan"),
+    "notebook": ("load_ipython_extension",),
     "runs": ("RunTable", "read_runs"),
     "serving": ("Cost", "Deployment", "cheapest", "cost", "serve", "with_traffic"),
     "serving_sweep": ("OperatingPoints", "Platform", "find_platforms", "operating_points"),
@@ -118,6 +121,7 @@ __all__ = [
     "from_config",
     "gpus",
     "hold_out",
+    "load_ipython_extension",
     "loss",
     "loss_optimal",
     "make_plan",
@@ -148,3 +152,8 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+# In a notebook answers show themselves as tables and figures; moescale.notebook says how.
+if "IPython" in sys.modules and (_shell := getattr(sys.modules["IPython"], "get_ipython", lambda: None)()) is not None:
+    importlib.import_module("moescale.notebook").load_ipython_extension(_shell)

@@ -84,6 +84,17 @@ class CostCurve:
     tokens: FloatArray
     loss: FloatArray
     usd_per_mtok: FloatArray
+    gpus: FloatArray | None = None  # of the cheapest deployment; 0 where nothing serves
+
+    def to_dict(self) -> dict[str, object]:
+        """The served models as lists of one length, rounded to what a plot needs."""
+        served = np.isfinite(self.usd_per_mtok)
+        columns = {name: getattr(self, name)[served] for name in ("n_params", "tokens", "loss", "usd_per_mtok")}
+        record: dict[str, object] = {"experts": plain(self.experts)}
+        record |= {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
+        if self.gpus is not None:
+            record["gpus"] = [int(x) for x in self.gpus[served]]
+        return record
 
 
 @dataclass(frozen=True, slots=True)

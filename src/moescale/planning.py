@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from moescale.candidates import Candidate, CostCurve, Costs, candidates, plain, 
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import with_convention
 from moescale.frontier import pareto
+from moescale.hosts import NO_OVERHEAD
 from moescale.latency import LatencySource
 from moescale.laws.further_inputs import known_to
 from moescale.laws.law import Law
@@ -66,7 +67,8 @@ class Plan:
     lifetime: LifetimePlan | None = None  # where the question has a price of training
     lifetime_infeasible: str | None = None  # why it has no answer
     warnings: tuple[str, ...] = field(default=())
-    curves: tuple[CostCurve, ...] = field(default=(), repr=False, compare=False)  # what a figure draws; not in to_dict
+    curves: tuple[CostCurve, ...] = field(default=(), repr=False, compare=False)  # what a figure draws
+    asked: Mapping[str, object] = field(default_factory=dict[str, object], compare=False)  # bounds and serving limits
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
@@ -93,6 +95,8 @@ class Plan:
             "frontier": [c.to_dict() for c in self.frontier],
             "recommendation": self.recommendation.to_dict(),
             "warnings": list(self.warnings),
+            "asked": dict(self.asked),
+            "curves": [c.to_dict() for c in self.curves if np.isfinite(c.usd_per_mtok).any()],
         }
         if self.lifetime is not None:
             record["lifetime"] = self.lifetime.to_dict()
@@ -329,6 +333,7 @@ def make_plan(
         lifetime_infeasible=unanswered,
         warnings=tuple(notes),
         curves=_curves(law, budget, best, costs),
+        asked=_asked(question, deployment),
     )
     if second_law is None or second_law.name == law.name or not law.form.uses_experts:
         return plan
@@ -393,11 +398,38 @@ def _curves(law: Law, budget: Budget, best: Allocation, costs: Costs) -> tuple[C
     shares = np.concatenate((np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES), under))
     sizes = (best.n_params[:, None] * shares).ravel()
     every = at_size(law, budget, sizes, np.repeat(best.experts, shares.size))
-    usd = costs.usd_per_mtok(every.n_params, every.experts)
+    served = costs.serving(every.n_params, every.experts)
+    known = np.isfinite(served.usd_per_mtok)
     shape = (best.experts.size, shares.size)
-    columns = (every.n_params, every.tokens, every.loss, np.where(np.isfinite(usd), usd, np.nan))
-    n, d, loss, cost = (values.reshape(shape) for values in columns)
-    return tuple(CostCurve(float(e), n[i], d[i], loss[i], cost[i]) for i, e in enumerate(best.experts))
+    usd, count = np.where(known, served.usd_per_mtok, np.nan), np.where(known, served.gpus, 0.0)
+    n, d, loss, cost, gpus = (
+        values.reshape(shape) for values in (every.n_params, every.tokens, every.loss, usd, count)
+    )
+    return tuple(CostCurve(float(e), n[i], d[i], loss[i], cost[i], gpus[i]) for i, e in enumerate(best.experts))
+
+
+def _asked(question: Question, deployment: Deployment) -> dict[str, object]:
+    """The bounds and the serving limits that the answer rests on; those that do not apply are absent."""
+    d = deployment
+    limits: dict[str, object] = {
+        "experts": [plain(e) for e in question.experts],
+        "match_experts": plain(question.match_experts),
+        "max_loss": question.max_loss,
+        "max_usd_per_mtok": question.max_usd_per_mtok,
+        "max_tokens": question.budget.max_tokens,
+        "lifetime_tokens": question.lifetime_tokens,
+        "max_total_usd": question.max_total_usd,
+        "kv_heads": question.kv_heads,
+        "max_gpus": d.max_gpus,
+        "scheduling": d.scheduling,
+        "host": None if d.host == NO_OVERHEAD else asdict(d.host),
+    }
+    numbers = (
+        "max_num_seqs", "memory_fraction", "utilization", "weight_bytes_per_param", "kv_bytes_per_element",
+        "reserve_bytes", "expert_parallel", "max_ttft_s", "max_tpot_s",
+    )  # fmt: skip
+    limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in numbers}
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _second_opinion(

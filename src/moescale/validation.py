@@ -52,6 +52,14 @@ class HoldOut:
         """The record of the command line's contract."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
 
+    def runs_to_dict(self) -> dict[str, list[float]]:
+        """The held-out runs and their residuals as lists, rounded to what a plot needs; empty where they are unknown."""
+        if self.held_out is None or self.residuals_holdout is None:
+            return {}
+        columns = {name: getattr(self.held_out, name) for name in ("n_params", "tokens", "experts", "loss")}
+        columns["residual"] = self.residuals_holdout
+        return {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
+
 
 def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
     """What the form takes of the runs; further inputs that it does not have are left out."""

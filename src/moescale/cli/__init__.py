@@ -14,17 +14,18 @@ from typer import Option
 from moescale.cli.cost import cost
 from moescale.cli.importing import import_
 from moescale.cli.laws import compare, fit, laws, predict
-from moescale.cli.options import INTERRUPTED, app, print_json
+from moescale.cli.options import INTERRUPTED, CommandLine, app, print_json
 from moescale.cli.pack import pack
 from moescale.cli.plan import plan
 from moescale.cli.profile import profile
+from moescale.cli.report import report
 from moescale.cli.reproduce import reproduce
 from moescale.cli.train import train
 from moescale.errors import InfeasibleError, MoescaleError
 
 COMMANDS = tuple(
     command.__name__.rstrip("_")  # of `import`, which is a word of Python
-    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, reproduce, train)
+    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, train, report, reproduce)
 )
 
 
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with suppress(AttributeError):  # a stream that someone has put in its place
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a law's source may hold any letter
     try:
-        code = app(args=asked, prog_name="moescale", standalone_mode=False)
+        code = app(args=asked, prog_name="moescale", standalone_mode=False, obj=CommandLine(tuple(asked)))
         sys.stdout.flush()
     except InfeasibleError as error:
         if "--json" in asked:

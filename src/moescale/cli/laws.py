@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Option
 
 from moescale.cli.options import (
@@ -30,6 +31,7 @@ from moescale.cli.options import (
     examples,
     file_option,
     given_inputs,
+    made_with,
     named_law,
     number_option,
     print_json,
@@ -69,6 +71,7 @@ def _matched_family(runs: RunTable, size_column: str) -> tuple[ModelFamily, list
     )
 )
 def fit(
+    context: typer.Context,
     runs: Annotated[Path, file_option("RUNS", "Table of runs: CSV, TSV, Parquet or JSON lines.")],
     law: Annotated[str, text_option("--law", "Form of the law, such as yun2024 or chinchilla.")] = "yun2024",
     where: Annotated[
@@ -193,6 +196,7 @@ def fit(
             "starts_option": starts,
             "box": "none (--free)" if free else "the form's physical box",
             "optimiser": "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective",
+            "command": str(made_with(context).get("command", "")),
             "versions": f"moescale {__version__}, numpy {np.__version__}, Python {platform.python_version()}",
         }
         saved = fitted_law(
@@ -330,6 +334,7 @@ def predict(
     )
 )
 def compare(
+    context: typer.Context,
     runs: Annotated[Path, file_option("RUNS", "Table of runs: CSV, TSV, Parquet or JSON lines.")],
     holdout: Annotated[str, text_option("--holdout", "Rows to predict, not fit, such as 'tokens >= 12e9'.", "EXPR")],
     law: Annotated[list[str] | None, text_option("--law", "Form of a law; repeat it to compare several.")] = None,
@@ -374,7 +379,9 @@ def compare(
 
         save_figure(comparison_figure(records), plot)
     if json_:
-        print_json([record.to_dict() for record in records])
+        made: dict[str, object] = {**made_with(context), "runs": runs.name, "sha256": {runs.name: table.sha256 or ""}}
+        made |= {"holdout": holdout} | ({"where": where} if where else {})
+        print_json([r.to_dict() | {"held_out": r.runs_to_dict(), "made_with": made} for r in records])
     else:
         from moescale.console import show_comparison, terminal
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -300,6 +302,29 @@ def show_progress(enabled: bool) -> Generator[Progress | None]:
             bar.update(task, description=step, completed=share)
 
         yield report
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """The arguments as they were typed."""
+
+    arguments: tuple[str, ...]
+
+
+def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, object]:
+    """How an answer came to be: version, command line, and the SHA-256 of the files that it read."""
+    from hashlib import sha256
+
+    from moescale import __version__
+    from moescale.files import read_bytes
+
+    asked = context.obj
+    record: dict[str, object] = {"moescale": __version__}
+    if isinstance(asked, CommandLine):
+        record["command"] = shlex.join(("moescale", *asked.arguments))
+    if files:
+        record["sha256"] = {path.name: sha256(read_bytes(path)).hexdigest() for path in files}
+    return record
 
 
 def print_json(value: object) -> None:

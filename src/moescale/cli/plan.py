@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
 
 from moescale.cli.export import ExportFolder, ExportFormat, PeakLr, TrainGpus, VocabSize, check_options, export_plan
 from moescale.cli.options import (
@@ -53,6 +57,7 @@ from moescale.cli.options import (
     examples,
     given_inputs,
     latency_source,
+    made_with,
     make_deployment,
     named_gpu,
     named_law,
@@ -81,6 +86,7 @@ if TYPE_CHECKING:
     )
 )
 def plan(
+    context: typer.Context,
     budget: Annotated[float, number_option("--budget", "Training FLOPs, such as 5.15e21.", 0, math.inf)],
     law: LawName = DEFAULT_LAW,
     experts: Annotated[
@@ -185,6 +191,9 @@ def plan(
     vocab_size: VocabSize = None,
     peak_lr: PeakLr = None,
     plot: Plot = None,
+    frontier_plot: Annotated[
+        bool, Option("--frontier-plot", help="Draw the curves in letters also where the output is no terminal.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
@@ -255,11 +264,17 @@ def plan(
             gpus=train_gpus, vocab_size=vocab_size, peak_lr=peak_lr,
         )  # fmt: skip
     if json_:
-        print_json(answer.to_dict() | ({} if exported is None else {"export": exported.to_dict()}))
+        files = [
+            path
+            for path in (*(Path(text) for text in (law, gpu, latency)), trace)
+            if path is not None and path.is_file()
+        ]
+        record = {**answer.to_dict(), "made_with": made_with(context, files)}
+        print_json(record if exported is None else record | {"export": exported.to_dict()})
     else:
         from moescale.console import show_export, show_plan, terminal
 
-        show_plan(terminal(), answer)
+        show_plan(terminal(), answer, chart=frontier_plot or None)
         if exported is not None:
             show_export(terminal(), exported)
     warn(answer.warnings)

@@ -13,19 +13,8 @@ import numpy as np
 
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.figures import (
-    ACCENT,
-    FAINT,
-    INK,
-    PAGE_WIDTH,
-    _experts,
-    _figure,
-    _key,
-    _log_ticks,
-    _style,
-    colour_of,
-    marker_of,
-)
+from moescale.figures.axes import expert_key, experts_label, log_ticks, new_figure
+from moescale.figures.style import ACCENT, FAINT, INK, PAGE_WIDTH, colour_of, house_style, marker_of
 from moescale.reproduce.claims import Claim, claims
 from moescale.reproduce.series import Bounded, BudgetCurves, FittedLosses, HiddenLayers, TradeOff
 from moescale.units import format_count, format_flops
@@ -41,8 +30,8 @@ NEAR = 1.05  # budgets of a printed number and of a curve are the same within th
 def fitted_figure(found: FittedLosses) -> Figure:
     """Loss against experts, a panel for each token count, a line for each size; bands hold 90% of the law's draws."""
     columns = found.tokens.size
-    with _style():
-        figure = _figure(PAGE_WIDTH, 2.6)
+    with house_style():
+        figure = new_figure(PAGE_WIDTH, 2.6)
         axes = figure.subplots(1, columns, sharex=True, sharey=True, squeeze=False)[0]
         for t, ax in enumerate(axes):
             for s in range(found.n_params.size):
@@ -79,8 +68,8 @@ def trade_off_figure(found: TradeOff) -> Figure:
     """Loss-optimal models over budgets: loss against cost, loss against training FLOPs, cost against training FLOPs."""
     if not np.isfinite(found.usd_per_mtok).any():
         raise InputError("none of these models can be served", next_step="take more GPUs, or smaller budgets")
-    with _style():
-        figure = _figure(PAGE_WIDTH, 2.9)
+    with house_style():
+        figure = new_figure(PAGE_WIDTH, 2.9)
         left, middle, right = figure.subplots(1, 3)
         for i, e in enumerate(found.experts.tolist()):
             for ax, x, y in (
@@ -89,18 +78,18 @@ def trade_off_figure(found: TradeOff) -> Figure:
                 (right, found.budgets_flops, found.usd_per_mtok[i]),
             ):
                 ax.plot(x, y, color=colour_of(e), marker=marker_of(e), markevery=5, markersize=2.8)
-        _log_ticks(left, "x", _usd, found.usd_per_mtok, most=4)
+        log_ticks(left, "x", _usd, found.usd_per_mtok, most=4)
         for ax in (middle, right):
-            _log_ticks(ax, "x", format_flops, found.budgets_flops, most=4)
+            log_ticks(ax, "x", format_flops, found.budgets_flops, most=4)
             ax.set_xlabel("training FLOPs")
-        _log_ticks(right, "y", _usd, found.usd_per_mtok, most=6)
+        log_ticks(right, "y", _usd, found.usd_per_mtok, most=6)
         left.set_xlabel("cost (US$ per million output tokens)")
         for ax in (left, middle):
             ax.set_ylabel("loss (nats per token)")
         right.set_ylabel("cost (US$ per million output tokens)")
         for ax, title in ((left, "quality and cost"), (middle, "quality and training"), (right, "cost and training")):
             ax.set_title(title)
-        _key(middle, found.experts, "upper right")
+        expert_key(middle, found.experts, "upper right")
         _headline(figure, f"Loss-optimal models under {found.law}")
     return figure
 
@@ -109,13 +98,13 @@ def curves_figure(found: Sequence[BudgetCurves]) -> Figure:
     """Loss against cost for each expert count, a panel for each budget; markers are loss-optimal, solid over-trained."""
     if not found:
         raise InputError("no budget to draw", next_step="give at least one")
-    with _style():
-        figure = _figure(PAGE_WIDTH, 3.2)
+    with house_style():
+        figure = new_figure(PAGE_WIDTH, 3.2)
         axes = figure.subplots(1, len(found), squeeze=False)[0]
         for ax, one in zip(axes, found, strict=True):
             _loss_cost_panel(ax, one)
         axes[0].set_ylabel("loss (nats per token)")
-        _key(axes[-1], [c.experts for c in found[-1].curves], "upper right")
+        expert_key(axes[-1], [c.experts for c in found[-1].curves], "upper right")
         _headline(
             figure,
             f"Models that spend a whole budget under {found[0].law}",
@@ -139,7 +128,7 @@ def _loss_cost_panel(ax: Axes, found: BudgetCurves) -> None:
     ax.set_ylim(min(best_loss) - 0.12 * room, max(best_loss) + 0.9 * room)
     known = np.array([usd for usd in best_usd if np.isfinite(usd)])
     if known.size:
-        _log_ticks(ax, "x", _usd, np.array([known.min() / 6.0, known.max() * 1.6]), most=6)
+        log_ticks(ax, "x", _usd, np.array([known.min() / 6.0, known.max() * 1.6]), most=6)
     ax.set_title(f"{format_flops(found.budget_flops)} training FLOPs")
     ax.set_xlabel("cost (US$ per million output tokens)")
 
@@ -178,8 +167,8 @@ def _bounded_figure(
 ) -> Figure:
     if not found:
         raise InputError("no base to draw", next_step="give at least one")
-    with _style():
-        figure = _figure(PAGE_WIDTH, 4.6)
+    with house_style():
+        figure = new_figure(PAGE_WIDTH, 4.6)
         axes = figure.subplots(2, len(found), sharex=True, sharey="row", squeeze=False)
         for column, one in enumerate(found):
             for row, (values, names) in enumerate(
@@ -199,7 +188,7 @@ def _bounded_figure(
                     ax.axhline(1.0, color=FAINT, linewidth=1.0, linestyle=(0, (1, 1.6)), zorder=1)
             base = "dense" if one.base_experts == 1 else f"E = {one.base_experts:g}"
             axes[0, column].set_title(f"base: loss-optimal {base}")
-            _log_ticks(axes[1, column], "x", format_flops, one.budgets_flops, most=6)
+            log_ticks(axes[1, column], "x", format_flops, one.budgets_flops, most=6)
             axes[1, column].set_xlabel("training FLOPs")
         axes[0, 0].set_ylabel(label)
         axes[1, 0].set_ylabel("activated size over the base's")
@@ -234,7 +223,7 @@ def _outside_key(figure: Figure, experts: FloatArray) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=colour_of(e), marker=marker_of(e), markersize=3.2, label=_experts(e))
+        Line2D([], [], color=colour_of(e), marker=marker_of(e), markersize=3.2, label=experts_label(e))
         for e in experts.tolist()
     ]
     handles.append(Line2D([], [], color=INK, marker="x", linestyle="none", label="paper"))
@@ -264,15 +253,15 @@ def _points_of(claim: Claim, quantities: set[str], base_experts: float) -> list[
 
 def hidden_layers_figure(found: HiddenLayers) -> Figure:
     """Width times depth of real models against N^(2/3), with the fitted line."""
-    with _style():
-        figure = _figure(0.6 * PAGE_WIDTH, 2.9)
+    with house_style():
+        figure = new_figure(0.6 * PAGE_WIDTH, 2.9)
         ax = figure.subplots()
         x = found.n_params ** (2.0 / 3.0)
         line = np.geomspace(x.min() / 1.3, x.max() * 1.3, 16)
         ax.plot(line, found.mu * line, color=FAINT, linewidth=1.0)
         ax.plot(x, found.hidden_times_layers, marker="o", markersize=3.6, color=ACCENT, linestyle="none")
-        _log_ticks(ax, "x", format_count, line, most=6)
-        _log_ticks(ax, "y", format_count, found.hidden_times_layers, most=6)
+        log_ticks(ax, "x", format_count, line, most=6)
+        log_ticks(ax, "y", format_count, found.hidden_times_layers, most=6)
         ax.set_xlabel("$N^{2/3}$ (N: parameters without embeddings)", parse_math=True)
         ax.set_ylabel("width times depth, h l")
         error = found.mu * x / found.hidden_times_layers - 1.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moescale.console import Column, _line, _say, _table
+from moescale.answers import Column, Table
+from moescale.console import write_line, write_paragraph, write_table
 from moescale.reproduce.evaluate import Elsewhere, HostTime, Outcome, PartOutcome, summary
 from moescale.units import format_count, format_seconds
 
@@ -85,21 +86,21 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
                     verdict(o.holds, o.role, o.claim.cannot) if first else "",
                 )
             )
-    _table(console, "Claims of arXiv 2404.02852", columns, rows)
-    _line(console)
+    write_table(console, Table("Claims of arXiv 2404.02852", columns, rows))
+    write_line(console)
     told = summary(outcomes)
-    _say(
+    write_paragraph(
         console,
         f"{told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: their direction "
         f"holds), {told['inputs']} are inputs of the law and confirm nothing, {told['not computable']} cannot be computed.",
         lead=f"{len(outcomes)} claims",
     )
     inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
-    _say(console, ", ".join(f"{k} {v}" for k, v in inputs.items() if v is not None), lead="With")
-    _line(console)
+    write_paragraph(console, ", ".join(f"{k} {v}" for k, v in inputs.items() if v is not None), lead="With")
+    write_line(console)
     for o in outcomes:
         if o.holds is False or (o.holds is None and o.role != "input") or o.claim.cannot:
-            _say(console, f"{o.claim.statement}: {o.reason}.", lead=o.claim.id, indent=2, first="")
+            write_paragraph(console, f"{o.claim.statement}: {o.reason}.", lead=o.claim.id, indent=2, first="")
 
 
 def outcome_table(outcomes: Sequence[Outcome], *, latency: str) -> list[str]:

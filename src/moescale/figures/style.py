@@ -1,0 +1,128 @@
+"""The look of every figure: one style, one colour and one marker for each expert count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+from moescale.errors import InputError
+
+PAGE_WIDTH = 7.0  # inches: the text width of most papers
+# Points of matplotlib's viridis at E = 1, 2, 4, .. 512 (CC0, https://bids.github.io/colormap): ordered, the same for
+# colour-blind readers, and darker for fewer experts in grey print. It stops before the yellow that paper swallows.
+SEQUENCE = (
+    "#440154", "#433e85", "#31678e", "#23898e", "#22a884", "#48c16e", "#7ad151", "#a2da37", "#bddf26", "#d2e21b",
+)  # fmt: skip
+MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colour
+# Okabe and Ito, https://jfly.uni-koeln.de/color: for things without an order, such as laws.
+CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
+DARK = 24.0  # of 255: how light the ground of a dark page is
+CONTRAST, FAINT_CONTRAST = 4.5, 3.0  # WCAG 2.2 level AA: of text, and of lines and large text
+INK, FAINT, RULE = "#222222", "#767676", "#d9d9d9"
+DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))  # a second cue beside the colour, where colours run out
+STYLE: Mapping[str, object] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same figure on every machine
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.0,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.4,
+    "text.color": INK,
+    "text.parse_math": False,  # a law may be called a$b$
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.2,
+    "figure.dpi": 100.0,
+    "figure.facecolor": "white",
+    "savefig.dpi": 200.0,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "moescale",
+    "pdf.fonttype": 42,
+}
+
+
+def colour_of(experts: float) -> str:
+    """The colour of an expert count in every figure, as #rrggbb: one step of the sequence for each doubling."""
+    place = min(max(math.log2(max(experts, 1.0)), 0.0), len(SEQUENCE) - 1.0)
+    low = min(int(place), len(SEQUENCE) - 2)
+    share = place - low
+    pair = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in SEQUENCE[low : low + 2]]
+    return "#" + "".join(f"{round((1.0 - share) * a + share * b):02x}" for a, b in zip(*pair, strict=True))
+
+
+def marker_of(experts: float) -> str:
+    """The marker of an expert count in every figure."""
+    return MARKERS[min(round(math.log2(max(experts, 1.0))), len(MARKERS) - 1)]
+
+
+def on_dark(colour: str) -> str:
+    """What stands for a colour on a dark ground: greys are turned over, others lightened until they can be read."""
+    parts = _parts(colour)
+    if max(parts) - min(parts) <= 12:  # a grey
+        turned = round(DARK + (255 - sum(parts) / 3) * (235 - DARK) / 255)
+        return f"#{turned:02x}{turned:02x}{turned:02x}"
+    lighter = ([p + (255 - p) * step / 50 for p in parts] for step in range(51))
+    return _hexadecimal(next(c for c in lighter if _contrast(c, [DARK] * 3) >= CONTRAST))
+
+
+def on_any(colour: str) -> str:
+    """The colour as it can be read on a light and on a dark ground, such as a terminal's."""
+    parts = _parts(on_dark(colour))
+    darker = ([p * (1 - step / 50) for p in parts] for step in range(51))
+    return _hexadecimal(next(c for c in darker if _contrast([255.0] * 3, c) >= FAINT_CONTRAST))
+
+
+def _parts(colour: str) -> list[float]:
+    return [float(int(colour[i : i + 2], 16)) for i in (1, 3, 5)]
+
+
+def _hexadecimal(parts: Sequence[float]) -> str:
+    return "#" + "".join(f"{round(p):02x}" for p in parts)
+
+
+def _contrast(light: Sequence[float], dark: Sequence[float]) -> float:
+    """WCAG 2.2 contrast ratio of two colours."""
+    return (_luminance(light) + 0.05) / (_luminance(dark) + 0.05)
+
+
+def _luminance(parts: Sequence[float]) -> float:
+    linear = [p / 255 / 12.92 if p / 255 <= 0.04045 else ((p / 255 + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def readable(colour: str) -> str:
+    """The colour dark enough for text on white."""
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    light = (0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2]) / 255.0
+    share = min(1.0, 0.48 / light) if light > 0 else 1.0
+    return "#" + "".join(f"{round(share * p):02x}" for p in parts)
+
+
+def house_style() -> AbstractContextManager[None]:
+    """The style as a context, or the message for an install without matplotlib."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise InputError(
+            "figures need matplotlib, which is not installed", next_step="pip install 'moescale[figures]'"
+        ) from error
+    return mpl.rc_context(cast(Any, dict(STYLE)))

@@ -1,0 +1,301 @@
+"""Pages to send: complete, closed off from the network, escaped, readable without eyes, and the same for the same answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'moescale[figures]'")
+
+from moescale.errors import InputError
+from moescale.figures.style import SEQUENCE, on_any, on_dark
+from moescale.laws import find_law
+from moescale.plan_file import parse_plan
+from moescale.report import Origin, comparison_report, law_report, plan_report, read_answer
+from moescale.report.markup import escaped, linked, tag
+from moescale.validation import HoldOut
+from test_cli import RUNS, run
+
+EVIL = "<script>alert('x')</script>\"><img src=http://evil.example/x onerror=alert(1)>"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+HEADINGS = ["Question", "Answer", "Evidence", "Assumptions", "Caveats", "How to reproduce it"]
+
+
+class Page(HTMLParser):
+    """A parsed page: its elements with their attributes, and its texts; an element that is not closed is an error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for name in self.open:
+            self.texts[name][-1] += data
+        if "style" not in self.open:
+            self.words += data
+
+    def attributes(self, name: str) -> list[str]:
+        return [value or "" for _, attrs in self.elements for key, value in attrs.items() if key == name]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers of the command line as files: a plan, a law, a comparison."""
+    path = tmp_path_factory.mktemp("answers")
+    for name, arguments in {
+        "plan.json": ("plan", "--budget", "5.15e21", "--latency", "roofline", "--lifetime-tokens", "1T", "--json"),
+        "comparison.json": (
+            "compare", RUNS, "--law", "chinchilla", "--law", "kaplan2020", "--holdout", "tokens >= 2e10", "--json",
+        ),
+    }.items():  # fmt: skip
+        answer = run(*arguments)
+        assert answer.code == 0, answer.err
+        (path / name).write_text(answer.out)
+    assert run("fit", RUNS, "--law", "chinchilla", "--bootstrap", 8, "-o", path / "law.toml").code == 0
+    return path
+
+
+PAGES = {
+    "plan": ("plan.json",),
+    "law": ("law.toml",),
+    "fit": ("law.toml", "--runs", RUNS),
+    "comparison": ("comparison.json",),
+}
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def page(request: pytest.FixtureRequest, folder: Path) -> tuple[str, str]:
+    """The name of a page and its text."""
+    name, *options = PAGES[request.param]
+    target = folder / f"{request.param}.html"
+    answer = run("report", folder / name, *options, "-o", target, "--date", "2026-11-21")
+    assert (answer.code, answer.out, answer.err) == (0, "", f"wrote {target}\n")
+    again = folder / "again.html"
+    assert run("report", folder / name, *options, "-o", again, "--date", "2026-11-21").code == 0
+    assert again.read_bytes() == target.read_bytes()
+    return request.param, target.read_text(encoding="utf-8")
+
+
+def test_a_page_needs_nothing_else(page: tuple[str, str]) -> None:
+    parsed = Page(page[1])
+    names = {tag for tag, _ in parsed.elements}
+    assert not names & {"script", "link", "iframe", "object", "embed", "img", "base", "form"}
+    assert [value for value in parsed.attributes("src") if not value.startswith("data:")] == []
+    # Elements that load what they point to; a link loads nothing until it is followed.
+    assert all(tag == "a" for tag, attrs in parsed.elements if (attrs.get("href") or "").startswith("http"))
+    assert [v for v in parsed.attributes("xlink:href") if not v.startswith(("#", "data:image/png"))] == []
+    assert not re.search(r"url\((?!#)|@import", page[1])
+    assert [key for _, attrs in parsed.elements for key in attrs if key.startswith("on")] == []
+
+
+def test_a_page_says_all_that_a_reader_needs(page: tuple[str, str]) -> None:
+    parsed = Page(page[1])
+    assert len(parsed.texts["h1"]) == 1
+    assert [h for h in parsed.texts["h2"] if h in HEADINGS] == HEADINGS
+    assert "2026-11-21" in parsed.words
+    assert "moescale" in parsed.texts["pre"][0]  # the command
+
+
+def test_a_page_is_accessible(page: tuple[str, str]) -> None:
+    parsed = Page(page[1])
+    identifiers = parsed.attributes("id")
+    assert [name for name, times in Counter(identifiers).items() if times > 1] == []
+    for used in (
+        *parsed.attributes("aria-labelledby"),
+        *(v[1:] for v in parsed.attributes("xlink:href") if v[:1] == "#"),
+    ):
+        assert used in identifiers
+    assert set(re.findall(r"url\(#([^)]+)\)", page[1])) <= set(identifiers)
+    figures = [attrs for tag, attrs in parsed.elements if tag == "svg"]
+    assert len(figures) == {"plan": 1, "law": 0, "fit": 2, "comparison": 1}[page[0]]
+    assert all(attrs.get("role") == "img" for attrs in figures)
+    assert ("html", {"lang": "en"}) in parsed.elements
+    heads = [attrs.get("scope") for tag, attrs in parsed.elements if tag == "th"]
+    assert set(heads) == {"col", "row"}
+
+
+def test_the_page_of_a_plan_holds_its_numbers(folder: Path) -> None:
+    record = json.loads((folder / "plan.json").read_text())
+    words = Page(plan_report(parse_plan(record, where="x"))).words
+    best = record["recommendation"]
+    for number in (f"{best['loss']:.4f}", f"{best['cost_ratio']:.0%}", best["why"], *best["caveats"]):
+        assert number in words
+    for row in (*record["bounded_loss"]["plans"], *record["loss_optimal"]):
+        assert "loss" not in row or f"{row['loss']:.4f}" in words
+    assert record["lifetime"]["recommendation"]["why"] in words
+    assert "8 a100-sxm-40gb" in words
+
+
+def test_a_plan_of_before_there_were_curves_is_reported(folder: Path) -> None:
+    record = json.loads((folder / "plan.json").read_text())
+    for key in ("curves", "asked", "made_with"):
+        del record[key]
+    text = plan_report(parse_plan(record, where="x"))
+    assert "<svg" in text
+    assert "moescale plan --budget 5.15e+21" in text
+
+
+def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
+    record: dict[str, Any] = json.loads((folder / "plan.json").read_text())
+    record |= {"law": EVIL, "gpu": EVIL, "latency_source": EVIL, "warnings": [EVIL], "convention": EVIL}
+    record["recommendation"] |= {"why": EVIL, "rule": EVIL, "caveats": [EVIL]}
+    record["loss_optimal"][0]["infeasible"] = EVIL
+    record["asked"]["experts"] = [EVIL]
+    evil = Origin(
+        name=EVIL, sha256=EVIL, made_with={"command": EVIL, "moescale": EVIL, "sha256": {EVIL: EVIL}}, date=EVIL
+    )
+    law = replace(
+        find_law("hoffmann2022"), name=EVIL, source=EVIL, notes=(EVIL,), evidence={"table": EVIL, "where": EVIL}
+    )
+    compared = HoldOut(EVIL, 10, 5, 0.01, 0.02, 0.001, 5)
+    plain = plan_report(parse_plan(json.loads((folder / "plan.json").read_text()), where="x"))
+    known = {tag for tag, _ in Page(plain).elements}
+    for text in (
+        plan_report(parse_plan(record, where="x"), evil, title=EVIL),
+        law_report(law, evil, title=EVIL),
+        comparison_report([compared], evil, title=EVIL),
+    ):
+        parsed = Page(text)
+        assert {tag for tag, _ in parsed.elements} <= known | {"ul", "li"}
+        assert [key for _, attrs in parsed.elements for key in attrs if key.startswith("on") or key == "src"] == []
+        assert EVIL in parsed.words
+        assert "evil.example" not in "".join(tag for tag, _ in parsed.elements)
+
+
+def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "runs.csv"
+    lines = Path(RUNS).read_text().splitlines()
+    other.write_text("\n".join(lines[:50]) + "\n")
+    answer = run("report", folder / "law.toml", "--runs", other, "-o", tmp_path / "x.html")
+    assert answer.code == 0
+    assert "not the table" in answer.err
+    assert "not the runs that" in (tmp_path / "x.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "words"),
+    [
+        ("x.json", "{}", (), "holds nothing to report"),
+        ("x.json", "[]", (), "holds nothing to report"),
+        ("x.json", "[3]", (), "damaged comparison at 0"),
+        ("x.json", '{"infeasible": "no"}', (), "has no answer"),
+        ("x.json", '{"law": "a", "parameters": {}, "rmsle": 1}', (), "fit -o LAW.toml"),
+        ("x.json", "{", (), "is not JSON"),
+        ("x.toml", "format = 1", (), "damaged law file"),
+        ("comparison.json", None, ("--runs", RUNS), "only the report of a law"),
+        ("comparison.json", None, ("--date", "yesterday"), "is not a date"),
+        ("nothing.json", None, (), "no such file"),
+    ],
+)
+def test_refusals(
+    folder: Path, tmp_path: Path, name: str, text: str | None, options: tuple[str, ...], words: str
+) -> None:
+    path = folder / name
+    if text is not None:
+        path = tmp_path / name
+        path.write_text(text)
+    answer = run("report", path, *options, "-o", tmp_path / "out.html")
+    assert answer.code == 2
+    assert words in answer.err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_held_out_runs_come_back(folder: Path) -> None:
+    found, origin = read_answer(folder / "comparison.json")
+    assert isinstance(found, tuple)
+    for record in found:
+        assert isinstance(record, HoldOut)
+        assert record.held_out is not None
+        assert record.held_out.loss.size == record.n_holdout
+    assert origin.made_with["holdout"] == "tokens >= 2e10"
+
+
+def test_damaged_held_out_runs_are_refused(folder: Path, tmp_path: Path) -> None:
+    record = json.loads((folder / "comparison.json").read_text())
+    record[0]["held_out"]["loss"].pop()
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match="held-out runs of chinchilla"):
+        read_answer(path)
+
+
+def test_text_is_escaped_once_and_links_are_plain() -> None:
+    assert tag("p", "a<b", title='"') == '<p title="&quot;">a&lt;b</p>'
+    assert escaped(tag("b", "&")) == "<b>&amp;</b>"
+    assert linked("arXiv 2404.02852, x") == (
+        '<a href="https://arxiv.org/abs/2404.02852" rel="noreferrer">arXiv 2404.02852</a>, x'
+    )
+    assert "href" not in linked("javascript:alert(1)")
+    assert linked("see https://a.example/b?c=<d>.").count("<") == 2  # the link's own two
+
+
+LEAVES = [None, -1.0, 0.0, 1e-9, 1e300, 3, "x", "", [], {}, True]
+
+
+@pytest.mark.fuzz
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_damage_is_a_page_or_a_message(folder: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["plan.json", "comparison.json"]))
+    record = json.loads((folder / name).read_text())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place: Any = record
+        while True:
+            key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+            if not (isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans())):
+                break
+            place = place[key]
+        place[key] = data.draw(st.sampled_from(LEAVES))
+    path, target = folder / "damaged.json", folder / "damaged.html"
+    path.write_text(json.dumps(record))
+    answer = run("report", path, "-o", target)
+    assert answer.code in (0, 1, 2)
+    assert "Traceback" not in answer.err
+
+
+def contrast(a: str, b: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("colour", SEQUENCE)
+def test_expert_counts_can_be_told_on_a_dark_ground(colour: str) -> None:
+    assert contrast(on_dark(colour), "#181818") >= 4.45
+    assert min(contrast(on_any(colour), ground) for ground in ("#181818", "#ffffff")) >= 2.95
+
+
+def test_greys_are_turned_over() -> None:
+    assert on_dark("#ffffff") == "#181818"
+    assert on_dark("#222222") > on_dark("#767676") > on_dark("#d9d9d9")
