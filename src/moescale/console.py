@@ -7,9 +7,9 @@ wrapped inside a table. Reasons and notes go below it, where there is room for a
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -699,3 +699,47 @@ def show_latencies(console: Console, found: Overview, table: str) -> None:
 
 def _between(low: str, high: str) -> str:
     return low if low == high else f"{low}-{high}"
+
+
+def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
+    """The runs of a sweep (the JSON of `sweep --dry-run`), and what all of them would take."""
+    runs: list[dict[str, Any]] = plan["runs"]
+    _table(
+        console,
+        "",
+        (
+            Column("run", text=True),
+            Column("N"),
+            Column("active", rank=3),
+            Column("total", rank=2),
+            Column("E", rank=5),
+            Column("tokens"),
+            Column("FLOPs", rank=1),
+            Column("time", rank=1),
+            Column("state", text=True, rank=4),
+        ),
+        [
+            (
+                run["name"],
+                *(format_count(run[f"n_params_{kind}"]) for kind in ("dense", "active", "total")),
+                str(run["n_experts"]),
+                " ".join(format_count(tokens) for tokens in run["tokens"]),
+                format_flops(run["training_flops"]),
+                format_seconds(run["seconds"]) if "seconds" in run else "-",
+                run["state"] + (f" at {run['share']:.0%}" if 0 < run["share"] < 1 else ""),
+            )
+            for run in runs
+        ],
+    )
+    _line(console)
+    done = sum(run["state"] == "finished" for run in runs)
+    _say(
+        console,
+        f"{len(runs)} runs, {done} finished, {format_flops(plan['training_flops'])} FLOPs in all, "
+        f"{plan['jobs']} at once; sizes without embeddings.",
+    )
+    if "seconds" in plan:
+        _say(console, f"About {format_seconds(plan['seconds'])} to go, by {plan['rate_from']}.")
+    else:
+        _say(console, f"No estimate of time, as it would stand on {plan['rate_from']}.")
+    _say(console, f"The rows go to {plan['table']}.")

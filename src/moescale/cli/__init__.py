@@ -19,11 +19,12 @@ from moescale.cli.pack import pack
 from moescale.cli.plan import plan
 from moescale.cli.profile import profile
 from moescale.cli.reproduce import reproduce
+from moescale.cli.sweep import sweep
 from moescale.errors import InfeasibleError, MoescaleError
 
 COMMANDS = tuple(
     command.__name__.rstrip("_")  # of `import`, which is a word of Python
-    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, reproduce)
+    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, sweep, reproduce)
 )
 
 
