@@ -38,8 +38,7 @@ Command = Callable[[Path], list[str]]
 Row = Mapping[str, Any]
 
 POLL_S = 0.5
-HELD_S = 2.0  # between two looks at a run that another process has
-BAD_INPUT = 2  # exit code: the same command would fail again
+HELD_S = 1.0  # between two looks at a run that another process has
 TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
@@ -318,7 +317,8 @@ class _Drive:
             return
         tried = self.attempts[run.name]
         how = "was lost" if code == LOST else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        if code != BAD_INPUT and tried <= self.retries:
+        # Whatever the code: `train` returns that of bad input too where one of its processes was killed.
+        if tried <= self.retries:
             self.say(f"{run.name}: {how}; starting it again from its checkpoint")
             self.waiting.appendleft(run)
             return

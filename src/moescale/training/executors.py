@@ -6,6 +6,7 @@ driver, or a driver that was killed and started again, never starts a run that i
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -33,6 +34,8 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
+STARTING_LOOKS = 10
+RESULT_LAG_S = 10.0  # within which a result shows on a file system of several machines
 GRACE_S = 20.0  # from SIGTERM to SIGKILL
 RAY_KEYS = ("address", "num_cpus", "num_gpus", "resources")
 SLURM_SHARED = (
@@ -265,17 +268,23 @@ class _Ended:
 class _SubmititJob:
     def __init__(self, job: Any) -> None:
         self._job = job
+        self._lost_at = math.inf  # when a job that ended without a result counts as lost
 
     def poll(self) -> int | None:
         errors = _library("submitit.core.utils", "slurm")
         if not self._job.done():
             return None
+        # Asked for a result that is not there, submitit waits for half a minute.
+        if not self._job.paths.result_pickle.exists():
+            self._lost_at = min(self._lost_at, time.monotonic() + RESULT_LAG_S)
+            return LOST if time.monotonic() >= self._lost_at else None
         try:
             return int(self._job.result())
         except (errors.FailedJobError, errors.UncompletedJobError):
             return LOST
 
     def terminate(self) -> None:
+        self._lost_at = -math.inf
         with suppress(OSError, subprocess.CalledProcessError):
             self._job.cancel()
 
@@ -328,13 +337,27 @@ def _mark_of(lock: Path) -> str:
 
 def _kill_marked(wanted: Callable[[str], bool]) -> None:
     """End the processes of this machine, ourselves aside, whose mark is wanted (Linux; none elsewhere)."""
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            pid = int(entry.parent.name)
-            pairs = (pair.partition(b"=") for pair in entry.read_bytes().split(b"\0"))
-            marks = [os.fsdecode(value) for name, _, value in pairs if name == MARK.encode()]
-            if marks and wanted(marks[0]) and pid != os.getpid():
-                os.kill(pid, signal.SIGKILL)
+    for _ in range(STARTING_LOOKS):
+        starting = False
+        for pid in _process_ids():
+            with suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                pairs = (pair.partition(b"=") for pair in environment.split(b"\0"))
+                marks = [os.fsdecode(value) for name, _, value in pairs if name == MARK.encode()]
+                if marks and wanted(marks[0]) and pid != os.getpid():
+                    os.kill(pid, signal.SIGKILL)
+                # In the midst of exec a process shows no environment yet; a zombie or a kernel thread has no exe either.
+                starting |= not environment and bool(os.readlink(f"/proc/{pid}/exe"))
+        if not starting:
+            return
+        time.sleep(0.02)
+
+
+def _process_ids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ PAPER = "paper"
 MOST_RUNS = 10_000
 MOST_EXPERTS = 65_536
 MOST_SEED = 2**31 - 1
+MOST_TOKENS = 10**18
 UNSIZED_TOKENS = 10**9  # stands for D while N is asked for, where D is a multiple of N
 
 
@@ -296,7 +298,7 @@ def _lengths(grid: Mapping[str, Any], where: str, *, branches: bool) -> list[_Le
         given = (
             catalogue.read("published_yun2024.toml")["sweep"]["tokens"] if grid["tokens"] == PAPER else grid["tokens"]
         )
-        tokens = _whole(given, at, 10**24)
+        tokens = _whole(given, at, MOST_TOKENS)
         _check_distinct(tokens, at)
         if branches:
             return [_Length("wsd", tokens=tuple(sorted(tokens)))]
@@ -313,9 +315,9 @@ def _lengths(grid: Mapping[str, Any], where: str, *, branches: bool) -> list[_Le
 
 
 def _check_distinct(values: Sequence[float], where: str) -> None:
-    for value in values:
-        if values.count(value) > 1:
-            raise InputError(f"{value:,} stands there twice", where=where, next_step="leave one out")
+    repeated = [value for value, count in Counter(values).items() if count > 1]
+    if repeated:
+        raise InputError(f"{repeated[0]:,} stands there twice", where=where, next_step="leave one out")
 
 
 def _execution(stated: Mapping[str, Any], where: str) -> Execution:
