@@ -24,11 +24,10 @@ from moescale.training.sweep import read_sweep
 
 SECONDS = 540.0
 EXPERTS = [1, 2, 4, 8]
-# Width and depth with heads of 64: dense N of 2.4, 9.4, 21 and 38 million.
-SHAPES = [[256, 3], [384, 6], [512, 7], [640, 8]]
-TOKENS = ["10M", "20M", "40M"]
+# Width and depth with heads of 64: dense N of 0.8, 2.7, 6.3 and 14 million.
+SHAPES = [[128, 4], [192, 6], [256, 8], [384, 8]]
+TOKENS = ["2M", "4M", "8M"]  # the corpus has some 9M, and no token is seen twice
 VOCABULARY = 8192
-EPOCHS = 6  # the corpus has some 9M tokens: passes over it are a column of the table
 
 
 def source_files(folder: Path, most: int | None = None) -> list[str]:
@@ -40,7 +39,7 @@ def source_files(folder: Path, most: int | None = None) -> list[str]:
 def document(folder: Path, *, device: str, tiny: bool) -> dict[str, Any]:
     """The SWEEP.toml."""
     training: dict[str, Any] = {
-        "sequence_tokens": 1024, "batch_tokens": 65_536, "micro_batch_tokens": 65_536, "validation_tokens": "100K",
+        "sequence_tokens": 512, "batch_tokens": 16_384, "micro_batch_tokens": 16_384, "validation_tokens": "100K",
         "dtype": "bfloat16", "checkpoint_every_s": 60,
     }  # fmt: skip
     grid: dict[str, Any] = {"shapes": SHAPES, "experts": EXPERTS, "tokens": TOKENS}
@@ -51,7 +50,7 @@ def document(folder: Path, *, device: str, tiny: bool) -> dict[str, Any]:
     return {
         "table": str(folder / "runs.csv"),
         "folder": str(folder / "runs"),
-        "data": {"corpus": str(folder / "corpus"), "max_epochs": EPOCHS},
+        "data": {"corpus": str(folder / "corpus")},
         "training": training,
         "parallel": {"device": device},
         "grid": grid,
