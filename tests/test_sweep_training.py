@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
 import os
 import signal
@@ -19,6 +21,7 @@ import pytest
 import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from moescale import catalogue
 from moescale.cli import main
@@ -28,7 +31,7 @@ from moescale.training import driver
 from moescale.training.driver import Swept, drive, dry_run
 from moescale.training.executors import BUSY, Local, execute
 from moescale.training.locks import acquire, is_held
-from moescale.training.progress import Progress, Status, read_progress, watch_lines
+from moescale.training.progress import Progress, RunState, Status, read_progress, watch_lines, watch_live
 from moescale.training.run_table import add_rows, read_result
 from moescale.training.settings import settings_of
 from moescale.training.sweep import Sweep, expand, paper_shapes, read_sweep
@@ -645,3 +648,33 @@ def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({run.n_params_dense for run in sweep.runs}) >= 3
     assert {run.n_experts for run in sweep.runs} == {1, 2, 4, 8}
     assert len({run.tokens for run in sweep.runs}) >= 3
+
+
+def test_the_sweep_for_a_gpu_is_one_too() -> None:
+    path = ROOT / "benchmarks" / "gpu" / "sweep.py"
+    spec = importlib.util.spec_from_file_location("gpu_sweep", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    sweep = expand(script.document(Path("x"), device="cuda", tiny=False))
+    assert len(sweep.runs) == 4 * 4 * 3
+    assert {run.settings.parallel.device for run in sweep.runs} == {"cuda"}
+    assert len(expand(script.document(Path("x"), device="cpu", tiny=True)).runs) == 2
+
+
+def test_bars_on_a_terminal_come_and_go() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=160)
+    going = RunState(name="e4-64x2-1m", progress=Progress(step=5, steps=20, loss=2.5))
+    state = Status(
+        total=2, done=0, failed=0, running=(going,), share=0.1, seconds_left=None, tokens_per_s=5.0, mfu=None
+    )
+    with watch_live(console) as (watch, say):
+        watch(state)
+        say("e1-64x2-1m: loss [2.5]")
+        watch(replace(state, running=(RunState(name="b", progress=None),), done=1))
+        watch(replace(state, running=(), done=2, share=1.0))
+    shown = stream.getvalue()
+    assert "e1-64x2-1m: loss [2.5]" in shown
+    assert "2/2 runs done" in shown
