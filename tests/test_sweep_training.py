@@ -13,6 +13,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,10 @@ def test_every_combination_is_one_run_and_its_file_says_all(
         ({"model": {"experts": 4}}, "a sweep states it in [grid]"),
         ({"output": "x"}, "output is of one run"),
         ({"name": "../x"}, "is no name of a file"),
+        ({"name": "x" * 65}, "is no name of a file"),
+        ({"folder": "\0"}, "cannot be a path: embedded null byte"),
+        ({"table": "x" * 300}, "cannot be a path: File name too long"),
+        ({"folder": ""}, "cannot be a path: it is empty"),
         ({"trainig": {}}, "unknown key 'trainig'"),
         ({"training": {"batch": 3}}, "unknown key 'batch'"),
         ({"execute": {"on": "cloud"}}, "unknown place 'cloud'"),
@@ -678,3 +683,32 @@ def test_bars_on_a_terminal_come_and_go() -> None:
     shown = stream.getvalue()
     assert "e1-64x2-1m: loss [2.5]" in shown
     assert "2/2 runs done" in shown
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), st.text(max_size=5),
+    st.sampled_from(["paper", "wsd", "1M", "local", [[64, 2]], [], {}, {"n_params": 1}, [{}], [[1, 2], 3], [None], "a/b", "\0"]),
+)  # fmt: skip
+PLACED = ("table", "folder", "name", "seed", "grid", "data", "model", "training", "execute", "parallel", "tracking")
+INNER = {
+    "grid": ("n_params", "shapes", "experts", "tokens", "tokens_per_param", "seeds"),
+    "execute": ("on", "jobs", "flops_per_s", "slurm", "ray"),
+    "data": ("corpus", "sources", "tokenizer", "vocab_size"),
+    "training": ("schedule", "batch_tokens", "tokens"),
+    "model": ("head_dim", "top_k", "experts"),
+}
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_no_document_yields_a_traceback(data: st.DataObject) -> None:
+    stated = document()
+    for table in data.draw(st.lists(st.sampled_from(PLACED), min_size=1, max_size=2)):
+        if table in INNER and data.draw(st.booleans()):
+            inner = stated.get(table, {})
+            if isinstance(inner, dict):
+                stated[table] = {**inner, data.draw(st.sampled_from(INNER[table])): data.draw(VALUES)}
+        else:
+            stated[table] = data.draw(VALUES)
+    with suppress(InputError):
+        assert expand(stated).runs

@@ -735,7 +735,7 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
     done = sum(run["state"] == "finished" for run in runs)
     _say(
         console,
-        f"{len(runs)} runs, {done} finished, {format_flops(plan['training_flops'])} FLOPs in all, "
+        f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {done} finished, {format_flops(plan['training_flops'])} FLOPs in all, "
         f"{plan['jobs']} at once; sizes without embeddings.",
     )
     if "seconds" in plan:

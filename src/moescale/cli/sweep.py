@@ -113,7 +113,8 @@ def _tell(done: Swept) -> None:
     if done.diverged:
         print(f"{len(done.diverged)} diverged and are marked so, for fit to leave out: {', '.join(done.diverged)}")
     if done.trunks:
-        print(f"Rows share {done.trunks} trunks: moescale fit {done.table} --cluster trunk")
+        trunks = "a trunk" if done.trunks == 1 else f"{done.trunks} trunks"
+        print(f"Rows share {trunks}: moescale fit {done.table} --cluster trunk")
     if done.left:
         print(f"{done.left} still to train: the same command goes on")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 import tomllib
 from collections import Counter
@@ -27,6 +28,7 @@ PAPER = "paper"
 MOST_RUNS = 10_000
 MOST_EXPERTS = 65_536
 MOST_SEED = 2**31 - 1
+LONGEST_NAME = 200  # of a run, with its suffix
 MOST_TOKENS = 10**18
 UNSIZED_TOKENS = 10**9  # stands for D while N is asked for, where D is a multiple of N
 
@@ -126,8 +128,8 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     prefix = _prefix(shared.pop("name", ""), f"{where}, name")
     model, training = _table(shared, "model", where), _table(shared, "training", where)
     shared["data"] = _absolute(_table(shared, "data", where), where)
-    folder = Path(_text(document.get("folder", "sweep"), f"{where}, folder"))
-    table = Path(_text(document.get("table", "runs.csv"), f"{where}, table"))
+    folder = _path(document.get("folder", "sweep"), f"{where}, folder")
+    table = _path(document.get("table", "runs.csv"), f"{where}, table")
 
     sizes = _sizes(grid, f"{where}, grid")
     experts = _whole(grid.get("experts", 1), f"{where}, grid, experts", MOST_EXPERTS)
@@ -352,10 +354,26 @@ def _absolute(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     return out
 
 
+def _path(value: object, where: str) -> Path:
+    text = _text(value, where)
+    try:
+        if not text:
+            raise ValueError("it is empty")
+        os.lstat(Path(text, "x" * LONGEST_NAME))  # files of such names are made there
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # as good as any; what is wrong with it is said where it is written
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{text[:60]!r} cannot be a path: {reason}", where=where) from error
+    return Path(text)
+
+
 def _prefix(value: object, where: str) -> str:
     text = _text(value, where)
-    if text and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", text):
-        raise InputError(f"{text!r} is no name of a file", where=where, next_step="take letters, digits, - and _")
+    if text and not re.fullmatch(r"[A-Za-z0-9][\w.+-]{0,63}", text):
+        raise InputError(
+            f"{text!r} is no name of a file", where=where, next_step="take at most 64 letters, digits, - and _"
+        )
     return text
 
 
