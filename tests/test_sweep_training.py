@@ -712,3 +712,10 @@ def test_no_document_yields_a_traceback(data: st.DataObject) -> None:
             stated[table] = data.draw(VALUES)
     with suppress(InputError):
         assert expand(stated).runs
+
+
+@pytest.mark.parametrize(("on", "library"), [("slurm", "submitit"), ("ray", "ray")])
+def test_a_cluster_needs_its_library(on: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(InputError, match=rf"needs {library}.*moescale\[cluster\]"):
+        drive_stub(made(tmp_path, execute={"on": on}))
