@@ -613,7 +613,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_the_command_lists_trains_and_says_so(stubbed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "sweep.toml", "--dry-run", "--jobs", "2")
+    code, out, err = run(capsys, "sweep.toml", "--dry-run", "--jobs", "2", "--max-time", "9m")
     assert (code, err) == (0, "")
     assert "e4-128x2-1m" in out
     assert "4 runs, 0 finished" in out
