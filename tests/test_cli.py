@@ -929,6 +929,12 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--undecodable": ["error", "skip"],
         "--seed": ["0", "9007199254740991"],
     },
+    "sweep": {
+        "--jobs": ["1", "64"],
+        "--retries": ["0", "3"],
+        "--max-time": ["9m", "0.5"],
+        "--no-resume": [],
+    },
 }  # fmt: skip
 NEEDED = {"compare": ["--holdout"], "predict": ["--n-params", "--tokens"], "cost": ["--n-params"], "plan": ["--budget"]}
 
@@ -942,6 +948,8 @@ def vectors(draw: st.DrawFn, command: str) -> list[str]:
         parts += [RUNS, "--law", "chinchilla", "--starts", "2"]
     elif command == "pack":
         parts += [str(ROOT / "LICENSE"), "-o", f"corpus{draw(st.integers(0, 999))}", "--tokenizer", "bytes"]
+    elif command == "sweep":
+        parts += [str(ROOT / "examples" / "sweep.toml"), "--dry-run"]
     elif command == "compare":
         parts += [RUNS, "--law", "chinchilla"]
     chosen = draw(st.lists(st.sampled_from(list(options)), max_size=6, unique=True))

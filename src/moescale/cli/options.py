@@ -198,11 +198,13 @@ Trace = Annotated[
 
 
 def seconds_option(option: str, help: str) -> Any:
-    """An option that takes a time: 0.2, 0.2s or 200ms."""
+    """An option that takes a time: 0.2, 0.2s, 200ms, 9m or 2h."""
+    units = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
     def parse(text: str | float) -> float:
         given = str(text).strip().lower()
-        factor, number = (1e-3, given[:-2]) if given.endswith("ms") else (1.0, given.removesuffix("s"))
+        unit = next((unit for unit in units if given.endswith(unit)), "")
+        number, factor = given.removesuffix(unit), units.get(unit, 1.0)
         try:
             value = parse_quantity(number) * factor
         except InputError:
@@ -211,7 +213,7 @@ def seconds_option(option: str, help: str) -> Any:
             raise InputError(
                 f"{text!r} is not a time from {LEAST:g} to {MOST_SECONDS:g} seconds",
                 where=option,
-                next_step="write it as 0.2, 0.2s or 200ms",
+                next_step="write it as 0.2, 0.2s, 200ms, 9m or 2h",
             )
         return value
 
