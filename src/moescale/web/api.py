@@ -98,6 +98,7 @@ def draft(query: Query, laws: Laws) -> Record:
         "gpu_memory_bytes": asked.deployment.gpu.memory_bytes,
         "memory_fraction": asked.deployment.memory_fraction,
         "output_tokens": asked.deployment.output_tokens,
+        "context_tokens": asked.deployment.prompt_tokens + asked.deployment.output_tokens / 2,
         "latency_source": asked.latency.name,
         "usd_per_gpu_hour": asked.deployment.usd_per_gpu_hour,
         "optimum": OPTIMUM,
