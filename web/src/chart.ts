@@ -161,3 +161,15 @@ export function limits(values: number[], room: number, log: boolean): [number, n
   const pad = Math.max(high - low, log ? 0.1 : 1e-3) * room;
   return [from(low - pad), from(high + pad)];
 }
+
+/** Text that stays readable on lines: the same text, thick and in the colour of the paper, below it. */
+export function halo(name: string, encoding: object, mark: object, color: string, paper: Ink): object[] {
+  const text = { type: "text", ...mark };
+  return [
+    { data: { name }, mark: { ...text, color: paper.background, stroke: paper.background, strokeWidth: 4, strokeJoin: "round" }, encoding },
+    { data: { name }, mark: { ...text, color }, encoding },
+  ];
+}
+
+/** Every power of ten that a chart may need; an axis shows those within its domain. */
+export const POWERS = Array.from({ length: 30 }, (_, i) => 10 ** i);

@@ -74,6 +74,10 @@ class Page {
     $("reset").addEventListener("click", () => (location.href = location.pathname));
     $("share").addEventListener("click", () => this.copy(location.origin + this.state.link(), $("share")));
     $("copy").addEventListener("click", () => this.copy($("command").textContent ?? "", $("copy")));
+    $("fit-size").addEventListener("change", () => {
+      this.state.set({ size: $<HTMLSelectElement>("fit-size").value });
+      void this.drawEvidenceNow();
+    });
     $("law-file").addEventListener("click", () => void this.saveLaw());
     $("candidates-csv").addEventListener("click", () => this.saveCandidates());
     this.listenToChart();
@@ -172,7 +176,7 @@ class Page {
       make("strong", {}, `${what} at ${format.count(r.n_params ?? 0)}`),
       ` on ${format.count(r.tokens ?? 0)} tokens: loss ${(r.loss ?? 0).toFixed(4)}, `,
       make("strong", {}, format.usd(r.usd_per_mtok ?? 0)),
-      ` per million output tokens on ${r.gpus} × ${plan.gpu}` + (r.cost_ratio !== undefined && r.experts !== plan.bounded_loss.base_experts ? `, ${format.percent(r.cost_ratio)} of what the base costs.` : "."),
+      ` per million output tokens on ${r.gpus} × ${plan.gpu}` + (r.cost_ratio !== undefined && r.experts !== plan.bounded_loss.base_experts ? `, ${format.percent(r.cost_ratio)} of what the loss-optimal ${plan.bounded_loss.base_experts === 1 ? "dense model" : `model of ${plan.bounded_loss.base_experts} experts`} costs.` : "."),
     );
     const range = (name: string, show: (v: number) => string) => {
       const found = r.intervals?.[name];
@@ -199,7 +203,7 @@ class Page {
   private candidateRows(plan: Plan): { columns: string[]; rows: (string | number)[][]; chosen: number } {
     const at = (list: Candidate[], e: number) => list.find((c) => c.experts === e);
     const number = (value: number | undefined, show: (v: number) => string) => (value === undefined ? "–" : show(value));
-    const columns = ["experts", "loss-optimal size", "its loss", "its US$/Mtok", "size at the base's loss", "tokens", "US$/Mtok", "of the base's cost", "loss at the base's cost"];
+    const columns = ["experts", "optimal size", "its loss", "its cost", "size at base loss", "its tokens", "its cost", "of base cost", "loss at base cost"];
     const rows = plan.loss_optimal.map((own) => {
       const [small, best] = [at(plan.bounded_loss.plans, own.experts), at(plan.bounded_cost.plans, own.experts)];
       const spread = small?.intervals?.cost_ratio;
@@ -296,7 +300,11 @@ class Page {
       ),
     );
     this.charts.fit.table = evidence.table(found);
-    const lines = evidence.data(found, paper);
+    const all = evidence.sizes(found);
+    const wanted = format.parse(this.state.get("size"));
+    const size = all.includes(wanted) ? wanted : all[all.length >> 1];
+    $("fit-size").replaceChildren(...all.map((n) => make("option", { value: String(n), selected: n === size }, `N = ${format.count(n)}`)));
+    const lines = evidence.data(found, size, paper);
     await this.charts.fit.draw(paper, lines.data, lines.signals);
     $("residuals").hidden = !found.runs;
     if (found.runs) {

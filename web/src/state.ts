@@ -2,7 +2,7 @@
 
 import { Catalogue } from "./types";
 
-const VIEW_KEYS = ["theme", "bands", "pick"];
+const VIEW_KEYS = ["theme", "bands", "size"];
 
 export class State {
   private values: Map<string, string>;

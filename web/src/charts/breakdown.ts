@@ -13,9 +13,9 @@ export function spec(paper: Ink): object {
   const y = { field: "of", type: "nominal", title: null, sort: null, axis: { labelLimit: 150, domain: false, ticks: false, labelPadding: 8 } };
   return {
     width: "container",
-    height: 92,
+    height: 84,
     autosize: { type: "fit-x", contains: "padding" },
-    padding: { left: 4, top: 4, bottom: 4, right: 8 },
+    padding: { left: 14, top: 4, bottom: 4, right: 16 },
     layer: [
       { data: { name: "parts" }, mark: { type: "bar", height: 26 }, encoding: { x, x2: { field: "to" }, y, color: { field: "colour", type: "nominal", scale: null } } },
       { data: { name: "parts" }, transform: [{ filter: "datum.to - datum.from > 0.2" }], mark: { type: "text", baseline: "middle", fontSize: 11 }, encoding: { x: { ...x, field: "middle" }, y, text: { field: "label" }, color: { field: "ink", type: "nominal", scale: null } } },

@@ -1,29 +1,31 @@
 // The fit itself: loss against tokens with the law's lines and, where there are runs, the runs and their residuals.
 
-import { COUNT_LABEL, PARAMS, Table, View, X_DOMAIN, Y_DOMAIN, limits } from "../chart";
+import { COUNT_LABEL, PARAMS, Table, View, X_DOMAIN, Y_DOMAIN, limits, spread } from "../chart";
 import { Ink, colour } from "../theme";
 import { Evidence, Look } from "../types";
 
+const HEIGHT = 300;
+
 export function spec(paper: Ink): object {
-  const x = { field: "tokens", type: "quantitative", scale: { type: "log", nice: false, domain: X_DOMAIN }, title: "training tokens D", axis: { labelExpr: COUNT_LABEL, tickCount: 6 } };
+  const x = { field: "tokens", type: "quantitative", scale: { type: "log", nice: false, domain: X_DOMAIN }, title: "training tokens D", axis: { labelExpr: COUNT_LABEL, tickCount: 5 } };
   const y = { field: "loss", type: "quantitative", scale: { zero: false, nice: false, domain: Y_DOMAIN }, title: "loss (nats per token)" };
   const tint = { field: "colour", type: "nominal", scale: null };
   return {
     width: "container",
-    height: 320,
+    height: HEIGHT,
     autosize: { type: "fit-x", contains: "padding" },
     padding: { left: 4, top: 8, bottom: 4, right: 74 },
     params: PARAMS,
     layer: [
       { data: { name: "lines" }, mark: { type: "line", strokeWidth: 1.4, opacity: 0.85 }, encoding: { x, y, color: tint, detail: { field: "line" } } },
       { data: { name: "runs" }, mark: { type: "point", filled: true, size: 34, opacity: 0.9, stroke: paper.background, strokeWidth: 0.5 }, encoding: { x, y, fill: tint, shape: { field: "marker", type: "nominal", scale: null } } },
-      { data: { name: "sizes" }, mark: { type: "text", align: "left", baseline: "middle", color: paper.text }, encoding: { x: { value: { expr: "width + 6" } }, y, text: { field: "label" } } },
+      { data: { name: "ends" }, mark: { type: "text", align: "left", baseline: "middle", fontWeight: "bold" }, encoding: { x: { value: { expr: "width + 6" } }, y: { ...y, field: "place" }, text: { field: "label" }, color: tint } },
     ],
   };
 }
 
 export function residualSpec(paper: Ink): object {
-  const x = { field: "tokens", type: "quantitative", scale: { type: "log", nice: false, domain: X_DOMAIN }, title: "training tokens D", axis: { labelExpr: COUNT_LABEL, tickCount: 6 } };
+  const x = { field: "tokens", type: "quantitative", scale: { type: "log", nice: false, domain: X_DOMAIN }, title: "training tokens D", axis: { labelExpr: COUNT_LABEL, tickCount: 5 } };
   const y = { field: "residual", type: "quantitative", scale: { nice: false, domain: Y_DOMAIN }, title: "residual ln(L̂/L), 10⁻³" };
   const tint = { field: "colour", type: "nominal", scale: null };
   return {
@@ -41,23 +43,35 @@ export function residualSpec(paper: Ink): object {
   };
 }
 
-export function data(found: Evidence, paper: Ink): View {
+/** The sizes that have lines, as the law counts them, rising. */
+export function sizes(found: Evidence): number[] {
+  return [...new Set(found.lines.map((l) => l.n_params))].sort((a, b) => a - b);
+}
+
+/** Lines and runs of one size; runs of sizes without a line of their own stand with the nearest. */
+export function data(found: Evidence, size: number, paper: Ink): View {
   const looks = new Map<number, Look>((found.looks ?? []).map((l) => [l.experts, l]));
-  const bySize = new Map<string, number[]>();
-  for (const line of found.lines) {
-    const value = line.loss[line.loss.length - 1];
-    if (value !== null) bySize.set(line.size, [...(bySize.get(line.size) ?? []), value]);
-  }
-  const lines = found.lines.flatMap((l) => l.loss.filter((v): v is number => v !== null));
-  const [xlo, xhi] = limits(found.runs?.tokens ?? found.lines.flatMap((l) => l.tokens), 0.03, true);
-  const [ylo, yhi] = limits([...lines, ...(found.runs?.loss ?? [])], 0.04, false);
+  const all = sizes(found);
+  const nearest = (n: number) => all.reduce((a, b) => (Math.abs(Math.log(b / n)) < Math.abs(Math.log(a / n)) ? b : a), all[0]);
+  const lines = found.lines.filter((l) => l.n_params === size);
+  const runs = (found.runs?.loss ?? []).flatMap((loss, i) => {
+    if (nearest(found.runs!.n_params[i]) !== size) return [];
+    const look = looks.get(found.runs!.experts[i]);
+    return [{ tokens: found.runs!.tokens[i], loss, colour: look ? colour(look, paper) : paper.text, marker: look?.marker ?? "circle" }];
+  });
+  const losses = [...lines.flatMap((l) => l.loss.filter((v): v is number => v !== null)), ...runs.map((r) => r.loss)];
+  const [xlo, xhi] = limits([...lines.flatMap((l) => l.tokens), ...runs.map((r) => r.tokens)], 0.03, true);
+  const [ylo, yhi] = limits(losses, 0.06, false);
+  const named = lines.flatMap((l) => {
+    const last = l.loss[l.loss.length - 1];
+    return last === null ? [] : [{ l, last }];
+  });
+  const pixel = (v: number) => ((yhi - v) / (yhi - ylo)) * HEIGHT;
+  const places = spread(named.map((n) => pixel(n.last)), 14, 5, HEIGHT - 5);
   const data = {
-    lines: found.lines.flatMap((line, k) => line.tokens.flatMap((tokens, i) => (line.loss[i] === null ? [] : [{ line: k, colour: colour(line, paper), tokens, loss: line.loss[i] }]))),
-    sizes: [...bySize].map(([label, values]) => ({ label, loss: values.reduce((a, b) => a + b) / values.length })),
-    runs: (found.runs?.loss ?? []).map((loss, i) => {
-      const look = looks.get(found.runs!.experts[i]);
-      return { tokens: found.runs!.tokens[i], loss, colour: look ? colour(look, paper) : paper.text, marker: look?.marker ?? "circle" };
-    }),
+    lines: lines.flatMap((line, k) => line.tokens.flatMap((tokens, i) => (line.loss[i] === null ? [] : [{ line: k, colour: colour(line, paper), tokens, loss: line.loss[i] }]))),
+    ends: named.map((n, i) => ({ label: n.l.label, colour: colour(n.l, paper), place: yhi - (places[i] / HEIGHT) * (yhi - ylo) })),
+    runs,
   };
   return { data, signals: { xlo, xhi, ylo, yhi } };
 }

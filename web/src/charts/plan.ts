@@ -1,6 +1,6 @@
 // Loss against serving cost: one curve for each expert count, its loss-optimal point, the bounds and the recommendation.
 
-import { Data, PARAMS, Row, Table, View, X_DOMAIN, Y_DOMAIN, spread } from "../chart";
+import { Data, PARAMS, Row, Table, View, X_DOMAIN, Y_DOMAIN, halo, spread } from "../chart";
 import { Ink, colour } from "../theme";
 import { Curve, Draft, Look, Plan } from "../types";
 
@@ -9,7 +9,7 @@ const LABELS = 64; // pixels at the right for the names of the curves
 
 export function spec(paper: Ink): object {
   const x = { field: "usd", type: "quantitative", scale: { type: "log", nice: false, domain: X_DOMAIN }, title: "serving cost (US$ per million output tokens)", axis: { format: "$~g", tickCount: 8 } };
-  const y = { field: "loss", type: "quantitative", scale: { nice: false, zero: false, domain: Y_DOMAIN }, title: "loss (nats per token)" };
+  const y = { field: "loss", type: "quantitative", scale: { nice: false, zero: false, domain: Y_DOMAIN }, title: "loss (nats per token)", axis: { tickCount: 7 } };
   const tint = { field: "colour", type: "nominal", scale: null };
   const curve = (over: boolean) => ({
     data: { name: "curves" },
@@ -39,12 +39,12 @@ export function spec(paper: Ink): object {
       { data: { name: "costs" }, mark: { type: "rule", strokeDash: [2, 3], color: paper.faint, clip: true }, encoding: { x } },
       {
         data: { name: "losses" },
-        mark: { type: "text", align: "left", baseline: "bottom", dx: 4, dy: -3, color: paper.faint, clip: true },
-        encoding: { y, x: { value: 0 }, text: { field: "label" } },
+        mark: { type: "text", align: "right", baseline: "top", dx: -4, dy: 4, color: paper.faint, clip: true },
+        encoding: { y, x: { value: { expr: "width" } }, text: { field: "label" } },
       },
       {
         data: { name: "costs" },
-        mark: { type: "text", align: "left", baseline: "bottom", dx: -4, dy: -4, angle: 270, color: paper.faint, clip: true },
+        mark: { type: "text", align: "left", baseline: "bottom", dx: 6, dy: -4, angle: 270, color: paper.faint, clip: true },
         encoding: { x, y: { value: HEIGHT }, text: { field: "label" } },
       },
       curve(false),
@@ -56,11 +56,7 @@ export function spec(paper: Ink): object {
         encoding: { x, y, fill: tint, shape: { field: "marker", type: "nominal", scale: null } },
       },
       { data: { name: "choice" }, mark: { type: "point", filled: false, size: 230, strokeWidth: 2.4, color: paper.accent, opacity: 1 }, encoding: { x, y } },
-      {
-        data: { name: "choice" },
-        mark: { type: "text", align: "right", dx: -12, dy: 15, fontWeight: "bold", color: paper.accent, stroke: null },
-        encoding: { x, y, text: { field: "label" } },
-      },
+      ...halo("choice", { x, y, text: { field: "label" } }, { align: "left", dx: 12, dy: -13, fontWeight: "bold" }, paper.accent, paper),
       { data: { name: "pick" }, mark: { type: "point", filled: true, size: 70, color: paper.text, opacity: 1 }, encoding: { x, y } },
       { data: { name: "ends" }, mark: { type: "text", align: "left", baseline: "middle", fontWeight: "bold" }, encoding: { x: edge, y: { ...y, field: "place" }, text: { field: "label" }, color: tint } },
     ],

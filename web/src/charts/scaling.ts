@@ -1,6 +1,6 @@
 // Loss-optimal size, or tokens, against the training budget; the budget of the question as a rule, its answer as a ring.
 
-import { COUNT_LABEL, PARAMS, Table, View, X_DOMAIN, Y_DOMAIN, spread } from "../chart";
+import { COUNT_LABEL, PARAMS, POWERS, Table, View, X_DOMAIN, Y_DOMAIN, halo, spread } from "../chart";
 import { Ink, colour } from "../theme";
 import { Plan, Scales } from "../types";
 
@@ -10,8 +10,8 @@ export type Field = "n_params" | "tokens";
 export function spec(field: Field): (paper: Ink) => object {
   const title = field === "n_params" ? "loss-optimal size N (parameters)" : "training tokens D";
   return (paper) => {
-    const x = { field: "budget", type: "quantitative", scale: { type: "log", nice: false, domain: X_DOMAIN }, title: "training budget (FLOPs)", axis: { format: ".0e", tickCount: 5 } };
-    const y = { field: "value", type: "quantitative", scale: { type: "log", nice: false, domain: Y_DOMAIN }, title, axis: { labelExpr: COUNT_LABEL, tickCount: 6 } };
+    const x = { field: "budget", type: "quantitative", scale: { type: "log", nice: false, domain: X_DOMAIN }, title: "training budget (FLOPs)", axis: { format: "~e", values: POWERS.filter((_, i) => i % 2 === 0) } };
+    const y = { field: "value", type: "quantitative", scale: { type: "log", nice: false, domain: Y_DOMAIN }, title, axis: { labelExpr: COUNT_LABEL, values: POWERS } };
     const tint = { field: "colour", type: "nominal", scale: null };
     return {
       width: "container",
@@ -23,7 +23,7 @@ export function spec(field: Field): (paper: Ink) => object {
         { data: { name: "rule" }, mark: { type: "rule", strokeDash: [2, 3], color: paper.faint }, encoding: { x } },
         { data: { name: "lines" }, mark: { type: "line", strokeWidth: 1.8 }, encoding: { x, y, color: tint, detail: { field: "experts" } } },
         { data: { name: "choice" }, mark: { type: "point", filled: false, size: 160, strokeWidth: 2.2, color: paper.accent, opacity: 1 }, encoding: { x, y } },
-        { data: { name: "choice" }, mark: { type: "text", align: "left", dx: 12, dy: 4, fontWeight: "bold", color: paper.accent }, encoding: { x, y, text: { field: "label" } } },
+        ...halo("choice", { x, y, text: { field: "label" } }, { align: "left", dx: 12, dy: field === "n_params" ? 14 : -14, fontWeight: "bold" }, paper.accent, paper),
         { data: { name: "ends" }, mark: { type: "text", align: "left", baseline: "middle", fontWeight: "bold" }, encoding: { x: { value: { expr: "width + 6" } }, y: { ...y, field: "place" }, text: { field: "label" }, color: tint } },
       ],
     };
@@ -43,7 +43,7 @@ export function data(scales: Scales, plan: Plan | undefined, field: Field, paper
     lines: scales.curves.flatMap((c) => c[field].flatMap((value, i) => (value === null ? [] : [{ experts: c.experts, colour: colour(c, paper), budget: scales.budget_flops[i], value }]))),
     ends: named.map((n, i) => ({ label: n.c.label, colour: colour(n.c, paper), place: Math.exp(high - (places[i] / HEIGHT) * (high - low)) })),
     rule: plan ? [{ budget: plan.budget_flops }] : [],
-    choice: plan && chosen !== undefined ? [{ budget: plan.budget_flops, value: chosen, label: `recommended, ${plan.recommended.label}` }] : [],
+    choice: plan && chosen !== undefined ? [{ budget: plan.budget_flops, value: chosen, label: "recommended" }] : [],
   };
   const budgets = scales.budget_flops;
   const signals = { xlo: Math.min(budgets[0], plan?.budget_flops ?? Infinity), xhi: Math.max(budgets[budgets.length - 1], plan?.budget_flops ?? 0), ylo: Math.exp(low), yhi: Math.exp(high) };
