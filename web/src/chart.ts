@@ -16,12 +16,14 @@ export class Chart {
   private result?: Result;
   private paper?: Ink;
   private built?: Promise<void>;
+  private observer?: ResizeObserver;
   private current: { data: Data; signals: Record<string, unknown> } = { data: {}, signals: {} };
   table: Table = { columns: [], rows: [] };
 
   constructor(
     readonly card: HTMLElement,
     private make: (paper: Ink) => object,
+    private margins: { left: number; right: number },
   ) {
     const details = card.querySelector("details.table");
     details?.addEventListener("toggle", () => this.showTable());
@@ -34,11 +36,17 @@ export class Chart {
     return this.result?.view;
   }
 
+  /** The plot's width: what the card leaves beside the axis at the left and the names at the right. */
+  private width(): number {
+    const place = this.card.querySelector<HTMLElement>(".plot")!;
+    return Math.max(place.clientWidth - this.margins.left - this.margins.right, 60);
+  }
+
   private async build(paper: Ink): Promise<void> {
     const place = this.card.querySelector<HTMLElement>(".plot")!;
     this.paper = paper;
     this.result?.finalize();
-    const spec = { ...this.make(paper), $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: config(paper) };
+    const spec = { ...this.make(paper), width: this.width(), autosize: "none", $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: config(paper) };
     // Expressions are interpreted, not compiled by eval: the page's content security policy forbids that.
     this.result = await embed(place, spec as VisualizationSpec, {
       mode: "vega-lite",
@@ -51,6 +59,13 @@ export class Chart {
     });
     // A chart is an image with a name (on the place itself); what Vega puts inside is not for screen readers.
     place.removeAttribute("title");
+    if (!this.observer) {
+      this.observer = new ResizeObserver(() => {
+        const view = this.result?.view;
+        if (view && view.width() !== this.width()) void view.width(this.width()).runAsync();
+      });
+      this.observer.observe(place);
+    }
   }
 
   /** Draw these data; the specification is compiled once for each theme. */

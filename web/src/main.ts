@@ -28,12 +28,12 @@ async function start(): Promise<void> {
 
 class Page {
   private charts = {
-    plan: new Chart($("loss-cost"), planChart.spec),
-    breakdown: new Chart($("breakdown"), breakdown.spec),
-    size: new Chart($("size-budget"), scaling.spec("n_params")),
-    tokens: new Chart($("tokens-budget"), scaling.spec("tokens")),
-    fit: new Chart($("fit"), evidence.spec),
-    residuals: new Chart($("residuals"), evidence.residualSpec),
+    plan: new Chart($("loss-cost"), planChart.spec, planChart.MARGINS),
+    breakdown: new Chart($("breakdown"), breakdown.spec, breakdown.MARGINS),
+    size: new Chart($("size-budget"), scaling.spec("n_params"), scaling.MARGINS),
+    tokens: new Chart($("tokens-budget"), scaling.spec("tokens"), scaling.MARGINS),
+    fit: new Chart($("fit"), evidence.spec, evidence.MARGINS),
+    residuals: new Chart($("residuals"), evidence.residualSpec, evidence.MARGINS),
   };
   private controls: controls.Controls;
   private draft?: Draft;

@@ -5,6 +5,8 @@ import { gigabytes, seconds } from "../format";
 import { Ink } from "../theme";
 import { Curve, Draft } from "../types";
 
+export const MARGINS = { left: 96, right: 18 };
+
 // Okabe and Ito's palette, as moescale.figures has it for things without an order.
 const PARTS = { weights: "#0072B2", cache: "#56B4E9", prefill: "#009E73", decode: "#E69F00" };
 
@@ -12,10 +14,8 @@ export function spec(paper: Ink): object {
   const x = { field: "from", type: "quantitative", scale: { domain: [0, 1] }, title: null, axis: { format: "%", values: [0, 0.25, 0.5, 0.75, 1] } };
   const y = { field: "of", type: "nominal", title: null, sort: null, axis: { labelLimit: 150, domain: false, ticks: false, labelPadding: 8 } };
   return {
-    width: "container",
     height: 84,
-    autosize: { type: "fit-x", contains: "padding" },
-    padding: { left: 14, top: 4, bottom: 4, right: 16 },
+    padding: { ...MARGINS, top: 4, bottom: 22 },
     layer: [
       { data: { name: "parts" }, mark: { type: "bar", height: 26 }, encoding: { x, x2: { field: "to" }, y, color: { field: "colour", type: "nominal", scale: null } } },
       { data: { name: "parts" }, transform: [{ filter: "datum.to - datum.from > 0.2" }], mark: { type: "text", baseline: "middle", fontSize: 11 }, encoding: { x: { ...x, field: "middle" }, y, text: { field: "label" }, color: { field: "ink", type: "nominal", scale: null } } },

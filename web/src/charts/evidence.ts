@@ -4,6 +4,8 @@ import { COUNT_LABEL, PARAMS, Table, View, X_DOMAIN, Y_DOMAIN, limits, spread } 
 import { Ink, colour } from "../theme";
 import { Evidence, Look } from "../types";
 
+export const MARGINS = { left: 56, right: 62 };
+
 const HEIGHT = 300;
 
 export function spec(paper: Ink): object {
@@ -11,10 +13,8 @@ export function spec(paper: Ink): object {
   const y = { field: "loss", type: "quantitative", scale: { zero: false, nice: false, domain: Y_DOMAIN }, title: "loss (nats per token)" };
   const tint = { field: "colour", type: "nominal", scale: null };
   return {
-    width: "container",
     height: HEIGHT,
-    autosize: { type: "fit-x", contains: "padding" },
-    padding: { left: 4, top: 8, bottom: 4, right: 74 },
+    padding: { ...MARGINS, top: 8, bottom: 38 },
     params: PARAMS,
     layer: [
       { data: { name: "lines" }, mark: { type: "line", strokeWidth: 1.4, opacity: 0.85 }, encoding: { x, y, color: tint, detail: { field: "line" } } },
@@ -29,10 +29,8 @@ export function residualSpec(paper: Ink): object {
   const y = { field: "residual", type: "quantitative", scale: { nice: false, domain: Y_DOMAIN }, title: "residual ln(L̂/L), 10⁻³" };
   const tint = { field: "colour", type: "nominal", scale: null };
   return {
-    width: "container",
     height: 180,
-    autosize: { type: "fit-x", contains: "padding" },
-    padding: { left: 4, top: 8, bottom: 4, right: 74 },
+    padding: { ...MARGINS, top: 8, bottom: 38 },
     params: PARAMS,
     layer: [
       { data: { name: "band" }, mark: { type: "rect", opacity: 0.35, color: paper.frontier }, encoding: { y: { ...y, field: "low" }, y2: { field: "high" } } },

@@ -4,8 +4,9 @@ import { Data, PARAMS, Row, Table, View, X_DOMAIN, Y_DOMAIN, halo, spread } from
 import { Ink, colour } from "../theme";
 import { Curve, Draft, Look, Plan } from "../types";
 
+export const MARGINS = { left: 56, right: 62 };
+
 export const HEIGHT = 380;
-const LABELS = 64; // pixels at the right for the names of the curves
 
 export function spec(paper: Ink): object {
   const x = { field: "usd", type: "quantitative", scale: { type: "log", nice: false, domain: X_DOMAIN }, title: "serving cost (US$ per million output tokens)", axis: { format: "$~g", tickCount: 8 } };
@@ -19,10 +20,8 @@ export function spec(paper: Ink): object {
   });
   const edge = { value: { expr: "width + 10" } };
   return {
-    width: "container",
     height: HEIGHT,
-    autosize: { type: "fit-x", contains: "padding" },
-    padding: { left: 4, top: 8, bottom: 4, right: LABELS },
+    padding: { ...MARGINS, top: 8, bottom: 38 },
     params: PARAMS,
     layer: [
       {

@@ -4,6 +4,8 @@ import { COUNT_LABEL, PARAMS, POWERS, Table, View, X_DOMAIN, Y_DOMAIN, halo, spr
 import { Ink, colour } from "../theme";
 import { Plan, Scales } from "../types";
 
+export const MARGINS = { left: 52, right: 56 };
+
 const HEIGHT = 240;
 export type Field = "n_params" | "tokens";
 
@@ -14,10 +16,8 @@ export function spec(field: Field): (paper: Ink) => object {
     const y = { field: "value", type: "quantitative", scale: { type: "log", nice: false, domain: Y_DOMAIN }, title, axis: { labelExpr: COUNT_LABEL, values: POWERS } };
     const tint = { field: "colour", type: "nominal", scale: null };
     return {
-      width: "container",
       height: HEIGHT,
-      autosize: { type: "fit-x", contains: "padding" },
-      padding: { left: 4, top: 8, bottom: 4, right: 58 },
+      padding: { ...MARGINS, top: 8, bottom: 38 },
       params: PARAMS,
       layer: [
         { data: { name: "rule" }, mark: { type: "rule", strokeDash: [2, 3], color: paper.faint }, encoding: { x } },
