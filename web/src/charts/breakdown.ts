@@ -18,7 +18,7 @@ export function spec(paper: Ink): object {
     padding: { ...MARGINS, top: 4, bottom: 22 },
     layer: [
       { data: { name: "parts" }, mark: { type: "bar", height: 26 }, encoding: { x, x2: { field: "to" }, y, color: { field: "colour", type: "nominal", scale: null } } },
-      { data: { name: "parts" }, transform: [{ filter: "datum.to - datum.from > 0.2" }], mark: { type: "text", baseline: "middle", fontSize: 11 }, encoding: { x: { ...x, field: "middle" }, y, text: { field: "label" }, color: { field: "ink", type: "nominal", scale: null } } },
+      { data: { name: "parts" }, transform: [{ filter: "(datum.to - datum.from) * width > 105" }], mark: { type: "text", baseline: "middle", fontSize: 11 }, encoding: { x: { ...x, field: "middle" }, y, text: { field: "label" }, color: { field: "ink", type: "nominal", scale: null } } },
     ],
     config: { axis: { gridColor: paper.rule } },
   };

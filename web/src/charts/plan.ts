@@ -27,7 +27,7 @@ export function spec(paper: Ink): object {
       {
         data: { name: "bands" },
         mark: { type: "area", clip: true, opacity: paper.dark ? 0.2 : 0.12 },
-        encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, fill: tint, detail: { field: "experts" }, order: { field: "i" } },
+        encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, fill: tint, detail: { field: "experts" } },
       },
       {
         data: { name: "frontier" },
