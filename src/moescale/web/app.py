@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import webbrowser
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ def create_app(access: Access, *, law_text: str | None = None, law_name: str = "
     files = static_files()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         from moescale.web.jobs import Jobs
 
         jobs = app.state.jobs = Jobs(laws)
@@ -219,16 +219,18 @@ async def _body(request: Request, name: str) -> bytes:
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; InputError where the address cannot be had."""
+    bound: socket.socket | None = None
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound = socket.socket(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0], socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
         bound.listen(128)
     except OSError as error:
+        if bound is not None:
+            bound.close()
         raise InputError(
             f"cannot listen on {host} port {port}: {error.strerror or error}",
-            where="--host" if port == 0 else "--port",
+            where="--host" if isinstance(error, socket.gaierror) else "--port",
             next_step="take another port, or --port 0 for any free one",
         ) from error
     return bound
