@@ -307,9 +307,3 @@ def _numbers(values: npt.NDArray[Any]) -> list[float | None]:
     if finite.all():
         return values.tolist()
     return [v if ok else None for v, ok in zip(values.tolist(), finite.tolist(), strict=True)]
-
-
-def warm(laws: Laws, default_law: str) -> None:
-    """Load the tables and libraries that the first questions need."""
-    draft({"law": default_law}, laws)
-    bands({"law": default_law}, laws)

@@ -45,24 +45,64 @@ def static_files() -> dict[str, bytes]:
     return files
 
 
+class Session:
+    """What lives as long as the server: laws and fits. Made on first use, so that the page is served before NumPy is there."""
+
+    def __init__(self, law_text: str | None, law_name: str) -> None:
+        self._lock = threading.Lock()
+        self._laws: Laws | None = None
+        self._given = law_text, law_name
+        self._default = ""
+        self._warming: threading.Thread | None = None
+
+    def laws(self) -> tuple[Laws, str]:
+        """The laws, and the name of the page's default one; InputError for a broken law that was given."""
+        from moescale.web.state import DEFAULTS
+        from moescale.web.store import Laws
+
+        with self._lock:
+            if self._laws is None:
+                laws, (text, name) = Laws(), self._given
+                self._default = DEFAULTS["law"] if text is None else laws.add(text, where=name).name
+                self._laws = laws
+            return self._laws, self._default
+
+    def warm(self) -> None:
+        """Load, in a thread, the libraries and tables that the first question needs."""
+
+        def load() -> None:
+            from moescale.web import api
+
+            laws, default = self.laws()
+            with suppress(MoescaleError):
+                api.catalogue(laws, default)
+                api.draft({"law": default}, laws)
+
+        self._warming = threading.Thread(target=load, daemon=True)
+        self._warming.start()
+
+    def wait(self) -> None:
+        """Let the thread finish what a first question would otherwise do a second time."""
+        if self._warming is not None:
+            self._warming.join()
+            self._warming = None
+
+
 def create_app(access: Access, *, law_text: str | None = None, law_name: str = "", warm: bool = True) -> FastAPI:
     """The application; `law_text` is a law file's text, which is then the page's default law."""
-    from moescale.web.state import DEFAULTS
-    from moescale.web.store import Laws
-
-    laws = Laws()
-    default_law = DEFAULTS["law"] if law_text is None else laws.add(law_text, where=law_name).name
+    session = Session(law_text, law_name)
+    if law_text is not None:
+        session.laws()
     files = static_files()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        from moescale.web.jobs import Jobs
-
-        jobs = app.state.jobs = Jobs(laws)
+        app.state.jobs = None
         if warm:
-            threading.Thread(target=_warm, args=(laws, default_law), daemon=True).start()
+            session.warm()
         yield
-        await jobs.close()
+        if app.state.jobs is not None:
+            await app.state.jobs.close()
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.add_middleware(Guard, access=access)  # pyright: ignore[reportArgumentType]  # its scopes are plain mappings
@@ -76,16 +116,9 @@ def create_app(access: Access, *, law_text: str | None = None, law_name: str = "
 
     app.add_exception_handler(MoescaleError, refuse)
     _add_files(app, files)
-    _add_answers(app, laws, default_law)
-    _add_uploads(app, laws)
+    _add_answers(app, session)
+    _add_uploads(app, session)
     return app
-
-
-def _warm(laws: Laws, default_law: str) -> None:
-    from moescale.web.api import warm
-
-    with suppress(MoescaleError):
-        warm(laws, default_law)
 
 
 def _add_files(app: FastAPI, files: dict[str, bytes]) -> None:
@@ -105,13 +138,14 @@ def _add_files(app: FastAPI, files: dict[str, bytes]) -> None:
         app.add_api_route("/" if name == "index.html" else f"/{name}", file(name), methods=["GET"])
 
 
-def _add_answers(app: FastAPI, laws: Laws, default_law: str) -> None:
+def _add_answers(app: FastAPI, session: Session) -> None:
     def route(name: str) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
             from moescale.web import api
 
-            query = _query(request)
-            query.setdefault("law", default_law)
+            session.wait()
+            laws, default_law = session.laws()
+            query = {"law": default_law, **_query(request)}
             return JSONResponse(getattr(api, name)(query, laws), headers=NO_STORE)
 
         return answer
@@ -123,7 +157,7 @@ def _add_answers(app: FastAPI, laws: Laws, default_law: str) -> None:
     def catalogue() -> Response:
         from moescale.web import api
 
-        return JSONResponse(api.catalogue(laws, default_law), headers=NO_STORE)
+        return JSONResponse(api.catalogue(*session.laws()), headers=NO_STORE)
 
     @app.get("/api/law")
     def law(request: Request) -> Response:
@@ -131,6 +165,7 @@ def _add_answers(app: FastAPI, laws: Laws, default_law: str) -> None:
         from moescale.laws.store import law_text
         from moescale.web.store import PREFIX
 
+        laws, default_law = session.laws()
         name = _query(request).get("law", default_law)
         text = laws.uploaded(name).text if name.startswith(PREFIX) else law_text(laws.find(name))
         return Response(text, media_type="application/toml; charset=utf-8", headers=NO_STORE)
@@ -143,8 +178,12 @@ def _query(request: Request) -> dict[str, str]:
     return dict(pairs)
 
 
-def _add_uploads(app: FastAPI, laws: Laws) -> None:
+def _add_uploads(app: FastAPI, session: Session) -> None:
     def jobs() -> Jobs:
+        from moescale.web.jobs import Jobs
+
+        if app.state.jobs is None:
+            app.state.jobs = Jobs(session.laws()[0])
         return app.state.jobs
 
     @app.post("/api/laws")
@@ -153,6 +192,7 @@ def _add_uploads(app: FastAPI, laws: Laws) -> None:
 
         name = _file_name(_query(request))
         data = await _body(request, name)
+        laws, _ = session.laws()
         kept = await asyncio.to_thread(lambda: laws.add(decode_utf8(data, where=name), where=name))
         return JSONResponse({"law": kept.name, "name": kept.law.name}, headers=NO_STORE)
 
