@@ -180,7 +180,9 @@ export class Controls {
                 this.show();
               });
               const swatch = make("i", { "aria-hidden": "true" });
-              swatch.style.background = this.catalogue.looks.find((l) => l.experts === count)?.colour ?? "gray";
+              const look = this.catalogue.looks.find((l) => l.experts === count);
+              swatch.style.setProperty("--on-light", look?.colour ?? "gray");
+              swatch.style.setProperty("--on-dark", look?.colour_on_dark ?? "gray");
               return make("label", {}, box, swatch, count === 1 ? "dense" : String(count));
             }),
           );

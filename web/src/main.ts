@@ -58,6 +58,7 @@ class Page {
   async begin(): Promise<void> {
     this.state.onChange(() => {
       this.controls.show();
+      clearTimeout(this.resting); // the slower answers to the old question are not asked for any more
       this.running?.abort();
       this.refresh();
     });
@@ -114,12 +115,13 @@ class Page {
     this.drawn += 1;
     document.body.dataset.drawn = String(this.drawn);
     clearTimeout(this.resting);
+    if (this.state.query() !== query) return;
     this.resting = window.setTimeout(() => void this.rest(query), REST_MS);
   }
 
   /** The slower answers: the plan, then its intervals, then the other charts. */
   private async rest(query: string): Promise<void> {
-    if (this.asked.draft !== query) return;
+    if (this.state.query() !== query) return;
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
     try {

@@ -11,7 +11,7 @@ import webbrowser
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -97,12 +97,13 @@ def create_app(access: Access, *, law_text: str | None = None, law_name: str = "
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        app.state.jobs = None
+        jobs: Jobs | None = None
+        app.state.jobs = jobs
         if warm:
             session.warm()
         yield
-        if app.state.jobs is not None:
-            await app.state.jobs.close()
+        if (jobs := cast("Jobs | None", app.state.jobs)) is not None:
+            await jobs.close()
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.add_middleware(Guard, access=access)  # pyright: ignore[reportArgumentType]  # its scopes are plain mappings
