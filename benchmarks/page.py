@@ -46,10 +46,10 @@ def wait(page: Any, name: str) -> None:
 
 def start_up(browser: Any) -> dict[str, float]:
     """Seconds from starting the process until the address is printed, the first chart stands, the answer is there."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
     with serving() as (address, began):
         told = time.perf_counter() - began
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(address)
+        page.goto(address, wait_until="commit")
         page.wait_for_selector("#question input[type=range]")
         controls = time.perf_counter() - began
         wait(page, "drawn")

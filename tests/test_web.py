@@ -431,7 +431,7 @@ def test_the_built_files_are_those_of_the_manifest() -> None:
     assert {path.name for path in folder.iterdir()} == {*manifest, "manifest.json"}
     for name, digest in manifest.items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
-    assert set(static_files()) == {"index.html", "app.css", "app.js"}
+    assert set(static_files()) == {"index.html", "app.css", "app.js", "vega.js"}
 
 
 def test_the_sources_are_those_of_the_built_files() -> None:

@@ -1,4 +1,4 @@
-// Builds the page into src/moescale/web/static: one script, one style sheet, one HTML file, and their hashes.
+// Builds the page into src/moescale/web/static: the script and the drawing library, one style sheet, one HTML file, and their hashes.
 import { createHash } from "node:crypto";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -8,20 +8,20 @@ const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const out = here("../src/moescale/web/static/");
 mkdirSync(out, { recursive: true });
 
-const result = await build({
-  entryPoints: [here("src/main.ts")],
+const shared = {
   bundle: true,
   minify: true,
   format: "esm",
   target: "es2022",
   legalComments: "eof", // the libraries' licences stay with their code
   write: false,
-});
-const files = {
-  "index.html": readFileSync(here("index.html")),
-  "app.css": readFileSync(here("app.css")),
-  "app.js": Buffer.from(result.outputFiles[0].contents),
 };
+const bundles = {
+  "app.js": await build({ ...shared, entryPoints: [here("src/main.ts")], external: ["./vega.js"] }),
+  "vega.js": await build({ ...shared, entryPoints: [here("src/vega.ts")] }),
+};
+const files = { "index.html": readFileSync(here("index.html")), "app.css": readFileSync(here("app.css")) };
+for (const [name, bundle] of Object.entries(bundles)) files[name] = Buffer.from(bundle.outputFiles[0].contents);
 const manifest = {};
 for (const [name, data] of Object.entries(files)) {
   writeFileSync(out + name, data);

@@ -1,7 +1,6 @@
 // One chart: a Vega-Lite specification whose named data are replaced without compiling it again; its downloads and table.
 
-import embed, { Result, VisualizationSpec } from "vega-embed";
-import { expressionInterpreter } from "vega-interpreter";
+import type { Result, VisualizationSpec } from "vega-embed";
 import { Ink, config } from "./theme";
 
 export type Row = Record<string, unknown>;
@@ -47,6 +46,7 @@ export class Chart {
     this.paper = paper;
     this.result?.finalize();
     const spec = { ...this.make(paper), width: this.width(), autosize: "none", $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: config(paper) };
+    const { embed, expressionInterpreter } = await import("./vega.js");
     // Expressions are interpreted, not compiled by eval: the page's content security policy forbids that.
     this.result = await embed(place, spec as VisualizationSpec, {
       mode: "vega-lite",

@@ -18,7 +18,13 @@ const REST_MS = 180; // after the last change, before the slower answers are ask
 const $ = <T extends HTMLElement = HTMLElement>(id: string) => document.getElementById(id) as T;
 const make = controls.make;
 
+let early: { query: string; draft: Promise<Draft> } | undefined;
+
 async function start(): Promise<void> {
+  // The first curves are on their way while the controls and the charts are made.
+  const first = State.asked(location.search);
+  early = { query: first, draft: get<Draft>("draft", first) };
+  early.draft.catch(() => undefined); // told where it is shown
   const catalogue = await get<Catalogue>("catalogue");
   const state = new State(catalogue.defaults);
   theme.apply(state);
@@ -93,12 +99,14 @@ class Page {
     const query = this.state.query();
     if (query !== this.asked.draft || !this.draft) {
       try {
-        this.draft = await get<Draft>("draft", query);
+        this.draft = await (early?.query === query ? early.draft : get<Draft>("draft", query));
       } catch (error) {
+        early = undefined;
         this.asked.draft = query;
         this.fail(error);
         return;
       }
+      early = undefined;
       this.asked.draft = query;
       controls.remember(this.draft);
       this.controls.reach(this.draft);

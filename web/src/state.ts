@@ -43,7 +43,12 @@ export class State {
 
   /** The query of the question: everything but how it is shown. */
   query(): string {
-    const kept = [...this.values].filter(([key]) => !VIEW_KEYS.includes(key));
+    return State.asked([...this.values]);
+  }
+
+  /** The part of an address's query that is the question. */
+  static asked(query: string | [string, string][]): string {
+    const kept = [...new URLSearchParams(query)].filter(([key]) => !VIEW_KEYS.includes(key));
     return new URLSearchParams(kept).toString();
   }
 
