@@ -38,7 +38,7 @@ FAINT_TEXTS = """() => {
                      return (a + 0.05) / (b + 0.05) < 4.5; })
       .map(e => e.outerHTML.slice(0, 80));
   }"""
-PATIENCE_MS = 60_000  # for a machine that does other things as well
+PATIENCE_MS = 20_000  # for a machine that does other things as well
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,7 @@ TYPES = {
 }
 UPLOAD_TYPE = "application/octet-stream"  # never a form's, so that another site's page must ask before it may send one
 MOST_BOOTSTRAP = 1000  # replicates that the page offers; the command line takes more
+PATIENCE_S = 30.0  # that a request waits for the libraries to be loaded
 NO_STORE = {"cache-control": "no-store"}
 
 
@@ -53,7 +54,8 @@ class Session:
         self._laws: Laws | None = None
         self._given = law_text, law_name
         self._default = ""
-        self._warming: threading.Thread | None = None
+        # Set from the start where nothing is warmed.
+        self.controls_ready, self.answers_ready = threading.Event(), threading.Event()
 
     def laws(self) -> tuple[Laws, str]:
         """The laws, and the name of the page's default one; InputError for a broken law that was given."""
@@ -68,24 +70,29 @@ class Session:
             return self._laws, self._default
 
     def warm(self) -> None:
-        """Load, in a thread, the libraries and tables that the first question needs."""
+        """Load, in a thread, the libraries and tables that the first question needs.
+
+        Requests wait for it: two threads that import the same libraries at a time do it twice, or block each other.
+        """
 
         def load() -> None:
-            from moescale.web import api
+            try:
+                from moescale.web import api
 
-            laws, default = self.laws()
-            with suppress(MoescaleError):
+                laws, default = self.laws()
                 api.catalogue(laws, default)
-                api.draft({"law": default}, laws)
+                self.controls_ready.set()
+                with suppress(MoescaleError):
+                    api.draft({"law": default}, laws)
+            finally:
+                self.ready()
 
-        self._warming = threading.Thread(target=load, daemon=True)
-        self._warming.start()
+        threading.Thread(target=load, daemon=True).start()
 
-    def wait(self) -> None:
-        """Let the thread finish what a first question would otherwise do a second time."""
-        if self._warming is not None:
-            self._warming.join()
-            self._warming = None
+    def ready(self) -> None:
+        """Let every request through."""
+        self.controls_ready.set()
+        self.answers_ready.set()
 
 
 def create_app(access: Access, *, law_text: str | None = None, law_name: str = "", warm: bool = True) -> FastAPI:
@@ -101,6 +108,8 @@ def create_app(access: Access, *, law_text: str | None = None, law_name: str = "
         app.state.jobs = jobs
         if warm:
             session.warm()
+        else:
+            session.ready()
         yield
         if (jobs := cast("Jobs | None", app.state.jobs)) is not None:
             await jobs.close()
@@ -142,9 +151,9 @@ def _add_files(app: FastAPI, files: dict[str, bytes]) -> None:
 def _add_answers(app: FastAPI, session: Session) -> None:
     def route(name: str) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
+            session.answers_ready.wait(PATIENCE_S)
             from moescale.web import api
 
-            session.wait()
             laws, default_law = session.laws()
             query = {"law": default_law, **_query(request)}
             return JSONResponse(getattr(api, name)(query, laws), headers=NO_STORE)
@@ -156,6 +165,7 @@ def _add_answers(app: FastAPI, session: Session) -> None:
 
     @app.get("/api/catalogue")
     def catalogue() -> Response:
+        session.controls_ready.wait(PATIENCE_S)
         from moescale.web import api
 
         return JSONResponse(api.catalogue(*session.laws()), headers=NO_STORE)
