@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ SLIDERS = {"Budget (FLOPs)": "the budget", "Prompt tokens": "the prompt length",
 
 
 @contextmanager
-def serving() -> Iterator[tuple[str, float]]:
+def serving() -> Generator[tuple[str, float]]:
     """The address of a fresh server, and when its process was started."""
     began = time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
@@ -73,7 +73,9 @@ def sliding(browser: Any, address: str, latency: str, label: str, steps: int) ->
         slider.press("ArrowRight")
         page.wait_for_function(f"() => performance.getEntriesByName('redraw').length > {seen}", polling=5)
     redraw = page.evaluate("performance.getEntriesByName('redraw').map(e => e.duration)")
-    server = page.evaluate("performance.getEntriesByType('resource').filter(e => e.name.includes('/api/draft')).map(e => e.duration)")
+    server = page.evaluate(
+        "performance.getEntriesByType('resource').filter(e => e.name.includes('/api/draft')).map(e => e.duration)"
+    )
     page.close()
     return redraw, server
 

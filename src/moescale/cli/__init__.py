@@ -27,7 +27,22 @@ from moescale.errors import InfeasibleError, MoescaleError
 
 COMMANDS = tuple(
     command.__name__.rstrip("_")  # of `import`, which is a word of Python
-    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, train, sweep, report, reproduce, web)
+    for command in (
+        fit,
+        laws,
+        predict,
+        compare,
+        cost,
+        plan,
+        profile,
+        pack,
+        import_,
+        train,
+        sweep,
+        report,
+        reproduce,
+        web,
+    )
 )
 
 
