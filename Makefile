@@ -10,7 +10,7 @@ export MOESCALE_SHARED ?= $(abspath ../shared)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan test test-engines test-fuzz lint types bench clean
+.PHONY: help install plan test test-engines test-fuzz lint types bench page clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,5 +54,8 @@ types: $(VENV)/.test ## pyright, strict
 bench: $(VENV)/.test ## the speed claims, measured
 	$(BIN)/python benchmarks/speed.py
 
+page: ## build the page of `moescale web` into src/moescale/web/static (needs Node.js)
+	cd web && npm ci --no-audit --no-fund && npm run build
+
 clean: ## remove the environment and caches
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist web/node_modules .pytest_cache .ruff_cache .hypothesis

@@ -674,6 +674,8 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
     for example in filter(None, examples):
         if command == "report" or "mixtral/" in example or " runs.csv" in example:  # files of the reader's own
             continue
+        if command == "web":  # serves until it is interrupted; test_page.py starts it
+            continue
         arguments = [
             str(tmp_path / part) if part in ("law.toml", "corpus", "launch") else part for part in split(example)[1:]
         ]

@@ -32,6 +32,7 @@ from moescale.errors import InputError
 from moescale.figures import (
     CATEGORIES,
     colour_of,
+    colour_on_dark,
     comparison_figure,
     cost_figure,
     diagnosis_figure,
@@ -215,6 +216,13 @@ def lightness(colour: str) -> float:
     ]
     y = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
+
+
+def test_colours_of_a_dark_page_are_light_and_else_the_same() -> None:
+    for experts in np.geomspace(1, 512, 40):
+        parts = [int(colour_on_dark(experts)[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        assert 0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] >= 0.495
+    assert colour_on_dark(128) == colour_of(128)
 
 
 def test_colours_rise_in_lightness_so_that_order_survives_grey_print_and_colour_blindness() -> None:

@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "lifetime_plan",
         "planning",
         "plan_file",
+        "draft",
     ),
     "experiments": ("training", "profiling"),
     "presentation": (

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from moescale import grid
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError
-from moescale.family import ModelFamily
+from moescale.family import ModelFamily, match_family
 from moescale.laws.form import Inputs, LawForm, LinearPart, Observed, make_inputs
 from moescale.laws.further_inputs import further_inputs
 from moescale.laws.law import Law
+from moescale.runs import RunTable
 
 HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
 SCAN_POINTS = 4096
@@ -527,6 +528,18 @@ def _standard_errors(
     # Runs without noise (variance 0) still say nothing along a direction without information.
     error[~fixed] = np.where(np.isinf(share), np.inf, np.sqrt(variance * np.where(np.isinf(share), 0.0, share)) / norm)
     return error
+
+
+def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
+    """The family that the columns of a table speak for, with remarks."""
+    columns = {name: runs.columns.get(name) for name in ("top_k", "n_params_total")}
+    numeric = {k: v if v is not None and v.dtype.kind == "f" else None for k, v in columns.items()}
+    family, remarks = match_family(
+        runs.n_params, runs.experts, top_k=numeric["top_k"], n_params_total=numeric["n_params_total"]
+    )
+    if runs.size_column == "n_params_total":
+        family = replace(family, n_counts="total")
+    return family, remarks
 
 
 def fitted_law(

@@ -62,6 +62,11 @@ class TrainingPrice:
         return flops / (self.gpu.bf16_flops_per_s * self.mfu) / 3600.0
 
 
+def flops_of_gpu_hours(gpu: Gpu, gpu_hours: float, mfu: float) -> float:
+    """Training FLOPs that so many hours of a GPU buy at a share of its peak bf16 arithmetic."""
+    return gpu_hours * 3600.0 * gpu.bf16_flops_per_s * mfu
+
+
 def default_mfu() -> float:
     """The catalogue's model FLOPs utilisation of pre-training; training.toml has its source."""
     return float(catalogue.read("training.toml")["mfu"]["default"]["mfu"])

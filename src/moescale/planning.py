@@ -125,6 +125,18 @@ class Question:
     convention: str | None = None
 
 
+def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
+    """The law under the question's convention and the question that it can answer, with notes on what was left out.
+
+    Raises InputError for impossible questions.
+    """
+    question, notes = _check(question, law)
+    if question.convention is not None and question.convention != law.family.convention:
+        law = replace(law, family=with_convention(law.family, question.convention))
+        notes.append(f"{law.name} was obtained with another counting of training FLOPs than `{question.convention}`")
+    return law, question, notes
+
+
 def _check(question: Question, law: Law) -> tuple[Question, list[str]]:
     """Refuse impossible questions; drop what the law cannot speak of, with a note."""
     notes: list[str] = []
@@ -227,10 +239,7 @@ def make_plan(
     one line that says whether it agrees. Raises InfeasibleError when no model meets the bounds or none can be served,
     InputError for impossible questions.
     """
-    question, notes = _check(question, law)
-    if question.convention is not None and question.convention != law.family.convention:
-        law = replace(law, family=with_convention(law.family, question.convention))
-        notes.append(f"{law.name} was obtained with another counting of training FLOPs than `{question.convention}`")
+    law, question, notes = prepare(law, question)
     budget, e = question.budget, np.array(question.experts)
     base_at = question.experts.index(question.match_experts)
     costs = Costs(law.family, latency, deployment, question.kv_heads)
@@ -392,10 +401,15 @@ def _frontier(
     return [c.alone(size_ratio=(c.n_params or 0.0) / own[c.experts]) for c in front]
 
 
+def curve_shares() -> FloatArray:
+    """The sizes of a drawn curve over the loss-optimal one, rising; entry FRONTIER_SIZES - 1 is 1, the optimum itself."""
+    under = np.geomspace(1.0, CURVE_LARGEST, FRONTIER_SIZES // 4)[1:]
+    return np.concatenate((np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES), under))
+
+
 def _curves(law: Law, budget: Budget, best: Allocation, costs: Costs) -> tuple[CostCurve, ...]:
     """Loss and cost of each expert count from over-trained to under-trained sizes."""
-    under = np.geomspace(1.0, CURVE_LARGEST, FRONTIER_SIZES // 4)[1:]
-    shares = np.concatenate((np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES), under))
+    shares = curve_shares()
     sizes = (best.n_params[:, None] * shares).ravel()
     every = at_size(law, budget, sizes, np.repeat(best.experts, shares.size))
     served = costs.serving(every.n_params, every.experts)

@@ -69,9 +69,11 @@ class Table:
 def read_table(source: Any) -> Table:
     """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content) or in a data frame.
 
-    A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns. Raises
-    InputError for everything that is not a table with distinct column names.
+    A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns; a Table
+    stays as it is. Raises InputError for everything that is not a table with distinct column names.
     """
+    if isinstance(source, Table):
+        return source
     if isinstance(source, str | os.PathLike):
         return _read_file(os.fspath(source))  # pyright: ignore[reportUnknownArgumentType]
     return _read_frame(source)
@@ -205,8 +207,12 @@ def _to_bool(array: Any) -> NDArray[np.bool_]:
 
 
 def _read_file(path: str) -> Table:
+    return parse_table(read_bytes(path, limit_bytes=FILE_LIMIT_BYTES), path)
+
+
+def parse_table(data: bytes, path: str) -> Table:
+    """The table in the bytes of a file that is, or would be, called `path`; errors as of `read_table`."""
     suffix = Path(path).suffix.lower()
-    data = read_bytes(path, limit_bytes=FILE_LIMIT_BYTES)
     if not data or data.isspace():
         raise InputError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
     readers: dict[str, Callable[[bytes, str], Any]] = {

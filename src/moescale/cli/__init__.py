@@ -22,11 +22,27 @@ from moescale.cli.report import report
 from moescale.cli.reproduce import reproduce
 from moescale.cli.sweep import sweep
 from moescale.cli.train import train
+from moescale.cli.web import web
 from moescale.errors import InfeasibleError, MoescaleError
 
 COMMANDS = tuple(
     command.__name__.rstrip("_")  # of `import`, which is a word of Python
-    for command in (fit, laws, predict, compare, cost, plan, profile, pack, import_, train, sweep, report, reproduce)
+    for command in (
+        fit,
+        laws,
+        predict,
+        compare,
+        cost,
+        plan,
+        profile,
+        pack,
+        import_,
+        train,
+        sweep,
+        report,
+        reproduce,
+        web,
+    )
 )
 
 

@@ -45,23 +45,8 @@ from moescale.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from moescale.family import ModelFamily
     from moescale.laws import Law
     from moescale.runs import RunTable
-
-
-def _matched_family(runs: RunTable, size_column: str) -> tuple[ModelFamily, list[str]]:
-    """The family that the table's columns speak for, with remarks."""
-    from moescale.family import match_family
-
-    columns = {name: runs.columns.get(name) for name in ("top_k", "n_params_total")}
-    numeric = {k: v if v is not None and v.dtype.kind == "f" else None for k, v in columns.items()}
-    family, remarks = match_family(
-        runs.n_params, runs.experts, top_k=numeric["top_k"], n_params_total=numeric["n_params_total"]
-    )
-    if size_column == "n_params_total":
-        family = replace(family, n_counts="total")
-    return family, remarks
 
 
 @app.command(
@@ -118,8 +103,8 @@ def fit(
 
     from moescale.family import find_family
     from moescale.files import check_target
+    from moescale.fitting import family_of, fitted_law
     from moescale.fitting import fit as fit_law
-    from moescale.fitting import fitted_law
     from moescale.laws import find_form, make_inputs, save_law
     from moescale.laws.further_inputs import further_inputs
     from moescale.runs import read_runs
@@ -149,7 +134,7 @@ def fit(
         table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
     if named is None and known is not None:
         named = known.family
-    about, remarks = (named, []) if named else _matched_family(table, table.size_column)
+    about, remarks = (named, []) if named else family_of(table)
     extra = further_inputs(
         form,
         run_inputs(form, table, given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)),

@@ -26,12 +26,13 @@ from moescale.figures.style import (
     SEQUENCE,
     STYLE,
     colour_of,
+    colour_on_dark,
     marker_of,
 )
 from moescale.figures.sweep import sweep_figure
 
 __all__ = [
     "ACCENT", "CATEGORIES", "DASHES", "FAINT", "INK", "MARKERS", "PAGE_WIDTH", "RULE", "SEQUENCE", "STYLE", "SUFFIXES",
-    "check_plot", "colour_of", "comparison_figure", "cost_figure", "diagnosis_figure", "fit_figure", "isoflop_figure",
+    "check_plot", "colour_of", "colour_on_dark", "comparison_figure", "cost_figure", "diagnosis_figure", "fit_figure", "isoflop_figure",
     "largest_figure", "latency_figure", "marker_of", "plan_figure", "save_figure", "sweep_figure",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ SEQUENCE = (
 MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colour
 # Okabe and Ito, https://jfly.uni-koeln.de/color: for things without an order, such as laws.
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+LEAST_LIGHT = 0.5  # of a line on a dark page, from 0 (black) to 1 (white)
 ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
 DARK = 24.0  # of 255: how light the ground of a dark page is
 CONTRAST, FAINT_CONTRAST = 4.5, 3.0  # WCAG 2.2 level AA: of text, and of lines and large text
@@ -67,6 +68,15 @@ def colour_of(experts: float) -> str:
     share = place - low
     pair = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in SEQUENCE[low : low + 2]]
     return "#" + "".join(f"{round((1.0 - share) * a + share * b):02x}" for a, b in zip(*pair, strict=True))
+
+
+def colour_on_dark(experts: float) -> str:
+    """The same colour mixed with white as far as a dark page needs, so that the darkest of the sequence can be seen."""
+    colour = colour_of(experts)
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    light = (0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2]) / 255.0
+    share = max(0.0, LEAST_LIGHT - light) / (1.0 - light)
+    return "#" + "".join(f"{round(p + share * (255 - p)):02x}" for p in parts)
 
 
 def marker_of(experts: float) -> str:

@@ -1,0 +1,83 @@
+"""Take the pictures of docs/page.md: the page in headless Chromium, in both themes and on a narrow screen.
+
+`python scripts/photograph_page.py` needs chromium and the extras web and test; it writes docs/page/*.png.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "page"
+COLOURS = 256  # of the palette: drawings have few, and a picture stays below 300 kB
+PLAN = "max-usd-per-mtok=0.05&gpu=h100-sxm&experts=1,4,8,16,32&bands=1"
+
+
+def save(page: Any, name: str, selector: str | None = None) -> None:
+    from PIL import Image
+
+    taken = page.locator(selector).screenshot() if selector else page.screenshot()
+    picture = Image.open(io.BytesIO(taken)).convert("RGB").quantize(COLOURS)
+    FOLDER.mkdir(exist_ok=True)
+    picture.save(FOLDER / f"{name}.png", optimize=True)
+    print(name, (FOLDER / f"{name}.png").stat().st_size // 1024, "KiB")
+
+
+def settled(page: Any) -> None:
+    page.wait_for_timeout(400)
+    page.wait_for_function("() => document.body.dataset.settled !== undefined", timeout=60_000)
+    page.wait_for_timeout(400)
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "moescale", "web", "--no-open", "--port", "0"]
+    with (
+        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as server,
+        sync_playwright() as driver,
+    ):
+        assert server.stderr is not None
+        found = re.search(r"http://\S+/", server.stderr.readline())
+        assert found is not None
+        address = found[0]
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1400, "height": 980})
+        page.goto(address)
+        settled(page)
+        save(page, "plan")
+        page.goto(f"{address}?{PLAN}&theme=dark")
+        settled(page)
+        save(page, "bounded-dark")
+        page.goto(f"{address}?experts=1,4,8,16,32")
+        settled(page)
+        page.locator("#upload summary").click()
+        page.set_input_files("#file", ROOT / "examples" / "runs.csv")
+        page.wait_for_selector("#residuals canvas", timeout=60_000)
+        settled(page)
+        page.locator("#residuals").scroll_into_view_if_needed()
+        page.evaluate("window.scrollTo(0, document.getElementById('fit').getBoundingClientRect().top + scrollY - 12)")
+        save(page, "fit")
+        page.close()
+        page = browser.new_page(viewport={"width": 375, "height": 1100})
+        page.goto(address)
+        settled(page)
+        page.locator("#loss-cost").scroll_into_view_if_needed()
+        page.evaluate(
+            "window.scrollTo(0, document.getElementById('loss-cost').getBoundingClientRect().top + scrollY - 12)"
+        )
+        save(page, "narrow")
+        browser.close()
+        server.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Fits under way: each a worker process whose lines become server-sent events; cancelled by ending the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from moescale.errors import InputError, MoescaleError
+from moescale.web.store import Laws
+from moescale.web.worker import error_record
+
+MOST_RUNNING = 2
+MOST_KEPT = 16
+LINE_LIMIT_BYTES = 64 * 2**20  # a worker's last line holds the runs
+ENDS = ("done", "error", "cancelled")
+
+
+class Job:
+    """One fit: its events so far, and a signal that there are more."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.more = asyncio.Condition()
+        self.process: asyncio.subprocess.Process | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last event is there."""
+        return bool(self.events) and self.events[-1][0] in ENDS
+
+    async def tell(self, kind: str, data: dict[str, Any]) -> None:
+        """Add an event; none comes after the last one."""
+        async with self.more:
+            if not self.ended:
+                self.events.append((kind, data))
+            self.more.notify_all()
+
+
+class Jobs:
+    """This session's fits."""
+
+    def __init__(self, laws: Laws) -> None:
+        self._laws = laws
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+
+    def find(self, key: str) -> Job:
+        """The job of this name; InputError where there is none."""
+        if key not in self._jobs:
+            raise InputError("there is no such fit", where="fit", next_step="upload the table again")
+        return self._jobs[key]
+
+    def start(self, task: dict[str, Any], data: bytes) -> str:
+        """Start a fit of the table in `data`; returns the job's name. InputError where too many are under way."""
+        if sum(not job.ended for job in self._jobs.values()) >= MOST_RUNNING:
+            raise InputError(f"{MOST_RUNNING} fits are under way", where="fit", next_step="wait for one, or cancel it")
+        key, job = secrets.token_hex(8), Job(str(task["name"]))
+        self._jobs[key] = job
+        for old in [k for k, j in self._jobs.items() if j.ended][: max(len(self._jobs) - MOST_KEPT, 0)]:
+            del self._jobs[old]
+        job.task = asyncio.create_task(self._run(job, task, data))
+        return key
+
+    async def events(self, key: str) -> AsyncIterator[str]:
+        """The events of a job from its first on, as lines of a text/event-stream."""
+        job, told = self.find(key), 0
+        while True:
+            async with job.more:
+                while told == len(job.events):
+                    await job.more.wait()
+                new = job.events[told:]
+            for kind, data in new:
+                yield f"event: {kind}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
+            told += len(new)
+            if job.ended and told == len(job.events):
+                return
+
+    async def cancel(self, key: str) -> None:
+        """End a job's process and wait until it is gone; nothing of the fit is kept."""
+        job = self.find(key)
+        await job.tell("cancelled", {"name": job.name})
+        await self._end(job)
+
+    async def close(self) -> None:
+        """End every process."""
+        for job in self._jobs.values():
+            await job.tell("cancelled", {"name": job.name})
+            await self._end(job)
+
+    async def _end(self, job: Job) -> None:
+        if job.process is not None and job.process.returncode is None:
+            with suppress(ProcessLookupError):
+                job.process.kill()
+        if job.task is not None:
+            with suppress(asyncio.CancelledError):
+                await job.task
+
+    async def _run(self, job: Job, task: dict[str, Any], data: bytes) -> None:
+        process = job.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "moescale.web.worker",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            limit=LINE_LIMIT_BYTES,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if job.ended:  # cancelled before it began
+                process.kill()
+            with suppress(ConnectionError):
+                process.stdin.write(json.dumps(task).encode() + b"\n" + data)
+                await process.stdin.drain()
+                process.stdin.close()
+            async for line in process.stdout:
+                await self._take(job, json.loads(line))
+            await process.wait()
+            if not job.ended:
+                failed = MoescaleError(
+                    f"the fit ended unexpectedly (exit code {process.returncode})",
+                    where=job.name,
+                    next_step="try `moescale fit` on the file to see why",
+                )
+                await job.tell("error", error_record(failed))
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+    async def _take(self, job: Job, message: dict[str, Any]) -> None:
+        if "progress" in message:
+            step, share = message["progress"]
+            await job.tell("progress", {"step": step, "share": share})
+        elif "error" in message:
+            await job.tell("error", message["error"])
+        elif not job.ended:
+            done = message["done"]
+            kept = self._laws.add(done["law"], where=job.name, evidence=done["evidence"])
+            await job.tell("done", {"law": kept.name, "name": kept.law.name, "fit": done["evidence"]["fit"]})

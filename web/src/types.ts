@@ -1,0 +1,166 @@
+// The records of the server's answers (src/moescale/web/api.py).
+
+export type Num = number | null;
+
+export interface Look {
+  experts: number;
+  label: string;
+  colour: string;
+  colour_on_dark: string;
+  marker: string;
+}
+
+export interface Failure {
+  message: string;
+  what: string;
+  where: string | null;
+  nearest: string | null;
+  next_step: string | null;
+  infeasible: boolean;
+}
+
+export interface LawEntry {
+  name: string;
+  title: string;
+  law: string;
+  equation: string;
+  source: string;
+  date: string;
+  parameters: Record<string, number>;
+  fit_range: Record<string, [number, number]>;
+  max_experts: number | null;
+  uses_experts: boolean;
+  further: string[];
+  draws: number;
+}
+
+export interface GpuEntry {
+  name: string;
+  memory_bytes: number;
+  bf16_flops_per_s: number;
+  usd_per_gpu_hour: number | null;
+  silicon: boolean;
+}
+
+export interface Catalogue {
+  laws: LawEntry[];
+  forms: { name: string; equation: string }[];
+  gpus: GpuEntry[];
+  weights: string[];
+  kv_cache: string[];
+  latency: string[];
+  defaults: Record<string, string>;
+  bounds: Record<string, [number, number | null, boolean]>;
+  looks: Look[];
+  accent: string;
+  upload_limit_bytes: number;
+}
+
+export interface Curve extends Look {
+  beyond_law: boolean;
+  n_params: Num[];
+  n_params_active: Num[];
+  n_params_total: Num[];
+  tokens: Num[];
+  loss: Num[];
+  usd_per_mtok: Num[];
+  gpus: Num[];
+  batch: Num[];
+  prefill_s: Num[];
+  decode_s: Num[];
+  iteration_s: Num[];
+  ttft_s: Num[];
+  throughput_tok_s: Num[];
+  weight_bytes_per_gpu: Num[];
+  kv_bytes_per_token: Num[];
+  limited_by: Num[];
+  infeasible: Num[];
+}
+
+export interface Draft {
+  budget_flops: number;
+  base_experts: number;
+  base_loss: Num;
+  base_usd_per_mtok: Num;
+  max_loss: Num;
+  max_usd_per_mtok: Num;
+  gpu_memory_bytes: number;
+  memory_fraction: number;
+  output_tokens: number;
+  context_tokens: number;
+  usd_per_gpu_hour: number;
+  latency_source: string;
+  optimum: number;
+  curves: Curve[];
+  limits: string[];
+  reasons: string[];
+  notes: string[];
+  command: string;
+}
+
+export interface Candidate {
+  experts: number;
+  n_params?: number;
+  n_params_active?: number;
+  n_params_total?: number;
+  tokens?: number;
+  loss?: number;
+  usd_per_mtok?: number;
+  gpus?: number;
+  batch?: number;
+  size_ratio?: number;
+  cost_ratio?: number;
+  infeasible?: string;
+  intervals?: Record<string, [number, number]>;
+}
+
+export interface Plan {
+  budget: string;
+  budget_flops: number;
+  law: string;
+  convention: string;
+  gpu: string;
+  latency_source: string;
+  usd_per_gpu_hour: number;
+  loss_optimal: Candidate[];
+  bounded_loss: { base_experts: number; loss: number; plans: Candidate[] };
+  bounded_cost: { base_experts: number; usd_per_mtok?: number; plans: Candidate[] };
+  frontier: Candidate[];
+  recommendation: Candidate & { rule: string; why: string; caveats: string[] };
+  second_opinion?: { sentence: string; agrees: boolean };
+  sentence: string;
+  looks: Look[];
+  recommended: Look;
+  command: string;
+  warnings: string[];
+  bands?: { experts: number; low: Num[]; high: Num[] }[];
+}
+
+export interface Scales {
+  budget_flops: number[];
+  curves: (Look & { n_params: Num[]; tokens: Num[]; loss: Num[] })[];
+}
+
+export interface FitRecord {
+  law: string;
+  n_runs: number;
+  parameters: Record<string, number>;
+  intervals: Record<string, [number, number]> | null;
+  rmsle: number;
+  huber: number;
+  starts: number;
+  starts_at_optimum: number;
+  seconds: number;
+  warnings: string[];
+}
+
+export interface Evidence {
+  law: LawEntry;
+  lines: (Look & { n_params: number; size: string; tokens: number[]; loss: Num[] })[];
+  notes?: string[];
+  missing?: string;
+  runs?: { n_params: number[]; tokens: number[]; experts: number[]; loss: number[]; residual: number[]; row: number[] };
+  n_runs?: number;
+  fit?: FitRecord;
+  looks?: Look[];
+}

@@ -1,0 +1,113 @@
+// Uploads: a law file, or a table of runs that is fitted with its progress shown and can be cancelled.
+
+import { Refusal, remove, upload } from "./api";
+import { make } from "./controls";
+import * as format from "./format";
+import { Catalogue, Failure, FitRecord } from "./types";
+
+interface Done {
+  law: string;
+  name: string;
+  fit: FitRecord;
+}
+
+/** The controls of uploads; `found` is called with a law's name once there is one. */
+export function build(catalogue: Catalogue, found: (law: string) => Promise<void>): HTMLElement {
+  const file = make("input", { type: "file", id: "file", accept: ".csv,.tsv,.parquet,.jsonl,.json,.toml" });
+  const form = make("select", { id: "form" }, ...catalogue.forms.map((f) => make("option", { value: f.name }, f.name)));
+  form.value = "yun2024";
+  const where = make("input", { type: "text", id: "where", placeholder: "tokens >= 5e9" });
+  const draws = make("select", { id: "draws" }, ...[0, 100, 200, 500].map((n) => make("option", { value: String(n) }, n ? `${n} replicates` : "none")));
+  const bar = make("progress", { max: 1, value: 0, id: "fit-progress", "aria-label": "Progress of the fit" });
+  const step = make("p", { className: "hint", id: "fit-step", role: "status" });
+  const cancel = make("button", { type: "button", id: "fit-cancel" }, "Cancel");
+  const running = make("div", { hidden: true }, bar, step, cancel);
+  const bad = make("p", { className: "bad", id: "upload-error", role: "alert", hidden: true });
+  const good = make("p", { className: "hint", id: "upload-done", role: "status" });
+  let events: EventSource | undefined;
+  let key: string | undefined;
+
+  const fail = (failure: Failure | Error) => {
+    bad.textContent = failure instanceof Refusal ? failure.failure.message : failure.message;
+    bad.hidden = false;
+    stop();
+  };
+  const stop = () => {
+    events?.close();
+    events = key = undefined;
+    running.hidden = true;
+    file.disabled = false;
+    file.value = "";
+  };
+  const fit = async (table: File) => {
+    running.hidden = false;
+    file.disabled = true;
+    bar.removeAttribute("value");
+    step.textContent = `sending ${table.name}`;
+    const query: Record<string, string> = { law: form.value, bootstrap: draws.value };
+    if (where.value.trim()) query.where = where.value.trim();
+    key = (await upload<{ fit: string }>("fits", table, query)).fit;
+    events = new EventSource(`/api/fits/${key}`);
+    events.addEventListener("progress", (event) => {
+      const { step: name, share } = JSON.parse(event.data);
+      bar.value = share;
+      step.textContent = `${name} (${format.percent(share)})`;
+    });
+    events.addEventListener("error", (event) => {
+      const data = (event as MessageEvent).data;
+      if (data) fail(JSON.parse(data) as Failure);
+      else if (events?.readyState === EventSource.CLOSED) fail(new Error("the server has gone"));
+    });
+    events.addEventListener("cancelled", () => {
+      good.textContent = "Cancelled; nothing was kept.";
+      stop();
+    });
+    events.addEventListener("done", async (event) => {
+      const done = JSON.parse((event as MessageEvent).data) as Done;
+      stop();
+      good.textContent = `${done.name}: ${done.fit.law} fitted to ${done.fit.n_runs} runs, RMSLE ${format.significant(1e3 * done.fit.rmsle)}×10⁻³. ${done.fit.warnings.join(" ")}`;
+      await found(done.law);
+    });
+  };
+  file.addEventListener("change", async () => {
+    const chosen = file.files?.[0];
+    if (!chosen) return;
+    bad.hidden = true;
+    good.textContent = "";
+    try {
+      if (chosen.size > catalogue.upload_limit_bytes) {
+        throw new Error(`${chosen.name} is larger than ${catalogue.upload_limit_bytes / 2 ** 20} MiB, the most that the page takes`);
+      }
+      if (chosen.name.toLowerCase().endsWith(".toml")) {
+        const law = await upload<{ law: string; name: string }>("laws", chosen, {});
+        good.textContent = `${law.name}: read.`;
+        file.value = "";
+        await found(law.law);
+      } else await fit(chosen);
+    } catch (error) {
+      fail(error as Error);
+    }
+  });
+  cancel.addEventListener("click", () => {
+    if (key) void remove(`fits/${key}`);
+  });
+  const field = (label: string, control: HTMLElement) => make("div", { className: "control" }, make("label", { htmlFor: control.id }, label), control);
+  return make(
+    "details",
+    { className: "more", id: "upload" },
+    make("summary", {}, "Upload a law or runs to fit"),
+    make(
+      "div",
+      {},
+      make("p", { className: "hint" }, "A law file of `moescale fit -o`, or a table with n_params_dense, n_experts, tokens and loss. It stays in this program's memory."),
+      field("Form to fit", form),
+      field("Rows to keep", where),
+      field("Bootstrap", draws),
+      make("label", { htmlFor: "file", className: "hint" }, "File (CSV, TSV, Parquet, JSON lines; law: TOML)"),
+      file,
+      running,
+      bad,
+      good,
+    ),
+  );
+}
