@@ -29,7 +29,7 @@ from httpx import Client
 from moescale.figures import colour_of
 from moescale.laws import find_law
 from moescale.laws.store import law_text
-from moescale.web.app import create_app, listen, static_files
+from moescale.web.app import create_app, kernels_version, listen, static_files
 from moescale.web.security import UPLOAD_LIMIT_BYTES, Access, is_loopback
 from moescale.web.state import DEFAULTS, NUMBERS, read_state
 from moescale.web.store import MOST_LAWS, Laws
@@ -423,6 +423,44 @@ def test_loopback_is_told_from_other_addresses() -> None:
 
 
 # -- the built page ---------------------------------------------------------------------------------------------------
+
+
+def test_the_page_opens_with_what_the_server_would_answer(client: Client) -> None:
+    """To the digits that another processor keeps; with a law of its own the server answers nothing beforehand."""
+    opening = json.loads((ROOT / "src" / "moescale" / "web" / "opening.json").read_text())
+    if opening["kernels"] != kernels_version():
+        pytest.skip("other kernel tables are installed than the opening was computed with")
+    live = {name: client.get(f"/api/{name}").json() for name in ("catalogue", "draft")}
+    for name, record in live.items():
+        assert_close(opening[name], record, name)
+    with listen("127.0.0.1", 0) as bound:
+        access = Access(port=bound.getsockname()[1])
+        with served(bound, create_app(access, warm=False)) as fresh:
+            assert fresh.get("/api/opening").json() == opening
+            law = law_text(find_law("hoffmann2022"))
+            fresh.post("/api/laws", params={"name": "own.toml"}, content=law, headers=BYTES).raise_for_status()
+            assert fresh.get("/api/opening").json() == {}
+    with listen("127.0.0.1", 0) as bound:
+        access = Access(port=bound.getsockname()[1])
+        with served(bound, create_app(access, law_text=law, law_name="own.toml", warm=False)) as own:
+            assert own.get("/api/opening").json() == {}
+
+
+def assert_close(a: Any, b: Any, place: str) -> None:
+    """Two JSON values are the same, numbers within 1e-9 (other processors round otherwise)."""
+    assert type(a) is type(b) or {type(a), type(b)} <= {int, float}, place
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), place
+        for key in a:
+            assert_close(a[key], b[key], f"{place}.{key}")
+    elif isinstance(a, list):
+        assert len(a) == len(b), place
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_close(x, y, f"{place}[{i}]")
+    elif isinstance(a, int | float) and not isinstance(a, bool):
+        assert a == pytest.approx(b, rel=1e-9), place
+    else:
+        assert a == b, place
 
 
 def test_the_built_files_are_those_of_the_manifest() -> None:

@@ -164,3 +164,9 @@ export interface Evidence {
   fit?: FitRecord;
   looks?: Look[];
 }
+
+/** What the page opens with where nothing was asked; empty where the server has other laws or kernels. */
+export interface Opening {
+  catalogue?: Catalogue;
+  draft?: Draft;
+}

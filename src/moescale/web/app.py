@@ -10,7 +10,7 @@ import threading
 import webbrowser
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from importlib import resources
+from importlib import metadata, resources
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
@@ -46,6 +46,24 @@ def static_files() -> dict[str, bytes]:
     return files
 
 
+def opening_text() -> str:
+    """What the page opens with, in JSON: the catalogue and the first curves, computed beforehand by scripts/write_opening.py.
+
+    So a chart stands before the server has loaded NumPy. Where other kernel tables are installed than it was computed
+    with, the answer is empty and the page asks for both.
+    """
+    text = (resources.files("moescale.web") / "opening.json").read_text(encoding="utf-8")
+    return text if json.loads(text)["kernels"] == kernels_version() else "{}"
+
+
+def kernels_version() -> str:
+    """The version of the package with the kernel tables, or nothing."""
+    try:
+        return metadata.version("aiconfigurator-core")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 class Session:
     """What lives as long as the server: laws and fits. Made on first use, so that the page is served before NumPy is there."""
 
@@ -68,6 +86,11 @@ class Session:
                 self._default = DEFAULTS["law"] if text is None else laws.add(text, where=name).name
                 self._laws = laws
             return self._laws, self._default
+
+    def as_shipped(self) -> bool:
+        """Whether there is no law but the catalogue's."""
+        with self._lock:
+            return self._given[0] is None and not (self._laws and self._laws.every())
 
     def warm(self) -> None:
         """Load, in a thread, the libraries and tables that the first question needs.
@@ -169,6 +192,11 @@ def _add_answers(app: FastAPI, session: Session) -> None:
         from moescale.web import api
 
         return JSONResponse(api.catalogue(*session.laws()), headers=NO_STORE)
+
+    @app.get("/api/opening")
+    def opening() -> Response:
+        text = opening_text() if session.as_shipped() else "{}"
+        return Response(text, media_type="application/json", headers=NO_STORE)
 
     @app.get("/api/law")
     def law(request: Request) -> Response:
