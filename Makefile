@@ -54,8 +54,9 @@ types: $(VENV)/.test ## pyright, strict
 bench: $(VENV)/.test ## the speed claims, measured
 	$(BIN)/python benchmarks/speed.py
 
-page: ## build the page of `moescale web` into src/moescale/web/static (needs Node.js)
+page: $(VENV)/.test ## build the page of `moescale web` into src/moescale/web/static (needs Node.js), and what it opens with
 	cd web && npm ci --no-audit --no-fund && npm run build
+	$(BIN)/python scripts/write_opening.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) build dist web/node_modules .pytest_cache .ruff_cache .hypothesis
