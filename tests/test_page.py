@@ -208,9 +208,10 @@ def test_keys_price_the_models_of_the_chart(browser: Any, address: str) -> None:
         box = chart.bounding_box()
         page.mouse.move(box["x"] + 0.55 * box["width"], box["y"] + 0.4 * box["height"])
         page.wait_for_function("w => document.getElementById('picked').textContent !== w", arg=words)
-        rows = page.locator("#loss-cost .rows tr")
         page.locator("#loss-cost summary").click()
-        assert rows.count() == 1 + 6 * 59
+        count = "() => document.querySelectorAll('#loss-cost .rows tr').length"
+        page.wait_for_function(f"n => ({count})() > 0")
+        assert page.evaluate(count) == 1 + 6 * 59
 
 
 def test_charts_and_numbers_are_saved(browser: Any, address: str, tmp_path: Path) -> None:
