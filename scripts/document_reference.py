@@ -84,7 +84,7 @@ def command_section(name: str, command: Any) -> list[str]:
         "",
         f"{(command.help or '').strip()}{more}",
         "",
-        *(f"    {example}" for example in examples),
+        *(f"- `{example}`" for example in examples),
         "",
         "| option | meaning | default |",
         "|---|---|---|",

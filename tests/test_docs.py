@@ -171,6 +171,8 @@ def test_every_block_runs_or_says_why_not(page: Path) -> None:
     assert not faults
     fences = len(re.findall(r"^ *```", text, re.MULTILINE))
     assert fences == 2 * len(blocks), "a fence that does not close"
+    unfenced = refresh.FENCE.sub("", text)
+    assert not re.search(r"^ {4,}(\$|moescale|python|make|pip) ", unfenced, re.MULTILINE), "commands outside of a fence"
 
 
 def test_a_block_without_a_reason_is_a_fault() -> None:
