@@ -10,7 +10,7 @@ export MOESCALE_SHARED ?= $(abspath ../shared)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan test test-engines test-fuzz lint types bench page clean
+.PHONY: help install plan test test-engines test-fuzz lint types docs bench page clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -28,6 +28,10 @@ $(VENV)/.test: $(VENV)/.installed
 $(VENV)/.train: $(VENV)/.test
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[test,train]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 install: $(VENV)/.installed ## create .venv and install moescale into it
@@ -50,6 +54,10 @@ lint: $(VENV)/.test ## ruff: style and format
 
 types: $(VENV)/.test ## pyright, strict
 	$(BIN)/pyright
+
+# The variable silences a notice of the theme's makers, which is no warning of the build.
+docs: $(VENV)/.docs ## the documentation as a site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.test ## the speed claims, measured
 	$(BIN)/python benchmarks/speed.py

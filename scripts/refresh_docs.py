@@ -1,9 +1,13 @@
 """Run every ```console block of the README and the docs again and write its real output back.
 
-    python scripts/refresh_docs.py [--check]        --check writes nothing and exits 1 if an output has changed
+    python scripts/refresh_docs.py [--check] [PAGE ..]    --check writes nothing and exits 1 if an output has changed
 
 A block holds commands, each on a line that starts with "$ ", followed by what it prints. Commands run in the repository's
-root through a shell. Timings differ between runs: `mask` hides them before outputs are compared.
+root through a shell. Timings differ between runs: `mask` hides them before outputs are compared. A comment on the line
+before a block says what keeps it from running everywhere:
+
+    <!-- engine: torch, transformers -->    only where these libraries are (`make test-engines`)
+    <!-- not run: needs a GPU -->           nowhere, and why
 """
 
 from __future__ import annotations
@@ -13,16 +17,48 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^(?:<!-- (?P<kind>[a-z ]+): (?P<said>[^\n]+?) -->\n)?"
+    r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
 TIMING = re.compile(r"(?<=fitted in )\d+(\.\d+)? (ms|s|min)$")  # latencies are predictions, the same in every run
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page: its language, its text, the line it starts on, and what keeps it from running."""
+
+    language: str
+    text: str
+    line: int
+    not_run: str = ""  # the reason
+    engine: tuple[str, ...] = ()  # libraries that it needs
+    kind: str = ""  # of the comment before it, as written
 
 
 def pages() -> list[Path]:
     """The README and every page of the docs."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    return [
+        Block(
+            language=found["language"].strip(),
+            text=found["text"],
+            line=page.count("\n", 0, found.start("text")),
+            not_run=found["said"] if found["kind"] == "not run" else "",
+            engine=tuple(re.split(r",\s*", found["said"])) if found["kind"] == "engine" else (),
+            kind=found["kind"] or "",
+        )
+        for found in FENCE.finditer(page)
+    ]
 
 
 def commands(block: str) -> list[tuple[str, str]]:
@@ -60,26 +96,29 @@ def refreshed(page: str) -> tuple[str, list[str]]:
     changed: list[str] = []
 
     def replace(match: re.Match[str]) -> str:
+        if match["language"] != "console" or match["kind"]:
+            return match.group(0)
         parts: list[str] = []
-        for command, shown in commands(match.group(1)):
+        for command, shown in commands(match["text"]):
             real = run(command)
             if mask(real) != mask(shown):
                 changed.append(command)
             else:
                 real = shown
             parts.append(f"$ {command}\n{real}")
-        return "".join(parts)
+        return match.group(0).replace(match["text"], "".join(parts))
 
-    return BLOCK.sub(replace, page), changed
+    return FENCE.sub(replace, page), changed
 
 
 def main() -> int:
     """Refresh or check every page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("pages", nargs="*", type=Path)
     options = parser.parse_args()
     stale = 0
-    for path in pages():
+    for path in [page.resolve() for page in options.pages] or pages():
         text, changed = refreshed(path.read_text(encoding="utf-8"))
         for command in changed:
             print(f"{path.relative_to(ROOT)}: {command}")

@@ -1,19 +1,24 @@
-"""The commands of the README and the docs run, and print what the pages show."""
+"""Every block of the README and the docs runs and prints what the page shows, or says why it does not run."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+import moescale
+from moescale.cli import COMMANDS
+
 ROOT = Path(__file__).parents[1]
-SH_BLOCK = re.compile(r"(?<=^```sh\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
 def load(path: Path) -> ModuleType:
@@ -22,12 +27,22 @@ def load(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 
 
 refresh = load(ROOT / "scripts" / "refresh_docs.py")
 PAGES: list[Path] = refresh.pages()
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+ENGINE_PAGES = [page for page in PAGES if any(b.engine for b in refresh.blocks(page.read_text(encoding="utf-8")))]
+RUN = ("console", "sh", "python")
+LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
+
+
+def top_level() -> set[str]:
+    """What lies in the repository's root, caches apart."""
+    return {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
 
 
 def environment() -> dict[str, str]:
@@ -56,15 +71,77 @@ def text_lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
-def commands_of(page: Path) -> list[tuple[str, str | None]]:
-    """Each command of a page with the output shown for it; None in sh blocks, which show none."""
-    text = page.read_text(encoding="utf-8")
-    found: list[tuple[str, str | None]] = []
-    for block in SH_BLOCK.findall(text):
-        found += [(line, None) for line in block.splitlines() if line.startswith("moescale ")]
-    for block in refresh.BLOCK.findall(text):
-        found += refresh.commands(block)
+def commands_of(page: Path) -> list[str]:
+    """The commands of a page's console and sh blocks, those with a reason not to run included."""
+    found: list[str] = []
+    for block in refresh.blocks(page.read_text(encoding="utf-8")):
+        if block.language == "console":
+            found += [command for command, _ in refresh.commands(block.text)]
+        elif block.language == "sh":
+            found += shell_lines(block.text)
     return found
+
+
+def shell_lines(text: str) -> list[str]:
+    """The commands of an sh block: comments apart, a line each unless it ends with a backslash."""
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def fault(block: Any) -> str:
+    """What is wrong with a block before it runs; an empty text where nothing is."""
+    if block.kind not in ("", "not run", "engine"):
+        return f"a comment '{block.kind}:' before it means nothing"
+    if block.language not in LANGUAGES:
+        return f"language {block.language!r} is none of {', '.join(LANGUAGES)}"
+    if block.language in RUN:
+        return ""
+    if block.kind:
+        return "text that does not run needs no reason"
+    if re.search(r"^\$ |^moescale ", block.text, re.MULTILINE):
+        return "commands in a block that does not run; make it console or sh"
+    return ""
+
+
+def check_command(command: str, shown: str | None, folder: Path, page: Path) -> None:
+    """Run a command; it must succeed, and print what the page shows where it shows anything."""
+    code, real = run(command, folder)
+    # A page may show a question that has no answer (exit code 1), with its message. A pipe that `head` closes early
+    # is no failure either: the program ends quietly then.
+    answerless = code == 1 and "moescale: " in (shown or "")
+    assert code == 0 or answerless, f"`{command}` exits with {code}: {real}"
+    if shown is not None:
+        assert same(shown, real), (
+            f"`{command}` prints:\n{real}\n`python scripts/refresh_docs.py {page.relative_to(ROOT)}` brings it up to date"
+        )
+
+
+def check_python(text: str, folder: Path) -> None:
+    """Run Python code in an interpreter of its own; warnings are errors."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", text.replace("/tmp/", f"{folder}/")],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{text}\n{done.stderr}"
+
+
+def check_block(block: Any, folder: Path, page: Path) -> None:
+    """Run a block, or read it where it is data."""
+    match block.language:
+        case "console":
+            for command, shown in refresh.commands(block.text):
+                check_command(command, shown, folder, page)
+        case "sh":
+            for command in shell_lines(block.text):
+                check_command(command, None, folder, page)
+        case "python":
+            check_python(block.text, folder)
+        case "toml":
+            tomllib.loads(block.text)
+        case "json":
+            json.loads(block.text)
+        case _:
+            pass
 
 
 def test_outputs_are_compared_line_by_line() -> None:
@@ -81,34 +158,92 @@ def test_the_readme_shows_commands() -> None:
     readme = ROOT / "README.md"
     if not readme.read_text(encoding="utf-8").strip():
         pytest.skip("the README is empty")
-    ran = [command for command, _ in commands_of(readme)]
+    ran = commands_of(readme)
     for verb in ("plan", "fit", "predict", "cost"):
         assert any(command.startswith(f"moescale {verb}") for command in ran), verb
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_block_runs_or_says_why_not(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    blocks = refresh.blocks(text)
+    faults = [f"{page.name}, line {block.line}: {wrong}" for block in blocks if (wrong := fault(block))]
+    assert not faults
+    fences = len(re.findall(r"^ *```", text, re.MULTILINE))
+    assert fences == 2 * len(blocks), "a fence that does not close"
+    unfenced = refresh.FENCE.sub("", text)
+    assert not re.search(r"^ {4,}(\$|moescale|python|make|pip) ", unfenced, re.MULTILINE), "commands outside of a fence"
+
+
+def test_a_block_without_a_reason_is_a_fault() -> None:
+    def faults(page: str) -> list[str]:
+        return [fault(block) for block in refresh.blocks(page)]
+
+    assert faults("```console\n$ moescale laws\n```\n") == [""]
+    assert faults("<!-- not run: needs a GPU -->\n```sh\nmoescale profile g.toml\n```\n") == [""]
+    assert faults("<!-- skipped: needs a GPU -->\n```sh\nmoescale profile g.toml\n```\n") != [""]
+    assert faults("```bash\nmoescale laws\n```\n") != [""]
+    assert faults("```\n$ moescale laws\n```\n") != [""]
+    assert faults("<!-- not run: it is text -->\n```text\nloss 2.07\n```\n") != [""]
+
+
+def test_blocks_are_read_with_their_reasons() -> None:
+    page = "a\n<!-- engine: torch, ray -->\n```python\nx\n```\n\n<!-- not run: needs a GPU -->\n```sh\ny\n```\n```\nz\n```\n"
+    found = refresh.blocks(page)
+    assert [(b.language, b.text, b.engine, b.not_run) for b in found] == [
+        ("python", "x\n", ("torch", "ray"), ""),
+        ("sh", "y\n", (), "needs a GPU"),
+        ("", "z\n", (), ""),
+    ]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="the pages show a POSIX shell")
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    for command, shown in commands_of(page):
-        code, real = run(command, tmp_path)
-        # A page may show a question that has no answer (exit code 1), with its message. A pipe that `head` closes early
-        # is no failure either: the program ends quietly then.
-        answerless = code == 1 and "moescale: " in (shown or "")
-        assert code == 0 or answerless, f"`{command}` exits with {code}: {real}"
-        if shown is not None:
-            assert same(shown, real), (
-                f"`{command}` prints:\n{real}\n`python scripts/refresh_docs.py` brings {page.name} up to date"
-            )
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_blocks_do_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    before = top_level()
+    for block in refresh.blocks(page.read_text(encoding="utf-8")):
+        if not block.not_run and not block.engine:
+            check_block(block, tmp_path, page)
+    assert top_level() == before, "the page's commands write into the repository; let them write to /tmp/"
 
 
-def test_the_readmes_python_runs() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"(?<=^```python\n)(.*?)(?=^```$)", text, re.MULTILINE | re.DOTALL)
-    if not blocks:
-        pytest.skip("the README shows no Python")
-    for block in blocks:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", block],
-            cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+@pytest.mark.engine
+@pytest.mark.skipif(os.name == "nt", reason="the pages show a POSIX shell")
+@pytest.mark.parametrize("page", ENGINE_PAGES, ids=[name for name in NAMES if ROOT.joinpath(name) in ENGINE_PAGES])
+def test_blocks_that_need_an_engine(page: Path, tmp_path: Path) -> None:
+    for block in refresh.blocks(page.read_text(encoding="utf-8")):
+        for library in block.engine:
+            pytest.importorskip(library, reason=f"{page.name}, line {block.line} needs {library}")
+        if not block.not_run:
+            check_block(block, tmp_path, page)
+
+
+def test_every_command_is_shown_in_the_docs() -> None:
+    shown = [command for page in PAGES for command in commands_of(page)]
+    unshown = [name for name in COMMANDS if not any(re.search(rf"\bmoescale {name}\b", command) for command in shown)]
+    assert unshown == [], "show it in a console or sh block"
+
+
+def test_the_reference_is_written_from_the_code() -> None:
+    reference = load(ROOT / "scripts" / "document_reference.py")
+    pages = reference.pages()
+    for name, text in pages.items():
+        written = (reference.FOLDER / name).read_text(encoding="utf-8")
+        assert written == text, "run `python scripts/document_reference.py`"
+    assert all(f"## {name}\n" in pages["cli.md"] for name in COMMANDS)
+    assert all(f"### {name}\n" in pages["api.md"] for name in moescale.__all__ if name != "__version__")
+
+
+def test_every_page_has_a_place_in_the_site() -> None:
+    navigation = re.findall(r":\s+([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert there == set(navigation)
+    assert len(navigation) == len(set(navigation))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?:|mailto:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), target
