@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # a package such as latency/ counts as one module.
 LAYERS: dict[str, tuple[str, ...]] = {
     "ground": ("errors", "units", "files", "locks", "expressions"),
-    "facts": ("catalogue", "architecture", "accounting", "hardware", "hosts", "traffic", "family"),
+    "facts": ("catalogue", "recipe", "architecture", "accounting", "hardware", "hosts", "traffic", "family"),
     "tables": ("tables", "runs", "importers", "latency"),
     "mathematics": (
         "laws",
