@@ -21,7 +21,7 @@ from moescale.export.huggingface import config_of
 from moescale.family import ModelFamily, find_family
 from moescale.files import read_text
 from moescale.recipe import defaults, paper_peak_lr, training_steps
-from moescale.training.toml_table import Table, as_mapping
+from moescale.toml_table import Table, as_mapping
 
 SCHEDULES = ("cosine", "wsd")
 DTYPES = ("float32", "bfloat16")
