@@ -51,8 +51,9 @@ lint: $(VENV)/.test ## ruff: style and format
 types: $(VENV)/.test ## pyright, strict
 	$(BIN)/pyright
 
-bench: $(VENV)/.test ## the speed claims, measured
+bench: $(VENV)/.test ## the speed claims, import time and size of the wheel, measured
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/package.py
 
 page: ## build the page of `moescale web` into src/moescale/web/static (needs Node.js)
 	cd web && npm ci --no-audit --no-fund && npm run build
