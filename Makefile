@@ -59,8 +59,9 @@ types: $(VENV)/.test ## pyright, strict
 docs: $(VENV)/.docs ## the documentation as a site in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: $(VENV)/.test ## the speed claims, measured
+bench: $(VENV)/.test ## the speed claims, import time and size of the wheel, measured
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/package.py
 
 page: $(VENV)/.test ## build the page of `moescale web` into src/moescale/web/static (needs Node.js), and what it opens with
 	cd web && npm ci --no-audit --no-fund && npm run build

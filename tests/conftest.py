@@ -1,7 +1,73 @@
-"""Settings of all tests."""
+"""Settings of all tests, and the files that several of them read."""
 
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from command_line import LLAMA, RUNS, run
 
 # Examples share two cores with other processes; how long one takes is no property of the code.
 settings.register_profile("moescale", deadline=None)
 settings.load_profile("moescale")
+
+
+@pytest.fixture(scope="session")
+def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A law file that `fit` wrote, with bootstrap draws."""
+    path = tmp_path_factory.mktemp("law") / "mine.toml"
+    found = run("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--bootstrap", 8, "-o", path)
+    assert found.code == 0, found.err
+    return path
+
+
+@pytest.fixture(scope="session")
+def bad_files(tmp_path_factory: pytest.TempPathFactory, saved_law: Path) -> Path:
+    """A folder of tables, laws and configs, each with one defect; every test of a refusal runs in it."""
+    folder = tmp_path_factory.mktemp("bad")
+    head = "n_params_dense,n_experts,tokens,loss\n"
+    law = saved_law.read_text(encoding="utf-8")
+    deep = "[" * 100_000
+    for name, content in {
+        "EMPTY.csv": "",
+        "HEAD.csv": head,
+        "TEXT.csv": head + "1e9,1,abc,2.0\n",
+        "NAN.csv": head + "1e9,1,nan,2.0\n",
+        "NEGATIVE.csv": head + "1e9,1,1e9,-2.0\n",
+        "TYPO.csv": head.replace("tokens", "token") + "1e9,1,1e9,2.0\n",
+        "ONE.csv": head + "1e9,1,1e9,2.0\n",
+        "EMPTY.toml": "",
+        "CUT.toml": law[: law.index("[family]")],
+        "NEWER.toml": law.replace("format = 1", "format = 99"),
+        "FORM.toml": law.replace('law = "chinchilla"', 'law = "nope"'),
+        "AMPLITUDE.toml": changed(law, "A", "-5.0"),
+        "NAN.toml": changed(law, "A", "nan"),
+        "STEEP.toml": changed(law, "alpha", "-1e3"),
+        "FLAT.toml": changed(law, "alpha", "1e-300"),
+        "MINE.toml": law,
+        "EMPTY.json": "",
+        "CUT.json": "{",
+        "DEEP.json": deep,
+        "LIST.json": "[1]",
+        "GPT2.json": '{"model_type": "gpt2"}',
+        "SHORT.json": '{"model_type": "llama"}',
+        "LLAMA.json": json.dumps(LLAMA),
+        "TEXT.json": json.dumps({**LLAMA, "hidden_size": "wide"}),
+        "HUGE.json": json.dumps({**LLAMA, "num_hidden_layers": 10**400}),
+    }.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    for suffix in ("csv", "parquet", "toml", "json"):
+        (folder / f"BINARY.{suffix}").write_bytes(bytes([0xFF, 0xFE, 0x00, 0xB0, 0x0A]) * 400)
+    for name in ("FOLDER", "FOLDER.toml"):
+        (folder / name).mkdir()
+    return folder
+
+
+def changed(law: str, name: str, value: str) -> str:
+    """The text of a law file with another value of one parameter."""
+    before, mark, after = law.partition(f"\n{name} = ")
+    assert mark
+    return f"{before}{mark}{value}\n{after.partition(chr(10))[2]}"

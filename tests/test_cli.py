@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -14,74 +12,19 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from command_line import BUDGET, MODEL, ROOT, RUNS, Answer, answer_of, run
 from moescale.cli import COMMANDS, main
 from moescale.laws import find_law
-
-ROOT = Path(__file__).parents[1]
-RUNS = str(ROOT / "examples" / "runs.csv")
-BUDGET = ("plan", "--budget", "5.15e21")
-MODEL = ("cost", "--n-params", "1.5B", "--experts", "16")
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 32000,
-}
-
-
-class Answer(NamedTuple):
-    """What a command did: its exit code and what it wrote."""
-
-    code: int
-    out: str
-    err: str
-
-
-def run(*arguments: object) -> Answer:
-    """The command line in this process; any exception but its own exit is a failure of the test."""
-    out, err = io.StringIO(), io.StringIO()
-    code: Any = 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main([str(a) for a in arguments])
-        except SystemExit as stop:
-            code = stop.code or 0
-    return Answer(code, out.getvalue(), err.getvalue())
-
-
-def answer_of(*arguments: object) -> Any:
-    """The JSON answer; strict, with nothing beside it on standard output and no null where null is not listed."""
-    found = run(*arguments, "--json")
-    assert (found.code, [line for line in found.err.splitlines() if not line.startswith("warning: ")]) == (0, [])
-
-    def refuse(name: str) -> float:
-        raise AssertionError(f"{name} is not JSON")
-
-    return json.loads(found.out, parse_constant=refuse)
 
 
 @cache
 def a_plan() -> Any:
     """The plan of the default question, computed once; tests only read it."""
     return answer_of(*BUDGET)
-
-
-@pytest.fixture(scope="module")
-def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A law file that `fit` wrote, with bootstrap draws."""
-    path = tmp_path_factory.mktemp("law") / "mine.toml"
-    found = run("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--bootstrap", 8, "-o", path)
-    assert found.code == 0, found.err
-    return path
 
 
 def nulls(value: object, at: str = "") -> Iterable[str]:
@@ -526,55 +469,6 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def bad_files(tmp_path_factory: pytest.TempPathFactory, saved_law: Path) -> Path:
-    """A folder of tables, laws and configs, each with one defect; every test of a refusal runs in it."""
-    folder = tmp_path_factory.mktemp("bad")
-    head = "n_params_dense,n_experts,tokens,loss\n"
-    law = saved_law.read_text(encoding="utf-8")
-    deep = "[" * 100_000
-    for name, content in {
-        "EMPTY.csv": "",
-        "HEAD.csv": head,
-        "TEXT.csv": head + "1e9,1,abc,2.0\n",
-        "NAN.csv": head + "1e9,1,nan,2.0\n",
-        "NEGATIVE.csv": head + "1e9,1,1e9,-2.0\n",
-        "TYPO.csv": head.replace("tokens", "token") + "1e9,1,1e9,2.0\n",
-        "ONE.csv": head + "1e9,1,1e9,2.0\n",
-        "EMPTY.toml": "",
-        "CUT.toml": law[: law.index("[family]")],
-        "NEWER.toml": law.replace("format = 1", "format = 99"),
-        "FORM.toml": law.replace('law = "chinchilla"', 'law = "nope"'),
-        "AMPLITUDE.toml": changed(law, "A", "-5.0"),
-        "NAN.toml": changed(law, "A", "nan"),
-        "STEEP.toml": changed(law, "alpha", "-1e3"),
-        "FLAT.toml": changed(law, "alpha", "1e-300"),
-        "MINE.toml": law,
-        "EMPTY.json": "",
-        "CUT.json": "{",
-        "DEEP.json": deep,
-        "LIST.json": "[1]",
-        "GPT2.json": '{"model_type": "gpt2"}',
-        "SHORT.json": '{"model_type": "llama"}',
-        "LLAMA.json": json.dumps(LLAMA),
-        "TEXT.json": json.dumps({**LLAMA, "hidden_size": "wide"}),
-        "HUGE.json": json.dumps({**LLAMA, "num_hidden_layers": 10**400}),
-    }.items():
-        (folder / name).write_text(content, encoding="utf-8")
-    for suffix in ("csv", "parquet", "toml", "json"):
-        (folder / f"BINARY.{suffix}").write_bytes(bytes([0xFF, 0xFE, 0x00, 0xB0, 0x0A]) * 400)
-    for name in ("FOLDER", "FOLDER.toml"):
-        (folder / name).mkdir()
-    return folder
-
-
-def changed(law: str, name: str, value: str) -> str:
-    """The text of a law file with another value of one parameter."""
-    before, mark, after = law.partition(f"\n{name} = ")
-    assert mark
-    return f"{before}{mark}{value}\n{after.partition(chr(10))[2]}"
-
-
 def split(line: str) -> list[str]:
     """The arguments of a line of the table above."""
     import shlex
@@ -821,180 +715,6 @@ def test_planning_on_the_roofline_loads_no_library_that_it_does_not_use() -> Non
         "torch",
         "matplotlib",
     }
-
-
-# Anything at all.
-
-HOSTILE = [
-    "",
-    " ",
-    "x",
-    "5e21x",
-    ",",
-    "1,4",
-    "none",
-    "auto",
-    "paper",
-    "silicon",
-    "--json",
-    "-",
-    "\0",
-    "µ",
-    "[/b]",
-    "-1",
-    "0",
-]
-HOSTILE += ["0.5", "1.5", "nan", "inf", "1e308", "1e-308", "yun2024", "hoffmann2022", "h100-sxm", "l4", "exact", RUNS]
-HOSTILE += ["EMPTY.csv", "BINARY.csv", "TEXT.csv", "CUT.toml", "LLAMA.json", "TEXT.json", "FOLDER", "no.csv"]
-SIZES = ["1e5", "1e6", "900M", "7B", "1e12", "1e18"]
-COUNTS = ["1", "2", "3", "8", "64", "1000", "1e6"]
-TOKENS = ["1", "1e6", "1e9", "300B", "1e15", "1e24"]
-LAWS = ["yun2024-recovered", "yun2024-joint", "hoffmann2022", "besiroglu2024", "STEEP.toml", "MINE.toml", "FLAT.toml"]
-SERVED_OPTIONS = {
-    "--gpu": ["a100-sxm-40gb", "h100-sxm", "l4", "b200-sxm", "mi300x", "A100_PCIE_80GB"],
-    "--max-gpus": ["1", "2", "7", "8", "1024"],
-    "--prompt": ["1", "1.5", "2048", "1e6", "1e9"],
-    "--output": ["1", "1.5", "203", "1e6", "1e9"],
-    "--latency": ["roofline", "auto"],
-    "--usd-per-gpu-hour": ["1e-6", "2", "1e6"],
-    "--max-num-seqs": ["none", "1", "256", "1e6"],
-    "--memory-fraction": ["1e-6", "0.1", "0.5", "1"],
-    "--utilization": ["1e-6", "0.3", "1"],
-    "--weights": ["bf16", "fp8", "int4"],
-    "--kv-heads": ["1", "8", "1e6"],
-}
-# For each command its options, each with values that are taken and yet lie at the ends of what is.
-TAKEN: dict[str, dict[str, list[str]]] = {
-    "fit": {
-        "--law": ["chinchilla"],
-        "--where": ["n_experts <= 1", "n_experts == 8", "tokens > 1e10", "loss < 2.6 and n_experts == 1"],
-        "--starts": ["1", "3"],
-        "--bootstrap": ["0", "2", "5"],
-        "--seed": ["0", "9007199254740991"],
-        "--size-column": ["n_params_dense", "n_params_active", "n_params_total", "n_experts", "top_k"],
-        "--loss-column": ["loss", "top_k", "n_params_total"],
-        "--family": ["yun2024", "dense", "ludziejewski2025"],
-    },
-    "laws": {"--json": []},
-    "compare": {
-        "--holdout": ["tokens > 1e10", "n_experts == 8", "loss < 2.2"],
-        "--where": ["n_experts <= 1", "n_experts <= 4", "tokens > 1e10"],
-        "--size-column": ["n_params_dense", "n_params_active", "n_params_total", "n_experts", "top_k"],
-        "--loss-column": ["loss", "top_k", "n_params_total"],
-    },
-    "predict": {"--n-params": ["1", *SIZES], "--tokens": TOKENS, "--experts": COUNTS, "--law": LAWS},
-    "cost": {
-        "--n-params": SIZES,
-        "--experts": COUNTS,
-        "--top-k": COUNTS,
-        "--gpus": ["1", "3", "8", "1024"],
-        "--replicas": ["1", "2", "8"],
-        "--expert-parallel": ["1", "2", "3", "8"],
-        "--kv-cache": ["bf16", "fp8", "int4"],
-        "--reserve": ["0", "2GiB", "1e15"],
-        "--scheduling": ["separate", "chunked"],
-        "--max-ttft": ["1e-6", "50ms", "1s", "1e6"],
-        "--max-tpot": ["1e-6", "20ms", "1s", "1e6"],
-        "--trace": [str(ROOT / "examples" / "requests.csv"), RUNS],
-        "--capital-usd-per-gpu": ["1e-6", "3e4", "1e9"],
-        "--power-w": ["0", "1275"],
-        "--years": ["0.01", "5"],
-        "--usd-per-kwh": ["0", "0.08"],
-        "--pue": ["1", "1.56"],
-        **SERVED_OPTIONS,
-    },
-    "plan": {
-        "--budget": ["1e12", "1e15", "1e18", "5.15e21", "1e24", "1e27", "1e32"],
-        "--law": LAWS,
-        "--experts": ["1", "4", "64", "1,4,8", "2,3,5,1e6", ",".join(map(str, range(1, 60)))],
-        "--match-experts": COUNTS,
-        "--max-loss": ["1e-12", "1", "2", "2.5", "1e6"],
-        "--max-usd-per-mtok": ["1e-12", "0.001", "0.05", "1", "1e6"],
-        "--max-tokens": TOKENS,
-        "--lifetime-tokens": TOKENS,
-        "--max-total-usd": ["1e-12", "1", "1000", "1e6", "1e300"],
-        "--train-gpu": ["h100-sxm", "l40s"],
-        "--mfu": ["1e-6", "0.4", "1"],
-        "--train-usd-per-gpu-hour": ["1e-6", "2", "1e6"],
-        "--bootstrap": ["0", "1", "2", "100000"],
-        "--convention": ["paper", "exact", "dense"],
-        "--top-k": ["1", "2"],
-        **SERVED_OPTIONS,
-    },
-    "pack": {
-        "--tokenizer": ["bytes"],
-        "--validation": ["0", "0.5"],
-        "--text-field": ["text"],
-        "--max-tokens": ["1", "1e24"],
-        "--eos": ["<|endoftext|>"],
-        "--exclude": ["nothing"],
-        "--undecodable": ["error", "skip"],
-        "--seed": ["0", "9007199254740991"],
-    },
-    "sweep": {
-        "--jobs": ["1", "64"],
-        "--retries": ["0", "3"],
-        "--max-time": ["9m", "0.5"],
-        "--no-resume": [],
-    },
-}  # fmt: skip
-NEEDED = {"compare": ["--holdout"], "predict": ["--n-params", "--tokens"], "cost": ["--n-params"], "plan": ["--budget"]}
-
-
-@st.composite
-def vectors(draw: st.DrawFn, command: str) -> list[str]:
-    """A command with options that are taken and, in one of three, hostile ones; a fit is always a quick one."""
-    parts = [command]
-    options = dict(TAKEN[command])
-    if command == "fit":
-        parts += [RUNS, "--law", "chinchilla", "--starts", "2"]
-    elif command == "pack":
-        parts += [str(ROOT / "LICENSE"), "-o", f"corpus{draw(st.integers(0, 999))}", "--tokenizer", "bytes"]
-    elif command == "sweep":
-        parts += [str(ROOT / "examples" / "sweep.toml"), "--dry-run"]
-    elif command == "compare":
-        parts += [RUNS, "--law", "chinchilla"]
-    chosen = draw(st.lists(st.sampled_from(list(options)), max_size=6, unique=True))
-    for option in dict.fromkeys([*NEEDED.get(command, []), *chosen]):
-        parts += [option, *([draw(st.sampled_from(options[option]))] if options[option] else [])]
-    if draw(st.integers(0, 2)) == 0:
-        for _ in range(draw(st.integers(1, 2))):
-            option = draw(st.sampled_from([*options, "--nope", "--config"]))
-            value = draw(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)))
-            if not (
-                command in ("fit", "compare") and option in ("--starts", "--law")
-            ):  # every start of the paper's takes hours
-                parts += [option, value]
-    if draw(st.booleans()):
-        parts.append("--json")
-    return parts
-
-
-def constants(text: str) -> list[str]:
-    """The constants in a JSON text that JSON does not have."""
-    found: list[str] = []
-    json.loads(text, parse_constant=found.append)
-    return found
-
-
-@pytest.mark.fuzz
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_arguments_yield_a_traceback(command: str, bad_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(bad_files)
-
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(vectors(command))
-    def check(arguments: list[str]) -> None:
-        found = run(*arguments)
-        assert found.code in (0, 1, 2)
-        messages = [line for line in found.err.splitlines() if line.startswith("moescale: ")]
-        assert len(messages) == (found.code > 0), found.err
-        if found.code == 0 and "--json" in arguments:
-            assert not {"NaN", "Infinity", "-Infinity"} & set(constants(found.out))
-        if found.code == 2:
-            assert found.out == ""
-
-    check()
 
 
 def test_plan_prices_a_life() -> None:

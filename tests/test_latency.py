@@ -25,7 +25,6 @@ from moescale.latency.roofline import (
     Roofline,
     RooflineConstants,
     constants_of,
-    default_constants,
     measured_constants,
 )
 from moescale.latency.silicon import Silicon, host_s
@@ -300,7 +299,7 @@ def test_a_quantised_checkpoint_keeps_its_lm_head_in_16_bits() -> None:
 
 
 def test_a_mixed_pass_is_a_decode_or_a_prefill_at_its_ends_and_reads_weights_once_between() -> None:
-    roofline = Roofline(A100, constants=replace(default_constants(), per_iteration_overhead_s=0.0))
+    roofline = Roofline(A100, constants=replace(measured_constants()["default"], per_iteration_overhead_s=0.0))
     vocabulary = replace(SPARSE, vocab_size=32000)
     decode_s, prefill_s = roofline.decode_s(vocabulary, 2, 64, 700), roofline.prefill_s(vocabulary, 2, 3, 900)
     assert roofline.mixed_s(vocabulary, 2, 64, 700, 0, 900) == decode_s
@@ -474,7 +473,7 @@ def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
     assert set(known) >= {gpu.silicon_system for gpu in gpus().values() if gpu.silicon_system is not None}
     assert constants_of(A100) == known["a100_sxm"]
     assert constants_of(find_gpu("a100-sxm-40gb")) == known["a100_sxm"]
-    assert constants_of(find_gpu("mi300x")) == default_constants()
+    assert constants_of(find_gpu("mi300x")) == measured_constants()["default"]
     assert constants_of(H100, 1.0) == known["h100_sxm.fp8"] != known["h100_sxm"]
     assert constants_of(H100, 0.5) == known["h100_sxm"]  # int4 is multiplied in bf16
     assert constants_of(A100, 1.0) == known["a100_sxm"]  # it has no fp8 arithmetic

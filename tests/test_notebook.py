@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import moescale
+from command_line import RUNS
 from moescale import Budget, Deployment, Question, Roofline, find_form, find_gpu, find_law, fit, make_plan, read_runs
 from moescale.notebook import FORMATTERS, cost_html, fit_html, law_html, load_ipython_extension, plan_html
 from moescale.serving import Cost
-from test_cli import RUNS
 
 
 class Formatter:

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from test_cli import answer_of, run
+from command_line import answer_of, run
 
 pytest.importorskip("fastapi", reason="the extra web is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

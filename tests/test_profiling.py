@@ -23,10 +23,10 @@ from moescale.architecture import from_config
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.family import architecture, find_family
-from moescale.files import exclusive
 from moescale.latency.coverage import agreement, leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
 from moescale.latency.table import read_latency_table
+from moescale.locks import lock_beside, locked
 from moescale.profiling import setup
 from moescale.profiling.grid import Grid, make_grid, model_of_config, model_of_size, read_grid
 from moescale.profiling.run import Profiled, Repeats, profile
@@ -230,7 +230,7 @@ def test_a_failure_in_a_later_round_leaves_the_latency(tmp_path: Path) -> None:
 
 def test_one_profile_at_a_time_writes_a_table(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
-    with exclusive(table), pytest.raises(InputError, match="being written by another process"):
+    with locked(lock_beside(table)), pytest.raises(InputError, match="being written by another process"):
         measure(table, grid())
     assert list(tmp_path.iterdir()) == []
     measure(table, grid())

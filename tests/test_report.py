@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'moescale[figures]'")
 
+from command_line import RUNS, run
 from moescale.errors import InputError
 from moescale.figures.style import SEQUENCE, on_any, on_dark
 from moescale.laws import find_law
@@ -23,7 +24,6 @@ from moescale.plan_file import parse_plan
 from moescale.report import Origin, comparison_report, law_report, plan_report, read_answer
 from moescale.report.markup import escaped, linked, tag
 from moescale.validation import HoldOut
-from test_cli import RUNS, run
 
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.example/x onerror=alert(1)>"
 VOID = {"meta", "br", "hr", "img", "link", "input"}

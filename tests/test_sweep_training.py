@@ -27,11 +27,11 @@ from rich.console import Console
 from moescale import catalogue
 from moescale.cli import main
 from moescale.errors import InputError
+from moescale.locks import acquire, is_held
 from moescale.runs import read_runs
 from moescale.training import driver
 from moescale.training.driver import Swept, drive, dry_run
 from moescale.training.executors import BUSY, Local, execute
-from moescale.training.locks import acquire, is_held
 from moescale.training.progress import Progress, RunState, Status, read_progress, watch_lines, watch_live
 from moescale.training.run_table import add_rows, read_result
 from moescale.training.settings import settings_of

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from moescale.locks import is_held
 from moescale.runs import read_runs
 from moescale.training.driver import drive, make_executor
 from moescale.training.executors import Executor
-from moescale.training.locks import is_held
 from moescale.training.progress import read_progress
 from moescale.training.sweep import Sweep
 from test_sweep_training import drive_stub, faults, is_running, made, rows_of, starts, wait_for

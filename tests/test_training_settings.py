@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from moescale.cli import main
 from moescale.errors import InputError
+from moescale.recipe import recipe_for
 from moescale.training import schedule
 from moescale.training.flops import peak_flops_per_s
 from moescale.training.health import LEAST_STRETCH, MARGIN_NATS, Watch, balance
@@ -50,6 +51,25 @@ def test_the_papers_model_is_the_papers() -> None:
     t = settings.training
     assert (t.warmup, t.min_lr_ratio, t.sequence_tokens, t.schedule) == (0.03, 0.1, 2048, "cosine")
     assert expected["training_flops"] == 6 * expected["n_params_active"] * expected["tokens"]
+
+
+def test_defaults_are_those_of_an_exported_launch() -> None:
+    settings = settings_of(tables(training={"tokens": "10B"}))
+    found = settings_of({**tables(), "training": {"tokens": "10B"}}).training
+    recipe = recipe_for(estimate(settings)["n_params_dense"], 1e10)
+    assert (found.batch_tokens, found.sequence_tokens) == (recipe.batch_tokens, recipe.sequence_tokens)
+    assert (found.steps(found.tokens[0]), found.peak_lr) == (recipe.steps, recipe.peak_lr)
+    for key in ("min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip"):
+        assert getattr(found, key) == getattr(recipe, key)
+    assert settings.model.balance_loss == recipe.balance_loss
+
+
+def test_a_size_beyond_the_papers_learning_rate_needs_its_own() -> None:
+    large = {**tables(), "model": {"n_params": "20B", "experts": 1}}
+    with pytest.raises(InputError, match=r"\[training\], peak_lr.*falls to zero at 12\.1B"):
+        settings_of(large)
+    stated = settings_of({**large, "training": {"tokens": "1T", "peak_lr": 3e-4}})
+    assert stated.training.peak_lr == 3e-4
 
 
 @pytest.mark.parametrize("experts", [1, 2, 8, 32])

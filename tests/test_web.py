@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from test_cli import answer_of, run
+from command_line import answer_of, run
 
 pytest.importorskip("fastapi", reason="the extra web is not installed")
 pytest.importorskip("httpx", reason="the extra test is not installed")
@@ -510,3 +510,6 @@ def test_a_busy_port_and_a_missing_law_are_told(tmp_path: Path) -> None:
     assert run("web", "--no-open", "--port", "70000").code == 2
     assert run("web", "--no-open", "--law", tmp_path / "none.toml").code == 2
     assert run("web", "--no-open", "--host", "no.such.host.invalid").code == 2
+    for no_address in ("\x80", "a\0b", "a..b"):
+        refused = run("web", "--no-open", "--host", no_address)
+        assert (refused.code, "--host" in refused.err) == (2, True)

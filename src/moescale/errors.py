@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class MoescaleError(Exception):
@@ -52,3 +56,10 @@ def unknown_name(kind: str, name: str, choices: Iterable[str], *, where: str | N
         nearest=nearest_names(name, known),
         next_step=f"known: {', '.join(known)}",
     )
+
+
+def damaged(kind: str, error: ValidationError, *, where: str, next_step: str) -> InputError:
+    """The error for a file of this kind whose first fault pydantic names."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return InputError(f"damaged {kind} at {place}: {first['msg']}", where=where, next_step=next_step)

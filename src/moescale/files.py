@@ -7,7 +7,6 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Generator
 from pathlib import Path
 
 from moescale.errors import InputError, nearest_names
@@ -43,7 +42,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         _replace(target, data, stat.S_IMODE(mode) if mode is not None else None)
     except (OSError, ValueError) as error:
-        raise _write_error(name, error) from error
+        raise write_error(name, error) from error
     return Path(name)
 
 
@@ -66,53 +65,7 @@ def check_target(path: str | os.PathLike[str]) -> None:
             if not os.access(place, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as error:
-        raise _write_error(name, error) from error
-
-
-@contextlib.contextmanager
-def exclusive(path: str | os.PathLike[str]) -> Generator[None]:
-    """Be the only process that writes `path` within this context; InputError where another one is.
-
-    The lock is the operating system's, on a file `.NAME.lock` beside `path`: a process that is killed leaves no lock,
-    though the empty file may stay until the next one. Where there are no such locks (Windows) nothing is checked.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    target = Path(os.path.realpath(os.fspath(path)))
-    lock = target.with_name(f".{target.name}.lock")
-    try:
-        while True:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _same_file(handle, lock):  # else its owner removed it between our opening and our locking it
-                    break
-            except OSError:
-                os.close(handle)
-                raise
-            os.close(handle)
-    except BlockingIOError as error:
-        raise InputError(
-            "is being written by another process", where=os.fspath(path), next_step="wait for it, or name another file"
-        ) from error
-    except OSError as error:
-        raise _write_error(os.fspath(path), error) from error
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            lock.unlink()
-        os.close(handle)
-
-
-def _same_file(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
+        raise write_error(name, error) from error
 
 
 def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> bytes:
@@ -193,7 +146,8 @@ def _replace(target: Path, data: bytes, permissions: int | None) -> None:
         raise
 
 
-def _write_error(name: str, error: OSError | ValueError) -> InputError:
+def write_error(name: str, error: OSError | ValueError) -> InputError:
+    """What an error of the system in writing the file `name` means."""
     code = error.errno if isinstance(error, OSError) else None
     folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
     if code == errno.ENOENT and not folder.is_dir():

@@ -12,7 +12,7 @@ import numpy as np
 
 from moescale.buildable import Buildable
 from moescale.candidates import Candidate, CostCurve
-from moescale.errors import InputError
+from moescale.errors import InputError, damaged
 from moescale.files import read_text
 from moescale.hardware import Gpu, find_gpu
 from moescale.lifetime import TrainingPrice
@@ -164,9 +164,7 @@ def _validated(record: object, where: str) -> BaseModel:
     try:
         return PlanTable.model_validate(nested)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"damaged plan at {place}: {first['msg']}", where=where, next_step=AGAIN) from None
+        raise damaged("plan", error, where=where, next_step=AGAIN) from None
 
 
 def _check_rows(plan: Plan, where: str) -> None:

@@ -161,11 +161,6 @@ def as_texts(column: Any) -> NDArray[np.object_]:
     return np.asarray(texts.to_numpy(zero_copy_only=False), dtype=np.object_)
 
 
-def type_name(column: Any) -> str:
-    """The Arrow type of a column in words, for messages."""
-    return str(column.type)
-
-
 _NUMBER = r"^(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity))$"
 
 

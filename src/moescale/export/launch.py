@@ -17,9 +17,9 @@ from moescale.errors import InputError, unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
 from moescale.export.parallel import Choice, Split, Trainer, choose
-from moescale.export.recipe import Recipe, recipe_for
 from moescale.files import write_atomically
 from moescale.hardware import Gpu
+from moescale.recipe import Recipe, recipe_for
 from moescale.units import format_bytes, format_count, format_flops
 
 Files = dict[str, str]  # text by name

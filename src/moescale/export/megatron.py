@@ -5,7 +5,7 @@ from __future__ import annotations
 from moescale import catalogue
 from moescale.buildable import Buildable
 from moescale.export.parallel import Split, Trainer
-from moescale.export.recipe import Recipe
+from moescale.recipe import Recipe
 
 FILE = "megatron.args"
 TRAINER = Trainer(states="optimizer", pipeline=True, tensor=True)

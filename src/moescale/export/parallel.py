@@ -18,8 +18,8 @@ from moescale import catalogue
 from moescale.accounting import ParameterCount, count_parameters, training_flops_per_token
 from moescale.architecture import Architecture
 from moescale.errors import InfeasibleError
-from moescale.export.recipe import Recipe
 from moescale.hardware import Gpu
+from moescale.recipe import Recipe
 from moescale.units import format_bytes, format_count
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moescale.buildable import Buildable
 from moescale.export.parallel import Split, Trainer
-from moescale.export.recipe import Recipe
+from moescale.recipe import Recipe
 
 VERSION = "0.3.0"
 MODULE = "moescale_run"

@@ -57,6 +57,8 @@ class RooflineConstants:
 def measured_constants() -> dict[str, RooflineConstants]:
     """The constants by measured system, such as h100_sxm and h100_sxm.fp8 (weights multiplied in fp8), and `default`.
 
+    `default` is of GPUs whose kernels nobody tabulated: geometric means of the measured systems.
+
     Source: catalogue/roofline.toml, which `python scripts/calibrate_roofline.py` writes.
     """
     table = catalogue.read("roofline.toml")
@@ -69,11 +71,6 @@ def measured_constants() -> dict[str, RooflineConstants]:
         found[system] = RooflineConstants(**bf16, per_iteration_overhead_s=host_s)
         found[f"{system}.fp8"] = RooflineConstants(**fp8, per_iteration_overhead_s=host_s)
     return found
-
-
-def default_constants() -> RooflineConstants:
-    """The constants of a GPU whose kernels nobody tabulated: geometric means of the measured systems."""
-    return measured_constants()["default"]
 
 
 def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConstants:

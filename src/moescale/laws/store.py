@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from moescale.errors import InputError, nearest_names, unknown_name
+from moescale.errors import InputError, damaged, nearest_names, unknown_name
 from moescale.family import ModelFamily
 from moescale.files import read_text, write_atomically
 from moescale.laws import (
@@ -162,13 +162,7 @@ def parse_law(text: str, *, where: str) -> Law:
     try:
         table = LawTable.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"damaged law file at {place}: {first['msg']}",
-            where=where,
-            next_step="write it again with `moescale fit -o`",
-        ) from None
+        raise damaged("law file", error, where=where, next_step="write it again with `moescale fit -o`") from None
     return _law_of(table.model_dump(), where)
 
 

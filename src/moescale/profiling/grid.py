@@ -18,7 +18,7 @@ from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import find_family
 from moescale.files import read_text
-from moescale.units import parse_quantity
+from moescale.toml_table import quantity_at, text_at
 
 ENGINES = ("torch", "vllm")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -133,9 +133,9 @@ def read_grid(path: str | Path) -> Grid:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"is not valid TOML: {error}", where=where) from error
     readers: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
-        "gpu": ("gpu", _text),
-        "engine": ("engine", _text),
-        "dtype": ("dtype", _text),
+        "gpu": ("gpu", text_at),
+        "engine": ("engine", text_at),
+        "dtype": ("dtype", text_at),
         "batch": ("batches", lambda value, at: whole_numbers(value, at, MOST_BATCH)),
         "prompt_tokens": ("prompt_tokens", lambda value, at: whole_numbers(value, at, MOST_TOKENS)),
         "context_tokens": ("context_tokens", lambda value, at: whole_numbers(value, at, MOST_TOKENS)),
@@ -158,7 +158,7 @@ def whole_numbers(value: object, where: str, most: int) -> tuple[int, ...]:
     """One or several whole numbers from 1 to `most`, such as 8, "2K" or [1, 8, 64]; InputError otherwise."""
     found: list[int] = []
     for entry in _listed(value):
-        number = _quantity(entry, where)
+        number = quantity_at(entry, where)
         if not (1 <= number <= most and number.is_integer()):
             raise InputError(f"{entry!r} is not a whole number from 1 to {most:,}", where=where)
         found.append(int(number))
@@ -211,14 +211,14 @@ def _models(value: object, where: str, folder: Path, splits: int) -> tuple[Model
 def _sized(entry: Mapping[str, Any], where: str, splits: int) -> list[Model]:
     if "n_params" not in entry:
         raise InputError("has neither n_params nor config", where=where, next_step="add one of them")
-    sizes = [_quantity(size, f"{where}, n_params") for size in _listed(entry["n_params"])]
+    sizes = [quantity_at(size, f"{where}, n_params") for size in _listed(entry["n_params"])]
     counts = whole_numbers(entry.get("experts", 1), f"{where}, experts", 65_536)
     options: dict[str, Any] = {}
     for key in ("kv_heads", "vocab_size"):
         if key in entry:
             (options[key],) = whole_numbers(entry[key], f"{where}, {key}", 10**7)[:1]
     if "family" in entry:
-        options["family"] = _text(entry["family"], f"{where}, family")
+        options["family"] = text_at(entry["family"], f"{where}, family")
     for size in sizes:
         if not 1e5 <= size <= 1e15:
             raise InputError(f"{size:g} is not a size from 1e5 to 1e15", where=f"{where}, n_params")
@@ -230,11 +230,11 @@ def _configured(entry: Mapping[str, Any], where: str, folder: Path) -> Model:
     for key in entry:
         if key not in ("config", "name"):
             raise InputError(f"{key} does not go with config, which states the shape", where=where)
-    name = _text(entry["name"], f"{where}, name") if "name" in entry else ""
+    name = text_at(entry["name"], f"{where}, name") if "name" in entry else ""
     given = entry["config"]
     if isinstance(given, Mapping):
         return model_of_config(cast("Mapping[str, Any]", given), name=name, where=f"{where}, config")
-    return read_model(folder / _text(given, f"{where}, config"), name=name)
+    return read_model(folder / text_at(given, f"{where}, config"), name=name)
 
 
 def read_model(path: str | Path, *, name: str = "") -> Model:
@@ -264,18 +264,3 @@ def _distinct(values: Sequence[int]) -> tuple[int, ...]:
 
 def _listed(value: object) -> list[Any]:
     return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [value]
-
-
-def _quantity(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{value!r} is not a number", where=where)
-    try:
-        return parse_quantity(value)
-    except InputError as error:
-        raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{value!r} is not text", where=where)
-    return value

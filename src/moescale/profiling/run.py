@@ -27,7 +27,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.files import check_target, exclusive
+from moescale.files import check_target
 from moescale.latency.measurements import (
     FAILED,
     KEY,
@@ -40,6 +40,7 @@ from moescale.latency.measurements import (
     read_measurements,
     write_measurements,
 )
+from moescale.locks import lock_beside, locked
 from moescale.profiling.grid import Grid, Model
 
 Report = Callable[[str], None]
@@ -115,7 +116,10 @@ def profile(
     check_table(table)
     if log is not None:
         check_target(log)
-    with exclusive(table):
+    busy = InputError(
+        "is being written by another process", where=str(table), next_step="wait for it, or name another file"
+    )
+    with locked(lock_beside(table), busy=busy):
         return _profile(
             grid, table, python=python, engine_file=engine_file, device=device, rule=repeats or Repeats(), retry=retry,
             limit_s=limit_s, seconds=seconds, say=report or _silent, log=log,

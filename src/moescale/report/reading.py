@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.errors import InputError
+from moescale.errors import InputError, damaged
 from moescale.files import decode_utf8, read_bytes
 from moescale.laws import Law
 from moescale.laws.store import parse_law
@@ -85,13 +85,7 @@ def parse_comparison(record: object, *, where: str) -> tuple[HoldOut, ...]:
     try:
         rows = TypeAdapter(list[Record]).validate_python(record)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"damaged comparison at {place}: {first['msg']}",
-            where=where,
-            next_step="write it again with `compare --json`",
-        ) from None
+        raise damaged("comparison", error, where=where, next_step="write it again with `compare --json`") from None
     found: list[HoldOut] = []
     for row in rows:
         shared = (row.n_train, row.n_holdout, row.rmsle_train, row.rmsle_holdout, row.bias_holdout, row.parameters)

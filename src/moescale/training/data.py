@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from moescale.errors import InputError, unknown_name
 from moescale.files import read_bytes, read_text, write_atomically
+from moescale.locks import locked
 from moescale.training import megatron
 from moescale.training.corpus import (
     CORPUS,
@@ -508,27 +509,13 @@ def _start_over(folder: Path) -> None:
 @contextmanager
 def _alone(folder: Path, tell: Report) -> Generator[None]:
     """Holds the folder against other packs, as long as this process lives."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
-    try:
-        stream = (folder / ".lock").open("a")
-    except OSError as error:
-        if not (folder / CORPUS).is_file():
-            raise _no_folder(folder, error) from error
-        yield  # a finished corpus on a disk that is only read
-        return
-    with stream:
+    with ExitStack() as stack:
         try:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                tell(f"{folder}: another process packs it; waiting")
-                fcntl.flock(stream, fcntl.LOCK_EX)
-        except OSError as error:
-            tell(f"{folder}: this file system has no locks ({error.strerror}); let no two processes pack it at a time")
+            stack.enter_context(locked(folder / ".lock", tell=tell))
+        except InputError:
+            if not (folder / CORPUS).is_file():
+                raise
+            # A finished corpus on a disk that is only read.
         yield
 
 

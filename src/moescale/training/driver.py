@@ -15,6 +15,7 @@ import tomli_w
 
 from moescale.errors import InputError
 from moescale.files import write_atomically
+from moescale.locks import is_held
 from moescale.training.executors import (
     BUSY,
     GRACE_S,
@@ -27,7 +28,6 @@ from moescale.training.executors import (
     sigterm_interrupts,
     train_command,
 )
-from moescale.training.locks import is_held
 from moescale.training.progress import Progress, RunState, Status, read_progress
 from moescale.training.run_table import add_rows, check_run_table, read_result
 from moescale.training.sweep import Execution, PlannedRun, Sweep

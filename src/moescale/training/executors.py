@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from moescale.errors import InputError, unknown_name
-from moescale.training.locks import acquire
+from moescale.locks import acquire
 
 BUSY = 75  # sysexits.h, EX_TEMPFAIL: another process has the run
 LOST = -1  # the place that ran it says no more than that it ended

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from moescale.recipe import defaults
 from moescale.training.settings import RunSettings
 
-INITIAL_STD = 0.02  # of matrices, as transformers' Qwen3 (initializer_range); norms start at one
 IGNORED = -100  # the label of a position that has no next token
 GROUPED = "grouped_mm"  # torch's grouped matrix product; the default loops over the experts
 
@@ -45,7 +45,7 @@ def materialise(model: nn.Module, device: torch.device, seed: int) -> None:
             if parameter.ndim > 1:
                 digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
                 generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-                whole.normal_(0.0, INITIAL_STD, generator=generator)
+                whole.normal_(0.0, defaults().init_std, generator=generator)
             fill(parameter, whole)
     whole_model = cast("Any", model)  # frequencies of positions are computed when their module is made, and no weights
     whole_model.model.rotary_emb = type(whole_model.model.rotary_emb)(config=whole_model.config).to(device)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from moescale.recipe import defaults
 from moescale.training.settings import TrainingSettings
 
 
@@ -27,7 +28,7 @@ def adamw(model: nn.Module, training: TrainingSettings) -> torch.optim.AdamW:
             {"params": parameters, "weight_decay": training.weight_decay if decayed else 0.0}
             for (_, decayed), parameters in groups.items()
         ],
-        lr=0.0, betas=(training.beta1, training.beta2), fused=True,
+        lr=0.0, betas=(training.beta1, training.beta2), eps=defaults().adam_eps, fused=True,
     )  # fmt: skip
 
 

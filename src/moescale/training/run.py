@@ -10,15 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from moescale.errors import InputError, MoescaleError
 from moescale.files import write_atomically
+from moescale.locks import locked
 from moescale.training.flops import mfu
-from moescale.training.locks import acquire
 from moescale.training.run_table import read_result
 from moescale.training.settings import RunSettings, dense_params, parameters, settings_of
 from moescale.units import format_count
@@ -51,7 +51,8 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         if not (resume and read_result(folder)):
             _in_this_process(settings, _silent, resume, _corpus(settings))
         return []  # the first process of the group keeps the books
-    with _locked(folder):
+    busy = InputError("another process trains in this folder", where=str(folder), next_step="wait for it, or end it")
+    with locked(folder / LOCK, busy=busy):
         if not resume:
             _clear(folder)
         corpus = _corpus(settings)
@@ -183,18 +184,6 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     for name in ("checkpoints", "model"):
         shutil.rmtree(folder / name, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Hold the folder; the lock goes with the process that holds it, however that ends."""
-    held = acquire(folder / LOCK)
-    if held is None:
-        raise InputError("another process trains in this folder", where=str(folder), next_step="wait for it, or end it")
-    try:
-        yield
-    finally:
-        os.close(held)
 
 
 # During.

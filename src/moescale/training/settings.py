@@ -20,7 +20,8 @@ from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import ModelFamily, find_family
 from moescale.files import read_text
-from moescale.training.toml_table import Table, as_mapping
+from moescale.recipe import defaults, paper_peak_lr, training_steps
+from moescale.toml_table import Table, as_mapping
 
 SCHEDULES = ("cosine", "wsd")
 DTYPES = ("float32", "bfloat16")
@@ -28,10 +29,6 @@ DEVICES = ("cpu", "cuda")
 TRACKERS = ("mlflow", "tensorboard", "wandb", "trainer")
 FAMILY = "yun2024"  # whose shapes a size stands for
 PAPER_HEAD = 64  # head_dim of the paper's four shapes: 768 wide with 12 heads (appendix A)
-
-# Peak learning rate 0.003239 - 0.0001395 ln N (arXiv 2404.02852, section 5; Kaplan et al. 2020, appendix D.6).
-PEAK_LR, PEAK_LR_SLOPE = 0.003239, 0.0001395
-LEAST_PEAK_LR = 1e-5  # our floor: beyond N = 1e10 the line falls to zero and below
 
 # These do not change what a run computes, so that a run may go on under other ones.
 NOT_HASHED = ("output", "tracking", "parallel")
@@ -51,7 +48,7 @@ class ModelSettings:
     experts: int = 1
     top_k: int = 2  # never more than `experts`
     moe_every: int = 2  # layers 1, 3, 5 .. hold experts
-    balance_loss: float = 0.01  # our default: the paper names no balancing loss
+    balance_loss: float
 
     def shape(self) -> Buildable:
         """The same as a Buildable, with its counts (without embeddings)."""
@@ -89,21 +86,21 @@ class DataSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """The table [training]; the optimiser is AdamW."""
+    """The table [training]; the optimiser is AdamW. What the paper states or leaves open comes from moescale.recipe."""
 
     tokens: tuple[int, ...]  # D; several with schedule wsd: a branch each, ascending
     batch_tokens: int  # a whole number of sequences
     sequence_tokens: int
     micro_batch_tokens: int  # of one process; gradient accumulation fills the batch
     peak_lr: float
-    warmup: float = 0.03  # share of all steps (with wsd of the shortest branch's)
+    warmup: float  # share of all steps (with wsd of the shortest branch's)
     schedule: str = "cosine"
     decay: float = 0.2  # with wsd: share of a branch's steps in which the rate falls
-    min_lr_ratio: float = 0.1
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    grad_clip: float = 1.0
+    min_lr_ratio: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    grad_clip: float
     validation_tokens: int = 1_000_000
     dtype: str = "float32"
     checkpoint_every_s: float = 600.0
@@ -116,7 +113,7 @@ class TrainingSettings:
 
     def steps(self, tokens: int) -> int:
         """Optimiser steps of a run of so many tokens: the nearest whole number, at least one."""
-        return max(1, round(tokens / self.batch_tokens))
+        return training_steps(tokens, self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,11 +220,6 @@ def settings_of(mapping: Mapping[str, Any], where: str = "settings") -> RunSetti
     return settings
 
 
-def peak_lr(n_params: float) -> float:
-    """The paper's peak learning rate for a dense-equivalent N without embeddings."""
-    return max(PEAK_LR - PEAK_LR_SLOPE * math.log(n_params), LEAST_PEAK_LR)
-
-
 def dense_params(model: ModelSettings) -> float:
     """N: parameters without embeddings of the same model with one FFN in every layer, counted exactly (norms too)."""
     return float(count_parameters(_architecture(replace(model, experts=1, top_k=1))).non_embedding_total)
@@ -298,7 +290,7 @@ def _model(table: Table) -> ModelSettings:
     experts = table.whole("experts", 1, most=65_536)
     top_k = min(table.whole("top_k", 2, most=65_536), experts)
     moe_every = table.whole("moe_every", 2, most=10_000)
-    balance = table.number("balance_loss", 0.01, least=0, most=1e3)
+    balance = table.number("balance_loss", defaults().balance_loss, least=0, most=1e3)
     by_shape = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
     if table.has("n_params"):
         for key in by_shape:
@@ -382,23 +374,26 @@ def _training(table: Table, n_params: float) -> TrainingSettings:
             where=table.where,
             next_step='add schedule = "wsd", or write a sweep',
         )
-    sequence = table.whole("sequence_tokens", 2048, least=2, most=10**7)
-    batch = table.whole("batch_tokens", 500_000, most=10**12)
+    usual = defaults()
+    sequence = table.whole("sequence_tokens", usual.sequence_tokens, least=2, most=10**7)
+    batch = table.whole("batch_tokens", usual.batch_sequences * usual.sequence_tokens, most=10**12)
     sequences = max(1, round(batch / sequence))
     return TrainingSettings(
         tokens=tokens,
         batch_tokens=sequences * sequence,
         sequence_tokens=sequence,
         micro_batch_tokens=max(sequence, table.whole("micro_batch_tokens", 16_384, most=10**12) // sequence * sequence),
-        peak_lr=table.number("peak_lr", peak_lr(n_params), least=0, most=10),
-        warmup=table.number("warmup", 0.03, least=0, most=1),
+        peak_lr=table.number("peak_lr", least=0, most=10)
+        if table.has("peak_lr")
+        else paper_peak_lr(n_params, where=f"{table.where}, peak_lr"),
+        warmup=table.number("warmup", usual.warmup, least=0, most=1),
         schedule=schedule,
         decay=table.number("decay", 0.2, least=1e-9, most=1),
-        min_lr_ratio=table.number("min_lr_ratio", 0.1, least=0, most=1),
-        weight_decay=table.number("weight_decay", 0.1, least=0, most=10),
-        beta1=table.number("beta1", 0.9, least=0, most=0.999999),
-        beta2=table.number("beta2", 0.95, least=0, most=0.9999999),
-        grad_clip=table.number("grad_clip", 1.0, least=1e-9, most=1e9),
+        min_lr_ratio=table.number("min_lr_ratio", usual.min_lr_ratio, least=0, most=1),
+        weight_decay=table.number("weight_decay", usual.weight_decay, least=0, most=10),
+        beta1=table.number("beta1", usual.beta1, least=0, most=0.999999),
+        beta2=table.number("beta2", usual.beta2, least=0, most=0.9999999),
+        grad_clip=table.number("grad_clip", usual.grad_clip, least=1e-9, most=1e9),
         validation_tokens=table.whole("validation_tokens", 1_000_000, most=10**12),
         dtype=table.choice("dtype", DTYPES, "float32"),
         checkpoint_every_s=table.number("checkpoint_every_s", 600.0, least=0, most=1e9),

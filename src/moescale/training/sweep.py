@@ -16,8 +16,8 @@ from typing import Any, cast
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
 from moescale.files import read_text
+from moescale.toml_table import quantity_at, text_at
 from moescale.training.settings import RunSettings, estimate, settings_of
-from moescale.units import parse_quantity
 
 OWN_KEYS = ("table", "folder", "grid", "execute")
 GRID_KEYS = ("n_params", "shapes", "experts", "tokens", "tokens_per_param", "seeds")
@@ -254,7 +254,7 @@ def _check_unstated(shared: Mapping[str, Any], grid: Mapping[str, Any], where: s
 def _sizes(grid: Mapping[str, Any], where: str) -> list[_Size]:
     if "n_params" in grid:
         at = f"{where}, n_params"
-        sizes = [_quantity(value, at) for value in _listed(grid["n_params"], at)]
+        sizes = [quantity_at(value, at) for value in _listed(grid["n_params"], at)]
         for size in sizes:
             if not 1 <= size <= 1e15:
                 raise InputError(f"{size:g} is not a size from 1 to 1e15", where=at)
@@ -306,7 +306,7 @@ def _lengths(grid: Mapping[str, Any], where: str, *, branches: bool) -> list[_Le
             return [_Length("wsd", tokens=tuple(sorted(tokens)))]
         return [_Length(_label(value), tokens=(value,)) for value in tokens]
     at = f"{where}, tokens_per_param"
-    ratios = [_quantity(value, at) for value in _listed(grid["tokens_per_param"], at)]
+    ratios = [quantity_at(value, at) for value in _listed(grid["tokens_per_param"], at)]
     for ratio in ratios:
         if not 1e-3 <= ratio <= 1e9:
             raise InputError(f"{ratio:g} is not a number from 0.001 to 1e9", where=at)
@@ -326,10 +326,10 @@ def _execution(stated: Mapping[str, Any], where: str) -> Execution:
     for key in stated:
         if key not in EXECUTE_KEYS:
             raise unknown_name("key", key, EXECUTE_KEYS, where=where)
-    on = _text(stated.get("on", "local"), f"{where}, on")
+    on = text_at(stated.get("on", "local"), f"{where}, on")
     if on not in PLACES:
         raise unknown_name("place", on, PLACES, where=f"{where}, on")
-    rate = _quantity(stated["flops_per_s"], f"{where}, flops_per_s") if "flops_per_s" in stated else None
+    rate = quantity_at(stated["flops_per_s"], f"{where}, flops_per_s") if "flops_per_s" in stated else None
     if rate is not None and rate < 1:
         raise InputError("is below 1 FLOP/s", where=f"{where}, flops_per_s")
     return Execution(
@@ -346,16 +346,16 @@ def _absolute(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     out = dict(data)
     for key in ("corpus", "tokenizer"):
         if key in out:
-            out[key] = str(Path(_text(out[key], f"{where}, data, {key}")).absolute())
+            out[key] = str(Path(text_at(out[key], f"{where}, data, {key}")).absolute())
     if "sources" in out:
         at = f"{where}, data, sources"
-        named = [_text(source, at) for source in _listed(out["sources"], at)]
+        named = [text_at(source, at) for source in _listed(out["sources"], at)]
         out["sources"] = [name if ":" in name else str(Path(name).absolute()) for name in named]
     return out
 
 
 def _path(value: object, where: str) -> Path:
-    text = _text(value, where)
+    text = text_at(value, where)
     try:
         if not text:
             raise ValueError("it is empty")
@@ -369,7 +369,7 @@ def _path(value: object, where: str) -> Path:
 
 
 def _prefix(value: object, where: str) -> str:
-    text = _text(value, where)
+    text = text_at(value, where)
     if text and not re.fullmatch(r"[A-Za-z0-9][\w.+-]{0,63}", text):
         raise InputError(
             f"{text!r} is no name of a file", where=where, next_step="take at most 64 letters, digits, - and _"
@@ -404,23 +404,8 @@ def _listed(value: object, where: str) -> list[Any]:
 def _whole(value: object, where: str, most: int, *, least: int = 1) -> list[int]:
     found: list[int] = []
     for entry in _listed(value, where):
-        number = _quantity(entry, where)
+        number = quantity_at(entry, where)
         if not (least <= number <= most and number.is_integer()):
             raise InputError(f"{entry!r} is not a whole number from {least} to {most:,}", where=where)
         found.append(int(number))
     return found
-
-
-def _quantity(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{value!r} is not a number", where=where)
-    try:
-        return parse_quantity(value)
-    except InputError as error:
-        raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{value!r} is not text", where=where)
-    return value

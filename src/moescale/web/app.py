@@ -304,6 +304,8 @@ def listen(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
         bound.listen(128)
+    except ValueError as error:  # UnicodeError among them: a label that is empty or too long, a NUL byte
+        raise InputError(f"{host!r} is no address", where="--host", nearest="127.0.0.1") from error
     except OSError as error:
         if bound is not None:
             bound.close()

@@ -9,6 +9,23 @@ from moescale.errors import InputError, unknown_name
 from moescale.units import parse_quantity
 
 
+def quantity_at(value: object, where: str) -> float:
+    """The number that a value of a TOML file states, with or without a unit; raises InputError that names its place."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"{value!r} is not a number", where=where)
+    try:
+        return parse_quantity(value)
+    except InputError as error:
+        raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
+
+
+def text_at(value: object, where: str) -> str:
+    """The text that a value of a TOML file is; raises InputError that names its place."""
+    if not isinstance(value, str):
+        raise InputError(f"{value!r} is not text", where=where)
+    return value
+
+
 class Table:
     """Checked access to one table: each key is asked for once, and `finish` refuses those that nobody asked for."""
 
@@ -34,12 +51,7 @@ class Table:
 
     def _quantity(self, key: str, value: Any, least: float, most: float) -> float:
         at = f"{self.where}, {key}"
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise InputError(f"{value!r} is not a number", where=at)
-        try:
-            number = parse_quantity(value)
-        except InputError as error:
-            raise InputError(error.what, where=at, nearest=error.nearest, next_step=error.next_step) from error
+        number = quantity_at(value, at)
         if not least <= number <= most:
             nearest = f"{min(max(number, least), most):g}"
             raise InputError(f"{value!r} is not from {least:g} to {most:g}", where=at, nearest=nearest)

@@ -1,0 +1,103 @@
+"""Checked access to the values of a Hugging Face config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from moescale.errors import InputError, nearest_names
+
+LARGEST = 10**9  # no width, depth, vocabulary or number of experts comes near; beyond it products lose digits
+
+
+def shown(value: Any) -> str:
+    """The start of what `value` looks like."""
+    try:
+        return repr(value)[:60]
+    except ValueError:  # Python refuses to print whole numbers of more than a few thousand digits
+        return "a number of thousands of digits"
+
+
+class Settings:
+    """Checked access to one config: every answer is in range, every complaint names file and key."""
+
+    def __init__(self, config: Mapping[str, Any], where: str) -> None:
+        self.config = config
+        self.where = where
+
+    def bad(self, key: str, wanted: str) -> InputError:
+        return InputError(f"{key} must be {wanted}, not {shown(self.config.get(key))}", where=self.where)
+
+    def integer(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+        """The whole number under the first of `keys`; all of those present must agree. Null counts as absent."""
+        present = [key for key in keys if self.config.get(key) is not None]
+        if not present:
+            if default is not None:
+                return default
+            raise InputError(
+                f"{' or '.join(keys)} is missing",
+                where=self.where,
+                nearest=nearest_names(keys[0], [str(key) for key in self.config]),
+                next_step="add it: without it the model's shape is unknown",
+            )
+        values = {key: self._integer(key, least) for key in present}
+        if len(set(values.values())) > 1:
+            raise InputError(
+                f"{' and '.join(present)} disagree ({', '.join(map(str, values.values()))})", where=self.where
+            )
+        return values[present[0]]
+
+    def _integer(self, key: str, least: int) -> int:
+        value = self.config[key]
+        wanted = f"a whole number from {least} to {LARGEST}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.bad(key, wanted)
+        # Comparisons first: they hold for NaN, infinities and integers of any length; int() does not.
+        if not least <= value <= LARGEST or (isinstance(value, float) and not value.is_integer()):
+            raise self.bad(key, wanted)
+        return int(value)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self.config.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.bad(key, "true or false")
+        return value
+
+    def rank(self, key: str) -> int:
+        """The whole number under `key`, which must be there; null, the way to write "not at all", is 0."""
+        if key in self.config and self.config[key] is None:
+            return 0
+        return self.integer(key, least=0)
+
+    def entries(self, key: str, n_layers: int) -> list[Any] | None:
+        """The list under `key` with one entry a layer; None where it is absent, null or empty."""
+        value = self.config.get(key)
+        if value is None or (isinstance(value, list) and not value):
+            return None
+        if not isinstance(value, list | tuple) or len(cast("list[Any]", value)) != n_layers:
+            raise self.bad(key, f"a list with one entry for each of {n_layers} layers")
+        return list(cast("list[Any]", value))
+
+    def layer_types(self, n_layers: int, local: str) -> int | None:
+        """How many of `n_layers` entries of layer_types say `local`, the others full_attention; None where absent."""
+        types = self.entries("layer_types", n_layers)
+        if types is None:
+            return None
+        known = (local, "full_attention")
+        # A comparison, not a look-up: entries may be anything that JSON holds.
+        if not all(any(entry == name for name in known) for entry in types):
+            raise self.bad("layer_types", f"a list of {' and '.join(known)}")
+        return types.count(local)
+
+    def layer_numbers(self, key: str, n_layers: int) -> set[int]:
+        value = self.config.get(key)
+        if value is None:
+            return set()
+        entries: list[Any] = list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
+        if not all(
+            isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry < n_layers for entry in entries
+        ):
+            raise self.bad(key, f"a list of layer numbers from 0 to {n_layers - 1}")
+        return set(entries)

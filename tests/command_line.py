@@ -1,0 +1,56 @@
+"""The command line in this process, for the tests of several files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from moescale.cli import main
+
+ROOT = Path(__file__).parents[1]
+RUNS = str(ROOT / "examples" / "runs.csv")
+BUDGET = ("plan", "--budget", "5.15e21")
+MODEL = ("cost", "--n-params", "1.5B", "--experts", "16")
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 32000,
+}
+
+
+class Answer(NamedTuple):
+    """What a command did: its exit code and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: object) -> Answer:
+    """The command line in this process; any exception but its own exit is a failure of the test."""
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main([str(a) for a in arguments])
+        except SystemExit as stop:
+            code = stop.code or 0
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def answer_of(*arguments: object) -> Any:
+    """The JSON answer; strict, with nothing beside it on standard output and no null where null is not listed."""
+    found = run(*arguments, "--json")
+    assert (found.code, [line for line in found.err.splitlines() if not line.startswith("warning: ")]) == (0, [])
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(found.out, parse_constant=refuse)

@@ -1,0 +1,98 @@
+"""Locks: held by one process at a time, gone with their holder, and no file left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from moescale.errors import InputError
+from moescale.locks import acquire, is_held, lock_beside, locked
+
+BUSY = InputError("is busy")
+
+
+def test_a_lock_is_held_by_one_and_removed_after(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with locked(lock, busy=BUSY):
+        assert is_held(lock)
+        assert acquire(lock) is None
+        assert lock.read_text().split()[1] == str(os.getpid())
+        with pytest.raises(InputError, match="is busy"), locked(lock, busy=BUSY):
+            pass
+    assert not is_held(lock)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_inside_releases_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "lock"):
+        _ = 1 / 0
+    with locked(tmp_path / "lock", busy=BUSY):
+        assert is_held(tmp_path / "lock")
+
+
+def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    code = f"import pathlib, time; from moescale.locks import acquire; acquire(pathlib.Path({str(lock)!r})); print(1, flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert is_held(lock)
+    process.kill()
+    process.communicate()
+    assert lock.exists()
+    assert not is_held(lock)
+
+
+def test_those_who_wait_come_one_at_a_time_though_each_removes_the_file(tmp_path: Path) -> None:
+    lock, inside, most, said = tmp_path / "lock", [0], [0], list[str]()
+
+    def work() -> None:
+        for _ in range(20):
+            with locked(lock, tell=said.append):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(1e-4)  # for another to come in, if it can
+                inside[0] -= 1
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    with locked(lock):
+        for worker in workers:
+            worker.start()
+        while len(said) < len(workers):  # each says that it waits
+            assert all(worker.is_alive() for worker in workers)
+    for worker in workers:
+        worker.join()
+    assert most == [1]
+    assert all("another process works on it; waiting" in line for line in said)
+    assert not lock.exists()
+
+
+def test_a_link_and_its_file_have_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to(tmp_path / "runs.csv")
+    assert lock_beside(tmp_path / "link.csv") == lock_beside(tmp_path / "runs.csv") == tmp_path / ".runs.csv.lock"
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"), locked(tmp_path / "nowhere" / "lock"):
+        pass
+
+
+def test_a_file_system_without_locks_is_said_and_nothing_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    said: list[str] = []
+    with locked(tmp_path / "lock", busy=BUSY, tell=said.append), locked(tmp_path / "lock", busy=BUSY):
+        pass
+    assert len(said) == 1
+    assert "no locks (Operation not supported)" in said[0]

@@ -1,0 +1,142 @@
+"""The package as it is shipped: all data inside, nothing else, and a plan from a clean environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+INPUTS = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md")
+MIB = 2**20
+# From where the package reads at run time: whatever lies there must travel.
+DATA_FOLDERS = ("catalogue", "report", "web/static")
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment without this checkout's sources."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | extra
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is built, so that no build output lands in the checkout."""
+    folder = tmp_path_factory.mktemp("tree")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("src", "examples"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in (*INPUTS, "Makefile", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def built(tree: Path) -> tuple[Path, Path]:
+    """The wheel and the sdist, built by the setuptools at hand."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    least = next(int(text.partition(">=")[2]) for text in wanted if text.startswith("setuptools"))
+    if importlib.util.find_spec("setuptools") is None or int(metadata.version("setuptools").split(".")[0]) < least:
+        pytest.skip(f"building needs setuptools >= {least} (extra `test`)")
+    code = "from setuptools import build_meta as b; print(b.build_wheel('dist')); print(b.build_sdist('dist'))"
+    made = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    (wheel,), (sdist,) = (list((tree / "dist").glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
+    return wheel, sdist
+
+
+def files_below(folder: Path) -> set[str]:
+    """The files of a folder of the package that are shipped, relative to the sources."""
+    return {
+        path.relative_to(SOURCE).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel_holds_every_module_and_all_data(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[0]) as archive:
+        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
+    package = SOURCE / "moescale"
+    data = {name for folder in DATA_FOLDERS for name in files_below(package / folder)}
+    assert {"moescale/catalogue/gpus.toml", "moescale/report/page.css"} <= data
+    modules = {path.relative_to(SOURCE).as_posix() for path in package.rglob("*.py")}
+    assert shipped == modules | data | {"moescale/py.typed"}
+
+
+def test_the_wheel_says_what_it_is_and_stays_small(built: tuple[Path, Path]) -> None:
+    wheel = built[0]
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        said = archive.read(name).decode()
+        entries = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
+        assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
+    assert "License-Expression: Apache-2.0" in said
+    assert "Requires-Python: >=3.11" in said
+    assert "moescale = moescale.cli:main" in entries
+    assert wheel.stat().st_size < 4 * MIB  # of code and tables; the page's own files included
+
+
+def test_the_sdist_builds_the_same_package(built: tuple[Path, Path]) -> None:
+    wheel, sdist = built
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(wheel) as archive:
+        assert {f"src/{name}" for name in archive.namelist() if ".dist-info/" not in name} <= names
+    assert set(INPUTS) <= names
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").iterdir()} <= names
+    assert not [name for name in names if name.startswith((".", "tests/reference/data", "docs/figures"))]
+
+
+def interpreters() -> list[str]:
+    """This Python and every other supported one on PATH; MOESCALE_PYTHONS names more (separated as PATH is)."""
+    asked = [name for name in os.environ.get("MOESCALE_PYTHONS", "").split(os.pathsep) if name]
+    found = [path for minor in (11, 12, 13) if (path := shutil.which(f"python3.{minor}"))]
+    versions: dict[str, str] = {}
+    for python in [sys.executable, *asked, *found]:
+        done = subprocess.run(
+            [python, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:  # some are only stand-ins for one that is not chosen
+            versions.setdefault(done.stdout.strip(), python)
+    return list(versions.values())
+
+
+@pytest.mark.engine  # installs from the package index
+def test_the_wheel_plans_in_a_clean_environment(tree: Path, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", wheels, tree], check=True, env=environment())
+    (wheel,) = wheels.glob("*.whl")
+    for python in interpreters():
+        clean = tmp_path / f"env-{len(list(tmp_path.iterdir()))}"
+        subprocess.run([python, "-m", "venv", clean], check=True, env=environment())
+        bin_folder = clean / ("Scripts" if os.name == "nt" else "bin")
+        install = [bin_folder / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run(
+            [*install, "--constraint", ROOT / "constraints.txt", wheel], check=True, env=environment(), cwd=tmp_path
+        )
+
+        def moescale(*arguments: str, bin_folder: Path = bin_folder) -> str:
+            done = subprocess.run(
+                [bin_folder / "moescale", *arguments],
+                cwd=tmp_path, env=environment(COLUMNS="80"), capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{bin_folder}: {done.stderr}"
+            return done.stdout
+
+        assert "Usage: moescale" in moescale("--help")
+        plan = json.loads(moescale("plan", "--budget", "5.15e21", "--bootstrap", "0", "--json"))
+        assert plan["recommendation"]["usd_per_mtok"] > 0
+        assert [law["name"] for law in json.loads(moescale("laws", "--json"))]
