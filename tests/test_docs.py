@@ -241,6 +241,21 @@ def test_every_page_has_a_place_in_the_site() -> None:
     assert len(navigation) == len(set(navigation))
 
 
+def test_claims_are_counted_as_the_reproduction_counts_them() -> None:
+    def text(path: str) -> str:
+        return " ".join((ROOT / path).read_text(encoding="utf-8").split())
+
+    counts = re.search(
+        r"(\d+) claims: (\d+) hold, (\d+) fail \((\d+) of them in size only: .*?\), (\d+) are inputs .*?, (\d+) cannot",
+        text("docs/reproduction.md"),
+    )
+    assert counts is not None
+    claims, hold, fail, in_size, inputs, unknown = counts.groups()
+    said = f"Of {claims}, {hold} holds? .*?, {fail} fail \\({in_size} of them .*?\\), {inputs} are inputs .*?, {unknown} cannot"
+    assert re.search(said, text("README.md"))
+    assert f"[{fail} of {claims}]" in text("docs/peers.md")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
