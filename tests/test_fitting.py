@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 
 from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.fitting import HUBER_DELTA, Fit, describe, fit, huber, objective, objective_gradient, polish
-from moescale.laws import FORMS, Inputs, Observed, find_law, make_inputs
+from moescale.fitting import HUBER_DELTA, Fit, describe, fit, huber, objective, polish
+from moescale.laws import FORMS, Inputs, LawForm, Observed, find_law, make_inputs
 from moescale.runs import RunTable, read_runs
 
 YUN, CHINCHILLA = FORMS["yun2024"], FORMS["chinchilla"]
@@ -106,6 +106,12 @@ def test_huber_is_a_square_within_delta_and_straight_beyond(residual: float) -> 
     expected = size**2 / 2 if size <= HUBER_DELTA else HUBER_DELTA * (size - HUBER_DELTA / 2)
     assert value == pytest.approx(expected, rel=1e-12, abs=1e-300)
     assert float(huber(np.array(residual), delta=10.0)) == pytest.approx(residual**2 / 2, rel=1e-12, abs=1e-300)
+
+
+def objective_gradient(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: FloatArray) -> FloatArray:
+    """Gradient of the summed Huber objective at each theta, shape (..., p), from the form's jacobian."""
+    pull = np.clip(form.log_loss(theta, x) - ln_loss, -HUBER_DELTA, HUBER_DELTA)
+    return (pull[..., None, :] @ form.jacobian(theta, x))[..., 0, :]
 
 
 @every_form

@@ -87,12 +87,6 @@ def objective(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: FloatArray) 
     return huber(form.log_loss(theta, x) - ln_loss).sum(axis=-1)
 
 
-def objective_gradient(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: FloatArray) -> FloatArray:
-    """Gradient of the summed Huber objective at each theta, shape (..., p)."""
-    pull = np.clip(form.log_loss(theta, x) - ln_loss, -HUBER_DELTA, HUBER_DELTA)
-    return (pull[..., None, :] @ form.jacobian(theta, x))[..., 0, :]
-
-
 @dataclass(frozen=True, slots=True)
 class Penalty:
     """A quadratic that a prior adds to the objective: (theta - centre)' precision (theta - centre) / 2."""
