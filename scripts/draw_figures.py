@@ -1,4 +1,4 @@
-"""Draw docs/figures/: a fit to examples/runs.csv, the default plan, and what serving costs by size.
+"""Draw docs/figures/: fits to examples/runs.csv and to the example sweep, the default plan, and what serving costs by size.
 
 python scripts/draw_figures.py
 """
@@ -35,6 +35,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for arguments in (
         ["fit", "examples/runs.csv", "--plot", str(folder / "fit.svg")],
+        ["fit", "examples/stdlib-runs.csv", "--plot", str(folder / "stdlib.svg")],
         ["plan", "--budget", "5.15e21", "--plot", str(folder / "plan.svg")],
         [*SWEEP, "--plot", str(folder / "sweep.svg")],
     ):
