@@ -39,7 +39,6 @@ DEFAULTS: Mapping[str, str] = {
     "latency": "auto",
 }
 SECOND_LAW = "yun2024-joint"
-BUDGET_KEYS = ("gpu-hours", "train-gpu", "mfu")  # instead of `budget`; no options of the command line
 VIEW_KEYS = ("theme", "bands", "size")  # how the page shows it; no part of the question
 MOST_COUNTS = 256  # expert counts of one plan
 LONGEST = 200  # characters of a value
