@@ -31,6 +31,7 @@ TYPES = {
 }
 UPLOAD_TYPE = "application/octet-stream"  # never a form's, so that another site's page must ask before it may send one
 MOST_BOOTSTRAP = 1000  # replicates that the page offers; the command line takes more
+HEAD_START_S = 1.0  # of the page's files before the server loads libraries, unless it is asked something before
 PATIENCE_S = 30.0  # that a request waits for the libraries to be loaded
 NO_STORE = {"cache-control": "no-store"}
 
@@ -74,6 +75,7 @@ class Session:
         self._default = ""
         # Set from the start where nothing is warmed.
         self.controls_ready, self.answers_ready = threading.Event(), threading.Event()
+        self._wanted = threading.Event()
 
     def laws(self) -> tuple[Laws, str]:
         """The laws, and the name of the page's default one; InputError for a broken law that was given."""
@@ -88,17 +90,19 @@ class Session:
             return self._laws, self._default
 
     def as_shipped(self) -> bool:
-        """Whether there is no law but the catalogue's."""
-        with self._lock:
-            return self._given[0] is None and not (self._laws and self._laws.every())
+        """Whether there is no law but the catalogue's. Takes no lock: the thread that loads libraries has it for long."""
+        laws = self._laws
+        return self._given[0] is None and not (laws and laws.every())
 
     def warm(self) -> None:
         """Load, in a thread, the libraries and tables that the first question needs.
 
-        Requests wait for it: two threads that import the same libraries at a time do it twice, or block each other.
+        Requests wait for it: two threads that import the same libraries at a time do it twice, or block each other. The
+        page's own files go first, since loading holds the interpreter.
         """
 
         def load() -> None:
+            self._wanted.wait(HEAD_START_S)
             try:
                 from moescale.web import api
 
@@ -111,6 +115,11 @@ class Session:
                 self.ready()
 
         threading.Thread(target=load, daemon=True).start()
+
+    def wait(self, ready: threading.Event) -> None:
+        """Return when the thread has loaded what a request needs; it begins at once."""
+        self._wanted.set()
+        ready.wait(PATIENCE_S)
 
     def ready(self) -> None:
         """Let every request through."""
@@ -174,7 +183,7 @@ def _add_files(app: FastAPI, files: dict[str, bytes]) -> None:
 def _add_answers(app: FastAPI, session: Session) -> None:
     def route(name: str) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
-            session.answers_ready.wait(PATIENCE_S)
+            session.wait(session.answers_ready)
             from moescale.web import api
 
             laws, default_law = session.laws()
@@ -188,7 +197,7 @@ def _add_answers(app: FastAPI, session: Session) -> None:
 
     @app.get("/api/catalogue")
     def catalogue() -> Response:
-        session.controls_ready.wait(PATIENCE_S)
+        session.wait(session.controls_ready)
         from moescale.web import api
 
         return JSONResponse(api.catalogue(*session.laws()), headers=NO_STORE)
