@@ -84,7 +84,7 @@ def show_latencies(console: Console, found: Overview, table: str) -> None:
     write_paragraph(
         console,
         "parameters are in total, with all experts and embeddings; `all to` is the batch up to which every size and length "
-        "was measured; spread is the median interquartile range over the median of repeats.",
+        "was measured; spread is the median over rows of what repeats and rounds scattered by.",
     )
 
 
