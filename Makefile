@@ -27,7 +27,7 @@ $(VENV)/.test: $(VENV)/.installed
 # torch first and pinned, so that nothing pulls another build of it.
 $(VENV)/.train: $(VENV)/.test
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[test,train]'
+	$(PIP) --editable '.[test,train,cluster,track]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed

@@ -186,8 +186,8 @@ def _profile(
 
 def _measure_some(
     grid: Grid, model: Model, gpus: int, wanted: deque[Point], rows: Mapping[Key, Measurement],
-    key_at: Mapping[Point, Key], keep: Callable[[Sequence[Measurement]], None], *, python: str | Path | None, engine_file: str | Path | None,
-    device: str | None, rule: Repeats, limit_s: float, over: Callable[[], bool], say: Callable[[str, int], None],
+    key_at: Mapping[Point, Key], keep: Callable[[Sequence[Measurement]], None], *, python: str | Path | None,
+    engine_file: str | Path | None, device: str | None, rule: Repeats, limit_s: float, over: Callable[[], bool], say: Callable[[str, int], None],
     count: int, log: str | Path | None,
 ) -> int:  # fmt: skip
     """Start the engine once and measure from `wanted` until it is empty or the engine is gone; how many were."""
@@ -202,8 +202,9 @@ def _measure_some(
         """A row for each point: this round and those before it, or why there is no latency."""
         nonlocal done
         common["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+        kept: list[Measurement] = []
+        said: list[str] = []
         for point in points:
-            done += 1
             row = rows.get(key_at[point])
             stage, batch, tokens = point
             place: dict[str, Any] = {"stage": stage, "batch": batch, "tokens": tokens}
@@ -215,8 +216,12 @@ def _measure_some(
                 text += f" of {len(row.rounds_s)} rounds" if len(row.rounds_s) > 1 else ""
             elif row is None or row.status != OK:  # a failure does not undo the rounds that went well
                 row = Measurement(**common, **place, status=status, reason=reason, latency_s=None)
-            keep([row])
-            say(f"{what}, {stage}, batch {batch}, {tokens} tokens: {text}", count + done)
+            kept.append(row)
+            said.append(f"{what}, {stage}, batch {batch}, {tokens} tokens: {text}")
+        keep(kept)  # one writing of the table, however many points did not fit
+        for line in said:
+            done += 1
+            say(line, count + done)
 
     def drop_larger(point: Point) -> None:
         """What needs more memory than a point that did not fit, will not fit."""
