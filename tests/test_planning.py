@@ -525,6 +525,13 @@ def test_a_second_law_gives_its_opinion() -> None:
     assert opinion.n_params == pytest.approx(model.n_params)
     assert opinion.cost_ratio == pytest.approx(model.cost_ratio)
     assert "other agrees" in opinion.sentence
+    assert f"(here: {model.experts:g} experts at {model.cost_ratio:.0%})" in opinion.sentence
+    # Under a bound of its own the plan answers another question, whose ratio does not belong beside this one.
+    for bound in ({"max_loss": 2.03}, {"max_usd_per_mtok": 0.05}):
+        bounded = ask(replace(MAIN, **bound), second=replace(LAW, name="other")).second_opinion
+        assert bounded is not None
+        assert "here" not in bounded.sentence
+        assert bounded.cost_ratio == pytest.approx(opinion.cost_ratio)
     assert_kept(plan, LAW, served_on())
     # Experts that gain nothing: such a law keeps the base.
     useless = LAW.form.encode(np.array([(YUN | {"B": 1e-6, "d": 0.0})[name] for name in LAW.form.names]))

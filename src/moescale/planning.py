@@ -464,11 +464,13 @@ def _second_opinion(
         return None
     ours = plan.recommendation.model
     agrees = (other.experts > question.match_experts) == (ours.experts > plan.base_experts)
+    # A bound of the question's own makes ours another answer than Algorithm 1's: its ratio is not to be set beside this one.
+    comparable = ours.cost_ratio is not None and question.max_loss is None and question.max_usd_per_mtok is None
     sentence = (
         f"{law.name} {'agrees' if agrees else 'disagrees'}: with it {other.experts:g} experts at "
         f"{format_count(other.n_params)} match its loss-optimal {named(question.match_experts)} at "
         f"{other.cost_ratio:.0%} of the cost"
-        + (f" (here: {ours.experts:g} experts at {ours.cost_ratio:.0%})." if ours.cost_ratio else ".")
+        + (f" (here: {ours.experts:g} experts at {ours.cost_ratio:.0%})." if comparable else ".")
     )
     return SecondOpinion(
         law=law.name,
