@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from moescale.candidates import Costs
-from moescale.cli.options import DEFAULT_GPU, DEFAULT_LAW, DEFAULT_TRAFFIC, SECOND_LAW
+from moescale.cli.options import DEFAULT_GPU, DEFAULT_LAW, DEFAULT_TRAFFIC
 from moescale.figures import save_figure
 from moescale.files import write_atomically
 from moescale.hardware import find_gpu, price
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.laws import Law, find_law
+from moescale.planning import SECOND_LAWS
 from moescale.reproduce import Outcome, find_claim, reproduce, summary
 from moescale.reproduce.claims import Part
 from moescale.reproduce.evaluate import HostTime
@@ -32,7 +33,7 @@ from moescale.reproduce.world import World
 from moescale.serving import Deployment
 
 DOCS = Path("docs")
-THIRD_LAW = "moescale2026-joint"  # the law that extrapolates best on the same runs
+SECOND_LAW, THIRD_LAW = SECOND_LAWS
 FIGURES = "figures/reproduction"  # within the docs
 BOTH = "max_num_seqs 256, host of mid 2024"
 

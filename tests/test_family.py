@@ -21,6 +21,7 @@ from moescale.family import (
     ModelFamily,
     architecture,
     aspect_ratio,
+    elasticity,
     flops_multiple,
     n_active,
     n_total,
@@ -124,6 +125,15 @@ def test_a_budget_buys_the_tokens_that_cost_it(
 ) -> None:
     tokens = tokens_within(family, flops, n_params, experts)
     assert float(training_flops(family, n_params, tokens, experts)) == pytest.approx(flops, rel=1e-13)
+
+
+@given(any_families(), sizes, expert_counts)
+def test_elasticities_are_those_of_finite_differences(family: ModelFamily, n_params: float, experts: float) -> None:
+    step = 1e-4
+    for size in (n_active, n_total):
+        wider, narrower = (size(family, n_params * math.exp(s), experts) for s in (step, -step))
+        found = elasticity(family, n_params, size(family, n_params, experts))
+        assert float(found) == pytest.approx(float(np.log(wider / narrower)) / (2 * step), rel=1e-7)
 
 
 @given(families, st.lists(sizes, min_size=2, max_size=3), st.lists(expert_counts, min_size=2, max_size=3))

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from families import DENSE, JOINT, PAPER
@@ -235,14 +235,13 @@ def test_a_better_model_costs_more(target: float, worse: float, tokens: float) -
 
 @few
 @given(served, st.sampled_from(["stepped", "roofline"]))
+@example(10.0**11.515625, "stepped")  # the best lies on the edge of a jump in price, away from the best of the scan
 def test_the_two_questions_agree(tokens: float, kind: str) -> None:
     """Within the dollars that a loss costs at least, the lowest loss is that loss."""
     cost_of = stepped if kind == "stepped" else costs().usd_per_mtok
     cheapest = cheapest_at_loss(LAW, EXPERTS, TARGET, life(tokens), cost_of)
     best = best_within_total(LAW, EXPERTS, cheapest.total_usd, life(tokens), cost_of)
-    # Never worse; better only where the scan, 2% apart, missed a minimum on the very edge of a jump in price.
-    assert np.all(best.loss <= TARGET * (1 + 1e-7))
-    assert np.all(best.loss >= TARGET * (1 - 1e-4))
+    np.testing.assert_allclose(best.loss, TARGET, rtol=1e-7)
     assert np.all(best.total_usd <= cheapest.total_usd * (1 + 1e-12))
 
 

@@ -36,7 +36,7 @@ def plan() -> Plan:
         training=TrainingPrice(gpu=trainer, usd_per_gpu_hour=3.0, mfu=0.35),
     )
     law = find_law("yun2024-recovered")
-    return make_plan(law, question, deployment, Roofline(gpu), second_law=find_law("yun2024-joint"))
+    return make_plan(law, question, deployment, Roofline(gpu), second_laws=[find_law("yun2024-joint")])
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_curves_are_those_of_the_plan_to_six_digits(plan: Plan, record: dict[str
 
 
 def test_a_plan_without_curves_or_conditions_is_read(record: dict[str, Any]) -> None:
-    old = {k: v for k, v in record.items() if k not in ("curves", "asked", "second_opinion", "lifetime", "warnings")}
+    old = {k: v for k, v in record.items() if k not in ("curves", "asked", "second_opinions", "lifetime", "warnings")}
     assert parse_plan(old, where="x").curves == ()
 
 

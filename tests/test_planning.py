@@ -28,6 +28,7 @@ from moescale.lifetime import TrainingPrice
 from moescale.lifetime_plan import LifetimePlan
 from moescale.planning import Plan, Question, make_plan
 from moescale.serving import Deployment, cheapest
+from moescale.units import format_count
 
 YUN = {
     "A": 90.97,
@@ -79,7 +80,9 @@ def ask(
     question: Question = MAIN, law: Law = LAW, gpu: str = "a100-sxm-40gb", second: Law | None = None, **serving: Any
 ) -> Plan:
     deployment = served_on(gpu, **serving)
-    return make_plan(law, question, deployment, Roofline(deployment.gpu), second_law=second)
+    return make_plan(
+        law, question, deployment, Roofline(deployment.gpu), second_laws=[] if second is None else [second]
+    )
 
 
 @cache
@@ -217,7 +220,7 @@ def test_promises_hold_for_the_laws_that_are_shipped(name: str) -> None:
     plan = ask(law=law, second=second)
     assert_kept(plan, law, served_on())
     assert plan.law == name
-    assert (plan.second_opinion is None) == (name == second.name)
+    assert [opinion.law for opinion in plan.second_opinions] == ([] if name == second.name else [second.name])
     # Both laws' runs stop at 32 experts.
     assert max(c.experts for c in plan.frontier) <= 32
 
@@ -518,28 +521,38 @@ def test_a_dense_law_plans_dense_models() -> None:
 
 def test_a_second_law_gives_its_opinion() -> None:
     plan = ask(second=replace(LAW, name="other"))
-    opinion = plan.second_opinion
-    assert opinion is not None
+    (opinion,) = plan.second_opinions
     model = plan.recommendation.model
     assert (opinion.law, opinion.experts, opinion.agrees) == ("other", model.experts, True)
     assert opinion.n_params == pytest.approx(model.n_params)
     assert opinion.cost_ratio == pytest.approx(model.cost_ratio)
     assert "other agrees" in opinion.sentence
-    assert f"(here: {model.experts:g} experts at {model.cost_ratio:.0%})" in opinion.sentence
-    # Under a bound of its own the plan answers another question, whose ratio does not belong beside this one.
+    assert (
+        f"(here: {model.experts:g} at {format_count(known(model.n_params))}, {model.cost_ratio:.0%})"
+        in opinion.sentence
+    )
+    # A bound of the question's own changes what is recommended, not what the two laws are compared at.
     for bound in ({"max_loss": 2.03}, {"max_usd_per_mtok": 0.05}):
-        bounded = ask(replace(MAIN, **bound), second=replace(LAW, name="other")).second_opinion
-        assert bounded is not None
-        assert "here" not in bounded.sentence
-        assert bounded.cost_ratio == pytest.approx(opinion.cost_ratio)
+        bounded = ask(replace(MAIN, **bound), second=replace(LAW, name="other"))
+        assert bounded.recommendation.model != model
+        assert bounded.second_opinions == (opinion,)
     assert_kept(plan, LAW, served_on())
     # Experts that gain nothing: such a law keeps the base.
     useless = LAW.form.encode(np.array([(YUN | {"B": 1e-6, "d": 0.0})[name] for name in LAW.form.names]))
-    disagreeing = ask(second=replace(LAW, name="useless", theta=useless)).second_opinion
-    assert disagreeing is not None
-    assert disagreeing.experts <= 4 < model.experts
-    assert not disagreeing.agrees
-    assert ask(second=LAW).second_opinion is None
+    (other,) = ask(second=replace(LAW, name="useless", theta=useless)).second_opinions
+    assert other.experts <= 4 < model.experts
+    assert not other.agrees
+    assert "useless differs" in other.sentence
+    assert ask(second=LAW).second_opinions == ()
+
+
+def test_as_many_experts_of_another_size_are_no_agreement() -> None:
+    plan = ask(second=find_law("moescale2026-joint"))
+    (opinion,), model = plan.second_opinions, plan.recommendation.model
+    assert opinion.experts == model.experts
+    assert opinion.n_params > 3 * known(model.n_params)
+    assert not opinion.agrees
+    assert "agrees on the experts but not on the size" in opinion.sentence
 
 
 # Intervals.

@@ -47,10 +47,12 @@ def served(bound: socket.socket, app: FastAPI, **options: Any) -> Iterator[Clien
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     address = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    with Client(base_url=address, timeout=120, trust_env=False, **options) as client:
-        yield client
-    server.should_exit = True
-    thread.join()
+    try:
+        with Client(base_url=address, timeout=120, trust_env=False, **options) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import numpy as np
 
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InfeasibleError, InputError
-from moescale.family import ModelFamily, law_size, n_active, tokens_within
+from moescale.family import elasticity, law_size, n_active, tokens_within
 from moescale.laws.form import Inputs
 from moescale.laws.further_inputs import further_inputs, option
 from moescale.laws.law import Law
@@ -21,7 +21,14 @@ from moescale.laws.law import Law
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
 SECTIONS = 24  # of an interval in each step of a search that prices models
 CLOSE = 1e-8  # of a size, relative: far below what any price depends on
-BISECTIONS = 60  # halves an interval of the grid to below float64 resolution
+MOST_STEPS = 70  # halves the whole range of sizes to RESOLUTION, with SPARE_STEPS to spare
+RESOLUTION = 4e-14  # of a size, relative: just above the rounding of what is solved
+FLAT = (
+    1e-11  # of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22
+)
+TINY = 1e-300  # stands for a value of zero or NaN
+TRUNCATION = 0.2  # kappa_1 of the ITP method, over the span; kappa_2 is 2: its authors' choice
+SPARE_STEPS = 8  # its n_0: the curves bend much, and a secant that falls short on one side at first needs the slack
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
 
@@ -89,43 +96,55 @@ def loss_on_budget(
     return np.exp(law.form.log_loss(theta_or_own(law, theta), _inputs(law, budget, n_params, tokens, experts)))
 
 
-def elasticity(
-    size: Callable[[ModelFamily, FloatArray, FloatArray], FloatArray],
-    family: ModelFamily,
-    ln_n: FloatArray,
-    experts: FloatArray,
-) -> FloatArray:
-    """d ln size / d ln N of a count such as n_active: 1 wherever the two are proportional."""
-    step = 1e-5
-    wider, narrower = (size(family, np.exp(ln_n + s), experts) for s in (step, -step))
-    return np.log(wider / narrower) / (2.0 * step)
-
-
 def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
     tokens = tokens_within(law.family, budget.flops, n, experts)
 
-    fall = elasticity(n_active, law.family, ln_n, experts)  # of ln D
+    fall = elasticity(law.family, n, n_active(law.family, n, experts))  # of ln D
     if budget.max_tokens is not None:
         fall = np.where(tokens > budget.max_tokens, 0.0, fall)
         tokens = np.minimum(tokens, budget.max_tokens)
     in_n, in_d = law.form.slopes(theta, _inputs(law, budget, n, tokens, experts))
     if law.family.n_counts == "total":
-        in_n = in_n * elasticity(law_size, law.family, ln_n, experts)
+        in_n = in_n * elasticity(law.family, n, law_size(law.family, n, experts))
     return in_n - in_d * fall
 
 
-def bisect(rising: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
-    """Where a function that is negative at `low` and positive at `high` changes sign, elementwise."""
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        positive = rising(middle) > 0
-        high = np.where(positive, middle, high)
-        low = np.where(positive, low, middle)
-        if np.all(high - low <= 4e-16 * np.abs(high)):
+def bracket(
+    rising: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray, *, close: float = RESOLUTION
+) -> tuple[FloatArray, FloatArray]:
+    """The last negative and the first positive place, `close` to each other, of a function that rises from `low` to `high`.
+
+    Elementwise; NaN counts as negative, and a function of one sign leads to that end. The ITP method (Oliveira and
+    Takahashi 2020, doi 10.1145/3423597): as safe as halving, whose steps it exceeds by SPARE_STEPS at most, and as fast as
+    the secant where the function is smooth.
+    """
+    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
+    span = np.maximum(high - low, close)
+    reserve = np.exp2(np.ceil(np.log2(span / close))) * (0.5 * close * 2.0**SPARE_STEPS)
+    at_low, at_high = rising(low), rising(high)
+    at_low, at_high = np.where(at_low < 0.0, at_low, -1.0), np.where(at_high > 0.0, at_high, 1.0)
+    for _ in range(MOST_STEPS):
+        width = high - low
+        searched = width > close  # one that is found stays, so that its digits do not depend on the others
+        if not np.any(searched):
             break
-    return 0.5 * (low + high)
+        middle = 0.5 * (low + high)
+        with np.errstate(invalid="ignore", over="ignore"):
+            secant = (at_high * low - at_low * high) / (at_high - at_low)
+        away = middle - np.where(np.isfinite(secant), secant, middle)
+        # Never by less than half of what ends the search, or the far end would stay where it is.
+        nudge = np.maximum(TRUNCATION * width * width / span, 0.5 * close)
+        away = np.sign(away) * np.maximum(np.abs(away) - nudge, 0.0)
+        allowed = np.maximum(reserve - 0.5 * width, 0.0)
+        at = middle - np.clip(away, -allowed, allowed)
+        value = rising(at)
+        above, below = searched & (value > 0.0), searched & ~(value > 0.0)
+        high, at_high = np.where(above, at, high), np.where(above, value, at_high)
+        low, at_low = np.where(below, at, low), np.where(below, np.where(value < 0.0, value, -TINY), at_low)
+        reserve = 0.5 * reserve
+    return low, high
 
 
 def _losses_on_grid(law: Law, budget: Budget, experts: FloatArray, theta: FloatArray) -> FloatArray:
@@ -154,8 +173,8 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
         )
     ln = np.log(SIZES)
     low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, SIZES.size - 1)]
-    ln_n = bisect(lambda at: _slope_on_budget(law, budget, at, e, use), low, high)
-    return at_size(law, budget, np.exp(ln_n), e, theta=theta)
+    low, high = bracket(lambda at: _slope_on_budget(law, budget, at, e, use), low, high, close=FLAT)
+    return at_size(law, budget, np.exp(0.5 * (low + high)), e, theta=theta)
 
 
 def at_size(
@@ -196,10 +215,10 @@ def smallest_at_loss(
         n = np.exp(at)
         return ln_target - law.form.log_loss(use, _inputs(law, budget, n, _tokens(law, budget, n, e), e))
 
-    top = np.log(best.n_params)
-    ln_n = bisect(rising, np.full(top.shape, np.log(SIZES[0])), top)
     # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
-    ln_n = np.where(best.loss >= target * (1.0 - 1e-12), top, ln_n)
+    top = np.log(best.n_params)
+    bottom = np.where(best.loss >= target * (1.0 - 1e-12), top, np.log(SIZES[0]))
+    _, ln_n = bracket(rising, bottom, top)
     reachable = best.loss <= target * (1.0 + 1e-12)
     return at_size(law, budget, np.where(reachable, np.exp(ln_n), np.nan), e, theta=theta)
 
@@ -238,7 +257,8 @@ def largest_within_cost(
     low, high = np.full(e.shape, np.log(SIZES[0])), np.log(top)
     reachable = cost_of(np.exp(low), e) <= limit
     free = cost_of(top, e) <= limit
-    # Sections instead of halves: one call prices many sizes. Ends on the affordable side, so the bound holds exactly.
+    # Sections instead of a root: they find the first size that is too dear where cost has steps, end on the affordable
+    # side, so that the bound holds exactly, and at the same place for every limit that one step crosses.
     cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in e.shape))
     wide = np.broadcast_to(e, (SECTIONS + 1, *e.shape))
     while np.any(high - low > CLOSE):

@@ -124,6 +124,21 @@ def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     return flops_multiple(family, n_params, experts) * np.asarray(n_params, float)
 
 
+def elasticity(family: ModelFamily, n_params: Real, size: Real) -> FloatArray:
+    """d ln size / d ln N of a count of parameters, such as n_active, given its value at `n_params`. Arguments broadcast.
+
+    Every count is N (1 + m c) with the share c of N that an expert adds and m free of N; d ln c / d ln N is
+    3 d ln d_model / d ln N - 1, which is 0 where N counts no embeddings.
+    """
+    n = np.asarray(n_params, float)
+    linear = family.embedding_matrices * family.vocab_size
+    if linear == 0.0:
+        return np.ones(np.broadcast_shapes(n.shape, np.shape(size)))
+    d = width(family, n)
+    cubic = family.layer_multiple / family.d_model_per_layer
+    return 1.0 + (1.0 - n / size) * (3.0 * n / (3.0 * cubic * d**3 + linear * d) - 1.0)
+
+
 def training_flops(family: ModelFamily, n_params: Real, tokens: Real, experts: Real) -> FloatArray:
     """Training FLOPs, 6 * n_active * D. Arguments broadcast."""
     return 6.0 * n_active(family, n_params, experts) * np.asarray(tokens, float)

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale import catalogue
-from moescale.allocation import SIZES, CostOf, bisect, check_trade_off, elasticity, inputs_at, theta_or_own
+from moescale.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, theta_or_own
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError
-from moescale.family import law_size, n_active, tokens_within, training_flops
+from moescale.family import elasticity, law_size, n_active, tokens_within, training_flops
 from moescale.hardware import Gpu
 from moescale.laws.law import Law
 
@@ -29,9 +30,9 @@ ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
 STEPS = 80  # of the search for tokens; a bracketed Newton step needs 3 to 6 for a sum of powers
 FIRST_SIZES = 73  # of the scan of all sizes that reach a loss: 8 a decade at least
 WINDOW = 3  # sizes of the first scan, either way of its best, that are scanned closely
-# Of the close scan: 2% apart at most. A minimum that lies on the very edge of a jump in price can be missed by that much in
-# size, which is some hundredths of a percent in dollars.
-CLOSE_SIZES = 97
+CLOSE_SIZES = 97  # of the close scan: 2% apart at most
+MINIMA = 4  # of the close scan's local minima that are searched
+RIVAL_STEPS = 4  # of the local search with all of them: until they are told apart to a millionth of the dollars
 SECTIONS = 12  # of the interval around the best size in each step of the local search
 RESOLUTION = 1e-7  # of ln N in the local search, where total dollars are flat
 
@@ -264,13 +265,14 @@ def flops_optimal(
         known = np.where(np.isnan(d), 1.0, d)
         in_n, in_d = law.form.slopes(use, inputs_at(law, life.extra, n, np.log(known), e))
         if law.family.n_counts == "total":
-            in_n = in_n * elasticity(law_size, law.family, ln_n, e)
-        widening = elasticity(n_active, law.family, ln_n, e)
+            in_n = in_n * elasticity(law.family, n, law_size(law.family, n, e))
+        widening = elasticity(law.family, n, n_active(law.family, n, e))
         return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * known)) - in_n / in_d)
 
     low, high = _sizes_that_reach(law, use, e, loss, life)
     low, high = np.broadcast_arrays(low + np.zeros(served.shape), high)
-    n = np.exp(bisect(rising, low, high))
+    low, high = bracket(rising, low, high)
+    n = np.exp(0.5 * (low + high))
     found = life_costs(law, life, lambda n_params, _: np.zeros(n_params.shape), n, tokens(n), e, theta=theta)
     inference = np.where(np.isnan(found.n_params), np.nan, 2.0 * n_active(law.family, n, e) * served)
     return LifetimeFlops(found.experts, found.n_params, found.tokens, found.loss, found.training_flops, inference)
@@ -336,7 +338,7 @@ def _sizes_that_reach(
         return np.broadcast_to(ln_target, at.shape) - law.form.log_loss(theta, x)
 
     with np.errstate(over="ignore"):
-        low = bisect(reaches, ln_n[np.maximum(first - 1, 0)], ln_n[first])
+        _, low = bracket(reaches, ln_n[np.maximum(first - 1, 0)], ln_n[first])
     low = np.where(first == 0, ln_n[0], low + 1e-12)  # on the side that reaches it
     return low, np.maximum(ln_n[np.minimum(last + 1, SIZES.size - 1)], low)
 
@@ -359,22 +361,48 @@ def _total(
 def _least(value: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
     """The sizes between exp(low) and exp(high), (..., m), at which `value` is least.
 
-    A scan of the whole range, a close one around its best size, then sections of the interval around the best of those.
+    A scan of the whole range and a close one around its best size. Dollars have many local minima, one on the edge of every
+    jump in price, so the best few of the close scan are each searched in sections before all but one are dropped.
     """
 
-    def scan(low: FloatArray, high: FloatArray, count: int, reach: int) -> tuple[FloatArray, FloatArray]:
+    def points(low: FloatArray, high: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
         shares = np.linspace(0.0, 1.0, count).reshape(-1, *(1 for _ in low.shape))
         at = low * (1.0 - shares) + high * shares
-        best = np.argmin(value(np.exp(at)), axis=0)[None]
-        ends = (np.clip(best + side * reach, 0, count - 1) for side in (-1, 1))
-        below, above = (np.take_along_axis(at, end, axis=0)[0] for end in ends)
+        return at, value(np.exp(at))
+
+    def around(at: FloatArray, best: npt.NDArray[np.intp], reach: int) -> tuple[FloatArray, FloatArray]:
+        ends = (np.clip(best + side * reach, 0, len(at) - 1) for side in (-1, 1))
+        below, above = (np.take_along_axis(at, end, axis=0) for end in ends)
         return below, above
 
-    low, high = scan(low, high, FIRST_SIZES, WINDOW)
-    low, high = scan(low, high, CLOSE_SIZES, 1)
+    def narrowed(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        at, found = points(low, high, SECTIONS + 1)
+        best = np.argmin(found, axis=0)[None]
+        below, above = around(at, best, 1)
+        return below[0], above[0], np.take_along_axis(found, best, axis=0)[0]
+
+    at, found = points(low, high, FIRST_SIZES)
+    below, above = around(at, np.argmin(found, axis=0)[None], WINDOW)
+    at, found = points(below[0], above[0], CLOSE_SIZES)
+    low, high = around(at, _local_minima(found), 1)
+    least = low
+    for _ in range(RIVAL_STEPS):
+        low, high, least = narrowed(low, high)
+    winner = np.argmin(least, axis=0)[None]
+    low, high = (np.take_along_axis(end, winner, axis=0)[0] for end in (low, high))
     while np.any(high - low > RESOLUTION):
-        low, high = scan(low, high, SECTIONS + 1, 1)
+        low, high, _ = narrowed(low, high)
     # The better end: where the least lies on the border of what there is, only one end may be a model at all.
     ends = np.exp(np.stack((low, 0.5 * (low + high), high)))
     best = np.argmin(value(ends), axis=0)[None]
     return np.take_along_axis(ends, best, axis=0)[0]
+
+
+def _local_minima(values: FloatArray) -> npt.NDArray[np.intp]:
+    """Where the MINIMA lowest local minima along the first axis are, the lowest first; the lowest again for want of others."""
+    higher = np.full((1, *values.shape[1:]), np.inf)
+    with_ends = np.concatenate((higher, values, higher))
+    local = (values <= with_ends[:-2]) & (values <= with_ends[2:])
+    ranked = np.where(local, values, np.inf)
+    places = np.argsort(ranked, axis=0, kind="stable")[:MINIMA]
+    return np.where(np.isfinite(np.take_along_axis(ranked, places, axis=0)), places, places[:1])

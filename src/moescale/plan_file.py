@@ -76,7 +76,7 @@ def _plan_of(table: Any, where: str) -> Plan:
         bounded_cost=tuple(table.bounded_cost.plans),
         frontier=tuple(table.frontier),
         recommendation=_recommendation(table.recommendation),
-        second_opinion=table.second_opinion,
+        second_opinions=tuple(table.second_opinions),
         lifetime=None
         if table.lifetime is None or table.lifetime.infeasible is not None
         else _lifetime(table.lifetime, where),
@@ -147,7 +147,7 @@ def _validated(record: object, where: str) -> BaseModel:
         frontier: list[Candidate]
         recommendation: Advice
         warnings: list[str] = Field(default_factory=list[str])
-        second_opinion: SecondOpinion | None = None
+        second_opinions: list[SecondOpinion] = Field(default_factory=list[SecondOpinion])
         lifetime: Life | None = None
         asked: dict[str, object] = Field(default_factory=dict[str, object])
         curves: list[Curve] = Field(default_factory=list[Curve])

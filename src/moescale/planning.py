@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
@@ -31,9 +31,16 @@ CURVE_LARGEST = 2.0  # of the loss-optimal size: how far a drawn curve goes on b
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
 
 
+SECOND_LAWS = (
+    "yun2024-joint",
+    "moescale2026-joint",
+)  # asked beside the chosen one: its equation, and another, on public runs
+ALIKE = 2.0  # answers no further apart than this factor are the same advice: expert counts are tried in such steps
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondOpinion:
-    """What the same question answers under another law."""
+    """What another law answers to Algorithm 1: the cheapest model at the loss of its own loss-optimal base."""
 
     law: str
     experts: float
@@ -63,7 +70,7 @@ class Plan:
     bounded_cost: tuple[Candidate, ...]
     frontier: tuple[Candidate, ...]
     recommendation: Recommendation
-    second_opinion: SecondOpinion | None = None
+    second_opinions: tuple[SecondOpinion, ...] = ()
     lifetime: LifetimePlan | None = None  # where the question has a price of training
     lifetime_infeasible: str | None = None  # why it has no answer
     warnings: tuple[str, ...] = field(default=())
@@ -102,9 +109,10 @@ class Plan:
             record["lifetime"] = self.lifetime.to_dict()
         elif self.lifetime_infeasible is not None:
             record["lifetime"] = {"infeasible": self.lifetime_infeasible}
-        if self.second_opinion is not None:
-            opinion = self.second_opinion
-            record["second_opinion"] = {f.name: plain(getattr(opinion, f.name)) for f in fields(opinion)}
+        if self.second_opinions:
+            record["second_opinions"] = [
+                {f.name: plain(getattr(opinion, f.name)) for f in fields(opinion)} for opinion in self.second_opinions
+            ]
         return record
 
 
@@ -231,12 +239,12 @@ def make_plan(
     deployment: Deployment,
     latency: LatencySource,
     *,
-    second_law: Law | None = None,
+    second_laws: Sequence[Law] = (),
 ) -> Plan:
     """The plan of one training budget under a law and a deployment.
 
-    The base is the loss-optimal model with `question.match_experts` experts. `second_law` is asked the same question, for
-    one line that says whether it agrees. Raises InfeasibleError when no model meets the bounds or none can be served,
+    The base is the loss-optimal model with `question.match_experts` experts. `second_laws` are asked for the cheapest model
+    at the loss of their own base, each for a sentence that says whether it agrees. Raises InfeasibleError when no model meets the bounds or none can be served,
     InputError for impossible questions.
     """
     law, question, notes = prepare(law, question)
@@ -344,9 +352,8 @@ def make_plan(
         curves=_curves(law, budget, best, costs),
         asked=_asked(question, deployment),
     )
-    if second_law is None or second_law.name == law.name or not law.form.uses_experts:
-        return plan
-    return replace(plan, second_opinion=_second_opinion(plan, second_law, question, deployment, latency))
+    others = [other for other in second_laws if other.name != law.name]
+    return replace(plan, second_opinions=_second_opinions(plan, law, others, question, deployment, latency))
 
 
 def _lifetime_question(question: Question, served_tokens: float, training: TrainingPrice) -> LifetimeQuestion:
@@ -446,37 +453,60 @@ def _asked(question: Question, deployment: Deployment) -> dict[str, object]:
     return {name: value for name, value in limits.items() if value is not None}
 
 
-def _second_opinion(
-    plan: Plan, law: Law, question: Question, deployment: Deployment, latency: LatencySource
-) -> SecondOpinion | None:
-    """What another law answers to Algorithm 1 with its own base, in a sentence; None where it has no answer."""
+def _second_opinions(
+    plan: Plan, law: Law, others: Sequence[Law], question: Question, deployment: Deployment, latency: LatencySource
+) -> tuple[SecondOpinion, ...]:
+    """What other laws answer to Algorithm 1, each with its own base; without those that have no answer.
+
+    Algorithm 1 has no bound but its base's loss, so the plan's answer to it, and not its recommendation under a bound of
+    the question's own, is what each is set beside.
+    """
+    if not law.form.uses_experts:
+        return ()
+    free = replace(question, convention=None, max_loss=None, max_usd_per_mtok=None)
+    try:
+        ours, _ = _choose(free, law, list(plan.bounded_loss), list(plan.loss_optimal))
+    except InfeasibleError:
+        return ()
+    answers = (_matching(other, free, deployment, latency) for other in others)
+    return tuple(
+        _opinion(other.name, found, ours, plan.base_experts)
+        for other, found in zip(others, answers, strict=True)
+        if found is not None
+    )
+
+
+def _matching(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Candidate | None:
+    """A law's cheapest model at the loss of its own loss-optimal base; None where it has none."""
     budget = replace(question.budget, extra=known_to(law.form, question.budget.extra))
-    asked, _ = _check(replace(question, budget=budget, convention=None, max_loss=None, max_usd_per_mtok=None), law)
+    asked, _ = _check(replace(question, budget=budget), law)
     costs = Costs(law.family, latency, deployment, asked.kv_heads)
     try:
         best = loss_optimal(law, asked.budget, np.array(asked.experts))
         optima = candidates(best, costs)
         base_loss = float(best.loss[asked.experts.index(asked.match_experts)])
-        other, _ = _choose(asked, law, _at_loss(law, asked, costs, best, optima, base_loss), optima)
+        found, _ = _choose(asked, law, _at_loss(law, asked, costs, best, optima, base_loss), optima)
     except InfeasibleError:
         return None
-    if other.cost_ratio is None or other.n_params is None:
-        return None
-    ours = plan.recommendation.model
-    agrees = (other.experts > question.match_experts) == (ours.experts > plan.base_experts)
-    # A bound of the question's own makes ours another answer than Algorithm 1's: its ratio is not to be set beside this one.
-    comparable = ours.cost_ratio is not None and question.max_loss is None and question.max_usd_per_mtok is None
+    return None if found.cost_ratio is None or found.n_params is None else found
+
+
+def _opinion(law: str, theirs: Candidate, ours: Candidate, base_experts: float) -> SecondOpinion:
+    n_params, cost_ratio = theirs.n_params or 0.0, theirs.cost_ratio or 0.0
+    same_side = (theirs.experts > base_experts) == (ours.experts > base_experts)
+    experts_alike = same_side and _alike(theirs.experts, ours.experts)
+    agrees = experts_alike and _alike(n_params, ours.n_params or 0.0)
+    verdict = "agrees" if agrees else "agrees on the experts but not on the size" if experts_alike else "differs"
+    here = f" (here: {ours.experts:g} at {format_count(ours.n_params or 0.0)}"
+    here += ")" if ours.cost_ratio is None else f", {ours.cost_ratio:.0%})"
     sentence = (
-        f"{law.name} {'agrees' if agrees else 'disagrees'}: with it {other.experts:g} experts at "
-        f"{format_count(other.n_params)} match its loss-optimal {named(question.match_experts)} at "
-        f"{other.cost_ratio:.0%} of the cost"
-        + (f" (here: {ours.experts:g} experts at {ours.cost_ratio:.0%})." if comparable else ".")
+        f"{law} {verdict}: with it {theirs.experts:g} experts at {format_count(n_params)} match "
+        f"its loss-optimal {named(base_experts)} at {cost_ratio:.0%} of the cost{here}."
     )
     return SecondOpinion(
-        law=law.name,
-        experts=other.experts,
-        n_params=other.n_params,
-        cost_ratio=other.cost_ratio,
-        agrees=agrees,
-        sentence=sentence,
+        law=law, experts=theirs.experts, n_params=n_params, cost_ratio=cost_ratio, agrees=agrees, sentence=sentence
     )
+
+
+def _alike(theirs: float, ours: float) -> bool:
+    return max(theirs, ours) <= ALIKE * min(theirs, ours)

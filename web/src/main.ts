@@ -207,7 +207,7 @@ class Page {
       figure("GPUs, batch", `${r.gpus}, ${format.significant(r.batch ?? 0)}`, ""),
     );
     $("why").textContent = plan.sentence;
-    $("opinion").textContent = plan.second_opinion?.sentence ?? "";
+    $("opinion").textContent = (plan.second_opinions ?? []).map((opinion) => opinion.sentence).join(" ");
     $("caveats").replaceChildren(...r.caveats.map((text) => make("li", {}, text)));
     $("warnings").replaceChildren(...plan.warnings.map((text) => make("p", {}, `Note: ${text}.`)));
     $("command").textContent = plan.command;

@@ -127,7 +127,7 @@ export interface Plan {
   bounded_cost: { base_experts: number; usd_per_mtok?: number; plans: Candidate[] };
   frontier: Candidate[];
   recommendation: Candidate & { rule: string; why: string; caveats: string[] };
-  second_opinion?: { sentence: string; agrees: boolean };
+  second_opinions?: { sentence: string; agrees: boolean }[];
   sentence: string;
   looks: Look[];
   recommended: Look;

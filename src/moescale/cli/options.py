@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from moescale.traffic import Traffic
 
 DEFAULT_LAW = "yun2024-recovered"
-SECOND_LAW = "yun2024-joint"  # says in one line whether independent runs agree
 DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
 DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/traffic.toml)
 

@@ -19,7 +19,6 @@ from moescale.cli.options import (
     MOST_COUNTS,
     MOST_REPLICATES,
     MOST_TOKENS,
-    SECOND_LAW,
     Capital,
     Convention,
     ExpertParallel,
@@ -202,7 +201,7 @@ def plan(
     from moescale.allocation import Budget
     from moescale.family import with_convention
     from moescale.laws import find_law
-    from moescale.planning import Question, make_plan
+    from moescale.planning import SECOND_LAWS, Question, make_plan
 
     check_plot(plot)
     check_options(export, export_folder, {"--train-gpus": train_gpus, "--vocab-size": vocab_size, "--peak-lr": peak_lr})
@@ -252,7 +251,8 @@ def plan(
     source = latency_source(latency, deployment)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"):
-        answer = make_plan(chosen, question, deployment, source, second_law=find_law(SECOND_LAW))
+        second = [find_law(name) for name in SECOND_LAWS]
+        answer = make_plan(chosen, question, deployment, source, second_laws=second)
     if plot is not None:
         from moescale.figures import plan_figure, save_figure
 

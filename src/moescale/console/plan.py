@@ -34,8 +34,8 @@ def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> Non
     write_line(console, headline, bold=len(headline))
     write_paragraph(console, best.why)
     write_paragraph(console, build_sentence(best.architecture))
-    if plan.second_opinion:
-        write_paragraph(console, f"Second law: {plan.second_opinion.sentence}")
+    for opinion in plan.second_opinions:
+        write_paragraph(console, f"Second law: {opinion.sentence}")
     if plan.lifetime is not None:
         write_paragraph(console, plan.lifetime.recommendation.why, lead="Over its life")
     elif model.lifetime_usd is not None:

@@ -83,8 +83,7 @@ def _answer(plan: Plan) -> Html:
         ("training tokens", format_count(model.tokens or 0.0)),
     ]
     further = [best.why, build_sentence(best.architecture)]
-    if plan.second_opinion is not None:
-        further.append(f"Second law: {plan.second_opinion.sentence}")
+    further += [f"Second law: {opinion.sentence}" for opinion in plan.second_opinions]
     if plan.lifetime is not None:
         further.append(f"Over its life: {plan.lifetime.recommendation.why}")
     elif model.lifetime_usd is not None:

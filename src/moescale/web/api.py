@@ -20,11 +20,11 @@ from moescale.laws import loss as law_loss
 from moescale.laws.law import Law
 from moescale.laws.store import FORMS
 from moescale.lifetime import default_mfu
-from moescale.planning import Plan, make_plan
+from moescale.planning import SECOND_LAWS, Plan, make_plan
 from moescale.serving import LIMITS, REASONS
 from moescale.units import format_count, format_flops
 from moescale.web.security import UPLOAD_LIMIT_BYTES
-from moescale.web.state import DEFAULTS, NUMBERS, SECOND_LAW, Asked, read_state
+from moescale.web.state import DEFAULTS, NUMBERS, Asked, read_state
 from moescale.web.store import Laws
 
 Record = dict[str, Any]
@@ -122,9 +122,8 @@ def bands(query: Query, laws: Laws) -> Record:
     """The plan as the command line gives it, intervals and second opinion with it, and the band around each curve."""
     asked = read_state(query, laws.find)
     with np.errstate(over="ignore"):
-        found = make_plan(
-            asked.law, asked.question, asked.deployment, asked.latency, second_law=find_law(SECOND_LAW)
-        )  # fmt: skip
+        second = [find_law(name) for name in SECOND_LAWS]
+        found = make_plan(asked.law, asked.question, asked.deployment, asked.latency, second_laws=second)
         band = loss_band(asked.law, asked.question)
     record = _plan_record(found, asked)
     if band is not None:

@@ -38,7 +38,6 @@ DEFAULTS: Mapping[str, str] = {
     "kv-cache": "bf16",
     "latency": "auto",
 }
-SECOND_LAW = "yun2024-joint"
 VIEW_KEYS = ("theme", "bands", "size")  # how the page shows it; no part of the question
 MOST_COUNTS = 256  # expert counts of one plan
 LONGEST = 200  # characters of a value
