@@ -76,13 +76,15 @@ def served_on(gpu: str = "a100-sxm-40gb", **changes: Any) -> Deployment:
     return replace(base, **changes)
 
 
+def roofline_of(deployment: Deployment) -> Roofline:
+    return Roofline(deployment.gpu, float(deployment.weight_bytes_per_param), float(deployment.kv_bytes_per_element))
+
+
 def ask(
     question: Question = MAIN, law: Law = LAW, gpu: str = "a100-sxm-40gb", second: Law | None = None, **serving: Any
 ) -> Plan:
     deployment = served_on(gpu, **serving)
-    return make_plan(
-        law, question, deployment, Roofline(deployment.gpu), second_laws=[] if second is None else [second]
-    )
+    return make_plan(law, question, deployment, roofline_of(deployment), second_laws=[] if second is None else [second])
 
 
 @cache
@@ -123,7 +125,7 @@ def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | 
         assert spent == pytest.approx(plan.budget_flops, rel=1e-9)
         assert c.loss == pytest.approx(float(loss(law, c.n_params, known(c.tokens), c.experts)), rel=1e-12)
         shape = architecture(family, c.n_params, c.experts, kv_heads=kv_heads)
-        served = cheapest(shape, Roofline(deployment.gpu), deployment)
+        served = cheapest(shape, roofline_of(deployment), deployment)
         if math.isfinite(served.usd_per_mtok):
             assert c.infeasible is None
             assert c.usd_per_mtok == pytest.approx(float(served.usd_per_mtok), rel=1e-9)

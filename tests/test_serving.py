@@ -336,3 +336,17 @@ def test_the_host_adds_to_every_pass_and_asynchronous_hosts_hide() -> None:
     np.testing.assert_allclose(streamed, np.minimum(bare.throughput_tok_s, 1000.0))
     with pytest.raises(InputError, match="in-line"):
         find_host("inline")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"weight_bytes_per_param": 1.0}, "weight_bytes_per_param = 2, the deployment has 1"),
+        ({"weight_bytes_per_param": np.array([2.0, 1.0])}, "weight_bytes_per_param = 2"),
+        ({"kv_bytes_per_element": 1.0}, "kv_bytes_per_element = 2, the deployment has 1"),
+        ({"gpu": find_gpu("h100-sxm")}, "those of a100-sxm-40gb, the deployment is on h100-sxm"),
+    ],
+)
+def test_latencies_of_another_deployment_are_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        serve(TINY, 1, LATENCY, replace(SHARE_GPT, **changes))

@@ -224,8 +224,9 @@ def test_the_default_grid_is_what_servers_are_set_to() -> None:
 def test_batch_by_memory_is_the_batch_without_other_limits(deployment: Deployment, kind: Platform, count: int) -> None:
     d = replace(deployment, max_num_seqs=None, max_tpot_s=None, max_ttft_s=None, gpu=kind.gpu)
     room = float(batch_by_memory(MODEL, count, d))
+    latency = Roofline(kind.gpu, float(d.weight_bytes_per_param), float(d.kv_bytes_per_element))
     try:
-        assert cost(MODEL, kind.latency, d, count).batch == pytest.approx(room, rel=1e-12)
+        assert cost(MODEL, latency, d, count).batch == pytest.approx(room, rel=1e-12)
     except InfeasibleError:
         assert room < (d.prompt_tokens + d.output_tokens) / (d.prompt_tokens + d.output_tokens / 2)
 
@@ -298,7 +299,7 @@ def test_platforms_without_price_or_kernels_are_left_out_with_their_reason() -> 
     def source(deployment: Deployment) -> Roofline:
         if deployment.gpu.name == "l4" or (deployment.gpu.name == "l40s" and deployment.weight_bytes_per_param == 1.0):
             raise InfeasibleError("not measured")
-        return Roofline(deployment.gpu)
+        return Roofline(deployment.gpu, float(deployment.weight_bytes_per_param))
 
     cards = gpus()
     asked = [(cards["h100-sxm"], free), (cards["l40s"], free), (cards["l4"], free), (cards["mi300x"], unknown)]

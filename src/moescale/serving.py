@@ -165,10 +165,12 @@ class Cost:
 def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: Deployment) -> Serving:
     """Serving figures of `model` on `gpus` GPUs a replica; model, `gpus` and the deployment's numbers broadcast.
 
-    All answers have the common shape. Raises InputError for impossible traffic, limits or GPU counts. What cannot be
+    All answers have the common shape. Raises InputError for impossible traffic, limits or GPU counts, and for a latency
+    source of another GPU or number format than the deployment's. What cannot be
     served is not an error here: it costs infinity and carries the index of its reason (see `infeasible_reason`).
     """
     _check(deployment)
+    _check_source(latency, deployment)
     d = deployment
     count = np.asarray(gpus, dtype=np.float64)
     if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
@@ -571,3 +573,22 @@ def _check(deployment: Deployment) -> None:
         same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / d.prompt_tokens - 1.0) < 1e-9)
         if not same or min(min(node) for node in d.prompt_nodes) < 0:
             raise InputError("prompt_nodes must have shares of sum 1 and the mean prompt_tokens", where="deployment")
+
+
+def _check_source(latency: LatencySource, deployment: Deployment) -> None:
+    """Refuse a source that says what it stands for, where that is not what is deployed."""
+    theirs = getattr(latency, "gpu", None)
+    if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
+        raise InputError(
+            f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}",
+            where=latency.name,
+            next_step="make the latency source for the deployment's GPU",
+        )
+    for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
+        stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
+        if stated is not None and np.any(wanted != stated):
+            raise InputError(
+                f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}",
+                where=latency.name,
+                next_step=f"make the latency source with {name}={wanted.flat[0]:g}",
+            )

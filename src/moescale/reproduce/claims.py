@@ -66,8 +66,7 @@ class Setting:
     max_num_seqs: float | None = None
     traffic: str | None = None
     scheduling: str | None = None
-    weight_bytes_per_param: float | None = None  # in memory only
-    kv_bytes_per_element: float | None = None
+    memory_bytes_multiple: float | None = None  # of the GPU's memory
     host_per_pass_s: float | None = None
     host_per_sequence_s: float | None = None
 

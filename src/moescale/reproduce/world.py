@@ -208,9 +208,12 @@ class HostBound:
 
 def changed_deployment(deployment: Deployment, setting: Setting) -> Deployment:
     """The deployment with one setting of the sensitivity analysis; the host's time is the latency source's affair."""
-    names = ("memory_fraction", "max_num_seqs", "scheduling", "weight_bytes_per_param", "kv_bytes_per_element")
+    names = ("memory_fraction", "max_num_seqs", "scheduling")
     given = {name: getattr(setting, name) for name in names}
     changed = replace(deployment, **{name: value for name, value in given.items() if value is not None})
+    if setting.memory_bytes_multiple is not None:
+        gpu = changed.gpu
+        changed = replace(changed, gpu=replace(gpu, memory_bytes=gpu.memory_bytes * setting.memory_bytes_multiple))
     if setting.traffic is None:
         return changed
     traffic = find_traffic(setting.traffic)
