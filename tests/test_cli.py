@@ -545,10 +545,28 @@ def test_no_arguments_print_the_help() -> None:
     assert all(command in found.out for command in COMMANDS)
 
 
+def test_help_begins_with_the_decision_and_groups_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = re.findall(r"^│ ([a-z]+) ", run("--help").out, re.MULTILINE)
+    assert words == list(COMMANDS)
+    assert words[0] == "plan"
+    for command in ("plan", "cost"):
+        head, *panels = re.split(r"^╭─ ", run(command, "--help").out, flags=re.MULTILINE)[1:]
+        assert len(re.findall(r"--[a-z]", head)) < 25, "what a first question needs stands alone at the top"
+        assert {panel.split(" ─")[0] for panel in panels} >= {"Server", "Price"}
+
+
 def test_version_is_the_packages() -> None:
     import moescale
 
     assert run("--version") == Answer(0, f"{moescale.__version__}\n", "")
+
+
+# In an example of the help: files and environments of the reader's own, or a tokenizer to be trained.
+OF_THE_READER = (
+    *("mixtral/", " runs.csv", " run.toml", " sweep.toml", " profile.toml", "envs/", "--show corpus"),
+    *("--vocab-size", "tokenizer.json", "web_text_document"),
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -566,7 +584,7 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
     examples = [line.strip() for line in run(command, "--help").out.partition("Examples:")[2].splitlines()]
     monkeypatch.chdir(ROOT)
     for example in filter(None, examples):
-        if command == "report" or "mixtral/" in example or " runs.csv" in example:  # files of the reader's own
+        if command == "report" or any(name in example for name in OF_THE_READER):
             continue
         if command == "web":  # serves until it is interrupted; test_page.py starts it
             continue

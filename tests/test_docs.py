@@ -37,6 +37,8 @@ PAGES: list[Path] = refresh.pages()
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 ENGINE_PAGES = [page for page in PAGES if any(b.engine for b in refresh.blocks(page.read_text(encoding="utf-8")))]
 RUN = ("console", "sh", "python")
+# `moescale` is the package beside these tests, also in an environment that has no such script.
+SHELL = f'set -o pipefail; moescale() {{ "{sys.executable}" -m moescale "$@"; }}; '
 LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
 
 
@@ -53,7 +55,7 @@ def environment() -> dict[str, str]:
 def run(command: str, folder: Path) -> tuple[int, str]:
     """The exit code of a command that writes to `folder` in place of /tmp, and what it prints on both streams."""
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command.replace('/tmp/', f'{folder}/')}"],
+        ["bash", "-c", f"{SHELL}{command.replace('/tmp/', f'{folder}/')}"],
         cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     return done.returncode, (done.stdout + done.stderr).replace(f"{folder}/", "/tmp/")

@@ -24,6 +24,7 @@ from moescale.cli.options import (
     MaxTtft,
     MemoryFraction,
     Output,
+    Panelled,
     PowerW,
     Price,
     Prompt,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 
 @app.command(
+    cls=Panelled,
     epilog=examples(
         "moescale cost --config mixtral/config.json --gpu h100-sxm --prompt 512 --output 256",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
         "moescale cost --config mixtral/config.json --gpu h100-sxm --gpus 2 --prompt 512 --output 256 --burst 500",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
-    )
+    ),
 )
 def cost(
     config: Annotated[Path | None, file_option("--config", "Hugging Face config.json, or its folder.")] = None,

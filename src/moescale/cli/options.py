@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperCommand, TyperOption
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
 from moescale.units import parse_quantity
@@ -46,9 +47,57 @@ MOST_COUNTS = 256  # expert counts of one plan
 
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
+# The headings of long helps, and the options below each; those of a first question stand above all of them.
+PANELS: dict[str, tuple[str, ...]] = {
+    "Bounds": ("--max-loss", "--max-usd-per-mtok", "--max-tokens"),
+    "Training dollars: the whole life of a model": (
+        "--lifetime-tokens",
+        "--max-total-usd",
+        "--train-gpu",
+        "--mfu",
+        "--train-usd-per-gpu-hour",
+    ),
+    "Details of the law": ("--unique-tokens", "--granularity", "--sparsity", "--convention", "--bootstrap"),
+    "Server": (
+        "--latency",
+        "--scheduling",
+        "--host",
+        "--replicas",
+        "--expert-parallel",
+        "--max-num-seqs",
+        "--max-ttft",
+        "--max-tpot",
+        "--memory-fraction",
+        "--reserve",
+        "--utilization",
+        "--weights",
+        "--kv-cache",
+        "--kv-heads",
+    ),
+    "Price": (
+        "--usd-per-gpu-hour",
+        "--capital-usd-per-gpu",
+        "--years",
+        "--power-w",
+        "--usd-per-kwh",
+        "--pue",
+    ),
+    "Files to train from": ("--export", "-o", "--train-gpus", "--vocab-size", "--peak-lr"),
+    "Simulated burst": ("--burst", "--request-rate"),
+    "All operating points": (
+        "--sweep",
+        "--sweep-batch",
+        "--sweep-weights",
+        "--sweep-kv-cache",
+        "--sweep-expert-parallel",
+        "--output-table",
+    ),
+}
+
 app = typer.Typer(
     name="moescale",
     help="Plan the pre-training of Mixture-of-Experts language models: scaling law, serving cost, the model to train.",
+    epilog="First steps: `moescale plan --budget 5.15e21`, then `moescale plan --help`.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -59,6 +108,17 @@ app = typer.Typer(
 def examples(*commands: str) -> str:
     """The end of a command's help: an example a paragraph, as typer keeps no single line breaks."""
     return "\n\n".join(("Examples:", *(f"`{command}`" for command in commands)))
+
+
+class Panelled(TyperCommand):
+    """A command of many options, which its help shows under the headings of `PANELS`."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        for parameter in self.params:
+            if isinstance(parameter, TyperOption):
+                name = parameter.opts[0]
+                parameter.rich_help_panel = next((panel for panel, names in PANELS.items() if name in names), None)
 
 
 @contextmanager
@@ -118,7 +178,9 @@ def text_option(option: str, help: str, metavar: str = "NAME") -> Any:
 
 
 Json = Annotated[bool, Option("--json", help="Print one JSON value on standard output and nothing else.")]
-LawName = Annotated[str, text_option("--law", "Coefficient set, or a law file that fit wrote.")]
+LawName = Annotated[
+    str, text_option("--law", "Coefficient set (`moescale laws` lists them), or a law file that fit wrote.")
+]
 Prompt = Annotated[
     float | None,
     number_option(
