@@ -40,6 +40,8 @@ MOST_BYTES = 1e15  # reserved on a GPU
 MOST_SECONDS = 1e6
 MOST_USD = 1e9  # for one GPU
 LEAST = 1e-6  # of shares and prices, which must be above zero
+PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
+LONGEST_WAIT_S = 10.0  # for a token: who states more without a unit means milliseconds
 LEAST_BOUND = 1e-12  # of a loss or a cost that is asked for: below every answer, so that the answer says so
 MOST_REPLICATES = 100_000
 MOST_SEED = 2**53 - 1  # beyond, a float skips whole numbers
@@ -140,19 +142,33 @@ def checked_quantity(option: str, text: str | float, least: float, most: float, 
         value = parse_quantity(text)
     if not least <= value <= most or (whole and not value.is_integer()):
         kind = "a whole number" if whole else "a number"
+        percent = most == 1 and 5 <= value <= 100  # below it may be a factor
         raise InputError(
             f"{text!r} is not {kind} from {least:g} to {most:g}",
             where=option,
-            nearest=f"{min(max(round(value) if whole else value, least), most):g}",
+            nearest=f"{value / 100 if percent else min(max(round(value) if whole else value, least), most):g}",
+            next_step=f"it is a share: {value:g}% is {value / 100:g}"
+            if percent
+            else f"write billions as {value:g}B, millions as {value:g}M"
+            if 0 < value < least and least >= PLAUSIBLE
+            else None,
         )
     return value
 
 
-def number_option(option: str, help: str, least: float = 1.0, most: float = MOST, *, whole: bool = False) -> Any:
-    """An option that takes a quantity within bounds; with `whole` it arrives as an int."""
+def number_option(
+    option: str, help: str, least: float = 1.0, most: float = MOST, *, whole: bool = False, unit: str = ""
+) -> Any:
+    """An option that takes a quantity within bounds; with `whole` it arrives as an int.
+
+    With `unit`, a value too small to be meant as a plain count of it is warned of: 300 tokens, where 300B were meant.
+    """
 
     def parse(text: str | float) -> float:
         value = checked_quantity(option, text, least, most, whole=whole)
+        if unit and 0 < value < PLAUSIBLE:
+            suffix = "GiB" if unit == "bytes" else "B"
+            warn([f"{option} {value:g} means {value:g} {unit}; if that is short for more, write {value:g}{suffix}"])
         return int(value) if whole else value
 
     return Option(option, parser=parse, metavar="INT" if whole else "NUMBER", help=help)
@@ -226,6 +242,7 @@ Reserve = Annotated[
         "(plan reserves none, as the paper).",
         0,
         MOST_BYTES,
+        unit="bytes",
     ),
 ]
 ExpertParallel = Annotated[
@@ -258,8 +275,8 @@ Trace = Annotated[
 ]
 
 
-def seconds_option(option: str, help: str) -> Any:
-    """An option that takes a time: 0.2, 0.2s, 200ms, 9m or 2h."""
+def seconds_option(option: str, help: str, longest_s: float = MOST_SECONDS) -> Any:
+    """An option that takes a time: 0.2, 0.2s, 200ms, 9m or 2h; `longest_s` without a unit or more is warned of."""
     units = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
     def parse(text: str | float) -> float:
@@ -276,16 +293,20 @@ def seconds_option(option: str, help: str) -> Any:
                 where=option,
                 next_step="write it as 0.2, 0.2s, 200ms, 9m or 2h",
             )
+        if not unit and value >= longest_s:
+            warn([f"{option} {value:g} means {value:g} seconds; write {value:g}ms for milliseconds"])
         return value
 
     return Option(option, parser=parse, metavar="SECONDS", help=help)
 
 
 MaxTtft = Annotated[
-    float | None, seconds_option("--max-ttft", "Longest time to first token, such as 500ms; shrinks the batch.")
+    float | None,
+    seconds_option("--max-ttft", "Longest time to first token, such as 500ms; shrinks the batch.", LONGEST_WAIT_S),
 ]
 MaxTpot = Annotated[
-    float | None, seconds_option("--max-tpot", "Longest time per output token, such as 50ms; shrinks the batch.")
+    float | None,
+    seconds_option("--max-tpot", "Longest time per output token, such as 50ms; shrinks the batch.", LONGEST_WAIT_S),
 ]
 Capital = Annotated[
     float | None,
@@ -310,7 +331,9 @@ KvHeads = Annotated[
 ]
 UniqueTokens = Annotated[
     float | None,
-    number_option("--unique-tokens", "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS),
+    number_option(
+        "--unique-tokens", "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS, unit="tokens"
+    ),
 ]
 Granularity = Annotated[
     float | None,

@@ -115,7 +115,10 @@ def plan(
         number_option("--max-usd-per-mtok", "Best model within this cost per million output tokens.", LEAST_BOUND),
     ] = None,
     max_tokens: Annotated[
-        float | None, number_option("--max-tokens", "Training tokens that exist; no plan uses more.", most=MOST_TOKENS)
+        float | None,
+        number_option(
+            "--max-tokens", "Training tokens that exist; no plan uses more.", most=MOST_TOKENS, unit="tokens"
+        ),
     ] = None,
     lifetime_tokens: Annotated[
         float | None,
@@ -123,6 +126,7 @@ def plan(
             "--lifetime-tokens",
             "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
             most=MOST_TOKENS,
+            unit="tokens",
         ),
     ] = None,
     max_total_usd: Annotated[
