@@ -33,7 +33,7 @@ PAGES_OF_COMMANDS = {
     "predict": "laws.md",
     "compare": "howto/which-law.md",
     "cost": "serving.md",
-    "plan": "lifetime.md",
+    "plan": "tutorial.md",
     "profile": "profiling.md",
     "pack": "data.md",
     "import": "importing.md",

@@ -452,7 +452,15 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5e21 --lifetime-tokens 1e308", 2, ("--lifetime-tokens", "nearest: 1e+24")),
     ("plan --budget 5e21 --bootstrap -1", 2, ("--bootstrap", "'-1'")),
     ("plan --budget 5e21 --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 100000")),
+    # What a newcomer types.
+    ("plan --budget 5,15e21", 2, ("--budget", "decimals take a point")),
+    ("plan --budget 5e21 --law chinchilla", 2, ("form of a law", "hoffmann2022", "moescale fit RUNS --law chinchilla")),
+    ("plan --budget 5e21 --gpu rtx4090", 2, ("unknown GPU", "docs/howto/my-gpu.md")),
+    ("cost --n-params 7 --experts 8", 2, ("--n-params", "7B", "7M")),
+    ("cost --n-params 1B --memory-fraction 90", 2, ("--memory-fraction", "nearest: 0.9", "90% is 0.9")),
     # Good questions without an answer.
+    ("cost --n-params 671B --experts 256", 1, ("N = 671B with 256 experts (57.7T parameters in all)",)),
+    ("plan --budget 5.15e21 --max-tokens 300", 1, ("300 tokens", "allow more than 300 training tokens")),
     ("cost --n-params 100B --experts 64 --max-gpus 1", 1, ("weights take", "a100-sxm-40gb", "more GPUs")),
     ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
     ("cost --n-params 100B --max-gpus 1 --reserve 3GB", 1, ("weights take", "+ reserve 3.0 GB", "38.7 GB usable")),
@@ -467,6 +475,30 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5.15e21 --max-tokens 1", 1, ("no loss-optimal size",)),
     ("plan --budget 1e12", 1, ("no loss-optimal size", "budget")),
 ]
+
+
+UNLIKELY = [
+    (
+        "predict --n-params 1.5 --tokens 100B",
+        "--n-params 1.5 means 1.5 parameters; if that is short for more, write 1.5B",
+    ),
+    ("predict --n-params 1.5B --tokens 100", "--tokens 100 means 100 tokens; if that is short for more, write 100B"),
+    ("cost --n-params 1B --reserve 2", "--reserve 2 means 2 bytes; if that is short for more, write 2GiB"),
+    ("cost --n-params 1B --max-tpot 30", "--max-tpot 30 means 30 seconds; write 30ms for milliseconds"),
+    ("cost --n-params 1B --max-ttft 500", "--max-ttft 500 means 500 seconds; write 500ms for milliseconds"),
+]
+
+
+@pytest.mark.parametrize(("line", "warning"), UNLIKELY, ids=[line for line, _ in UNLIKELY])
+def test_a_number_in_an_unlikely_unit_is_taken_as_it_stands_and_warned_of(line: str, warning: str) -> None:
+    found = run(*split(line))
+    assert found.code == 0
+    assert f"warning: {warning}\n" in found.err
+
+
+def test_the_same_numbers_in_a_usual_unit_are_not_warned_of() -> None:
+    assert run(*split("predict --n-params 1.5B --tokens 100B --experts 8")).err == ""
+    assert run(*split("cost --n-params 1B --reserve 2GiB --max-tpot 0.03 --max-ttft 500ms")).err == ""
 
 
 def split(line: str) -> list[str]:
