@@ -457,6 +457,8 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5e21 --law chinchilla", 2, ("form of a law", "hoffmann2022", "moescale fit RUNS --law chinchilla")),
     ("plan --budget 5e21 --gpu rtx4090", 2, ("unknown GPU", "docs/howto/my-gpu.md")),
     ("cost --n-params 7 --experts 8", 2, ("--n-params", "7B", "7M")),
+    (f"train {ROOT}/examples/sweep.toml --dry-run", 2, ("holds a [grid]", "moescale sweep")),
+    (f"sweep {ROOT}/examples/run.toml --dry-run", 2, ("no [grid]", "moescale train")),
     ("cost --n-params 1B --memory-fraction 90", 2, ("--memory-fraction", "nearest: 0.9", "90% is 0.9")),
     # Good questions without an answer.
     ("cost --n-params 671B --experts 256", 1, ("N = 671B with 256 experts (57.7T parameters in all)",)),
