@@ -258,6 +258,21 @@ def test_claims_are_counted_as_the_reproduction_counts_them() -> None:
     assert f"[{fail} of {claims}]" in text("docs/peers.md")
 
 
+def test_the_tutorial_decides_by_its_own_tables() -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^Same loss as.*?^dense:", page, re.MULTILINE | re.DOTALL)
+    assert len(tables) == 3  # the default law and two others
+    costs = [
+        {int(e): float(usd) for e, usd in re.findall(r"^E = (\d+) .*?\$([\d.]+) ", table, re.MULTILINE)}
+        for table in tables
+    ]
+    decision = re.findall(r"^\| (\d+) \| (\d+)% \| (\d+)% \| (\d+)% \|", page, re.MULTILINE)
+    assert [int(row[0]) for row in decision] == [8, 16, 32]
+    for experts, *dearer in decision:
+        for usd, percent in zip(costs, dearer, strict=True):
+            assert int(percent) == round(100 * (usd[int(experts)] / min(usd[e] for e in (8, 16, 32)) - 1))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
