@@ -31,9 +31,9 @@ PAGES_OF_COMMANDS = {
     "fit": "fitting.md",
     "laws": "laws.md",
     "predict": "laws.md",
-    "compare": "moescale2026.md",
+    "compare": "howto/which-law.md",
     "cost": "serving.md",
-    "plan": "lifetime.md",
+    "plan": "tutorial.md",
     "profile": "profiling.md",
     "pack": "data.md",
     "import": "importing.md",
@@ -76,7 +76,13 @@ def command_section(name: str, command: Any) -> list[str]:
     examples = re.findall(r"^`(.+)`$", command.epilog or "", flags=re.MULTILINE)
     words = [p.metavar for p in command.params if p.param_type_name == "argument"]
     page = FOLDER.parent / PAGES_OF_COMMANDS.get(name, "")
-    more = f" More: [{page.stem}](../{page.name})." if page.is_file() else ""
+    more = f" More: [{page.stem}](../{PAGES_OF_COMMANDS[name]})." if page.is_file() else ""
+    panels: dict[str, list[str]] = {}  # headings of the help, in their order; options without one stand first
+    for parameter in command.params:
+        panels.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(option_row(parameter))
+    rows = panels.pop("", [])
+    for panel, options in panels.items():
+        rows += [f"| **{cell(panel)}** | | |", *options]
     return [
         f"## {name}",
         "",
@@ -88,7 +94,7 @@ def command_section(name: str, command: Any) -> list[str]:
         "",
         "| option | meaning | default |",
         "|---|---|---|",
-        *(option_row(parameter) for parameter in command.params),
+        *rows,
         "",
     ]
 
@@ -113,7 +119,7 @@ def cli_page() -> str:
         "| 130 | interrupted |",
         "",
     ]
-    for name in sorted(COMMANDS):
+    for name in COMMANDS:  # in the order of the help
         lines += command_section(name, commands[name])
     return "\n".join(lines).rstrip() + "\n"
 

@@ -452,7 +452,17 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5e21 --lifetime-tokens 1e308", 2, ("--lifetime-tokens", "nearest: 1e+24")),
     ("plan --budget 5e21 --bootstrap -1", 2, ("--bootstrap", "'-1'")),
     ("plan --budget 5e21 --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 100000")),
+    # What a newcomer types.
+    ("plan --budget 5,15e21", 2, ("--budget", "decimals take a point")),
+    ("plan --budget 5e21 --law chinchilla", 2, ("form of a law", "hoffmann2022", "moescale fit RUNS --law chinchilla")),
+    ("plan --budget 5e21 --gpu rtx4090", 2, ("unknown GPU", "docs/howto/my-gpu.md")),
+    ("cost --n-params 7 --experts 8", 2, ("--n-params", "7B", "7M")),
+    (f"train {ROOT}/examples/sweep.toml --dry-run", 2, ("holds a [grid]", "moescale sweep")),
+    (f"sweep {ROOT}/examples/run.toml --dry-run", 2, ("no [grid]", "moescale train")),
+    ("cost --n-params 1B --memory-fraction 90", 2, ("--memory-fraction", "nearest: 0.9", "90% is 0.9")),
     # Good questions without an answer.
+    ("cost --n-params 671B --experts 256", 1, ("N = 671B with 256 experts (57.7T parameters in all)",)),
+    ("plan --budget 5.15e21 --max-tokens 300", 1, ("300 tokens", "allow more than 300 training tokens")),
     ("cost --n-params 100B --experts 64 --max-gpus 1", 1, ("weights take", "a100-sxm-40gb", "more GPUs")),
     ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
     ("cost --n-params 100B --max-gpus 1 --reserve 3GB", 1, ("weights take", "+ reserve 3.0 GB", "38.7 GB usable")),
@@ -467,6 +477,30 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5.15e21 --max-tokens 1", 1, ("no loss-optimal size",)),
     ("plan --budget 1e12", 1, ("no loss-optimal size", "budget")),
 ]
+
+
+UNLIKELY = [
+    (
+        "predict --n-params 1.5 --tokens 100B",
+        "--n-params 1.5 means 1.5 parameters; if that is short for more, write 1.5B",
+    ),
+    ("predict --n-params 1.5B --tokens 100", "--tokens 100 means 100 tokens; if that is short for more, write 100B"),
+    ("cost --n-params 1B --reserve 2", "--reserve 2 means 2 bytes; if that is short for more, write 2GiB"),
+    ("cost --n-params 1B --max-tpot 30", "--max-tpot 30 means 30 seconds; write 30ms for milliseconds"),
+    ("cost --n-params 1B --max-ttft 500", "--max-ttft 500 means 500 seconds; write 500ms for milliseconds"),
+]
+
+
+@pytest.mark.parametrize(("line", "warning"), UNLIKELY, ids=[line for line, _ in UNLIKELY])
+def test_a_number_in_an_unlikely_unit_is_taken_as_it_stands_and_warned_of(line: str, warning: str) -> None:
+    found = run(*split(line))
+    assert found.code == 0
+    assert f"warning: {warning}\n" in found.err
+
+
+def test_the_same_numbers_in_a_usual_unit_are_not_warned_of() -> None:
+    assert run(*split("predict --n-params 1.5B --tokens 100B --experts 8")).err == ""
+    assert run(*split("cost --n-params 1B --reserve 2GiB --max-tpot 0.03 --max-ttft 500ms")).err == ""
 
 
 def split(line: str) -> list[str]:
@@ -545,10 +579,28 @@ def test_no_arguments_print_the_help() -> None:
     assert all(command in found.out for command in COMMANDS)
 
 
+def test_help_begins_with_the_decision_and_groups_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = re.findall(r"^│ ([a-z]+) ", run("--help").out, re.MULTILINE)
+    assert words == list(COMMANDS)
+    assert words[0] == "plan"
+    for command in ("plan", "cost"):
+        head, *panels = re.split(r"^╭─ ", run(command, "--help").out, flags=re.MULTILINE)[1:]
+        assert len(re.findall(r"--[a-z]", head)) < 25, "what a first question needs stands alone at the top"
+        assert {panel.split(" ─")[0] for panel in panels} >= {"Server", "Price"}
+
+
 def test_version_is_the_packages() -> None:
     import moescale
 
     assert run("--version") == Answer(0, f"{moescale.__version__}\n", "")
+
+
+# In an example of the help: files and environments of the reader's own, or a tokenizer to be trained.
+OF_THE_READER = (
+    *("mixtral/", " runs.csv", " run.toml", " sweep.toml", " profile.toml", "envs/", "--show corpus"),
+    *("--vocab-size", "tokenizer.json", "web_text_document"),
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -566,7 +618,7 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
     examples = [line.strip() for line in run(command, "--help").out.partition("Examples:")[2].splitlines()]
     monkeypatch.chdir(ROOT)
     for example in filter(None, examples):
-        if command == "report" or "mixtral/" in example or " runs.csv" in example:  # files of the reader's own
+        if command == "report" or any(name in example for name in OF_THE_READER):
             continue
         if command == "web":  # serves until it is interrupted; test_page.py starts it
             continue

@@ -37,6 +37,8 @@ PAGES: list[Path] = refresh.pages()
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 ENGINE_PAGES = [page for page in PAGES if any(b.engine for b in refresh.blocks(page.read_text(encoding="utf-8")))]
 RUN = ("console", "sh", "python")
+# `moescale` is the package beside these tests, also in an environment that has no such script.
+SHELL = f'set -o pipefail; moescale() {{ "{sys.executable}" -m moescale "$@"; }}; '
 LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
 
 
@@ -53,7 +55,7 @@ def environment() -> dict[str, str]:
 def run(command: str, folder: Path) -> tuple[int, str]:
     """The exit code of a command that writes to `folder` in place of /tmp, and what it prints on both streams."""
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command.replace('/tmp/', f'{folder}/')}"],
+        ["bash", "-c", f"{SHELL}{command.replace('/tmp/', f'{folder}/')}"],
         cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     return done.returncode, (done.stdout + done.stderr).replace(f"{folder}/", "/tmp/")
@@ -254,6 +256,21 @@ def test_claims_are_counted_as_the_reproduction_counts_them() -> None:
     said = f"Of {claims}, {hold} holds? .*?, {fail} fail \\({in_size} of them .*?\\), {inputs} are inputs .*?, {unknown} cannot"
     assert re.search(said, text("README.md"))
     assert f"[{fail} of {claims}]" in text("docs/peers.md")
+
+
+def test_the_tutorial_decides_by_its_own_tables() -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^Same loss as.*?^dense:", page, re.MULTILINE | re.DOTALL)
+    assert len(tables) == 3  # the default law and two others
+    costs = [
+        {int(e): float(usd) for e, usd in re.findall(r"^E = (\d+) .*?\$([\d.]+) ", table, re.MULTILINE)}
+        for table in tables
+    ]
+    decision = re.findall(r"^\| (\d+) \| (\d+)% \| (\d+)% \| (\d+)% \|", page, re.MULTILINE)
+    assert [int(row[0]) for row in decision] == [8, 16, 32]
+    for experts, *dearer in decision:
+        for usd, percent in zip(costs, dearer, strict=True):
+            assert int(percent) == round(100 * (usd[int(experts)] / min(usd[e] for e in (8, 16, 32)) - 1))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

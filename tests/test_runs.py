@@ -253,6 +253,32 @@ def test_diverged_runs_are_left_out_with_a_warning(tmp_path: Path, flags: str, n
     assert "data row 1" in runs.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "words"),
+    [
+        ("n_params_dense,n_experts,tokens,loss", "679,8,20e9,2.3", ("'n_params_dense'", "679", "millions or billions")),
+        ("n_params_dense,n_experts,tokens,loss", "1e8,8,20,2.3", ("'tokens'", "20 at most", "millions or billions")),
+        ("n_params_dense,n_experts,tokens,loss", "1e8,8,20e9,0.8", ("'loss'", "bits a byte", "nats a token")),
+        ("n_params_dense,n_experts,tokens,loss", "1e8,8,20e9,16.2", ("'loss'", "perplexity", "natural logarithm")),
+    ],
+)
+def test_columns_in_another_unit_are_warned_of_and_kept(
+    tmp_path: Path, header: str, row: str, words: tuple[str, ...]
+) -> None:
+    runs = read_runs(_write(tmp_path, f"{header}\n{row}\n"))
+    assert len(runs) == 1
+    assert len(runs.warnings) == 1
+    assert all(word in runs.warnings[0] for word in words)
+
+
+@given(
+    n_params=st.floats(2e5, 1e13), tokens=st.floats(1e6, 1e14), worst=st.floats(1.4, 11.0), better=st.floats(0.1, 1.0)
+)
+def test_a_table_in_plain_units_is_not_warned_of(n_params: float, tokens: float, worst: float, better: float) -> None:
+    columns = {"n_params_dense": [n_params, 1e5], "n_experts": [1, 4], "tokens": [tokens, 1e5]}
+    assert read_runs(columns | {"loss": [worst, worst * better]}).warnings == ()
+
+
 def test_repeats_are_kept_with_a_warning_that_follows_the_filter(tmp_path: Path) -> None:
     runs = read_runs(_write(tmp_path, CSV + "d,1e8,1,2e9,3.2,train\n"))
     assert len(runs) == 4

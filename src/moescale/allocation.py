@@ -166,10 +166,13 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
     grid = _losses_on_grid(law, budget, e, use)
     best = np.argmin(grid, axis=-1)
     if theta is None and np.any((best == 0) | (best == SIZES.size - 1)):
+        scarce = budget.max_tokens is not None and budget.max_tokens < SIZES[0]
         raise InfeasibleError(
             f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters "
-            f"at {budget.flops:.3g} FLOPs",
-            next_step="give a budget nearer to the runs that the law was fitted on, or another law",
+            f"at {budget.flops:.3g} FLOPs{f' and {budget.max_tokens:g} tokens' if scarce else ''}",
+            next_step=f"allow more than {budget.max_tokens:g} training tokens (300B, 2T)"
+            if scarce
+            else "give a budget nearer to the runs that the law was fitted on, or another law",
         )
     ln = np.log(SIZES)
     low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, SIZES.size - 1)]

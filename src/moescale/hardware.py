@@ -123,7 +123,9 @@ def find_gpu(name: str) -> Gpu:
     known = gpus()
     found = known.get(name.strip().lower().replace("_", "-"))
     if found is None:
-        raise unknown_name("GPU", name, known)
+        error = unknown_name("GPU", name, known)
+        own = "or the path of a TOML file with the data sheet of another (docs/howto/my-gpu.md)"
+        raise InputError(error.what, nearest=error.nearest, next_step=f"{error.next_step}; {own}")
     return found
 
 

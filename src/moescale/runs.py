@@ -26,6 +26,10 @@ TOKENS_COLUMN = "tokens"
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
 
+SMALLEST_PLAUSIBLE = 1e5  # parameters, or tokens: whole sweeps of less are numbers in millions or billions
+LOWEST_PLAUSIBLE_LOSS = 1.3  # nats a token, of the worst run of a table; bits a byte lie below
+HIGHEST_PLAUSIBLE_LOSS = 12.5  # ln of a vocabulary of 2^18: a guess is no worse; perplexities lie above
+
 FloatArray = NDArray[np.float64]
 
 
@@ -160,6 +164,7 @@ def read_runs(
     _validate(table, values, texts, rows, loss_column)
 
     n_params, experts, tokens, loss = (values[name] for name in (size, EXPERTS_COLUMN, TOKENS_COLUMN, loss_column))
+    warnings += _unit_warnings(n_params, tokens, loss, size, loss_column)
     repeats = _repeats_warning(n_params, tokens, experts, rows)
     others = {
         name: (converted[name] if name in converted else tables.as_values(column))[kept]
@@ -358,7 +363,7 @@ def _validate(
 def _bad_cell(table: tables.Table, name: str, index: int, row: int, what: str, count: int) -> InputError:
     more = f" (and {count - 1:,} more such rows)" if count > 1 else ""
     hints = {
-        "is not a number": "write plain numbers such as 7e9",
+        "is not a number": "write plain numbers such as 7e9 or 2.31, without a comma or a suffix",
         "is missing": "fill it in",
     }
     hint = next((text for start, text in hints.items() if what.startswith(start)), "correct it")
@@ -386,6 +391,30 @@ def _count(mask: NDArray[np.bool_], noun: str) -> str:
 def _rows_text(rows: NDArray[np.int64]) -> str:
     shown = ", ".join(str(row) for row in rows[:5].tolist())
     return f"data row{'s' if len(rows) > 1 else ''} {shown}{' ..' if len(rows) > 5 else ''}"
+
+
+def _unit_warnings(
+    n_params: FloatArray, tokens: FloatArray, loss: FloatArray, size_column: str, loss_column: str
+) -> list[str]:
+    """Notes on columns of which no value is plausible in the unit that a run table has: the rows stay as they are."""
+    found: list[str] = []
+    for name, values in ((size_column, n_params), (TOKENS_COLUMN, tokens)):
+        if values.max() < SMALLEST_PLAUSIBLE:
+            found.append(
+                f"column {name!r} reaches {values.max():g} at most: if that is in millions or billions, write plain "
+                "numbers (7e9), or every answer of the law will be in that unit"
+            )
+    if loss.max() < LOWEST_PLAUSIBLE_LOSS:
+        found.append(
+            f"column {loss_column!r} reaches {loss.max():g} at most: if that is bits a byte, multiply by ln 2 and the bytes "
+            "a token; the law takes it for nats a token"
+        )
+    if loss.max() > HIGHEST_PLAUSIBLE_LOSS:
+        found.append(
+            f"column {loss_column!r} reaches {loss.max():g}: if that is perplexity, take its natural logarithm; "
+            "the law takes it for nats a token"
+        )
+    return found
 
 
 def _repeats_warning(

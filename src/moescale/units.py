@@ -72,7 +72,10 @@ def _not_a_quantity(text: object, reason: str | None = None) -> InputError:
     what = "an empty text is not a quantity" if isinstance(text, str) and not text.strip() else f"{shown} is "
     if not what.startswith("an empty"):
         what += f"not a quantity ({reason})" if reason else "not a quantity"
-    return InputError(what, next_step=_FORMS)
+    comma = isinstance(text, str) and re.fullmatch(r"\s*[0-9]+(?:,[0-9]+)+\s*\w*\s*", text, re.ASCII) is not None
+    return InputError(
+        what, next_step=f"decimals take a point, and thousands _ or nothing: {_FORMS}" if comma else _FORMS
+    )
 
 
 def _significant(value: float, digits: int = 3) -> str:

@@ -55,7 +55,8 @@ def _load(path: Path) -> tuple[Mapping[str, Any], str]:
     except UnicodeDecodeError as error:
         raise InputError("not a text file", where=str(path), next_step="give the model's config.json") from error
     except (ValueError, RecursionError) as error:  # malformed JSON, a NUL in the path, numbers or nesting beyond limits
-        raise InputError(f"not JSON ({error})", where=repr(str(path))) from error
+        shown = str(path) if str(path).isprintable() else repr(str(path))
+        raise InputError(f"is not JSON: {error}", where=shown, next_step="give a whole config.json") from error
     if not isinstance(parsed, dict):
         raise InputError(f"holds a JSON {type(parsed).__name__}, not an object of settings", where=str(path))
     return cast("dict[str, Any]", parsed), str(path)
@@ -73,7 +74,13 @@ def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
     if model_type not in MODEL_TYPES and isinstance(text, Mapping):
         return _text_model(model_type, cast("Mapping[str, Any]", text), where)
     if model_type not in MODEL_TYPES:
-        raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where)
+        error = unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where)
+        raise InputError(
+            error.what,
+            where=where,
+            nearest=error.nearest,
+            next_step=f"{error.next_step}; a near relative's config with this model's numbers, or --n-params and --experts",
+        )
     settings = Settings(config, where)
     name = config.get("_name_or_path")
     parts = common(settings) | MODEL_TYPES[model_type](settings)

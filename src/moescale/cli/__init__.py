@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -25,25 +25,26 @@ from moescale.cli.train import train
 from moescale.cli.web import web
 from moescale.errors import InfeasibleError, MoescaleError
 
-COMMANDS = tuple(
-    command.__name__.rstrip("_")  # of `import`, which is a word of Python
-    for command in (
-        fit,
-        laws,
-        predict,
-        compare,
-        cost,
-        plan,
-        profile,
-        pack,
-        import_,
-        train,
-        sweep,
-        report,
-        reproduce,
-        web,
-    )
-)
+# Every command, in the order and under the headings of `moescale --help`.
+PANELS: dict[str, tuple[Callable[..., object], ...]] = {
+    "Decide": (plan, cost, web, report),
+    "Scaling laws": (fit, compare, predict, laws),
+    "Runs and measurements": (import_, pack, train, sweep, profile),
+    "Check": (reproduce,),
+}
+COMMANDS = tuple(command.__name__.rstrip("_") for commands in PANELS.values() for command in commands)  # of `import_`
+
+
+def _arrange() -> None:
+    """Put the commands into the order of `PANELS`, in place of that in which their modules happened to load."""
+    registered = {command.callback: command for command in app.registered_commands}
+    for panel, commands in PANELS.items():
+        for command in commands:
+            registered[command].rich_help_panel = panel
+    app.registered_commands[:] = [registered[command] for commands in PANELS.values() for command in commands]
+
+
+_arrange()
 
 
 @app.callback(invoke_without_command=True)

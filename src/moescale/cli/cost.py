@@ -24,6 +24,7 @@ from moescale.cli.options import (
     MaxTtft,
     MemoryFraction,
     Output,
+    Panelled,
     PowerW,
     Price,
     Prompt,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 
 @app.command(
+    cls=Panelled,
     epilog=examples(
         "moescale cost --config mixtral/config.json --gpu h100-sxm --prompt 512 --output 256",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
         "moescale cost --config mixtral/config.json --gpu h100-sxm --gpus 2 --prompt 512 --output 256 --burst 500",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
-    )
+    ),
 )
 def cost(
     config: Annotated[Path | None, file_option("--config", "Hugging Face config.json, or its folder.")] = None,
@@ -422,8 +424,10 @@ def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:
 def _model(
     config: Path | None, n_params: float | None, experts: int | None, top_k: int | None, kv_heads: int | None
 ) -> Architecture:
+    from moescale.accounting import count_parameters
     from moescale.architecture import from_config
     from moescale.family import architecture, find_family
+    from moescale.units import format_count
 
     if (config is None) == (n_params is None):
         raise InputError(
@@ -442,4 +446,11 @@ def _model(
     if top_k is not None and top_k > max(count, 2):
         warn([f"--top-k {top_k}: a token meets all {count} experts, there are no more"])
     family = replace(find_family("yun2024"), top_k=top_k or 2)
-    return architecture(family, n_params, float(count), kv_heads=kv_heads)
+    model = architecture(family, n_params, float(count), kv_heads=kv_heads)
+    if count == 1:
+        return model
+    # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.
+    total = float(count_parameters(model).total)
+    return replace(
+        model, name=f"N = {format_count(n_params)} with {count} experts ({format_count(total)} parameters in all)"
+    )

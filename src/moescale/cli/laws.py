@@ -277,9 +277,14 @@ def laws(json_: Json = False) -> None:
 )
 def predict(
     n_params: Annotated[
-        float, number_option("--n-params", "Size N as the law counts it, such as 1.5B.", most=MOST_PARAMETERS)
+        float,
+        number_option(
+            "--n-params", "Size N as the law counts it, such as 1.5B.", most=MOST_PARAMETERS, unit="parameters"
+        ),
     ],
-    tokens: Annotated[float, number_option("--tokens", "Training tokens D, such as 300B.", most=MOST_TOKENS)],
+    tokens: Annotated[
+        float, number_option("--tokens", "Training tokens D, such as 300B.", most=MOST_TOKENS, unit="tokens")
+    ],
     law: LawName = DEFAULT_LAW,
     experts: Annotated[int, number_option("--experts", "Experts E of a layer; 1 is dense.", whole=True)] = 1,
     unique_tokens: UniqueTokens = None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperCommand, TyperOption
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
 from moescale.units import parse_quantity
@@ -39,6 +40,8 @@ MOST_BYTES = 1e15  # reserved on a GPU
 MOST_SECONDS = 1e6
 MOST_USD = 1e9  # for one GPU
 LEAST = 1e-6  # of shares and prices, which must be above zero
+PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
+LONGEST_WAIT_S = 10.0  # for a token: who states more without a unit means milliseconds
 LEAST_BOUND = 1e-12  # of a loss or a cost that is asked for: below every answer, so that the answer says so
 MOST_REPLICATES = 100_000
 MOST_SEED = 2**53 - 1  # beyond, a float skips whole numbers
@@ -46,9 +49,57 @@ MOST_COUNTS = 256  # expert counts of one plan
 
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
+# The headings of long helps, and the options below each; those of a first question stand above all of them.
+PANELS: dict[str, tuple[str, ...]] = {
+    "Bounds": ("--max-loss", "--max-usd-per-mtok", "--max-tokens"),
+    "Training dollars: the whole life of a model": (
+        "--lifetime-tokens",
+        "--max-total-usd",
+        "--train-gpu",
+        "--mfu",
+        "--train-usd-per-gpu-hour",
+    ),
+    "Details of the law": ("--unique-tokens", "--granularity", "--sparsity", "--convention", "--bootstrap"),
+    "Server": (
+        "--latency",
+        "--scheduling",
+        "--host",
+        "--replicas",
+        "--expert-parallel",
+        "--max-num-seqs",
+        "--max-ttft",
+        "--max-tpot",
+        "--memory-fraction",
+        "--reserve",
+        "--utilization",
+        "--weights",
+        "--kv-cache",
+        "--kv-heads",
+    ),
+    "Price": (
+        "--usd-per-gpu-hour",
+        "--capital-usd-per-gpu",
+        "--years",
+        "--power-w",
+        "--usd-per-kwh",
+        "--pue",
+    ),
+    "Files to train from": ("--export", "-o", "--train-gpus", "--vocab-size", "--peak-lr"),
+    "Simulated burst": ("--burst", "--request-rate"),
+    "All operating points": (
+        "--sweep",
+        "--sweep-batch",
+        "--sweep-weights",
+        "--sweep-kv-cache",
+        "--sweep-expert-parallel",
+        "--output-table",
+    ),
+}
+
 app = typer.Typer(
     name="moescale",
     help="Plan the pre-training of Mixture-of-Experts language models: scaling law, serving cost, the model to train.",
+    epilog="First steps: `moescale plan --budget 5.15e21`, then `moescale plan --help`.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -59,6 +110,17 @@ app = typer.Typer(
 def examples(*commands: str) -> str:
     """The end of a command's help: an example a paragraph, as typer keeps no single line breaks."""
     return "\n\n".join(("Examples:", *(f"`{command}`" for command in commands)))
+
+
+class Panelled(TyperCommand):
+    """A command of many options, which its help shows under the headings of `PANELS`."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        for parameter in self.params:
+            if isinstance(parameter, TyperOption):
+                name = parameter.opts[0]
+                parameter.rich_help_panel = next((panel for panel, names in PANELS.items() if name in names), None)
 
 
 @contextmanager
@@ -80,19 +142,33 @@ def checked_quantity(option: str, text: str | float, least: float, most: float, 
         value = parse_quantity(text)
     if not least <= value <= most or (whole and not value.is_integer()):
         kind = "a whole number" if whole else "a number"
+        percent = most == 1 and 5 <= value <= 100  # below it may be a factor
         raise InputError(
             f"{text!r} is not {kind} from {least:g} to {most:g}",
             where=option,
-            nearest=f"{min(max(round(value) if whole else value, least), most):g}",
+            nearest=f"{value / 100 if percent else min(max(round(value) if whole else value, least), most):g}",
+            next_step=f"it is a share: {value:g}% is {value / 100:g}"
+            if percent
+            else f"write billions as {value:g}B, millions as {value:g}M"
+            if 0 < value < least and least >= PLAUSIBLE
+            else None,
         )
     return value
 
 
-def number_option(option: str, help: str, least: float = 1.0, most: float = MOST, *, whole: bool = False) -> Any:
-    """An option that takes a quantity within bounds; with `whole` it arrives as an int."""
+def number_option(
+    option: str, help: str, least: float = 1.0, most: float = MOST, *, whole: bool = False, unit: str = ""
+) -> Any:
+    """An option that takes a quantity within bounds; with `whole` it arrives as an int.
+
+    With `unit`, a value too small to be meant as a plain count of it is warned of: 300 tokens, where 300B were meant.
+    """
 
     def parse(text: str | float) -> float:
         value = checked_quantity(option, text, least, most, whole=whole)
+        if unit and 0 < value < PLAUSIBLE:
+            suffix = "GiB" if unit == "bytes" else "B"
+            warn([f"{option} {value:g} means {value:g} {unit}; if that is short for more, write {value:g}{suffix}"])
         return int(value) if whole else value
 
     return Option(option, parser=parse, metavar="INT" if whole else "NUMBER", help=help)
@@ -118,7 +194,9 @@ def text_option(option: str, help: str, metavar: str = "NAME") -> Any:
 
 
 Json = Annotated[bool, Option("--json", help="Print one JSON value on standard output and nothing else.")]
-LawName = Annotated[str, text_option("--law", "Coefficient set, or a law file that fit wrote.")]
+LawName = Annotated[
+    str, text_option("--law", "Coefficient set (`moescale laws` lists them), or a law file that fit wrote.")
+]
 Prompt = Annotated[
     float | None,
     number_option(
@@ -164,6 +242,7 @@ Reserve = Annotated[
         "(plan reserves none, as the paper).",
         0,
         MOST_BYTES,
+        unit="bytes",
     ),
 ]
 ExpertParallel = Annotated[
@@ -185,7 +264,8 @@ HostName = Annotated[
     str | None,
     text_option(
         "--host",
-        "CPU side of the server: none (default), in-line or asynchronous (vLLM's published times, docs/servings.md).",
+        "CPU side of the server: none (default: 1.4 ms a pass at least), in-line or asynchronous (vLLM's published times, "
+        "docs/servings.md).",
     ),
 ]
 Trace = Annotated[
@@ -196,8 +276,8 @@ Trace = Annotated[
 ]
 
 
-def seconds_option(option: str, help: str) -> Any:
-    """An option that takes a time: 0.2, 0.2s, 200ms, 9m or 2h."""
+def seconds_option(option: str, help: str, longest_s: float = MOST_SECONDS) -> Any:
+    """An option that takes a time: 0.2, 0.2s, 200ms, 9m or 2h; `longest_s` without a unit or more is warned of."""
     units = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
     def parse(text: str | float) -> float:
@@ -214,16 +294,20 @@ def seconds_option(option: str, help: str) -> Any:
                 where=option,
                 next_step="write it as 0.2, 0.2s, 200ms, 9m or 2h",
             )
+        if not unit and value >= longest_s:
+            warn([f"{option} {value:g} means {value:g} seconds; write {value:g}ms for milliseconds"])
         return value
 
     return Option(option, parser=parse, metavar="SECONDS", help=help)
 
 
 MaxTtft = Annotated[
-    float | None, seconds_option("--max-ttft", "Longest time to first token, such as 500ms; shrinks the batch.")
+    float | None,
+    seconds_option("--max-ttft", "Longest time to first token, such as 500ms; shrinks the batch.", LONGEST_WAIT_S),
 ]
 MaxTpot = Annotated[
-    float | None, seconds_option("--max-tpot", "Longest time per output token, such as 50ms; shrinks the batch.")
+    float | None,
+    seconds_option("--max-tpot", "Longest time per output token, such as 50ms; shrinks the batch.", LONGEST_WAIT_S),
 ]
 Capital = Annotated[
     float | None,
@@ -248,7 +332,9 @@ KvHeads = Annotated[
 ]
 UniqueTokens = Annotated[
     float | None,
-    number_option("--unique-tokens", "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS),
+    number_option(
+        "--unique-tokens", "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS, unit="tokens"
+    ),
 ]
 Granularity = Annotated[
     float | None,

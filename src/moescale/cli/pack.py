@@ -27,11 +27,11 @@ MOST_VOCABULARY = 2**24  # far beyond what exists
 @app.command(
     epilog=examples(
         "moescale pack LICENSE --tokenizer bytes --validation 0 -o corpus",
-        "moescale pack docs src --vocab-size 4096 -o corpus  # mixtral/",
-        "moescale pack 'web/*.jsonl.zst' --tokenizer tokenizer.json -o corpus  # mixtral/",
-        "moescale pack hf:cerebras/SlimPajama-627B --vocab-size 32000 --max-tokens 20B -o corpus  # mixtral/",
-        "moescale pack --megatron web_text_document -o corpus  # mixtral/",
-        "moescale pack --show corpus  # mixtral/",
+        "moescale pack docs src --vocab-size 4096 -o corpus",
+        "moescale pack 'web/*.jsonl.zst' --tokenizer tokenizer.json -o corpus",
+        "moescale pack hf:cerebras/SlimPajama-627B --vocab-size 32000 --max-tokens 20B -o corpus",
+        "moescale pack --megatron web_text_document -o corpus",
+        "moescale pack --show corpus",
     )
 )
 def pack(

@@ -35,6 +35,7 @@ from moescale.cli.options import (
     MaxTtft,
     MemoryFraction,
     Output,
+    Panelled,
     Plot,
     PowerW,
     Price,
@@ -77,16 +78,17 @@ if TYPE_CHECKING:
 
 
 @app.command(
+    cls=Panelled,
     epilog=examples(
         "moescale plan --budget 5.15e21",
         "moescale plan --budget 1e22 --gpu h100-sxm --match-experts 1 --max-tokens 2T",
         "moescale plan --budget 5.15e21 --lifetime-tokens 1T --train-gpu h100-sxm --mfu 0.35",
         "moescale plan --budget 5.15e21 --export megatron -o launch --train-gpu h100-sxm --train-gpus 64",
-    )
+    ),
 )
 def plan(
     context: typer.Context,
-    budget: Annotated[float, number_option("--budget", "Training FLOPs, such as 5.15e21.", 0, math.inf)],
+    budget: Annotated[float, number_option("--budget", "Training FLOPs in all, such as 5.15e21.", 0, math.inf)],
     law: LawName = DEFAULT_LAW,
     experts: Annotated[
         str, text_option("--experts", "Expert counts to consider, by commas.", "LIST")
@@ -97,7 +99,12 @@ def plan(
     output: Output = None,
     trace: Trace = None,
     match_experts: Annotated[
-        int, number_option("--match-experts", "The base: the loss-optimal model with so many experts.", whole=True)
+        int,
+        number_option(
+            "--match-experts",
+            "The base, whose loss or cost the others have to meet: the loss-optimal model with so many experts.",
+            whole=True,
+        ),
     ] = 4,
     max_loss: Annotated[
         float | None,
@@ -108,7 +115,10 @@ def plan(
         number_option("--max-usd-per-mtok", "Best model within this cost per million output tokens.", LEAST_BOUND),
     ] = None,
     max_tokens: Annotated[
-        float | None, number_option("--max-tokens", "Training tokens that exist; no plan uses more.", most=MOST_TOKENS)
+        float | None,
+        number_option(
+            "--max-tokens", "Training tokens that exist; no plan uses more.", most=MOST_TOKENS, unit="tokens"
+        ),
     ] = None,
     lifetime_tokens: Annotated[
         float | None,
@@ -116,6 +126,7 @@ def plan(
             "--lifetime-tokens",
             "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
             most=MOST_TOKENS,
+            unit="tokens",
         ),
     ] = None,
     max_total_usd: Annotated[

@@ -51,9 +51,9 @@ def _list_option(option: str, help: str) -> Any:
 @app.command(
     epilog=examples(
         "moescale profile --show examples/latency.csv",
-        "moescale profile profile.toml -o h100.parquet  # mixtral/",
+        "moescale profile profile.toml -o h100.parquet",
         "moescale profile --config mixtral/config.json --gpu h100-sxm --batch 1,8,64 --prompt 512 -o h100.csv",
-        "moescale profile --setup vllm envs/vllm  # mixtral/",
+        "moescale profile --setup vllm envs/vllm",
     )
 )
 def profile(

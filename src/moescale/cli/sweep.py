@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @app.command(
     epilog=examples(
         "moescale sweep examples/sweep.toml --dry-run",
-        "moescale sweep sweep.toml --jobs 2  # mixtral/",
-        "moescale sweep sweep.toml --max-time 9m --json  # mixtral/",
+        "moescale sweep sweep.toml --jobs 2",
+        "moescale sweep sweep.toml --max-time 9m --json",
     )
 )
 def sweep(

@@ -17,8 +17,8 @@ from moescale.units import format_count, format_flops, format_seconds
 @app.command(
     epilog=examples(
         "moescale train examples/run.toml --dry-run",
-        "moescale train run.toml -o runs.csv  # mixtral/",
-        "moescale train run.toml --no-resume  # mixtral/",
+        "moescale train run.toml -o runs.csv",
+        "moescale train run.toml --no-resume",
     )
 )
 def train(

@@ -98,6 +98,15 @@ def find_law(name_or_path: str) -> Law:
     if name_or_path.endswith(".toml") or _is_file(path):
         return parse_law(read_text(path), where=str(path))
     names = catalogue_names()
+    form = FORMS.get(ALIASES.get(name_or_path.lower(), name_or_path.lower()))
+    if form is not None:
+        fitted = [name for name in names if _catalogue_law(name).form is form]
+        raise InputError(
+            f"{name_or_path!r} is the form of a law, without coefficients",
+            nearest=", ".join(fitted) or None,
+            next_step="take a coefficient set, or fit the form to your runs: `moescale fit RUNS --law "
+            f"{name_or_path} -o law.toml`",
+        )
     raise InputError(
         f"unknown law {name_or_path!r}",
         nearest=nearest_names(name_or_path, names),

@@ -188,6 +188,8 @@ def read_settings(path: str | Path) -> RunSettings:
         document = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"is not valid TOML: {error}", where=where) from error
+    if "grid" in document:
+        raise InputError("holds a [grid]: that is a sweep of runs", where=where, next_step=f"`moescale sweep {where}`")
     return settings_of(document, where=where)
 
 

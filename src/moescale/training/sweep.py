@@ -114,6 +114,10 @@ def read_sweep(path: str | Path) -> Sweep:
         document = tomllib.loads(read_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"is not valid TOML: {error}", where=str(path)) from error
+    if "grid" not in document:
+        raise InputError(
+            "holds no [grid]: that is one run", where=str(path), next_step=f"`moescale train {path}`, or add a [grid]"
+        )
     return expand(document, where=str(path))
 
 
