@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import IO
 
 from moescale.errors import InputError, nearest_names
 
@@ -19,9 +20,11 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     """Write `content` to `path` so that a reader sees the old file or the new one, never a part; returns the path.
 
     Text is encoded as UTF-8. The bytes go to a temporary file in the same folder, are flushed to the disk, and then
-    take the place of `path`; the temporary file is removed whatever happens. A link is followed, an existing file keeps
-    its permissions, and a device or pipe is written to directly. Raises InputError for a missing folder, a folder in
-    place of a file, missing permission or a full disk.
+    take the place of `path`; the temporary file is removed on every error and signal that Python sees, and a process that
+    is killed outright leaves it behind as `.moescale-*.tmp`. A link is followed and stays a link, also one to a file that
+    is yet to be made; an existing file keeps its permissions, and its owner where the system lets us set it; other hard
+    links keep the old content; a device or pipe is written to directly. Raises InputError for a missing folder, a folder
+    in place of a file, missing permission or a full disk.
     """
     name = os.fspath(path)
     try:
@@ -32,15 +35,15 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
         raise InputError("the file name to write is empty", next_step="give a path such as out.csv")
     try:
         target = Path(os.path.realpath(name))
-        mode = _mode(Path(name))
-        if mode is not None and stat.S_ISDIR(mode):
+        old = _status(Path(name))
+        if old is not None and stat.S_ISDIR(old.st_mode):
             raise InputError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
-        if mode is not None and not stat.S_ISREG(mode):
+        if old is not None and not stat.S_ISREG(old.st_mode):
             Path(name).write_bytes(data)  # a device or pipe cannot be replaced, only written to
             return Path(name)
-        if mode is not None and not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        _replace(target, data, stat.S_IMODE(mode) if mode is not None else None)
+        if old is not None:
+            _check_writable(target)
+        _replace(target, data, old)
     except (OSError, ValueError) as error:
         raise write_error(name, error) from error
     return Path(name)
@@ -55,17 +58,47 @@ def check_target(path: str | os.PathLike[str]) -> None:
     if not name:
         raise InputError("the file name to write is empty", next_step="give a path such as out.csv")
     try:
-        mode = _mode(Path(name))
-        if mode is not None and stat.S_ISDIR(mode):
+        old = _status(Path(name))
+        if old is not None and stat.S_ISDIR(old.st_mode):
             raise InputError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
         target = Path(os.path.realpath(name))
-        special = mode is not None and not stat.S_ISREG(mode)
-        for place in [target] if special else [target.parent, *([target] if mode is not None else [])]:
+        special = old is not None and not stat.S_ISREG(old.st_mode)
+        for place in [target] if special else [target.parent, *([target] if old is not None else [])]:
             os.stat(place)
-            if not os.access(place, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            _check_writable(place)
     except (OSError, ValueError) as error:
         raise write_error(name, error) from error
+
+
+def make_folder(folder: str | os.PathLike[str]) -> Path:
+    """Make a folder, with those above it, unless it is there, and see that files can be made in it; returns its path.
+
+    Raises InputError where it cannot be made, is a file, or cannot be written to.
+    """
+    name = os.fspath(folder)
+    if not name:
+        raise InputError("the name of the folder is empty", next_step="give a path such as out")
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+        _check_writable(Path(name))
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            "cannot be made: it is a file, or a part of its path is", where=name, next_step="name a folder"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise write_error(name, error) from error
+    return Path(name)
+
+
+def append_line(stream: IO[bytes], line: str) -> None:
+    """Add a line to a file opened with "ab+", in one write; a torn line that a killed process left is ended first."""
+    stream.seek(0, 2)
+    torn = b""
+    if stream.tell():
+        stream.seek(-1, 2)
+        torn = b"" if stream.read(1) == b"\n" else b"\n"
+    stream.write(torn + line.encode("utf-8") + b"\n")
+    stream.flush()
 
 
 def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> bytes:
@@ -121,29 +154,64 @@ def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
     return nearest_names(wanted.name, names)
 
 
-def _mode(path: Path) -> int | None:
+def _status(path: Path) -> os.stat_result | None:
     try:
-        return path.stat().st_mode
+        return path.stat()
     except FileNotFoundError:
         return None
 
 
-def _replace(target: Path, data: bytes, permissions: int | None) -> None:
-    # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants.
+def _check_writable(place: Path) -> None:
+    if os.access(place, os.W_OK):
+        return
+    read_only = hasattr(os, "statvfs") and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+    code = errno.EROFS if read_only else errno.EACCES
+    raise OSError(code, os.strerror(code))
+
+
+def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+    # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants. The
+    # name does not grow with the target's, which may be as long as a name can be.
     temporary = target.with_name(f".moescale-{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    # A file that replaces another is private until it has the other's permissions.
+    flags, mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666 if old is None else 0o600
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if permissions is not None:
-            temporary.chmod(permissions)
+        descriptor = os.open(temporary, flags, mode)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            if old is not None:
+                _take_over(descriptor, temporary, old)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    _sync_folder(target.parent)
+
+
+def _take_over(descriptor: int, temporary: Path, old: os.stat_result) -> None:
+    """Give a file the permissions of another, and its owner and group where that is allowed."""
+    if hasattr(os, "fchown"):
+        own = os.fstat(descriptor)
+        if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
+            with contextlib.suppress(OSError):
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+    temporary.chmod(stat.S_IMODE(old.st_mode))  # after the owner: changing that clears set-id bits
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the new name on the disk as well; where a folder cannot be synced, the system does it in its own time."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_error(name: str, error: OSError | ValueError) -> InputError:
@@ -159,17 +227,36 @@ def write_error(name: str, error: OSError | ValueError) -> InputError:
         )
     if code == errno.ENOTDIR:
         return InputError("cannot be written: a part of its path is a file, not a folder", where=name)
-    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if code == errno.EROFS:
+        return InputError(
+            "cannot be written: its file system is read-only", where=name, next_step="choose a folder on another"
+        )
+    if code in (errno.EACCES, errno.EPERM):
         return InputError(
             "cannot be written: permission denied", where=name, next_step="choose a folder and file you may write to"
         )
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        what = (
+            "the file grew beyond what this system or its limits allow (ulimit -f)"
+            if code == errno.EFBIG
+            else f"the disk is full or the quota is spent{_free(folder)}"
+        )
         return InputError(
-            "cannot be written: the disk is full or the quota is spent; what was there before is unchanged",
+            f"cannot be written: {what}; what was there before is unchanged",
             where=name,
             next_step="free some space or choose another disk",
         )
     return InputError(f"cannot be written: {_reason(error)}", where=repr(name))
+
+
+def _free(folder: Path) -> str:
+    import shutil  # brings compression libraries along, which only this rare message would load
+
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return ""
+    return f" ({usage.free / 2**20:,.1f} MiB of {usage.total / 2**20:,.0f} MiB free in {str(folder)!r})"
 
 
 def _read_error(name: str, error: OSError | ValueError) -> InputError:

@@ -15,6 +15,7 @@ import tomli_w
 
 from moescale.errors import InputError
 from moescale.files import write_atomically
+from moescale.interrupts import sigterm_interrupts
 from moescale.locks import is_held
 from moescale.training.executors import (
     BUSY,
@@ -25,7 +26,6 @@ from moescale.training.executors import (
     Local,
     Ray,
     Submitit,
-    sigterm_interrupts,
     train_command,
 )
 from moescale.training.progress import Progress, RunState, Status, read_progress
@@ -158,7 +158,7 @@ def drive(
     `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
     its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
     next call. Without `resume` a run that was interrupted starts anew. Ctrl-C and SIGTERM stop the runs and raise
-    KeyboardInterrupt. Raises InputError where a folder holds another run, and where table or place cannot be used.
+    KeyboardInterrupt and interrupts.Terminated. Raises InputError where a folder holds another run, and where table or place cannot be used.
     """
     if not resume and command is not None:
         raise InputError("resume=False goes with moescale's own command")
