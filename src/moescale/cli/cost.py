@@ -16,6 +16,7 @@ from moescale.cli.options import (
     MOST_PARAMETERS,
     Capital,
     ExpertParallel,
+    HeldBack,
     HostName,
     Json,
     KvHeads,
@@ -346,20 +347,24 @@ def _sweep(
         expert_parallel=degrees,
         left_out=left_out,
     )
+    held_back = HeldBack()
     if output_table is not None:
         from moescale.runs import write_runs
 
-        write_runs(points.columns(), output_table)
+        with held_back:
+            write_runs(points.columns(), output_table)
     if plot is not None:
         from moescale.figures import save_figure, sweep_figure
 
-        save_figure(sweep_figure(points), plot)
+        with held_back:
+            save_figure(sweep_figure(points), plot)
     if json_:
         print_json(points.to_dict())
-        return
-    from moescale.console import show_sweep, terminal
+    else:
+        from moescale.console import show_sweep, terminal
 
-    show_sweep(terminal(), points, traffic)
+        show_sweep(terminal(), points, traffic)
+    held_back.tell()
 
 
 MOST_BATCH = 1e9
