@@ -10,10 +10,13 @@ import stat
 from pathlib import Path
 from typing import IO
 
-from moescale.errors import InputError, nearest_names
+from moescale.errors import InputError, UnwrittenError, nearest_names
 
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
+
+REFUSED = (errno.EACCES, errno.EPERM)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
@@ -37,7 +40,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
         target = Path(os.path.realpath(name))
         old = _status(Path(name))
         if old is not None and stat.S_ISDIR(old.st_mode):
-            raise InputError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+            raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
         if old is not None and not stat.S_ISREG(old.st_mode):
             Path(name).write_bytes(data)  # a device or pipe cannot be replaced, only written to
             return Path(name)
@@ -60,7 +63,7 @@ def check_target(path: str | os.PathLike[str]) -> None:
     try:
         old = _status(Path(name))
         if old is not None and stat.S_ISDIR(old.st_mode):
-            raise InputError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+            raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
         target = Path(os.path.realpath(name))
         special = old is not None and not stat.S_ISREG(old.st_mode)
         for place in [target] if special else [target.parent, *([target] if old is not None else [])]:
@@ -68,6 +71,24 @@ def check_target(path: str | os.PathLike[str]) -> None:
             _check_writable(place)
     except (OSError, ValueError) as error:
         raise write_error(name, error) from error
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise the InputError that `make_folder` would meet, before the work whose result it shall hold; makes nothing."""
+    name = os.fspath(folder)
+    if not name:
+        raise InputError("the name of the folder is empty", next_step="give a path such as out")
+    try:
+        whole = Path(os.path.realpath(name))
+        for place in (whole, *whole.parents):
+            found = _status(place)
+            if found is not None:
+                if not stat.S_ISDIR(found.st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+                _check_writable(place)
+                return
+    except (OSError, ValueError) as error:
+        raise _folder_error(name, error) from error
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
@@ -81,13 +102,17 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
         _check_writable(Path(name))
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(
-            "cannot be made: it is a file, or a part of its path is", where=name, next_step="name a folder"
-        ) from error
     except (OSError, ValueError) as error:
-        raise write_error(name, error) from error
+        raise _folder_error(name, error) from error
     return Path(name)
+
+
+def opened_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file opened to be read and added to, made where there is none; raises InputError where it cannot be."""
+    try:
+        return Path(path).open("ab+")
+    except (OSError, ValueError) as error:
+        raise write_error(os.fspath(path), error) from error
 
 
 def append_line(stream: IO[bytes], line: str) -> None:
@@ -154,6 +179,18 @@ def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
     return nearest_names(wanted.name, names)
 
 
+def _folder_error(name: str, error: OSError | ValueError) -> UnwrittenError:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = "it is a file, not a folder, or a part of its path is"
+    elif isinstance(error, OSError) and error.errno in (*REFUSED, *FULL, errno.EROFS):
+        return write_error(name, error)
+    else:
+        reason = _reason(error)
+    return UnwrittenError(
+        f"cannot be made a folder to write to: {reason}", where=name, next_step="give the name of another"
+    )
+
+
 def _status(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
@@ -214,39 +251,39 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def write_error(name: str, error: OSError | ValueError) -> InputError:
+def write_error(name: str, error: OSError | ValueError) -> UnwrittenError:
     """What an error of the system in writing the file `name` means."""
     code = error.errno if isinstance(error, OSError) else None
     folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
     if code == errno.ENOENT and not folder.is_dir():
-        return InputError(
+        return UnwrittenError(
             f"cannot be written: the folder {str(folder)!r} does not exist",
             where=name,
             nearest=nearest_file_names(folder),
             next_step="create the folder first",
         )
     if code == errno.ENOTDIR:
-        return InputError("cannot be written: a part of its path is a file, not a folder", where=name)
+        return UnwrittenError("cannot be written: a part of its path is a file, not a folder", where=name)
     if code == errno.EROFS:
-        return InputError(
+        return UnwrittenError(
             "cannot be written: its file system is read-only", where=name, next_step="choose a folder on another"
         )
-    if code in (errno.EACCES, errno.EPERM):
-        return InputError(
+    if code in REFUSED:
+        return UnwrittenError(
             "cannot be written: permission denied", where=name, next_step="choose a folder and file you may write to"
         )
-    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if code in FULL:
         what = (
             "the file grew beyond what this system or its limits allow (ulimit -f)"
             if code == errno.EFBIG
             else f"the disk is full or the quota is spent{_free(folder)}"
         )
-        return InputError(
+        return UnwrittenError(
             f"cannot be written: {what}; what was there before is unchanged",
             where=name,
             next_step="free some space or choose another disk",
         )
-    return InputError(f"cannot be written: {_reason(error)}", where=repr(name))
+    return UnwrittenError(f"cannot be written: {_reason(error)}", where=repr(name))
 
 
 def _free(folder: Path) -> str:

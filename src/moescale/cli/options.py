@@ -310,10 +310,11 @@ class HeldBack:
     """The errors of files that could not be written, told once the answer is printed.
 
     A command writes its files inside this context, before it prints, and calls `tell` at its end: the answer of minutes of
-    work is not lost to a full disk, nor a file to a reader that closes our output early.
+    work is not lost to a full disk, nor a file to a reader that closes our output early. Errors of other kinds pass.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[InputError] = InputError) -> None:
+        self.kind = kind
         self.errors: list[InputError] = []
 
     def __enter__(self) -> None:
@@ -322,9 +323,9 @@ class HeldBack:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if isinstance(error, InputError):
+        if isinstance(error, self.kind):
             self.errors.append(error)
-        return isinstance(error, InputError)
+        return isinstance(error, self.kind)
 
     def tell(self) -> None:
         """Raise the first error, after a warning for each of the others."""

@@ -69,7 +69,7 @@ from moescale.cli.options import (
     traffic_of,
     warn,
 )
-from moescale.errors import InputError
+from moescale.errors import InputError, UnwrittenError
 
 if TYPE_CHECKING:
     from moescale.hardware import Gpu
@@ -254,7 +254,7 @@ def plan(
     with at_option("--budget"), np.errstate(over="ignore"):
         second = [find_law(name) for name in SECOND_LAWS]
         answer = make_plan(chosen, question, deployment, source, second_laws=second)
-    held_back = HeldBack()
+    held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.figures import plan_figure, save_figure
 

@@ -27,7 +27,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.files import check_target
+from moescale.files import check_target, opened_to_append
 from moescale.latency.measurements import (
     FAILED,
     KEY,
@@ -300,7 +300,7 @@ class Worker:
 
     def __init__(self, python: str | Path, engine_file: str | Path, log: str | Path | None = None) -> None:
         # Closed by _end: the process writes to it for as long as it lives.
-        self._log: IO[bytes] | int = subprocess.DEVNULL if log is None else Path(log).open("ab")  # noqa: SIM115
+        self._log: IO[bytes] | int = subprocess.DEVNULL if log is None else opened_to_append(log)
         try:
             self._process = subprocess.Popen(
                 [str(python), str(HERE / "worker.py"), str(engine_file)],

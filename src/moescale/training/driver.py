@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from moescale.errors import InputError
-from moescale.files import write_atomically
+from moescale.files import make_folder, write_atomically
 from moescale.interrupts import sigterm_interrupts
 from moescale.locks import is_held
 from moescale.training.executors import (
@@ -437,10 +437,7 @@ def _jobs(execution: Execution, runs: int, asked: int | None = None) -> int:
 
 def _made(path: Path) -> Path:
     """The path, its folder made."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror or error}", where=str(path.parent)) from error
+    make_folder(path.parent)
     return path
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from moescale.errors import InputError, unknown_name
+from moescale.files import opened_to_append
 from moescale.interrupts import sigterm_interrupts
 from moescale.locks import acquire
 
@@ -97,7 +98,7 @@ class Process:
         mark = secrets.token_hex(16) + _mark_of(lock)
         shim = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT] if dies_with_us else []
         try:
-            with log.open("ab") as stream:
+            with opened_to_append(log) as stream:
                 process = subprocess.Popen(
                     [*shim, *command], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C reaches us alone, and the whole group can be ended

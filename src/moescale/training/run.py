@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from moescale.errors import InputError, MoescaleError
-from moescale.files import write_atomically
+from moescale.files import make_folder, opened_to_append, write_atomically
 from moescale.locks import locked
 from moescale.training.flops import mfu
 from moescale.training.run_table import read_result
@@ -41,10 +41,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
     where a process fails.
     """
     folder = Path(settings.output)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror or error}", where=str(folder)) from error
+    make_folder(folder)
     _check_libraries()
     group = int(os.environ.get("WORLD_SIZE", "1")) == settings.parallel.processes  # of a torchrun around this process
     if group and os.environ.get("RANK", "0") != "0":
@@ -203,7 +200,7 @@ def _through_torchrun(settings: RunSettings, folder: Path, say: Report, resume: 
     environment = {**os.environ, "OMP_NUM_THREADS": str(settings.parallel.threads)}
     measured: dict[str, Any] | None = None
     failure: MoescaleError | None = None
-    with (folder / LOG).open("ab") as log:
+    with opened_to_append(folder / LOG) as log:
         process = subprocess.Popen(
             [*command, *([] if resume else ["--no-resume"])], stdout=subprocess.PIPE, stderr=log, text=True,
             encoding="utf-8", env=environment, start_new_session=True,
