@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from moescale.errors import InputError, MoescaleError
+from moescale.errors import InputError, MoescaleError, UnwrittenError
 from moescale.files import make_folder, opened_to_append, write_atomically
 from moescale.locks import locked
 from moescale.training.flops import mfu
@@ -26,6 +26,8 @@ from moescale.units import format_count
 Report = Callable[[Mapping[str, Any]], None]
 RESULT, SETTINGS, LOG, LOCK = "result.json", "settings.json", "log.txt", "lock"
 LIBRARIES = ("torch", "transformers")
+CHECKPOINT_BYTES_PER_PARAM = 12  # weight and both moments of AdamW, in float32 (checkpoint.py)
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> list[dict[str, Any]]:
@@ -58,6 +60,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         finished = read_result(folder)
         if finished is not None:
             return finished
+        _check_room(settings, int(corpus.vocab_size), folder)
         write_atomically(folder / SETTINGS, json.dumps({**settings.to_dict(), "identity": identity}, indent=2))
         say = report or _silent
         if settings.parallel.processes == 1 or group:
@@ -176,10 +179,22 @@ def _check_same(folder: Path, identity: Mapping[str, str]) -> None:
             )  # fmt: skip
 
 
+def _check_room(settings: RunSettings, vocab_size: int, folder: Path) -> None:
+    """Refuse a disk that cannot hold a checkpoint and the model, before the hours that end there."""
+    n_params = float(parameters(settings.model, vocab_size).total)
+    needed = n_params * (CHECKPOINT_BYTES_PER_PARAM + DTYPE_BYTES[settings.training.dtype])
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UnwrittenError(
+            f"has {free / 2**20:,.1f} MiB free, and a checkpoint and the model take {needed / 2**20:,.1f} MiB",
+            where=str(folder), next_step="free some space, or give an output folder on another disk",
+        )  # fmt: skip
+
+
 def _clear(folder: Path) -> None:
     for name in (RESULT, SETTINGS, "progress.jsonl", LOG):
         (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "model"):
+    for name in ("checkpoints", "model", ".model.tmp"):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
