@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
@@ -15,6 +16,7 @@ from moescale.errors import InputError, UnwrittenError, nearest_names
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
 
+NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
 REFUSED = (errno.EACCES, errno.EPERM)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -167,6 +169,11 @@ def decode_utf8(data: bytes, *, where: str) -> str:
             where=where,
             next_step="save it as UTF-8",
         ) from error
+
+
+def as_text(name: str) -> str:
+    """A file's name as text that can be written: its bytes that are not UTF-8 become `\\xNN`."""
+    return NO_UTF8.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", name)
 
 
 def nearest_file_names(path: str | os.PathLike[str]) -> str | None:

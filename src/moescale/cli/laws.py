@@ -103,7 +103,7 @@ def fit(
     import numpy as np
 
     from moescale.family import find_family
-    from moescale.files import check_target
+    from moescale.files import as_text, check_target
     from moescale.fitting import family_of, fitted_law
     from moescale.fitting import fit as fit_law
     from moescale.laws import find_form, make_inputs, save_law
@@ -187,8 +187,9 @@ def fit(
             "versions": f"moescale {__version__}, numpy {np.__version__}, Python {platform.python_version()}",
         }
         saved = fitted_law(
-            found, about, name=output.stem, source=f"fitted to {runs.name}", date=date.today().isoformat(),
-            draws=draws, evidence=evidence,
+            found, about, name=as_text(output.stem), source=f"fitted to {as_text(runs.name)}",
+            date=date.today().isoformat(), draws=draws,
+            evidence={key: as_text(value) if isinstance(value, str) else value for key, value in evidence.items()},
         )  # fmt: skip
         if known is not None and known.max_experts is not None:  # the law speaks of more experts than these few runs
             saved = replace(saved, max_experts=max(known.max_experts, saved.max_experts or 1.0))
