@@ -52,10 +52,11 @@ def rows() -> None:
 
 
 def shards() -> None:
-    from moescale.training.data import pack
+    from moescale.training import data
 
+    data.BATCH_DOCUMENTS = 10
     with told():
-        pack(["text.jsonl"], "corpus", tokenizer="bytes", validation=0.2, shard_tokens=2_000)
+        data.pack(["text.jsonl"], "corpus", tokenizer="bytes", validation=0.2, shard_tokens=4_000)
 
 
 class told:  # noqa: N801  # a context manager
@@ -68,3 +69,55 @@ class told:  # noqa: N801  # a context manager
         if isinstance(error, MoescaleError):
             sys.stderr.write(f"moescale: {error}\n")
             sys.exit(error.exit_code)
+
+
+# For signals: the same commands, slow, through the command line.
+
+
+def slow_profile() -> None:
+    import shutil
+
+    from moescale.cli import main
+    from moescale.profiling import run
+
+    engines = Path("engines")
+    engines.mkdir()
+    shutil.copy(run.HERE / "worker.py", engines)
+    (engines / "torch_engine.py").write_text(
+        STUB_ENGINE.read_text().replace('stub.get("pause", 0.0)', "0.2 if batch == 1 else 60")
+    )
+    run.HERE = engines.absolute()
+    main(["profile", "--n-params", "1M", "--gpu", "h100-sxm", "--batch", "1,2", "--prompt", "64", "-o", "latency.csv"])
+
+
+def slow_sweep() -> None:
+    import tomli_w
+
+    from moescale.cli import main
+    from moescale.training import driver
+
+    Path("sweep.toml").write_text(tomli_w.dumps(SETTINGS))
+    Path("sweep").mkdir()
+    Path("sweep/stub.json").write_text('{"*": {"sleep_s": 1.0}}')
+    driver.train_command = lambda run_file, resume=True: [sys.executable, "-S", str(STUB_TRAINING), str(run_file)]
+    main(["sweep", "sweep.toml"])
+
+
+def slow_pack() -> None:
+    import time
+    from functools import partial
+
+    from moescale.cli import main
+    from moescale.training import data
+
+    write = data.write_shard
+
+    def slow_shard(*given: Any, **named: Any) -> Any:
+        if "train-00002" in given[1]:
+            time.sleep(60)
+        return write(*given, **named)
+
+    data.write_shard = slow_shard
+    data.pack = partial(data.pack, shard_tokens=4_000)
+    data.BATCH_DOCUMENTS = 10
+    main(["pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0.2", "-o", "corpus"])

@@ -4,10 +4,13 @@
 
 CASE.json: {"arguments": [..] of the command line, or "call": "module:function" beside this file; "folder": what each run
 starts from, copied; "work": where it runs; "mode": "killed" (the process ends at the operation; a write is torn in the
-middle) or "full" (from that operation on, nothing more can be written); "numbers": which operations, all if absent}.
-Each line out is the record of one run: code, out, err, the files that it left, and with "again" the same of a run without
-faults in what it left; "operation" is null in the first record, that of an undisturbed run. Every run is a fork of this
-process, which has loaded what the undisturbed run loaded: so a fault costs milliseconds, not an interpreter.
+middle) or "full" (from that operation on, nothing more can be written); "every": of the operations, one in so many;
+"table": a file whose text is told}. Each line out is the record of one run: code, out, err, the files that it left, and
+with "again" the same of a run without faults in what it left; "operation" is null in the first record, that of an
+undisturbed run. Every run is a fork of this process, which has loaded what the undisturbed run loaded: so a fault costs
+milliseconds, not an interpreter. With mode "refused" and "each": [[arguments, allowed], ..] the folder is made read-only and
+each command is run once, as the user nobody where this is the superuser, and before that, if allowed, where it may write;
+"load" names modules that are loaded before.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+NOBODY = 65534
 KILLED = 137  # as after SIGKILL
 MOST = 10_000
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -118,6 +122,9 @@ def run(case: dict[str, Any], at: int | None, loaded: Path | None = None) -> dic
             for number, path in ((1, out), (2, err)):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
             REPORT[:] = [writer]
+            if case.get("user") and os.geteuid() == 0:
+                os.setgid(case["user"])
+                os.setuid(case["user"])
             faults = Faults(str(work), case["mode"], at or MOST)
             if at is not None:
                 faults.install()
@@ -132,7 +139,7 @@ def run(case: dict[str, Any], at: int | None, loaded: Path | None = None) -> dic
                 faults.at = MOST
                 report(faults.operation)
             if loaded is not None:
-                loaded.write_text("\n".join(name for name in sys.modules if "." not in name or "moescale" in name))
+                loaded.write_text("\n".join(sys.modules))
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
@@ -142,7 +149,12 @@ def run(case: dict[str, Any], at: int | None, loaded: Path | None = None) -> dic
         operation = stream.read().decode()
     _, status = os.waitpid(pid, 0)
     return {"code": os.waitstatus_to_exitcode(status), "out": out.read_text(errors="replace"),
-            "err": err.read_text(errors="replace"), "files": files(work), "operation": operation or None}  # fmt: skip
+            "err": err.read_text(errors="replace"), "files": files(work), "operation": operation or None, "table": table(work, case)}  # fmt: skip
+
+
+def table(work: Path, case: dict[str, Any]) -> str | None:
+    file = work / case.get("table", "")
+    return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -159,15 +171,41 @@ def fresh(case: dict[str, Any]) -> None:
     shutil.copytree(case["folder"], case["work"])
 
 
+def refused(case: dict[str, Any]) -> None:
+    """Each command in a folder that it may not write to."""
+    loaded = Path(case["work"] + ".loaded")
+    for name in case["load"]:
+        importlib.import_module(name)
+    for arguments, allow in case["each"]:
+        allowed = None
+        if allow:  # first where it may: that shows that nothing else stands in its way
+            fresh(case)
+            allowed = run({**case, "arguments": arguments, "user": None}, None, loaded)
+            load(loaded)
+        fresh(case)
+        for path in (Path(case["work"]), *Path(case["work"]).rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        say({**run({**case, "arguments": arguments, "user": NOBODY}, None), "allowed": allowed})
+        for path in (Path(case["work"]), *Path(case["work"]).rglob("*")):
+            path.chmod(0o755)
+
+
+def load(loaded: Path) -> None:
+    for name in loaded.read_text().split():
+        with suppress(Exception):  # names of modules that are not to be imported by themselves
+            importlib.import_module(name)
+
+
 def main(case: dict[str, Any]) -> None:
     sys.path.insert(0, str(Path(__file__).parent))
+    if case["mode"] == "refused":
+        refused(case)
+        return
     loaded = Path(case["work"] + ".loaded")
     fresh(case)
     say(run(case, None, loaded))
-    for name in loaded.read_text().split():
-        with suppress(ImportError):
-            importlib.import_module(name)
-    for number in case.get("numbers") or range(1, MOST):
+    load(loaded)
+    for number in range(1, MOST, case.get("every", 1)):
         fresh(case)
         record = run(case, number)
         if record["operation"] is None:
