@@ -313,7 +313,7 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         make(start)
     shared = '[data]\ncorpus = "c"\n[training]\nsequence_tokens = 64\nbatch_tokens = 1024\n'
     (start / "sweep.toml").write_text(f'{shared}[grid]\nshapes = [[64, 2]]\nexperts = [1]\ntokens = ["1M"]\n')
-    (start / "run.toml").write_text(f'output = "run"\n{shared}tokens = "1M"\n[model]\nd_model = 64\nn_layers = 2\n')
+    (start / "run.toml").write_text(f'name = "x"\noutput = "run"\n{shared}tokens = "1M"\n[model]\nd_model = 64\nn_layers = 2\n')
     each = [
         (*FIT, "-o", "law.toml"),
         (*FIT, "-o", "new.toml"),
@@ -700,10 +700,10 @@ def test_a_run_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> Non
     with_text(tmp_path)
     pack([tmp_path / "text.jsonl"], tmp_path / "corpus", tokenizer="bytes", validation=0.2)
     settings = {
-        "name": "x", "output": "disk/x", "data": {"corpus": "corpus"}, "parallel": {"device": "cpu"},
+        "name": "x", "output": "disk/x", "data": {"corpus": "corpus", "max_epochs": 10}, "parallel": {"device": "cpu"},
         "model": {"d_model": 64, "n_layers": 2, "n_heads": 2, "d_ffn": 128, "experts": 4},
         "training": {"tokens": 8192, "batch_tokens": 1024, "sequence_tokens": 64, "validation_tokens": 1024,
-                     "checkpoint_every_steps": 2, "epochs": 10},
+                     "checkpoint_every_steps": 2},
     }  # fmt: skip
     (tmp_path / "run.toml").write_text(tomli_w.dumps(settings))
     train = f"{sys.executable} -m moescale train run.toml --json"
