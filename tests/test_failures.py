@@ -313,7 +313,9 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         make(start)
     shared = '[data]\ncorpus = "c"\n[training]\nsequence_tokens = 64\nbatch_tokens = 1024\n'
     (start / "sweep.toml").write_text(f'{shared}[grid]\nshapes = [[64, 2]]\nexperts = [1]\ntokens = ["1M"]\n')
-    (start / "run.toml").write_text(f'name = "x"\noutput = "run"\n{shared}tokens = "1M"\n[model]\nd_model = 64\nn_layers = 2\n')
+    (start / "run.toml").write_text(
+        f'name = "x"\noutput = "run"\n{shared}tokens = "1M"\n[model]\nd_model = 64\nn_layers = 2\n'
+    )
     each = [
         (*FIT, "-o", "law.toml"),
         (*FIT, "-o", "new.toml"),
@@ -399,6 +401,45 @@ def test_folders_are_checked_and_made(tmp_path: Path) -> None:
                 refuse(tmp_path / name)
     with pytest.raises(InputError, match="empty"):
         check_folder("")
+
+
+def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_runs(tmp_path)
+    with_law(tmp_path)
+    (tmp_path / "link.toml").symlink_to("runs.csv")
+    (tmp_path / "map.csv").write_text('name = "run"\n')
+    shutil.copy(ROOT / "examples" / "latency.csv", "latency.csv")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for arguments in (
+        (*FIT, "-o", "runs.csv"),
+        (*FIT, "-o", "link.toml"),
+        (*FIT[:2], "--prior", "law.toml", "-o", "law.toml"),
+        ("report", "law.toml", "-o", "law.toml"),
+        ("report", "law.toml", "--runs", "runs.csv", "-o", "runs.csv"),
+        ("import", "trainer", str(ROOT / "examples"), "--mapping", "map.csv", "-o", "map.csv"),
+        (*SWEEP_COST[:-4], "latency.csv", "--sweep", "--output-table", "latency.csv"),
+    ):
+        found = run(*arguments)
+        assert (found.code, found.out) == (2, ""), arguments
+        assert "would be replaced" in found.err, (arguments, found.err)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_rows_that_someone_adds_during_a_profile_stay(tmp_path: Path) -> None:
+    from test_profiling import grid, measure, rows_of
+
+    table = tmp_path / "latency.csv"
+
+    def add_by_hand(_: str) -> None:
+        text = table.read_text()
+        if "by-hand" not in text:
+            table.write_text(text + text.splitlines()[-1].replace(wanted.gpu, "by-hand") + "\n")
+
+    wanted = grid()
+    assert measure(table, wanted, report=add_by_hand).measured == wanted.size
+    assert [row.gpu for row in rows_of(table)].count("by-hand") == 1
+    assert len(rows_of(table)) == wanted.size + 1
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

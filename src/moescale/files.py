@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -54,10 +55,11 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     return Path(name)
 
 
-def check_target(path: str | os.PathLike[str]) -> None:
+def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str] | None] = ()) -> None:
     """Raise the InputError that writing `path` would meet, before the work whose result it shall hold; writes nothing.
 
-    What only shows in writing (a full disk) is left to `write_atomically`.
+    It is refused as well where it is one of `inputs`, which the result would replace. What only shows in writing (a full
+    disk) is left to `write_atomically`.
     """
     name = os.fspath(path)
     if not name:
@@ -71,6 +73,13 @@ def check_target(path: str | os.PathLike[str]) -> None:
         for place in [target] if special else [target.parent, *([target] if old is not None else [])]:
             os.stat(place)
             _check_writable(place)
+        if old is not None and stat.S_ISREG(old.st_mode):
+            for given in inputs:
+                if given is not None and os.path.exists(given) and os.path.samestat(old, os.stat(given)):
+                    raise UnwrittenError(
+                        f"is what is read ({as_text(os.fspath(given))}), and would be replaced", where=name,
+                        next_step="give another name for the result",
+                    )  # fmt: skip
     except (OSError, ValueError) as error:
         raise write_error(name, error) from error
 

@@ -185,7 +185,7 @@ def cost(
         _refuse_without_sweep(asked, gpu)
     else:
         check_plot(plot)
-        check_table(output_table)
+        check_table(output_table, [latency, trace])
     cards = [named_gpu(name) for name in (listed("--gpu", gpu) if sweep else [gpu])]
     card = cards[0]
     # A sweep looks at every batch that fits: a server's own cap binds only where it is stated.
@@ -395,7 +395,7 @@ def measured_on_one(latency: str) -> bool:
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
-def check_table(path: Path | None) -> None:
+def check_table(path: Path | None, inputs: Sequence[str | Path | None]) -> None:
     """Refuse a table that could not be written before the work that it would hold."""
     if path is None:
         return
@@ -409,7 +409,7 @@ def check_table(path: Path | None) -> None:
                 nearest=f"{path.stem}.csv",
                 next_step=f"end the name in {', '.join(TABLE_SUFFIXES)}",
             )
-        check_target(path)
+        check_target(path, inputs)
 
 
 def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:

@@ -44,7 +44,7 @@ def import_(
     if output is not None:
         if output.suffix.lower() not in (".csv", ".tsv", ".parquet"):
             raise unknown_name("suffix to write", output.suffix, (".csv", ".tsv", ".parquet"), where=str(output))
-        check_target(output)
+        check_target(output, [source, mapping])
     with at_option("--where"):
         found = import_runs(tracker, source, mapping=mapping, where=where, unfinished=unfinished)
     held_back = HeldBack()

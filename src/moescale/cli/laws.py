@@ -129,7 +129,7 @@ def fit(
         named = None if family is None else find_family(family)
     if output is not None:
         with at_option("-o"):
-            check_target(output)
+            check_target(output, [runs, prior])
     check_plot(plot)
     with at_option("--where"):
         table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)

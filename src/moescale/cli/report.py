@@ -44,7 +44,7 @@ def report(
     from moescale.report import comparison_report, law_report, plan_report, read_answer
 
     with at_option("-o"):
-        check_target(output)
+        check_target(output, [answer, runs])
     if date is not None:
         _check_date(date)
     found, origin = read_answer(answer)

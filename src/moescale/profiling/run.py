@@ -132,11 +132,17 @@ def _profile(
 ) -> Profiled:  # fmt: skip
     start = _now()
     rows = {key_of(row): row for row in (read_measurements(table) if Path(table).exists() else ())}
+    written = _version(table)
     total = grid.size
 
     def keep(found: Sequence[Measurement]) -> None:
+        nonlocal written
+        if written != _version(table):  # somebody has changed it by hand, unaware of the lock: those rows stay
+            changed = read_measurements(table) if Path(table).exists() else ()
+            rows.update({key_of(row): row for row in changed})
         rows.update({key_of(row): row for row in found})
         write_measurements(table, rows.values())
+        written = _version(table)
 
     keys = [
         _key(grid, model.columns(), gpus, point)
@@ -384,6 +390,15 @@ def _key(grid: Grid, columns: dict[str, Any], gpus: int, point: Point) -> Key:
         "batch": batch, "tokens": tokens,
     }  # fmt: skip
     return tuple(values[name] for name in KEY)
+
+
+def _version(table: str | Path) -> tuple[int, int, int] | None:
+    """What tells whether a file was changed; None where there is none."""
+    try:
+        found = os.stat(table)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _now() -> float:
