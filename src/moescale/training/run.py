@@ -165,7 +165,7 @@ def _corpus(settings: RunSettings) -> Any:
 def _check_same(folder: Path, identity: Mapping[str, str]) -> None:
     """Refuse a folder that holds another run, finished or not."""
     path = folder / SETTINGS
-    if not path.exists():
+    if not path.exists() or not _has_begun(folder):  # settings that were refused, and then corrected
         return
     try:
         known = json.loads(path.read_text(encoding="utf-8"))["identity"]
@@ -177,6 +177,12 @@ def _check_same(folder: Path, identity: Mapping[str, str]) -> None:
                 f"holds a run with other {what}", where=str(folder),
                 next_step="give another output folder, or start over with --no-resume, which drops what is there",
             )  # fmt: skip
+
+
+def _has_begun(folder: Path) -> bool:
+    progress = folder / "progress.jsonl"
+    kept = any((folder / name).exists() for name in (RESULT, "checkpoints", "model"))
+    return kept or (progress.exists() and progress.stat().st_size > 0)
 
 
 def _check_room(settings: RunSettings, vocab_size: int, folder: Path) -> None:
