@@ -121,3 +121,26 @@ def slow_pack() -> None:
     data.pack = partial(data.pack, shard_tokens=4_000)
     data.BATCH_DOCUMENTS = 10
     main(["pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0.2", "-o", "corpus"])
+
+
+def published() -> None:
+    """What `reproduce -o` writes, with two of its figures."""
+    from moescale.cli.options import make_deployment, named_gpu, named_law
+    from moescale.figures import SUFFIXES
+    from moescale.latency.roofline import Roofline
+    from moescale.reproduce import publish as publishing
+
+    deployment = make_deployment(
+        named_gpu("a100-sxm-40gb"), None, weights="bf16", prompt=230, output=203, max_gpus=8, max_num_seqs=None,
+        memory_fraction=0.9, utilization=1.0,
+    )  # fmt: skip
+    draw = publishing.draw
+    publishing.SUFFIXES = SUFFIXES[:1]
+    publishing.draw = lambda *given, **named: dict(list(draw(*given, **named).items())[:2])
+    publishing.report = lambda *_: "claims"  # there are none
+    few = publishing.series.BUDGETS[:2]
+    with told():
+        publishing.publish(
+            Path("x"), named_law("yun2024-recovered"), deployment, Roofline(deployment.gpu, 2.0, 2.0), [],
+            budgets_flops=few, trained=few,
+        )  # fmt: skip
