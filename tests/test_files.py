@@ -66,7 +66,7 @@ def test_a_failure_leaves_the_old_file_and_no_temporary_one(
     elif step == "replace":
         monkeypatch.setattr(Path, "replace", fail)
     else:
-        monkeypatch.setattr("os.fdopen", lambda descriptor, _: os.close(descriptor) or fail())
+        monkeypatch.setattr("os.write", fail)
     with pytest.raises(InputError if isinstance(fault, OSError) else KeyboardInterrupt) as caught:
         write_atomically(tmp_path / "plan.json", "new")
     if isinstance(fault, OSError):

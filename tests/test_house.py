@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # From the ground up. A module imports from its own layer and from those above it in this table (below it in the house);
 # a package such as latency/ counts as one module.
 LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("errors", "units", "files", "locks", "toml_table", "expressions"),
+    "ground": ("errors", "units", "files", "locks", "interrupts", "toml_table", "expressions"),
     "facts": ("catalogue", "recipe", "architecture", "accounting", "hardware", "hosts", "traffic", "family"),
     "tables": ("tables", "runs", "importers", "latency"),
     "mathematics": (

@@ -84,7 +84,7 @@ def test_the_wheel_says_what_it_is_and_stays_small(built: tuple[Path, Path]) -> 
         assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
     assert "License-Expression: Apache-2.0" in said
     assert "Requires-Python: >=3.11" in said
-    assert "moescale = moescale.cli:main" in entries
+    assert "moescale = moescale.__main__:main" in entries
     assert wheel.stat().st_size < 4 * MIB  # of code and tables; the page's own files included
 
 

@@ -34,6 +34,10 @@ class InputError(MoescaleError):
     """The input is malformed, unknown or impossible (exit code 2)."""
 
 
+class UnwrittenError(InputError):
+    """A file or folder cannot be written (exit code 2); what was there before is unchanged."""
+
+
 class InfeasibleError(MoescaleError):
     """The question is well posed but has no answer, such as a bound that no model meets (exit code 1)."""
 

@@ -5,23 +5,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
+from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
-from moescale.errors import InputError, nearest_names
+from moescale.errors import InputError, UnwrittenError, nearest_names
 
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
+
+NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
+REFUSED = (errno.EACCES, errno.EPERM)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Write `content` to `path` so that a reader sees the old file or the new one, never a part; returns the path.
 
     Text is encoded as UTF-8. The bytes go to a temporary file in the same folder, are flushed to the disk, and then
-    take the place of `path`; the temporary file is removed whatever happens. A link is followed, an existing file keeps
-    its permissions, and a device or pipe is written to directly. Raises InputError for a missing folder, a folder in
-    place of a file, missing permission or a full disk.
+    take the place of `path`; the temporary file is removed on every error and signal that Python sees, and a process that
+    is killed outright leaves it behind as `.moescale-*.tmp`. A link is followed and stays a link, also one to a file that
+    is yet to be made; an existing file keeps its permissions, and its owner where the system lets us set it; other hard
+    links keep the old content; a device or pipe is written to directly. Raises InputError for a missing folder, a folder
+    in place of a file, missing permission or a full disk.
     """
     name = os.fspath(path)
     try:
@@ -32,40 +41,100 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
         raise InputError("the file name to write is empty", next_step="give a path such as out.csv")
     try:
         target = Path(os.path.realpath(name))
-        mode = _mode(Path(name))
-        if mode is not None and stat.S_ISDIR(mode):
-            raise InputError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
-        if mode is not None and not stat.S_ISREG(mode):
+        old = _status(Path(name))
+        if old is not None and stat.S_ISDIR(old.st_mode):
+            raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+        if old is not None and not stat.S_ISREG(old.st_mode):
             Path(name).write_bytes(data)  # a device or pipe cannot be replaced, only written to
             return Path(name)
-        if mode is not None and not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        _replace(target, data, stat.S_IMODE(mode) if mode is not None else None)
+        if old is not None:
+            _check_writable(target)
+        _replace(target, data, old)
     except (OSError, ValueError) as error:
         raise write_error(name, error) from error
     return Path(name)
 
 
-def check_target(path: str | os.PathLike[str]) -> None:
+def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str] | None] = ()) -> None:
     """Raise the InputError that writing `path` would meet, before the work whose result it shall hold; writes nothing.
 
-    What only shows in writing (a full disk) is left to `write_atomically`.
+    It is refused as well where it is one of `inputs`, which the result would replace. What only shows in writing (a full
+    disk) is left to `write_atomically`.
     """
     name = os.fspath(path)
     if not name:
         raise InputError("the file name to write is empty", next_step="give a path such as out.csv")
     try:
-        mode = _mode(Path(name))
-        if mode is not None and stat.S_ISDIR(mode):
-            raise InputError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+        old = _status(Path(name))
+        if old is not None and stat.S_ISDIR(old.st_mode):
+            raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
         target = Path(os.path.realpath(name))
-        special = mode is not None and not stat.S_ISREG(mode)
-        for place in [target] if special else [target.parent, *([target] if mode is not None else [])]:
+        special = old is not None and not stat.S_ISREG(old.st_mode)
+        for place in [target] if special else [target.parent, *([target] if old is not None else [])]:
             os.stat(place)
-            if not os.access(place, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            _check_writable(place)
+        if old is not None and stat.S_ISREG(old.st_mode):
+            for given in inputs:
+                if given is not None and os.path.exists(given) and os.path.samestat(old, os.stat(given)):
+                    raise UnwrittenError(
+                        f"is what is read ({as_text(os.fspath(given))}), and would be replaced", where=name,
+                        next_step="give another name for the result",
+                    )  # fmt: skip
     except (OSError, ValueError) as error:
         raise write_error(name, error) from error
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise the InputError that `make_folder` would meet, before the work whose result it shall hold; makes nothing."""
+    name = os.fspath(folder)
+    if not name:
+        raise InputError("the name of the folder is empty", next_step="give a path such as out")
+    try:
+        whole = Path(os.path.realpath(name))
+        for place in (whole, *whole.parents):
+            found = _status(place)
+            if found is not None:
+                if not stat.S_ISDIR(found.st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+                _check_writable(place)
+                return
+    except (OSError, ValueError) as error:
+        raise _folder_error(name, error) from error
+
+
+def make_folder(folder: str | os.PathLike[str]) -> Path:
+    """Make a folder, with those above it, unless it is there, and see that files can be made in it; returns its path.
+
+    Raises InputError where it cannot be made, is a file, or cannot be written to.
+    """
+    name = os.fspath(folder)
+    if not name:
+        raise InputError("the name of the folder is empty", next_step="give a path such as out")
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+        _check_writable(Path(name))
+    except (OSError, ValueError) as error:
+        raise _folder_error(name, error) from error
+    return Path(name)
+
+
+def opened_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file opened to be read and added to, made where there is none; raises InputError where it cannot be."""
+    try:
+        return Path(path).open("ab+")
+    except (OSError, ValueError) as error:
+        raise write_error(os.fspath(path), error) from error
+
+
+def append_line(stream: IO[bytes], line: str) -> None:
+    """Add a line to a file opened with "ab+", in one write; a torn line that a killed process left is ended first."""
+    stream.seek(0, 2)
+    torn = b""
+    if stream.tell():
+        stream.seek(-1, 2)
+        torn = b"" if stream.read(1) == b"\n" else b"\n"
+    stream.write(torn + line.encode("utf-8") + b"\n")
+    stream.flush()
 
 
 def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> bytes:
@@ -111,6 +180,11 @@ def decode_utf8(data: bytes, *, where: str) -> str:
         ) from error
 
 
+def as_text(name: str) -> str:
+    """A file's name as text that can be written: its bytes that are not UTF-8 become `\\xNN`."""
+    return NO_UTF8.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", name)
+
+
 def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
     """The names in the folder of `path` that are closest to its last part, or None."""
     wanted = Path(path)
@@ -121,55 +195,121 @@ def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
     return nearest_names(wanted.name, names)
 
 
-def _mode(path: Path) -> int | None:
+def _folder_error(name: str, error: OSError | ValueError) -> UnwrittenError:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = "it is a file, not a folder, or a part of its path is"
+    elif isinstance(error, OSError) and error.errno in (*REFUSED, *FULL, errno.EROFS):
+        return write_error(name, error)
+    else:
+        reason = _reason(error)
+    return UnwrittenError(
+        f"cannot be made a folder to write to: {reason}", where=name, next_step="give the name of another"
+    )
+
+
+def _status(path: Path) -> os.stat_result | None:
     try:
-        return path.stat().st_mode
+        return path.stat()
     except FileNotFoundError:
         return None
 
 
-def _replace(target: Path, data: bytes, permissions: int | None) -> None:
-    # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants.
+def _check_writable(place: Path) -> None:
+    if os.access(place, os.W_OK):
+        return
+    read_only = hasattr(os, "statvfs") and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+    code = errno.EROFS if read_only else errno.EACCES
+    raise OSError(code, os.strerror(code))
+
+
+def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+    # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants. The
+    # name does not grow with the target's, which may be as long as a name can be.
     temporary = target.with_name(f".moescale-{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    # A file that replaces another is private until it has the other's permissions.
+    flags, mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666 if old is None else 0o600
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if permissions is not None:
-            temporary.chmod(permissions)
+        descriptor = os.open(temporary, flags, mode)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            if old is not None:
+                _take_over(descriptor, temporary, old)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    _sync_folder(target.parent)
 
 
-def write_error(name: str, error: OSError | ValueError) -> InputError:
+def _take_over(descriptor: int, temporary: Path, old: os.stat_result) -> None:
+    """Give a file the permissions of another, and its owner and group where that is allowed."""
+    if hasattr(os, "fchown"):
+        own = os.fstat(descriptor)
+        if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
+            with contextlib.suppress(OSError):
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+    temporary.chmod(stat.S_IMODE(old.st_mode))  # after the owner: changing that clears set-id bits
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the new name on the disk as well; where a folder cannot be synced, the system does it in its own time."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_error(name: str, error: OSError | ValueError) -> UnwrittenError:
     """What an error of the system in writing the file `name` means."""
     code = error.errno if isinstance(error, OSError) else None
     folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
     if code == errno.ENOENT and not folder.is_dir():
-        return InputError(
+        return UnwrittenError(
             f"cannot be written: the folder {str(folder)!r} does not exist",
             where=name,
             nearest=nearest_file_names(folder),
             next_step="create the folder first",
         )
     if code == errno.ENOTDIR:
-        return InputError("cannot be written: a part of its path is a file, not a folder", where=name)
-    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return InputError(
+        return UnwrittenError("cannot be written: a part of its path is a file, not a folder", where=name)
+    if code == errno.EROFS:
+        return UnwrittenError(
+            "cannot be written: its file system is read-only", where=name, next_step="choose a folder on another"
+        )
+    if code in REFUSED:
+        return UnwrittenError(
             "cannot be written: permission denied", where=name, next_step="choose a folder and file you may write to"
         )
-    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return InputError(
-            "cannot be written: the disk is full or the quota is spent; what was there before is unchanged",
+    if code in FULL:
+        what = (
+            "the file grew beyond what this system or its limits allow (ulimit -f)"
+            if code == errno.EFBIG
+            else f"the disk is full or the quota is spent{_free(folder)}"
+        )
+        return UnwrittenError(
+            f"cannot be written: {what}; what was there before is unchanged",
             where=name,
             next_step="free some space or choose another disk",
         )
-    return InputError(f"cannot be written: {_reason(error)}", where=repr(name))
+    return UnwrittenError(f"cannot be written: {_reason(error)}", where=repr(name))
+
+
+def _free(folder: Path) -> str:
+    import shutil  # brings compression libraries along, which only this rare message would load
+
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return ""
+    return f" ({usage.free / 2**20:,.1f} MiB of {usage.total / 2**20:,.0f} MiB free in {str(folder)!r})"
 
 
 def _read_error(name: str, error: OSError | ValueError) -> InputError:

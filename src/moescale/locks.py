@@ -7,17 +7,22 @@ import os
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 
 from moescale.errors import InputError
 from moescale.files import write_error
 
+LONGEST_NAME_BYTES = 200  # of a file whose lock is named after it: a name may have 255 bytes, on some systems fewer
 MOST_OPENS = 100  # opens of a lock whose file each holder before us removed: more is no race but a broken file system
 
 
 def lock_beside(path: str | os.PathLike[str]) -> Path:
-    """The lock file of a file: `.NAME.lock` beside it, or beside what a link points to."""
+    """The lock file of a file: `.NAME.lock` beside it, or beside what a link points to; a long NAME by its hash."""
     target = Path(os.path.realpath(os.fspath(path)))
+    name = os.fsencode(target.name)
+    if len(name) > LONGEST_NAME_BYTES:
+        return target.with_name(f".{sha256(name).hexdigest()}.lock")
     return target.with_name(f".{target.name}.lock")
 
 

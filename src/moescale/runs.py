@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from moescale import tables
 from moescale.errors import InputError, nearest_names, unknown_name
 from moescale.expressions import column_names, evaluate_decided
-from moescale.files import write_atomically
+from moescale.files import as_text, write_atomically
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")
 """Columns that state the size of a model, in the order of preference."""
@@ -221,10 +221,15 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
         raise unknown_name("suffix to write", suffix, writers, where=name)
     sink = pa.BufferOutputStream()
     try:
-        writers[suffix](pa.table({key: pa.array(v, from_pandas=True) for key, v in columns.items()}), sink)
+        writers[suffix](pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
     except (pa.ArrowException, UnicodeError, TypeError) as error:
         raise InputError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, sink.getvalue().to_pybytes())
+
+
+def _writable(column: Any) -> Any:
+    """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
+    return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
 
 
 def _size_column(table: tables.Table, wanted: str | None, warnings: list[str]) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from typer import Option
@@ -24,6 +24,7 @@ from moescale.cli.sweep import sweep
 from moescale.cli.train import train
 from moescale.cli.web import web
 from moescale.errors import InfeasibleError, MoescaleError
+from moescale.interrupts import Terminated, sigterm_interrupts
 
 # Every command, in the order and under the headings of `moescale --help`.
 PANELS: dict[str, tuple[Callable[..., object], ...]] = {
@@ -33,6 +34,7 @@ PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Check": (reproduce,),
 }
 COMMANDS = tuple(command.__name__.rstrip("_") for commands in PANELS.values() for command in commands)  # of `import_`
+RESUMABLE = ("profile", "pack", "train", "sweep")
 
 
 def _arrange() -> None:
@@ -60,13 +62,18 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; one message and an exit code for every error (0 done, 1 no answer, 2 bad input)."""
+    """Run the command line; one message and an exit code for every error (0 done, 1 no answer, 2 bad input).
+
+    Ctrl-C ends it with 130 and SIGTERM with 143, in one line; all that was complete stays, nothing half-written does.
+    """
     asked = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed_streams()
     with suppress(AttributeError):  # a stream that someone has put in its place
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a law's source may hold any letter
     try:
-        code = app(args=asked, prog_name="moescale", standalone_mode=False, obj=CommandLine(tuple(asked)))
-        sys.stdout.flush()
+        with sigterm_interrupts():
+            code = app(args=asked, prog_name="moescale", standalone_mode=False, obj=CommandLine(tuple(asked)))
+            sys.stdout.flush()
     except InfeasibleError as error:
         if "--json" in asked:
             print_json({"infeasible": str(error)})
@@ -76,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except typer.TyperException as error:  # unknown commands and options, missing ones, too many arguments
         command = next((f" {name}" for name in asked[:1] if name in COMMANDS), "")
         _fail(f"{error.format_message().rstrip('.')}; `moescale{command} --help` lists what there is", 2)
+    except Terminated as stop:
+        _fail(_stopped(f"ended by {stop.name}", asked), stop.code)
     except SystemExit as stop:
         # The reader of our output has closed it (`| head`), which typer turns into an exit: nothing is wrong.
         if not isinstance(stop.__context__, BrokenPipeError):
@@ -84,21 +93,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         _drop_output()
     except OSError as error:
-        _drop_output()
-        _fail(f"standard output cannot be written: {error.strerror or error}", 2)
+        _fail(_system_error(error), 2)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        _fail(_stopped("interrupted", asked), INTERRUPTED)
     else:
+        if code == INTERRUPTED:  # what typer makes of Ctrl-C
+            _fail(_stopped("interrupted", asked), INTERRUPTED)
         if code:
             sys.exit(code)
 
 
+def _open_closed_streams() -> None:
+    """Stand-ins for standard streams that were closed (`>&-`): else a file that we open would take their place."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
+    if sys.stdout is None:  # opened for reading: what is written fails, as to any closed stream
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+
+
+def _stopped(how: str, asked: Sequence[str]) -> str:
+    return f"{how}; the same command goes on" if asked[:1] and asked[0] in RESUMABLE else how
+
+
+def _system_error(error: OSError) -> str:
+    """An error of the system that no function has explained: of a file that it names, or else of standard output."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: cannot be used: {reason}"
+    return f"standard output cannot be written: {reason}"
+
+
 def _drop_output() -> None:
     """Send what is still to be written nowhere, so that the interpreter does not complain when it ends."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _fail(message: str, code: int) -> None:
-    sys.stderr.write(f"moescale: {message}\n")
-    sys.exit(code)
+def _fail(message: str, code: object) -> NoReturn:
+    with suppress(OSError, ValueError):  # nobody can be told
+        sys.stderr.write(f"moescale: {message}\n")
+    _drop_output()
+    sys.exit(code)  # pyright: ignore[reportArgumentType]

@@ -16,6 +16,7 @@ from moescale.cli.options import (
     MOST_PARAMETERS,
     Capital,
     ExpertParallel,
+    HeldBack,
     HostName,
     Json,
     KvHeads,
@@ -186,7 +187,7 @@ def cost(
         _refuse_without_sweep(asked, gpu)
     else:
         check_plot(plot)
-        check_table(output_table)
+        check_table(output_table, [latency, trace])
     cards = [named_gpu(name) for name in (listed("--gpu", gpu) if sweep else [gpu])]
     card = cards[0]
     # A sweep looks at every batch that fits: a server's own cap binds only where it is stated.
@@ -348,20 +349,24 @@ def _sweep(
         expert_parallel=degrees,
         left_out=left_out,
     )
+    held_back = HeldBack()
     if output_table is not None:
         from moescale.runs import write_runs
 
-        write_runs(points.columns(), output_table)
+        with held_back:
+            write_runs(points.columns(), output_table)
     if plot is not None:
         from moescale.figures import save_figure, sweep_figure
 
-        save_figure(sweep_figure(points), plot)
+        with held_back:
+            save_figure(sweep_figure(points), plot)
     if json_:
         print_json(points.to_dict())
-        return
-    from moescale.console import show_sweep, terminal
+    else:
+        from moescale.console import show_sweep, terminal
 
-    show_sweep(terminal(), points, traffic)
+        show_sweep(terminal(), points, traffic)
+    held_back.tell()
 
 
 MOST_BATCH = 1e9
@@ -392,7 +397,7 @@ def measured_on_one(latency: str) -> bool:
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
-def check_table(path: Path | None) -> None:
+def check_table(path: Path | None, inputs: Sequence[str | Path | None]) -> None:
     """Refuse a table that could not be written before the work that it would hold."""
     if path is None:
         return
@@ -406,7 +411,7 @@ def check_table(path: Path | None) -> None:
                 nearest=f"{path.stem}.csv",
                 next_step=f"end the name in {', '.join(TABLE_SUFFIXES)}",
             )
-        check_target(path)
+        check_target(path, inputs)
 
 
 def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:

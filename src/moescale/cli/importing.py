@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from moescale.cli.options import Json, app, at_option, examples, file_option, print_json, text_option, warn
+from moescale.cli.options import HeldBack, Json, app, at_option, examples, file_option, print_json, text_option, warn
 from moescale.errors import unknown_name
 
 
@@ -44,15 +44,18 @@ def import_(
     if output is not None:
         if output.suffix.lower() not in (".csv", ".tsv", ".parquet"):
             raise unknown_name("suffix to write", output.suffix, (".csv", ".tsv", ".parquet"), where=str(output))
-        check_target(output)
+        check_target(output, [source, mapping])
     with at_option("--where"):
         found = import_runs(tracker, source, mapping=mapping, where=where, unfinished=unfinished)
+    held_back = HeldBack()
     if output is not None:
-        write_runs(found.columns, output)
+        with held_back:
+            write_runs(found.columns, output)
     warn(found.warnings)
     if json_:
         answer: dict[str, Any] = found.to_dict()
         print_json(answer | {"table": str(output)} if output is not None else answer)
+        held_back.tell()
         return
     runs = f"{found.n_runs} of {found.n_found} run{'s' * (found.n_found != 1)}"
     print(f"{output}: {runs}" if output is not None else f"{runs}; -o RUNS.csv writes them")
@@ -62,3 +65,4 @@ def import_(
         print("Left out:")
     for run, reason in found.left_out:
         print(f"  {run}: {reason}")
+    held_back.tell()

@@ -19,6 +19,7 @@ from moescale.cli.options import (
     MOST_SEED,
     MOST_TOKENS,
     Granularity,
+    HeldBack,
     Json,
     LawName,
     Plot,
@@ -102,7 +103,7 @@ def fit(
     import numpy as np
 
     from moescale.family import find_family
-    from moescale.files import check_target
+    from moescale.files import as_text, check_target
     from moescale.fitting import family_of, fitted_law
     from moescale.fitting import fit as fit_law
     from moescale.laws import find_form, make_inputs, save_law
@@ -128,7 +129,7 @@ def fit(
         named = None if family is None else find_family(family)
     if output is not None:
         with at_option("-o"):
-            check_target(output)
+            check_target(output, [runs, prior])
     check_plot(plot)
     with at_option("--where"):
         table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
@@ -160,6 +161,7 @@ def fit(
             draws = resample(found, x, np.log(table.loss), bootstrap, seed, clusters=clusters, progress=progress)
             intervals = parameter_intervals(found, draws)
     found = replace(found, warnings=(*table.warnings, *remarks, *found.warnings))
+    held_back = HeldBack()
     if output is not None:
         from datetime import date
 
@@ -185,28 +187,32 @@ def fit(
             "versions": f"moescale {__version__}, numpy {np.__version__}, Python {platform.python_version()}",
         }
         saved = fitted_law(
-            found, about, name=output.stem, source=f"fitted to {runs.name}", date=date.today().isoformat(),
-            draws=draws, evidence=evidence,
+            found, about, name=as_text(output.stem), source=f"fitted to {as_text(runs.name)}",
+            date=date.today().isoformat(), draws=draws,
+            evidence={key: as_text(value) if isinstance(value, str) else value for key, value in evidence.items()},
         )  # fmt: skip
         if known is not None and known.max_experts is not None:  # the law speaks of more experts than these few runs
             saved = replace(saved, max_experts=max(known.max_experts, saved.max_experts or 1.0))
-        save_law(saved, output)
+        with held_back, at_option("-o"):
+            save_law(saved, output)
     if plot is not None:
         from moescale.figures import fit_figure, save_figure
         from moescale.validation import RunArrays
 
         columns = {name: np.broadcast_to(np.asarray(values, dtype=float), len(table)) for name, values in extra.items()}
         drawn = RunArrays(table.n_params, table.tokens, table.experts, table.loss, columns)
-        save_figure(fit_figure(found, drawn), plot)
+        with held_back:
+            save_figure(fit_figure(found, drawn), plot)
     if json_:
         print_json(found.to_dict(intervals))
     else:
         from moescale.console import show_fit, terminal
 
         show_fit(terminal(), found, intervals)
-        if output is not None:
+        if output is not None and not held_back.errors:
             sys.stderr.write(f"wrote {output}\n")
     warn(found.warnings)
+    held_back.tell()
 
 
 def _prior(name: str) -> Law:
@@ -364,10 +370,12 @@ def compare(
     ]
     with show_progress(not json_) as progress, at_option(str(runs)):
         records = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
+    held_back = HeldBack()
     if plot is not None:
         from moescale.figures import comparison_figure, save_figure
 
-        save_figure(comparison_figure(records), plot)
+        with held_back:
+            save_figure(comparison_figure(records), plot)
     if json_:
         made: dict[str, object] = {**made_with(context), "runs": runs.name, "sha256": {runs.name: table.sha256 or ""}}
         made |= {"holdout": holdout} | ({"where": where} if where else {})
@@ -377,3 +385,4 @@ def compare(
 
         show_comparison(terminal(), records)
     warn(table.warnings)
+    held_back.tell()

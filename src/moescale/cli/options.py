@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -389,6 +390,35 @@ def show_progress(enabled: bool) -> Generator[Progress | None]:
             bar.update(task, description=step, completed=share)
 
         yield report
+
+
+class HeldBack:
+    """The errors of files that could not be written, told once the answer is printed.
+
+    A command writes its files inside this context, before it prints, and calls `tell` at its end: the answer of minutes of
+    work is not lost to a full disk, nor a file to a reader that closes our output early. Errors of other kinds pass.
+    """
+
+    def __init__(self, kind: type[InputError] = InputError) -> None:
+        self.kind = kind
+        self.errors: list[InputError] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, self.kind):
+            self.errors.append(error)
+        return isinstance(error, self.kind)
+
+    def tell(self) -> None:
+        """Raise the first error, after a warning for each of the others."""
+        if self.errors:
+            sys.stdout.flush()
+            warn([str(error) for error in self.errors[1:]])
+            raise self.errors[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from moescale.cli.options import (
     ExpertParallel,
     GpuName,
     Granularity,
+    HeldBack,
     HostName,
     Json,
     KvCache,
@@ -69,7 +70,7 @@ from moescale.cli.options import (
     traffic_of,
     warn,
 )
-from moescale.errors import InputError
+from moescale.errors import InputError, UnwrittenError
 
 if TYPE_CHECKING:
     from moescale.hardware import Gpu
@@ -264,16 +265,19 @@ def plan(
     with at_option("--budget"), np.errstate(over="ignore"):
         second = [find_law(name) for name in SECOND_LAWS]
         answer = make_plan(chosen, question, deployment, source, second_laws=second)
+    held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.figures import plan_figure, save_figure
 
-        save_figure(plan_figure(answer), plot)
+        with held_back:
+            save_figure(plan_figure(answer), plot)
     exported = None
     if export is not None and export_folder is not None:
-        exported = export_plan(
-            answer, chosen.family, export, export_folder, gpu=_training_gpu(deployment, train_gpu), mfu=mfu,
-            gpus=train_gpus, vocab_size=vocab_size, peak_lr=peak_lr,
-        )  # fmt: skip
+        with held_back:
+            exported = export_plan(
+                answer, chosen.family, export, export_folder, gpu=_training_gpu(deployment, train_gpu), mfu=mfu,
+                gpus=train_gpus, vocab_size=vocab_size, peak_lr=peak_lr,
+            )  # fmt: skip
     if json_:
         files = [
             path
@@ -289,6 +293,7 @@ def plan(
         if exported is not None:
             show_export(terminal(), exported)
     warn(answer.warnings)
+    held_back.tell()
 
 
 def _training_price(

@@ -12,6 +12,7 @@ from typer import Option
 from moescale.cli.options import (
     LEAST,
     MOST_SECONDS,
+    HeldBack,
     Json,
     Plot,
     app,
@@ -251,12 +252,15 @@ def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> 
     rows = read_measurements(table)
     found = overview(rows, where=str(table))
     agreed = None if against is None else agreement(rows, read_measurements(against))
+    held_back = HeldBack()
     if plot is not None:
         from moescale.figures import latency_figure, save_figure
 
-        save_figure(latency_figure(rows), plot)
+        with held_back:
+            save_figure(latency_figure(rows), plot)
     if json_:
         print_json({**found.to_dict(), **({} if agreed is None else {"against": agreed.to_dict()})})
+        held_back.tell()
         return
     show_latencies(terminal(), found, str(table))
     if agreed is not None:
@@ -265,3 +269,4 @@ def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> 
             f"the median difference is {agreed.median_abs_difference:.1%}, the largest {agreed.max_abs_difference:.1%}.\n"
             f"Furthest beyond its spread, or nearest to it: {agreed.worst}."
         )
+    held_back.tell()

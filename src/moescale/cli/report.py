@@ -38,13 +38,13 @@ def report(
 ) -> None:
     """Make one HTML file of an answer: figures inside, readable offline, on paper, in light and dark."""
     from moescale import __version__
-    from moescale.files import check_target, write_atomically
+    from moescale.files import as_text, check_target, write_atomically
     from moescale.laws import Law
     from moescale.planning import Plan
     from moescale.report import comparison_report, law_report, plan_report, read_answer
 
     with at_option("-o"):
-        check_target(output)
+        check_target(output, [answer, runs])
     if date is not None:
         _check_date(date)
     found, origin = read_answer(answer)
@@ -59,7 +59,7 @@ def report(
     else:
         text = comparison_report(found, origin, title=title)
     with at_option("-o"):
-        write_atomically(output, text)
+        write_atomically(output, as_text(text))
     sys.stderr.write(f"wrote {output}\n")
 
 

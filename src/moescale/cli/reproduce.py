@@ -10,6 +10,7 @@ from moescale.cli.options import (
     DEFAULT_LAW,
     DEFAULT_TRAFFIC,
     GpuName,
+    HeldBack,
     Json,
     LawName,
     app,
@@ -68,10 +69,12 @@ def reproduce(
             check_folder(output)
     with at_option("--law"):
         outcomes = evaluate(chosen, deployment, first, others)
+    held_back = HeldBack()
     if output is not None:
         from moescale.reproduce.publish import publish
 
-        publish(output, chosen, deployment, first, outcomes)
+        with held_back, at_option("-o"):
+            publish(output, chosen, deployment, first, outcomes)
     if json_:
         print_json([outcome.to_dict() for outcome in outcomes])
     else:
@@ -79,6 +82,7 @@ def reproduce(
         from moescale.reproduce.tables import show_outcomes
 
         show_outcomes(terminal(), outcomes)
+    held_back.tell()
 
 
 def _sources(name: str, deployment: Deployment) -> tuple[LatencySource, tuple[LatencySource, ...]]:

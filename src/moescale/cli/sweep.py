@@ -70,15 +70,11 @@ def sweep(
         else:
             show_planned_runs(terminal(), plan)
         return 0
-    try:
-        with _progress() as (watch, say):
-            done = drive(
-                wanted, jobs=jobs, retries=retries, resume=resume, say=say, watch=watch,
-                seconds=max_time if max_time is None or max_time < MOST_SECONDS else None,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        print("stopped, and the runs with it; the same command goes on", file=sys.stderr)
-        raise
+    with _progress() as (watch, say):
+        done = drive(
+            wanted, jobs=jobs, retries=retries, resume=resume, say=say, watch=watch,
+            seconds=max_time if max_time is None or max_time < MOST_SECONDS else None,
+        )  # fmt: skip
     if json_:
         print_json(done.to_dict())
     else:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from moescale.cli.options import Json, app, examples, file_option, print_json
+from moescale.cli.options import HeldBack, Json, app, examples, file_option, print_json
 from moescale.units import format_count, format_flops, format_seconds
 
 
@@ -52,10 +52,13 @@ def train(
     rows = run_train(settings, resume=resume, report=_print_event)
     if not rows:  # another process of torchrun's group prints them
         return
+    held_back = HeldBack()
     if output is not None:
-        add_rows(output, rows)
+        with held_back:
+            add_rows(output, rows)
     if json_:
         print_json({"rows": rows})
+        held_back.tell()
         return
     for row in rows:
         flag = f"  DIVERGED: {row['diverged_why']}" if row["diverged"] else ""
@@ -65,7 +68,9 @@ def train(
             f"{format_count(row['n_params_dense'])} dense-equivalent parameters, {row['n_experts']} experts, "
             f"{format_count(row['tokens_per_s'])} tokens/s{flag}"
         )
-    print(f"{settings.output}/model holds the weights; {output or settings.output + '/result.json'} the rows")
+    held = settings.output + "/result.json" if output is None or held_back.errors else output
+    print(f"{settings.output}/model holds the weights; {held} the rows")
+    held_back.tell()
 
 
 def _show_settings(settings: Mapping[str, Any], expected: Mapping[str, float]) -> None:

@@ -13,11 +13,11 @@ from moescale import catalogue
 from moescale.accounting import count_parameters
 from moescale.architecture import from_config
 from moescale.buildable import Buildable
-from moescale.errors import InputError, unknown_name
+from moescale.errors import unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
 from moescale.export.parallel import Choice, Split, Trainer, choose
-from moescale.files import write_atomically
+from moescale.files import check_folder, make_folder, write_atomically
 from moescale.hardware import Gpu
 from moescale.recipe import Recipe, recipe_for
 from moescale.units import format_bytes, format_count, format_flops
@@ -171,9 +171,7 @@ def check_export(format: str, folder: Path) -> None:
     """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan."""
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS, where="--export")
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise InputError("is a file, not a folder", where=str(place), next_step="give another folder to -o")
+    check_folder(folder)
 
 
 def export_model(
@@ -209,10 +207,7 @@ def export_model(
     notes = (*recipe.notes, *(chosen.notes if shape.n_experts > 1 else ()))
     files = chosen.files(shape, recipe, choice.split, title)
     files["README.md"] = _readme(title, recipe, choice, notes, chosen.start)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror or error}", where=str(folder)) from error
+    make_folder(folder)
     for name, text in files.items():
         write_atomically(folder / name, text)
     return Export(

@@ -27,7 +27,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.files import check_target
+from moescale.files import check_target, opened_to_append
 from moescale.latency.measurements import (
     FAILED,
     KEY,
@@ -132,11 +132,17 @@ def _profile(
 ) -> Profiled:  # fmt: skip
     start = _now()
     rows = {key_of(row): row for row in (read_measurements(table) if Path(table).exists() else ())}
+    written = _version(table)
     total = grid.size
 
     def keep(found: Sequence[Measurement]) -> None:
+        nonlocal written
+        if written != _version(table):  # somebody has changed it by hand, unaware of the lock: those rows stay
+            changed = read_measurements(table) if Path(table).exists() else ()
+            rows.update({key_of(row): row for row in changed})
         rows.update({key_of(row): row for row in found})
         write_measurements(table, rows.values())
+        written = _version(table)
 
     keys = [
         _key(grid, model.columns(), gpus, point)
@@ -300,7 +306,7 @@ class Worker:
 
     def __init__(self, python: str | Path, engine_file: str | Path, log: str | Path | None = None) -> None:
         # Closed by _end: the process writes to it for as long as it lives.
-        self._log: IO[bytes] | int = subprocess.DEVNULL if log is None else Path(log).open("ab")  # noqa: SIM115
+        self._log: IO[bytes] | int = subprocess.DEVNULL if log is None else opened_to_append(log)
         try:
             self._process = subprocess.Popen(
                 [str(python), str(HERE / "worker.py"), str(engine_file)],
@@ -384,6 +390,15 @@ def _key(grid: Grid, columns: dict[str, Any], gpus: int, point: Point) -> Key:
         "batch": batch, "tokens": tokens,
     }  # fmt: skip
     return tuple(values[name] for name in KEY)
+
+
+def _version(table: str | Path) -> tuple[int, int, int] | None:
+    """What tells whether a file was changed; None where there is none."""
+    try:
+        found = os.stat(table)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _now() -> float:

@@ -41,7 +41,8 @@ def set_up(engine: str, folder: Path | None = None, *, report: Callable[[str], N
     place = folder or default_folder(engine)
     python = python_of(place)
     steps = commands(engine, python, nvidia=shutil.which("nvidia-smi") is not None)
-    if not python.exists():
+    pip = (*place.glob("lib/python*/site-packages/pip"), *place.glob("Lib/site-packages/pip"))
+    if not (python.exists() and pip):  # without pip it was killed halfway
         steps.insert(0, [sys.executable, "-m", "venv", str(place)])
     for step in steps:
         if report is not None:

@@ -14,9 +14,8 @@ import numpy as np
 
 from moescale.architecture import FloatArray
 from moescale.candidates import Costs, largest_models, serving_curves
-from moescale.errors import InputError
 from moescale.figures import SUFFIXES, check_plot, cost_figure, largest_figure, save_figure
-from moescale.files import write_atomically
+from moescale.files import make_folder, write_atomically
 from moescale.latency import LatencySource, kernels_alone
 from moescale.laws.law import Law
 from moescale.reproduce import figures, series
@@ -35,12 +34,7 @@ COST_RANGE = (0.02, 3.0, 200)  # dollars per million output tokens of the figure
 
 def check_folder(folder: Path) -> None:
     """Refuse, before any work is done, a folder that cannot be made, and an install without matplotlib."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError("is a file, not a folder", where=str(folder), next_step="name a folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror or error}", where=str(folder)) from error
+    make_folder(folder)
     check_plot(folder / "claims.svg")
 
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import warnings
 from importlib import import_module
@@ -16,9 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from moescale.errors import InputError
+from moescale.errors import InputError, UnwrittenError
+from moescale.files import write_atomically, write_error
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+OS_ERROR = re.compile(r"\(os error (\d+)\)")  # as libraries written in Rust end an error of the system
 
 
 def tensors_of(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
@@ -36,23 +40,52 @@ def tensors_of(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, 
 
 
 def save(folder: Path, name: str, model: nn.Module, optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Write the checkpoint `name`; it takes its place only when it is whole. Every process calls this."""
+    """Write the checkpoint `name`; it takes its place only when it is whole. Every process calls this.
+
+    Raises UnwrittenError where it cannot be written, such as on a full disk, and leaves nothing of it then.
+    """
     dcp: Any = import_module("torch.distributed.checkpoint")
     alone = not dist.is_initialized()
     first = alone or dist.get_rank() == 0
     aside, place = folder / f".{name}.tmp", folder / name
-    if first:
+    try:
+        if first:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+        _wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no process group, which is no news
+            dcp.save(tensors_of(model, optimiser), checkpoint_id=aside, no_dist=alone)
+        if first:
+            write_atomically(aside / "state.json", json.dumps(state))
+            shutil.rmtree(place, ignore_errors=True)
+            aside.rename(place)
+    except (OSError, RuntimeError, UnwrittenError, dcp.api.CheckpointException) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        raise unwritten(place, error) from error
     _wait()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no process group, which is no news
-        dcp.save(tensors_of(model, optimiser), checkpoint_id=aside, no_dist=alone)
-    if first:
-        (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
-        shutil.rmtree(place, ignore_errors=True)
-        aside.rename(place)
-    _wait()
+
+
+def unwritten(place: Path, error: BaseException) -> UnwrittenError:
+    """Why weights could not be written: the system's error, which the libraries wrap in errors of their own."""
+    failures: Any = getattr(error, "failures", {})  # of dcp: by process, an error and where it was raised
+    queue: list[BaseException | None] = [error, *(failure[0] for failure in failures.values())]
+    while queue:
+        cause = queue.pop(0)
+        if isinstance(cause, UnwrittenError):
+            return cause
+        if cause is None:
+            continue
+        if isinstance(cause, OSError) and cause.errno:
+            return write_error(str(place), cause)
+        if found := OS_ERROR.search(str(cause)):
+            return write_error(str(place), OSError(int(found[1]), os.strerror(int(found[1]))))
+        queue += [cause.__cause__, cause.__context__]
+    lines = str(error).strip().splitlines()
+    return UnwrittenError(
+        f"cannot be written: {lines[-1][:300] if lines else type(error).__name__}", where=str(place),
+        next_step="mend it; the run goes on from its last checkpoint",
+    )  # fmt: skip
 
 
 def load(folder: Path, name: str, model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:

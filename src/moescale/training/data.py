@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InputError, unknown_name
-from moescale.files import read_bytes, read_text, write_atomically
+from moescale.files import make_folder, read_bytes, read_text, write_atomically
 from moescale.locks import locked
 from moescale.training import megatron
 from moescale.training.corpus import (
@@ -90,11 +90,7 @@ def pack(
     _check(validation, max_tokens, undecodable, shard_tokens)
     tell = report or _silent
     found = find_sources(sources, exclude=exclude)
-    where = Path(folder)
-    try:
-        where.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise _no_folder(folder, error) from error
+    where = _folder(folder)
     found = _outside(found, where)
     request: dict[str, Any] = {
         "sources": [[source.name, source.n_bytes] for source in found],
@@ -115,6 +111,8 @@ def pack(
     with _alone(where, tell):
         if (where / CORPUS).is_file():
             _same_request(read_description(where).get("request"), request, where)
+            with suppress(OSError):  # of a pack that was killed when it had just finished; or a disk that is only read
+                (where / UNFINISHED).unlink(missing_ok=True)
             return open_corpus(where)
         for path in where.glob(".moescale-*.tmp"):  # what a kill left of a file that was being written
             path.unlink()
@@ -519,10 +517,8 @@ def _alone(folder: Path, tell: Report) -> Generator[None]:
         yield
 
 
-def _no_folder(folder: str | os.PathLike[str], error: OSError | ValueError) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError(
-        f"cannot be made a folder to write to: {reason}",
-        where=repr(os.fspath(folder)),
-        next_step="choose another for -o",
-    )
+def _folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder, made; one with a finished corpus need not be writable."""
+    if os.path.isfile(Path(folder) / CORPUS):  # unlike Path.is_file, never an error
+        return Path(folder)
+    return make_folder(folder)

@@ -14,7 +14,8 @@ from typing import Any
 import tomli_w
 
 from moescale.errors import InputError
-from moescale.files import write_atomically
+from moescale.files import make_folder, write_atomically
+from moescale.interrupts import sigterm_interrupts
 from moescale.locks import is_held
 from moescale.training.executors import (
     BUSY,
@@ -25,7 +26,6 @@ from moescale.training.executors import (
     Local,
     Ray,
     Submitit,
-    sigterm_interrupts,
     train_command,
 )
 from moescale.training.progress import Progress, RunState, Status, read_progress
@@ -158,7 +158,7 @@ def drive(
     `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
     its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
     next call. Without `resume` a run that was interrupted starts anew. Ctrl-C and SIGTERM stop the runs and raise
-    KeyboardInterrupt. Raises InputError where a folder holds another run, and where table or place cannot be used.
+    KeyboardInterrupt and interrupts.Terminated. Raises InputError where a folder holds another run, and where table or place cannot be used.
     """
     if not resume and command is not None:
         raise InputError("resume=False goes with moescale's own command")
@@ -437,10 +437,7 @@ def _jobs(execution: Execution, runs: int, asked: int | None = None) -> int:
 
 def _made(path: Path) -> Path:
     """The path, its folder made."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror or error}", where=str(path.parent)) from error
+    make_folder(path.parent)
     return path
 
 

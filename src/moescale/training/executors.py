@@ -12,15 +12,15 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from moescale.errors import InputError, unknown_name
+from moescale.files import opened_to_append
+from moescale.interrupts import sigterm_interrupts
 from moescale.locks import acquire
 
 BUSY = 75  # sysexits.h, EX_TEMPFAIL: another process has the run
@@ -98,7 +98,7 @@ class Process:
         mark = secrets.token_hex(16) + _mark_of(lock)
         shim = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT] if dies_with_us else []
         try:
-            with log.open("ab") as stream:
+            with opened_to_append(log) as stream:
                 process = subprocess.Popen(
                     [*shim, *command], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C reaches us alone, and the whole group can be ended
@@ -151,21 +151,27 @@ class Process:
         _kill_marked(lambda mark: mark == self._mark)
 
 
-def execute(command: Sequence[str], log: str, lock: str) -> int:
-    """Run a command here and now; its exit code, or BUSY. A job of a cluster is a call of this.
+def execute(command: Sequence[str], log: str, lock: str, stop: str | None = None) -> int:
+    """Run a command here and now; its exit code, BUSY, or LOST where it was stopped. A job of a cluster is a call of this.
 
-    The command ends with this process: on SIGTERM and Ctrl-C in good order, else at once.
+    The command ends with this process: on SIGTERM and Ctrl-C in good order, else at once. It is stopped as well when the
+    file `stop` appears (a signal is lost on a job that is only starting) and when the process that started this one is gone.
     """
+    parent = os.getppid()
     with sigterm_interrupts():
+        if stop is not None and os.path.exists(stop):
+            return LOST
         process = Process.start(command, log=Path(log), lock=Path(lock), dies_with_us=True)
         if process is None:
             return BUSY
         try:
             while (code := process.poll()) is None:
+                if os.getppid() != parent or (stop is not None and os.path.exists(stop)):
+                    return LOST
                 time.sleep(0.1)
             return code
         finally:
-            process.stop()
+            process.stop(GRACE_S / 2)  # so that who asked for it sees the end within the grace
 
 
 class Local:
@@ -184,6 +190,7 @@ class Submitit:
 
     def __init__(self, options: Mapping[str, Any], folder: Path) -> None:
         submitit = _library("submitit", "slurm")
+        self._folder = folder
         given = dict(options)
         cluster = str(given.pop("cluster", "slurm"))
         if cluster not in ("slurm", "local"):
@@ -208,7 +215,8 @@ class Submitit:
 
     def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job:
         """See Executor."""
-        return _SubmititJob(self._executor.submit(execute, list(command), str(log), str(lock)))
+        stop = self._folder / f"{secrets.token_hex(8)}.stop"
+        return _SubmititJob(self._executor.submit(execute, list(command), str(log), str(lock), str(stop)), stop)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -266,14 +274,16 @@ class _Ended:
 
 
 class _SubmititJob:
-    def __init__(self, job: Any) -> None:
-        self._job = job
+    def __init__(self, job: Any, stop: Path) -> None:
+        self._job, self._stop = job, stop
         self._lost_at = math.inf  # when a job that ended without a result counts as lost
 
     def poll(self) -> int | None:
         errors = _library("submitit.core.utils", "slurm")
         if not self._job.done():
             return None
+        with suppress(OSError):
+            self._stop.unlink(missing_ok=True)
         # Asked for a result that is not there, submitit waits for half a minute.
         if not self._job.paths.result_pickle.exists():
             self._lost_at = min(self._lost_at, time.monotonic() + RESULT_LAG_S)
@@ -285,6 +295,9 @@ class _SubmititJob:
 
     def terminate(self) -> None:
         self._lost_at = -math.inf
+        # submitit's own way is a signal, which a job that is only starting does not hear; `execute` sees the file.
+        with suppress(OSError):
+            self._stop.touch()
         with suppress(OSError, subprocess.CalledProcessError):
             self._job.cancel()
 
@@ -358,20 +371,3 @@ def _process_ids() -> list[int]:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         return []
-
-
-@contextmanager
-def sigterm_interrupts() -> Generator[None]:
-    """SIGTERM raises KeyboardInterrupt, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before: Callable[[int, FrameType | None], Any] | int | None = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

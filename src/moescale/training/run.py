@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from moescale.errors import InputError, MoescaleError
-from moescale.files import write_atomically
+from moescale.errors import InputError, MoescaleError, UnwrittenError
+from moescale.files import make_folder, opened_to_append, write_atomically
 from moescale.locks import locked
 from moescale.training.flops import mfu
 from moescale.training.run_table import read_result
@@ -26,6 +26,8 @@ from moescale.units import format_count
 Report = Callable[[Mapping[str, Any]], None]
 RESULT, SETTINGS, LOG, LOCK = "result.json", "settings.json", "log.txt", "lock"
 LIBRARIES = ("torch", "transformers")
+CHECKPOINT_BYTES_PER_PARAM = 12  # weight and both moments of AdamW, in float32 (checkpoint.py)
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> list[dict[str, Any]]:
@@ -41,10 +43,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
     where a process fails.
     """
     folder = Path(settings.output)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror or error}", where=str(folder)) from error
+    make_folder(folder)
     _check_libraries()
     group = int(os.environ.get("WORLD_SIZE", "1")) == settings.parallel.processes  # of a torchrun around this process
     if group and os.environ.get("RANK", "0") != "0":
@@ -61,6 +60,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         finished = read_result(folder)
         if finished is not None:
             return finished
+        _check_room(settings, int(corpus.vocab_size), folder)
         write_atomically(folder / SETTINGS, json.dumps({**settings.to_dict(), "identity": identity}, indent=2))
         say = report or _silent
         if settings.parallel.processes == 1 or group:
@@ -165,7 +165,7 @@ def _corpus(settings: RunSettings) -> Any:
 def _check_same(folder: Path, identity: Mapping[str, str]) -> None:
     """Refuse a folder that holds another run, finished or not."""
     path = folder / SETTINGS
-    if not path.exists():
+    if not path.exists() or not _has_begun(folder):  # settings that were refused, and then corrected
         return
     try:
         known = json.loads(path.read_text(encoding="utf-8"))["identity"]
@@ -179,10 +179,28 @@ def _check_same(folder: Path, identity: Mapping[str, str]) -> None:
             )  # fmt: skip
 
 
+def _has_begun(folder: Path) -> bool:
+    progress = folder / "progress.jsonl"
+    kept = any((folder / name).exists() for name in (RESULT, "checkpoints", "model"))
+    return kept or (progress.exists() and progress.stat().st_size > 0)
+
+
+def _check_room(settings: RunSettings, vocab_size: int, folder: Path) -> None:
+    """Refuse a disk that cannot hold a checkpoint and the model, before the hours that end there."""
+    n_params = float(parameters(settings.model, vocab_size).total)
+    needed = n_params * (CHECKPOINT_BYTES_PER_PARAM + DTYPE_BYTES[settings.training.dtype])
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UnwrittenError(
+            f"has {free / 2**20:,.1f} MiB free, and a checkpoint and the model take {needed / 2**20:,.1f} MiB",
+            where=str(folder), next_step="free some space, or give an output folder on another disk",
+        )  # fmt: skip
+
+
 def _clear(folder: Path) -> None:
     for name in (RESULT, SETTINGS, "progress.jsonl", LOG):
         (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "model"):
+    for name in ("checkpoints", "model", ".model.tmp"):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
@@ -203,7 +221,7 @@ def _through_torchrun(settings: RunSettings, folder: Path, say: Report, resume: 
     environment = {**os.environ, "OMP_NUM_THREADS": str(settings.parallel.threads)}
     measured: dict[str, Any] | None = None
     failure: MoescaleError | None = None
-    with (folder / LOG).open("ab") as log:
+    with opened_to_append(folder / LOG) as log:
         process = subprocess.Popen(
             [*command, *([] if resume else ["--no-resume"])], stdout=subprocess.PIPE, stderr=log, text=True,
             encoding="utf-8", env=environment, start_new_session=True,

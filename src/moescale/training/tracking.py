@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from moescale.errors import InputError, unknown_name
-from moescale.files import read_text, write_atomically
+from moescale.files import make_folder, read_text, write_atomically
 
 FOLDER = "tracking"
 """The folder, within that of the run, which holds all that trackers keep on disk."""
@@ -111,10 +111,7 @@ def start(settings: Table, name: str, config: Mapping[str, Any], folder: Path) -
     known = tracking_of({"to": list(settings.to)}).to
     for target in known:
         require(target)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be made: {error.strerror or error}", where=str(place)) from error
+    make_folder(place)
     identifiers = _identifiers(place)
     for target in known:
         begun = _Begun(settings, name, dict(config), place, identifiers.get(target))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moescale.errors import InputError
+from moescale.files import write_atomically
 from moescale.training import checkpoint, parallel, schedule
 from moescale.training.flops import mfu
 from moescale.training.health import Watch, balance
@@ -339,7 +341,10 @@ class Run:
         return summed / p.tensor / (count * (t.sequence_tokens - 1)), counts.cpu().numpy()
 
     def save_model(self, folder: Path) -> None:
-        """Write config.json and safetensors as transformers and vLLM read them. Every process calls this."""
+        """Write config.json and safetensors as transformers and vLLM read them, whole or not at all. Every process calls this.
+
+        Raises UnwrittenError where they cannot be written.
+        """
         whole: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             value = parameter.detach()
@@ -349,11 +354,19 @@ class Run:
         if self.layout.rank == 0:
             bare: Any = build(self.settings, self.corpus.vocab_size)
             bare.config.dtype = getattr(torch, self.settings.training.dtype)
-            bare.save_pretrained(folder, state_dict=whole)
-            # Other versions of transformers, and vLLM with them, name the number of experts as the model's own config does.
-            path = folder / "config.json"
-            config = json.loads(path.read_text(encoding="utf-8"))
-            stated = {**self.settings.model.config(self.corpus.vocab_size), "use_cache": True}
-            path.write_text(json.dumps({**config, **stated}, indent=2, sort_keys=True), encoding="utf-8")
+            aside = folder.with_name(f".{folder.name}.tmp")
+            shutil.rmtree(aside, ignore_errors=True)
+            try:
+                bare.save_pretrained(aside, state_dict=whole)
+                # Other versions of transformers, and vLLM with them, name the number of experts as the model's own config does.
+                path = aside / "config.json"
+                config = json.loads(path.read_text(encoding="utf-8"))
+                stated = {**self.settings.model.config(self.corpus.vocab_size), "use_cache": True}
+                write_atomically(path, json.dumps({**config, **stated}, indent=2, sort_keys=True))
+                shutil.rmtree(folder, ignore_errors=True)
+                aside.rename(folder)
+            except Exception as error:  # safetensors has its own kind
+                shutil.rmtree(aside, ignore_errors=True)
+                raise checkpoint.unwritten(folder, error) from error
         if dist.is_initialized():
             dist.barrier()

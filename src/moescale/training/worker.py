@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from moescale.errors import InputError, MoescaleError
+from moescale.files import append_line, opened_to_append, write_error
 from moescale.training import parallel
 from moescale.training.run import settings_in, stated_columns
 from moescale.training.settings import RunSettings
@@ -65,7 +66,7 @@ def work(settings: RunSettings, *, resume: bool, report: Report, corpus: Corpus 
             next_step="make micro_batch_tokens smaller, or spread the weights with fsdp, tensor or expert",
         ) from error  # fmt: skip
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=str(folder)) from error
+        raise write_error(os.fsdecode(error.filename or folder), error) from error
     return {
         "rows": rows, "device": parallel.describe(device),
         "torch": str(torch.__version__), "transformers": str(transformers.__version__),
@@ -89,12 +90,11 @@ def _told(settings: RunSettings, folder: Path, report: Report, vocab_size: int) 
         longest = stated_columns(settings, vocab_size, len(settings.training.tokens) - 1)
         config = {key: value for key, value in longest.items() if value is not None}
         tracker = start(settings.tracking, settings.name, config, folder)
-    with (folder / PROGRESS).open("a", encoding="utf-8") as stream:
+    with opened_to_append(folder / PROGRESS) as stream:
 
         def tell(event: Mapping[str, Any]) -> None:
             line = {"time": time.time(), **event}
-            stream.write(json.dumps(line) + "\n")
-            stream.flush()
+            append_line(stream, json.dumps(line))
             metrics = {
                 METRICS[key]: float(value) for key, value in event.items() if key in METRICS and value is not None
             }

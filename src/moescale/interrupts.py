@@ -1,0 +1,41 @@
+"""Signals that ask a program to end, as exceptions: what is open is closed, and half-written files are removed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+ENDING = ("SIGTERM", "SIGHUP")  # a scheduler's or a container's stop, and a terminal that is closed
+
+
+class Terminated(SystemExit):
+    """One of ENDING came; where nobody catches it the program ends quietly, with the exit code that shells report."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.name = signal.Signals(number).name
+
+
+@contextmanager
+def sigterm_interrupts() -> Generator[None]:
+    """SIGTERM and SIGHUP raise Terminated in this context, where this is the main thread and they are not ignored."""
+    before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ENDING:
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, _raise)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # None: a handler that was not set from Python, which cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    raise Terminated(number)

@@ -1,0 +1,146 @@
+"""Work for tests/faulty_files.py that needs stand-ins: a profile without a model, a sweep without training, small shards."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from moescale.errors import MoescaleError
+
+STUB_ENGINE = Path(__file__).with_name("stub_engine.py")
+STUB_TRAINING = Path(__file__).with_name("stub_training.py")
+SETTINGS: dict[str, Any] = {
+    "data": {"corpus": "corpus"},
+    "training": {"sequence_tokens": 64, "batch_tokens": 1024},
+    "grid": {"shapes": [[64, 2]], "experts": [1, 4], "tokens": ["1M"]},
+    "table": "runs.csv",
+    "folder": "sweep",
+}
+
+
+def profile() -> None:
+    from moescale.profiling.grid import make_grid, model_of_size
+    from moescale.profiling.run import Repeats, profile
+
+    grid = make_grid(
+        gpu="h100-sxm", models=[model_of_size(1e6, 1, gpus=1, kv_heads=None)], batches=(1, 2), prompt_tokens=(128,),
+        context_tokens=(), gpus=(1,), engine="torch", dtype="bfloat16",
+    )  # fmt: skip
+    with told():
+        profile(grid, "latency.csv", engine_file=STUB_ENGINE, repeats=Repeats(rounds=1, least=1, most=1), log="log.txt")
+
+
+def sweep() -> None:
+    from moescale.training.driver import drive
+    from moescale.training.sweep import expand
+
+    with told():
+        done = drive(
+            expand(SETTINGS), command=lambda file: [sys.executable, "-S", str(STUB_TRAINING), str(file)], poll_s=0.01
+        )
+        if done.failed or done.left:
+            raise MoescaleError(f"failed: {done.failed}")
+
+
+def rows() -> None:
+    from moescale.training.run_table import add_rows
+
+    with told():
+        for name in ("b", "c"):
+            add_rows("runs.csv", [{"name": name, "settings_sha256": "1", "tokens": 1000, "loss": 2.5}])
+
+
+def shards() -> None:
+    from moescale.training import data
+
+    data.BATCH_DOCUMENTS = 10
+    with told():
+        data.pack(["text.jsonl"], "corpus", tokenizer="bytes", validation=0.2, shard_tokens=4_000)
+
+
+class told:  # noqa: N801  # a context manager
+    """An error as the command line tells it."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, MoescaleError):
+            sys.stderr.write(f"moescale: {error}\n")
+            sys.exit(error.exit_code)
+
+
+# For signals: the same commands, slow, through the command line.
+
+
+def slow_profile() -> None:
+    import shutil
+
+    from moescale.cli import main
+    from moescale.profiling import run
+
+    engines = Path("engines")
+    engines.mkdir()
+    shutil.copy(run.HERE / "worker.py", engines)
+    (engines / "torch_engine.py").write_text(
+        STUB_ENGINE.read_text().replace('stub.get("pause", 0.0)', "0.2 if batch == 1 else 60")
+    )
+    run.HERE = engines.absolute()
+    main(["profile", "--n-params", "1M", "--gpu", "h100-sxm", "--batch", "1,2", "--prompt", "64", "-o", "latency.csv"])
+
+
+def slow_sweep() -> None:
+    import tomli_w
+
+    from moescale.cli import main
+    from moescale.training import driver
+
+    Path("sweep.toml").write_text(tomli_w.dumps(SETTINGS))
+    Path("sweep").mkdir()
+    Path("sweep/stub.json").write_text('{"*": {"sleep_s": 1.0}}')
+    driver.train_command = lambda run_file, resume=True: [sys.executable, "-S", str(STUB_TRAINING), str(run_file)]
+    main(["sweep", "sweep.toml"])
+
+
+def slow_pack() -> None:
+    import time
+    from functools import partial
+
+    from moescale.cli import main
+    from moescale.training import data
+
+    write = data.write_shard
+
+    def slow_shard(*given: Any, **named: Any) -> Any:
+        if "train-00002" in given[1]:
+            time.sleep(60)
+        return write(*given, **named)
+
+    data.write_shard = slow_shard
+    data.pack = partial(data.pack, shard_tokens=4_000)
+    data.BATCH_DOCUMENTS = 10
+    main(["pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0.2", "-o", "corpus"])
+
+
+def published() -> None:
+    """What `reproduce -o` writes, with two of its figures."""
+    from moescale.cli.options import make_deployment, named_gpu, named_law
+    from moescale.figures import SUFFIXES
+    from moescale.latency.roofline import Roofline
+    from moescale.reproduce import publish as publishing
+
+    deployment = make_deployment(
+        named_gpu("a100-sxm-40gb"), None, weights="bf16", prompt=230, output=203, max_gpus=8, max_num_seqs=None,
+        memory_fraction=0.9, utilization=1.0,
+    )  # fmt: skip
+    draw = publishing.draw
+    publishing.SUFFIXES = SUFFIXES[:1]
+    publishing.draw = lambda *given, **named: dict(list(draw(*given, **named).items())[:2])
+    publishing.report = lambda *_: "claims"  # there are none
+    few = publishing.series.BUDGETS[:2]
+    with told():
+        publishing.publish(
+            Path("x"), named_law("yun2024-recovered"), deployment, Roofline(deployment.gpu, 2.0, 2.0), [],
+            budgets_flops=few, trained=few,
+        )  # fmt: skip
