@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
@@ -30,6 +29,7 @@ from moescale.laws import (
 )
 from moescale.laws.form import LawForm
 from moescale.laws.law import Law
+from moescale.toml_table import parse_toml
 
 FORMAT = 1
 FORMS: dict[str, LawForm] = {
@@ -148,12 +148,7 @@ def parse_law(text: str, *, where: str) -> Law:
         evidence: dict[str, object] = Field(default_factory=dict)
         draws: list[list[float]] = Field(default_factory=list)
 
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # malformed TOML, and numbers or nesting beyond limits
-        raise InputError(
-            f"not a law file: {error}", where=where, next_step="give a file that `moescale fit -o` wrote"
-        ) from None
+    document = parse_toml(text, where=where, kind="a law file", next_step="give a file that `moescale fit -o` wrote")
     version = document.get("format")
     if isinstance(version, int) and version > FORMAT:
         raise InputError(
@@ -197,7 +192,8 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
     with np.errstate(all="ignore"):
         theta = form.encode(np.array([parameters[name] for name in form.names]))
         draws = form.encode(draws_public)
-    if not (np.isfinite(theta).all() and np.isfinite(draws).all()):
+        numbers = [theta, draws, form.decode(theta), form.decode(draws)]  # what is read can be written again
+    if not all(np.isfinite(values).all() for values in numbers):
         raise InputError(
             f"a parameter or a draw lies outside the domain of {form.name}",
             where=where,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import find_family
 from moescale.files import read_text
-from moescale.toml_table import quantity_at, text_at
+from moescale.toml_table import quantity_at, read_toml, text_at
 
 ENGINES = ("torch", "vllm")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -128,10 +127,7 @@ def read_grid(path: str | Path) -> Grid:
     """The grid that a PROFILE.toml states; docs/profiling.md lists its keys. Raises InputError that names file and key."""
     file = Path(path)
     where = str(file)
-    try:
-        document = tomllib.loads(read_text(file))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"is not valid TOML: {error}", where=where) from error
+    document = read_toml(file)
     readers: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
         "gpu": ("gpu", text_at),
         "engine": ("engine", text_at),
@@ -162,6 +158,8 @@ def whole_numbers(value: object, where: str, most: int) -> tuple[int, ...]:
         if not (1 <= number <= most and number.is_integer()):
             raise InputError(f"{entry!r} is not a whole number from 1 to {most:,}", where=where)
         found.append(int(number))
+    if not found:
+        raise InputError("is empty", where=where, next_step="give at least one whole number")
     return tuple(found)
 
 

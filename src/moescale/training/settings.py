@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,9 +18,8 @@ from moescale.candidates import Candidate
 from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import ModelFamily, find_family
-from moescale.files import read_text
 from moescale.recipe import defaults, paper_peak_lr, training_steps
-from moescale.toml_table import Table, as_mapping
+from moescale.toml_table import Table, as_mapping, read_toml
 
 SCHEDULES = ("cosine", "wsd")
 DTYPES = ("float32", "bfloat16")
@@ -184,10 +182,7 @@ class RunSettings:
 def read_settings(path: str | Path) -> RunSettings:
     """The run that a RUN.toml states; docs/training.md lists its keys. Raises InputError that names file and key."""
     where = str(path)
-    try:
-        document = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"is not valid TOML: {error}", where=where) from error
+    document = read_toml(path)
     return settings_of(document, where=where)
 
 
