@@ -14,6 +14,16 @@ from moescale.errors import InputError, nearest_names
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
 
+UNPACKED_BASE_BYTES = 2**26
+UNPACKED_RATIO = 50
+"""What is packed may unpack to the base and this multiple of its size: text packs to a tenth, logs to a fiftieth; a few
+kilobytes that claim gigabytes are a bomb."""
+
+
+def unpacked_limit_bytes(packed_bytes: int) -> int:
+    """The most bytes that a compressed file of this size may become in memory."""
+    return UNPACKED_BASE_BYTES + UNPACKED_RATIO * packed_bytes
+
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Write `content` to `path` so that a reader sees the old file or the new one, never a part; returns the path.
