@@ -115,8 +115,10 @@ def _made(
 def _database(file: Path) -> list[TrackedRun] | None:
     """The runs of a database; None where it is another program's."""
     try:
-        # Read only: a client of MLflow would add tables to whatever it is given.
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as base:
+        # Read only: a client of MLflow would add tables to whatever it is given. Where SQLite keeps a log beside the
+        # database and there is none now, even a reader would make one, unless it is told that nobody writes.
+        alone = "" if os.path.exists(f"{file}-wal") or os.path.exists(f"{file}-journal") else "&immutable=1"
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro{alone}", uri=True)) as base:
             base.text_factory = _text
             tables = {str(row[0]) for row in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not {"runs", "params", "metrics", "tags"} <= tables:
