@@ -55,9 +55,15 @@ def _load(path: Path) -> tuple[Mapping[str, Any], str]:
     except UnicodeDecodeError as error:
         raise InputError("not a text file", where=str(path), next_step="give the model's config.json") from error
     except (ValueError, RecursionError) as error:  # malformed JSON, a NUL in the path, numbers or nesting beyond limits
-        raise InputError(f"not JSON ({error})", where=repr(str(path))) from error
+        raise InputError(
+            f"not JSON ({error})", where=repr(str(path)), next_step="give the model's config.json, or write it again"
+        ) from error
     if not isinstance(parsed, dict):
-        raise InputError(f"holds a JSON {type(parsed).__name__}, not an object of settings", where=str(path))
+        raise InputError(
+            f"holds a JSON {type(parsed).__name__}, not an object of settings",
+            where=str(path),
+            next_step="give the model's config.json",
+        )
     return cast("dict[str, Any]", parsed), str(path)
 
 
