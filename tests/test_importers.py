@@ -413,3 +413,15 @@ def test_a_filter_that_keeps_nothing_is_told_with_the_source() -> None:
     with pytest.raises(InputError, match="keeps none") as caught:
         import_runs("trainer", source, where="loss < 0", unfinished=True)
     assert caught.value.where == source
+
+
+def test_flops_beyond_all_floats_are_no_tokens(tmp_path: Path) -> None:
+    for name in ("config.json", "trainer_state.json"):
+        text = (ROOT / "examples" / "trainer" / "dense" / name).read_text()
+        record = json.loads(text)
+        if name == "trainer_state.json":
+            record.pop("num_input_tokens_seen", None)
+            record["total_flos"] = 10**400
+        (tmp_path / name).write_text(json.dumps(record))
+    with pytest.raises(InputError, match="no tokens"):
+        import_runs("trainer", tmp_path, unfinished=True)

@@ -599,3 +599,11 @@ def test_a_latency_that_no_pass_takes_is_refused(latency_s: str, tmp_path: Path)
     with pytest.raises(InputError, match="needs a positive latency") as caught:
         read_measurements(path)
     assert caught.value.where == f"{path}, row 1, column latency_s"
+
+
+def test_very_many_models_are_refused_before_their_shapes_are_sought(tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    sizes = ", ".join(["1e15"] * 3000)
+    path.write_text(f'gpu = "x"\nbatch = 1\nprompt_tokens = 8\n[[models]]\nn_params = [{sizes}]\n')
+    with pytest.raises(InputError, match="states 3,000 models"):
+        read_grid(path)

@@ -51,7 +51,9 @@ def _load(path: Path) -> tuple[Mapping[str, Any], str]:
             raise InputError("too large for a config.json", where=str(path), next_step="give the model's config.json")
         parsed = json.loads(content.decode("utf-8-sig"))
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
+        raise InputError(
+            f"cannot be read ({error.strerror or error})", where=str(path), next_step="check the path"
+        ) from error
     except UnicodeDecodeError as error:
         raise InputError("not a text file", where=str(path), next_step="give the model's config.json") from error
     except (ValueError, RecursionError) as error:  # malformed JSON, a NUL in the path, numbers or nesting beyond limits

@@ -26,6 +26,7 @@ VOCABULARY = (
     32_000  # Llama's, which the paper's models take (arXiv 2404.02852, appendix A); embeddings hardly cost time
 )
 MOST_BATCH, MOST_TOKENS, MOST_GPUS, MOST_POINTS = 65_536, 10**7, 1024, 100_000
+MOST_MODELS = 200  # each starts an engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +204,7 @@ def _models(value: object, where: str, folder: Path, splits: int) -> tuple[Model
             if key not in MODEL_KEYS:
                 raise unknown_name("key", key, MODEL_KEYS, where=at)
         found.extend(_sized(stated, at, splits) if "config" not in stated else (_configured(stated, at, folder),))
+        _check_count(len(found), where)
     return tuple(found)
 
 
@@ -220,8 +222,14 @@ def _sized(entry: Mapping[str, Any], where: str, splits: int) -> list[Model]:
     for size in sizes:
         if not 1e5 <= size <= 1e15:
             raise InputError(f"{size:g} is not a size from 1e5 to 1e15", where=f"{where}, n_params")
+    _check_count(len(sizes) * len(counts), where)
     models = [model_of_size(size, count, gpus=splits, where=where, **options) for size in sizes for count in counts]
     return [replace(m, name=f"{entry['name']} {m.name}") for m in models] if "name" in entry else models
+
+
+def _check_count(models: int, where: str) -> None:
+    if models > MOST_MODELS:
+        raise InputError(f"states {models:,} models", where=where, next_step=f"give at most {MOST_MODELS}")
 
 
 def _configured(entry: Mapping[str, Any], where: str, folder: Path) -> Model:

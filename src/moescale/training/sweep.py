@@ -359,7 +359,9 @@ def _path(value: object, where: str) -> Path:
         pass  # as good as any; what is wrong with it is said where it is written
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{text[:60]!r} cannot be a path: {reason}", where=where) from error
+        raise InputError(
+            f"{text[:60]!r} cannot be a path: {reason}", where=where, next_step="give a shorter or plainer one"
+        ) from error
     return Path(text)
 
 
