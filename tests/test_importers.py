@@ -170,6 +170,14 @@ def test_a_database_with_its_log_apart_is_not_touched_either(tmp_path: Path) -> 
     writer.close()
 
 
+def test_a_database_with_a_damaged_schema_is_told(tmp_path: Path) -> None:
+    base = mlflow_base(tmp_path / "mlflow.db", [])
+    base.write_bytes(base.read_bytes().replace(b"CREATE TABLE runs", b"CREATE TABLE r\xff\xfe\xff"))
+    with pytest.raises(InputError, match="cannot be read as an MLflow database") as caught:
+        import_runs("mlflow", base)
+    assert caught.value.where == str(base)
+
+
 def test_mlflow_file_store(tmp_path: Path) -> None:
     run = tmp_path / "mlruns" / "0" / "abc"
     for name, text in {

@@ -133,8 +133,10 @@ def _database(file: Path) -> list[TrackedRun] | None:
             for run, key, step, value, is_nan in base.execute(query):
                 of_key = points.setdefault(str(run), {}).setdefault(str(key), [])
                 of_key.append((number(step), math.nan if is_nan else number(value)))
-    except sqlite3.Error as error:
-        raise InputError(f"cannot be read as an MLflow database: {error}", where=str(file)) from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 quotes a damaged schema as if it were text
+        raise InputError(
+            f"cannot be read as an MLflow database: {error}", where=str(file), next_step="give a copy that is whole"
+        ) from error
     return [
         _made(
             str(run), name, f"{file}, run {run}", str(status or "").lower(),
