@@ -172,7 +172,7 @@ def test_a_database_with_its_log_apart_is_not_touched_either(tmp_path: Path) -> 
 
 def test_a_database_with_a_damaged_schema_is_told(tmp_path: Path) -> None:
     base = mlflow_base(tmp_path / "mlflow.db", [])
-    base.write_bytes(base.read_bytes().replace(b"CREATE TABLE runs", b"CREATE TABLE r\xff\xfe\xff"))
+    base.write_bytes(base.read_bytes().replace(b"CREATE TABLE tags", b"CRE\xff\xffE TABLE tags"))
     with pytest.raises(InputError, match="cannot be read as an MLflow database") as caught:
         import_runs("mlflow", base)
     assert caught.value.where == str(base)
