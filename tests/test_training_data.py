@@ -732,3 +732,12 @@ def test_one_long_text_a_thousand_times_over_is_read_a_few_at_a_time(tmp_path: P
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", store_schema=False)
     (source,) = find_sources([tmp_path / "a.parquet"])
     assert [document == text for document in documents(source, skip=3)] == [True] * 37
+
+
+def test_a_parquet_file_whose_columns_have_no_text_as_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"], "zqzq": [1]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"zqzq", b"\xff\xfe\xff\xfe"))
+    with pytest.raises(InputError, match="is not Parquet that can be read") as caught:
+        pack([path], tmp_path / "out", tokenizer="bytes")
+    assert caught.value.where == str(path)

@@ -345,7 +345,7 @@ def _parquet(source: Source, text_field: str, skip: int) -> Iterator[Found]:
                 for row, value in enumerate(column.cast(pa.large_binary()).to_pylist(), first):
                     where = f"{name}, row {row}"
                     yield ("", where) if value is None else _decoded(value, where)
-    except (pa.ArrowException, OSError, MemoryError) as error:
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:  # the last: a name of a column
         reason = str(error).strip().split("\n")[0][:300]
         raise InputError(
             f"is not Parquet that can be read: {reason}",
