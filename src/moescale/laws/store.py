@@ -32,6 +32,7 @@ from moescale.laws.law import Law
 from moescale.toml_table import parse_toml
 
 FORMAT = 1
+MOST_NESTED = 20  # tables and lists of a law's evidence in each other
 FORMS: dict[str, LawForm] = {
     form.name: form
     for form in (
@@ -158,7 +159,22 @@ def parse_law(text: str, *, where: str) -> Law:
         table = LawTable.model_validate(document)
     except ValidationError as error:
         raise damaged("law file", error, where=where, next_step="write it again with `moescale fit -o`") from None
+    if _is_deep(document.get("evidence")):  # what is read can be written again
+        raise InputError(
+            f"damaged law file at evidence: nested more than {MOST_NESTED} deep",
+            where=where,
+            next_step="write it again with `moescale fit -o`",
+        )
     return _law_of(table.model_dump(), where)
+
+
+def _is_deep(value: object) -> bool:
+    """Whether lists and tables of a TOML value lie more than MOST_NESTED deep in each other."""
+    level: list[object] = [value]
+    for _ in range(MOST_NESTED):
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [one for many in inner for one in many]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def _law_of(table: Mapping[str, object], where: str) -> Law:
