@@ -319,9 +319,17 @@ def _model(table: Table) -> ModelSettings:
     if n_heads % n_kv_heads:
         raise InputError(f"n_kv_heads {n_kv_heads} does not divide n_heads {n_heads}", where=table.where)
     if head_dim % 2:
-        raise InputError(f"head_dim {head_dim} is odd, which rotary positions cannot be", where=table.where)
+        raise InputError(
+            f"head_dim {head_dim} is odd, which rotary positions cannot be",
+            where=table.where,
+            nearest=str(head_dim + 1),
+        )
     if experts > 1 and moe_every > n_layers:
-        raise InputError(f"moe_every {moe_every} leaves no layer of {n_layers} with experts", where=table.where)
+        raise InputError(
+            f"moe_every {moe_every} leaves no layer of {n_layers} with experts",
+            where=table.where,
+            nearest=str(n_layers),
+        )
     return ModelSettings(
         d_model=d_model, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
         d_ffn=table.whole("d_ffn", 64 * max(1, round(8 / 3 * d_model / 64)), most=10**7), experts=experts,
