@@ -45,7 +45,7 @@ test: $(VENV)/.test ## all tests but the slow ones that start an engine or fuzz
 test-engines: $(VENV)/.train ## the tests that need torch, transformers or an external engine
 	$(BIN)/pytest -m engine
 
-test-fuzz: $(VENV)/.test ## the long property-based tests
+test-fuzz: $(VENV)/.test ## the long property-based tests, and damaged input for every reader, over a hundred thousand
 	$(BIN)/pytest -m fuzz
 
 lint: $(VENV)/.test ## ruff: style and format

@@ -382,7 +382,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--latency ''", ("--latency", "silicon, roofline")),
             ("--latency silicon:vlm", ("vlm", "vllm")),
             ("--latency silicon:vllm@0.1", ("0.1", "vllm on a100_sxm")),
-            ("--latency no.csv", ("no.csv", "cannot be read")),
+            ("--latency no.csv", ("no.csv", "no such file")),
             ("--latency FOLDER", ("FOLDER", ".csv")),
             ("--latency TEXT.csv", ("TEXT.csv", "'gpu' is missing")),
             ("--latency BINARY.parquet", ("BINARY.parquet", "Parquet")),

@@ -449,3 +449,21 @@ def test_unknown_names_name_the_nearest() -> None:
     with pytest.raises(InputError, match=r"unknown law 'yun2024-recovered'.*coefficient set.*plan and predict"):
         find_form("yun2024-recovered")
     assert find_form("YUN2024") is find_form("moe") is FORMS["yun2024"]
+
+
+def test_a_law_that_could_not_be_written_again_is_refused() -> None:
+    # Without an exponent of tokens their amplitude is not to be told from its encoded form.
+    text = law_text(find_law("frantar2023-t5"))
+    line = next(line for line in text.splitlines() if line.startswith("b_D = "))
+    with pytest.raises(InputError, match="outside the domain"):
+        parse_law(text.replace(line, "b_D = 0"), where="law.toml")
+
+
+@pytest.mark.parametrize("depth", [5, 300])
+def test_evidence_that_could_not_be_written_again_is_refused(depth: int) -> None:
+    text = law_text(find_law("hoffmann2022")).replace("[evidence]", "[evidence]\ndeep = " + "[" * depth + "]" * depth)
+    if depth == 5:
+        assert parse_law(law_text(parse_law(text, where="a")), where="a").evidence["deep"] == [[[[[]]]]]
+        return
+    with pytest.raises(InputError, match="damaged law file at evidence"):
+        parse_law(text, where="a")

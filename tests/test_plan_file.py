@@ -90,6 +90,8 @@ def changed(record: dict[str, Any], path: tuple[Any, ...], value: object) -> dic
         (("frontier",), {"a": 1}, "frontier"),
         (("curves", 0, "loss"), [1.0], "columns of different length"),
         (("lifetime", "training_gpu_hours"), 0, "lifetime"),
+        (("lifetime", "train_usd_per_gpu_hour"), 0, "lifetime"),
+        (("lifetime", "training_flops"), 0, "lifetime"),
         (("lifetime", "mfu"), 7.0, "lifetime"),
         (("recommendation", "loss"), None, "recommendation: no loss"),
         (("loss_optimal", 0, "tokens"), None, "loss_optimal.0: no tokens"),

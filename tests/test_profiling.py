@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -412,7 +414,7 @@ def test_a_grid_file_is_read(tmp_path: Path) -> None:
         (('"vllm"', '"vlm"'), "unknown engine 'vlm'; nearest: vllm"),
         (('"vllm"', '"torch"'), "engine torch measures one GPU"),
         (('[8, 1, "1K"]', "[0]"), "batch: 0 is not a whole number"),
-        (('[8, 1, "1K"]', "[]"), "batch is empty"),
+        (('[8, 1, "1K"]', "[]"), "batch: is empty"),
         (("kv_heads = 2", "kv_head = 2"), "entry 1: unknown key 'kv_head'; nearest: kv_heads"),
         (('["20M", 3e7]', '["20X"]'), "n_params: .*20X"),
         (('["20M", 3e7]', "[1]"), "1 is not a size"),
@@ -554,3 +556,54 @@ def test_ctrl_c_ends_the_engine_and_keeps_the_rows(tmp_path: Path) -> None:
     time.sleep(0.3)
     assert log.read_text() == asked  # nothing measures any more
     assert measure(table, grid()).measured == 12 - len(kept)
+
+
+@pytest.mark.parametrize("read", [read_latency_table, read_measurements])
+def test_parquet_with_bytes_that_are_no_text_or_with_endless_rows_is_refused(read: Any, tmp_path: Path) -> None:
+    table = pq.read_table(_as_parquet(tmp_path))
+    offsets, bytes_ = pa.array([0, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xff\xfe")
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, offsets, bytes_]).take(pa.array([0] * len(table)))
+    path = tmp_path / "broken.parquet"
+    pq.write_table(table.set_column(table.column_names.index("gpu"), "gpu", broken), path)
+    with pytest.raises(InputError, match=r"broken\.parquet: is not a readable Parquet file"):
+        read(path)
+    rows = 600_000
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({name: pa.repeat(table.column(name)[0], rows) for name in table.column_names}), path)
+    with pytest.raises(InputError, match="600,000 rows"):
+        read(path)
+
+
+def _as_parquet(folder: Path) -> Path:
+    rows = read_measurements(Path(__file__).parents[1] / "examples" / "latency.csv")
+    write_measurements(folder / "latency.parquet", rows)
+    return folder / "latency.parquet"
+
+
+@pytest.mark.parametrize("key", ["kv_heads", "vocab_size", "experts"])
+def test_an_empty_list_of_a_model_is_told(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    path.write_text(f'gpu = "x"\nbatch = 1\nprompt_tokens = 8\n[[models]]\nn_params = "6M"\n{key} = []\n')
+    with pytest.raises(InputError, match=f"{key}: is empty"):
+        read_grid(path)
+
+
+@pytest.mark.parametrize("latency_s", ["5e-324", "1e308", "0"])
+def test_a_latency_that_no_pass_takes_is_refused(latency_s: str, tmp_path: Path) -> None:
+    lines = (Path(__file__).parents[1] / "examples" / "latency.csv").read_text().splitlines()
+    at = lines[0].split(",").index("latency_s")
+    cells = lines[1].split(",")
+    cells[at] = latency_s
+    path = tmp_path / "latency.csv"
+    path.write_text("\n".join([lines[0], ",".join(cells)]))
+    with pytest.raises(InputError, match="needs a positive latency") as caught:
+        read_measurements(path)
+    assert caught.value.where == f"{path}, row 1, column latency_s"
+
+
+def test_very_many_models_are_refused_before_their_shapes_are_sought(tmp_path: Path) -> None:
+    path = tmp_path / "profile.toml"
+    sizes = ", ".join(["1e15"] * 3000)
+    path.write_text(f'gpu = "x"\nbatch = 1\nprompt_tokens = 8\n[[models]]\nn_params = [{sizes}]\n')
+    with pytest.raises(InputError, match="states 3,000 models"):
+        read_grid(path)

@@ -33,6 +33,7 @@ from moescale.training import driver
 from moescale.training.driver import Swept, drive, dry_run
 from moescale.training.executors import BUSY, Local, execute
 from moescale.training.progress import Progress, RunState, Status, read_progress, watch_lines, watch_live
+from moescale.training.run import _check_same, settings_in
 from moescale.training.run_table import add_rows, read_result
 from moescale.training.settings import settings_of
 from moescale.training.sweep import Sweep, expand, paper_shapes, read_sweep
@@ -719,3 +720,19 @@ def test_a_cluster_needs_its_library(on: str, library: str, tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(InputError, match=rf"needs {library}.*moescale\[cluster\]"):
         drive_stub(made(tmp_path, execute={"on": on}))
+
+
+def test_a_number_beyond_all_floats_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "progress.jsonl").write_text(f'{{"step": 1}}\n{{"step": 1{"0" * 400}}}\n')
+    assert read_progress(tmp_path) == Progress(step=1)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "1.5", "null", "{", "[" * 5000, '"x"', "\0", '{"identity": []}'])
+def test_a_folder_with_damaged_settings_holds_no_run(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        settings_in(tmp_path)
+    assert str(path) in str(caught.value)
+    with pytest.raises(InputError, match="other settings"):
+        _check_same(tmp_path, {"settings_sha256": "ab", "corpus_sha256": "cd"})

@@ -165,3 +165,13 @@ def test_lengths_that_are_no_requests_are_refused() -> None:
         summarise(np.array([1.0]), np.array([1.0, 2.0]))
     with pytest.raises(InputError, match="at least 1"):
         summarise(np.array([0.5]), np.array([1.0]))
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e400", "-1", '"x"', "[[1]]"])
+def test_a_count_that_is_none_is_told_with_its_row(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "trace.json"
+    first, second = '{"prompt_tokens": 1, "output_tokens": 2}', f'{{"prompt_tokens": {number}, "output_tokens": 2}}'
+    path.write_text(f"[{first}, {second}]")
+    with pytest.raises(InputError, match="is not a count of tokens") as caught:
+        read_trace(path)
+    assert caught.value.where == f"{path}, row 2, column prompt_tokens"

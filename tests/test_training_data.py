@@ -15,17 +15,20 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.training.corpus import HEADER
+from moescale.training.corpus import HEADER, Shard, corpus_sha256
 from moescale.training.data import Corpus, open_corpus, pack, verify
 from moescale.training.shuffle import permuted
-from moescale.training.sources import find_sources
+from moescale.training.sources import documents, find_sources
 from moescale.training.tokens import byte_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -639,3 +642,102 @@ def test_the_command_packs_and_shows(tmp_path: Path, capsys: pytest.CaptureFixtu
             main(wrong)
         assert stop.value.code == 2
         assert capsys.readouterr().err.startswith("moescale: ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "O"},
+        {"dtype": "float64"},
+        {"dtype": []},
+        {"vocab_size": "257"},
+        {"eos_id": 10**400},
+        {"eos_id": -1},
+        {"eos_id": True},
+        {"tokenizer_sha256": "zz"},
+        {"tokenizer_sha256": []},
+        {"tokenizer_sha256": None},
+        {"splits": None},
+        {"file": "../train-00000.tokens"},
+        {"file": "/etc/passwd"},
+        {"tokens": -1},
+        {"tokens": 1.0},
+        {"documents": float("inf")},
+    ],
+    ids=str,
+)
+def test_a_description_that_no_pack_writes_is_refused_though_its_hash_fits(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    corpus = pack(
+        [write_lines(tmp_path / "a.jsonl", some_texts(50))], tmp_path / "out", tokenizer="bytes", validation=0.2
+    )
+    path = corpus.folder / "corpus.json"
+    content = json.loads(path.read_text())
+    split = content["splits"]["train"]
+    for key, value in change.items():
+        (split["shards"][0] if key in ("file", "tokens") else split if key == "documents" else content)[key] = value
+    if content["splits"] is not None:
+        shards = {name: [Shard(**s) for s in content["splits"][name]["shards"]] for name in ("train", "validation")}
+        parts = {name: content[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")}
+        content["sha256"] = corpus_sha256(**parts, shards=shards)
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="has been changed since") as caught:
+        open_corpus(corpus.folder)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[" * 5000, "{}", "[]", '{"dtype": "O"}', "DROP request", "DROP sources", "DROP n_train"]
+)
+def test_a_damaged_state_of_a_killed_pack_starts_over(tmp_path: Path, content: str) -> None:
+    source = write_lines(tmp_path / "a.jsonl", some_texts(50))
+    whole = pack([source], tmp_path / "out", tokenizer="bytes", validation=0.2)
+    path = tmp_path / "out" / "unfinished.json"
+    described = json.loads((tmp_path / "out" / "corpus.json").read_text())
+    if content.startswith("DROP "):
+        state = {**described, "n_train": whole.n_train}
+        del state[content.removeprefix("DROP ")]
+        content = json.dumps(state)
+    path.write_text(content)
+    (tmp_path / "out" / "corpus.json").unlink()
+    assert pack([source], tmp_path / "out", tokenizer="bytes", validation=0.2) == whole
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.json.gz", "a.jsonl.zst", "a.parquet"])
+def test_a_small_file_that_unpacks_to_very_much_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    text = b"x" * 100 * 2**20
+    if name.endswith(".zst"):
+        path.write_bytes(pa.compress(text, codec="zstd", asbytes=True))
+    elif name.endswith(".gz"):
+        path.write_bytes(gzip.compress(text, 9))
+    else:
+        pq.write_table(pa.table({"text": [text.decode()]}), path, compression="zstd")
+    with pytest.raises(InputError, match=r"larger than|unpacks to") as caught:
+        pack([path], tmp_path / "out", tokenizer="bytes")
+    assert str(path) in str(caught.value)
+
+
+def test_a_parquet_file_with_two_columns_of_the_text_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="two columns are named 'text'"):
+        pack([tmp_path / "a.parquet"], tmp_path / "out", tokenizer="bytes")
+
+
+def test_one_long_text_a_thousand_times_over_is_read_a_few_at_a_time(tmp_path: Path) -> None:
+    text = "x" * 200_000
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 40, pa.int32()), pa.array([text]))
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", store_schema=False)
+    (source,) = find_sources([tmp_path / "a.parquet"])
+    assert [document == text for document in documents(source, skip=3)] == [True] * 37
+
+
+def test_a_parquet_file_whose_columns_have_no_text_as_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"], "zqzq": [1]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"zqzq", b"\xff\xfe\xff\xfe"))
+    with pytest.raises(InputError, match="is not Parquet that can be read") as caught:
+        pack([path], tmp_path / "out", tokenizer="bytes")
+    assert caught.value.where == str(path)

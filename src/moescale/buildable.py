@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from moescale.candidates import Candidate
 from moescale.errors import InputError
 from moescale.family import ModelFamily, architecture
@@ -43,38 +45,46 @@ def buildable(family: ModelFamily, model: Candidate, *, gpus: int = 1, kv_heads:
     heads, layers = float(wanted.n_heads), float(wanted.n_layers)
     cache_heads = math.inf if kv_heads is None else int(kv_heads)
     widest = int(heads * 1.5) + 2 * math.lcm(gpus, 1 if kv_heads is None else int(kv_heads))
-    best: tuple[float, Buildable] | None = None
+    depths = np.arange(family.moe_every, int(layers * 2) + 2 * family.moe_every, family.moe_every)
+    # Off by size counts most; within a percent of it the family's aspect ratio decides.
+    unlike = 0.02 * np.abs(np.log(depths / layers))
+    best: tuple[float, int, int] | None = None
     for n_heads in range(gpus, widest + 1, gpus):
-        kv = int(min(n_heads, cache_heads))
-        if n_heads % kv:  # grouped queries share a key-value head evenly
+        if n_heads % min(n_heads, cache_heads):  # grouped queries share a key-value head evenly
             continue
-        d = n_heads * hd
-        d_ffn = 64 * max(1, round(family.ffn_ratio * d / 64))
-        embedding = family.embedding_matrices * family.vocab_size * d
-        per_layer = 4.0 * d * d + family.ffn_matrices * d * d_ffn
-        for n_layers in range(family.moe_every, int(layers * 2) + 2 * family.moe_every, family.moe_every):
-            n = n_layers * per_layer + embedding
-            # Off by size counts most; within a percent of it the family's aspect ratio decides.
-            off = abs(math.log(n / model.n_params)) + 0.02 * abs(math.log(n_layers / layers))
-            if best is not None and off >= best[0]:
-                continue
-            expert = n_layers / family.moe_every * family.ffn_matrices * d * d_ffn
-            best = (
-                off,
-                Buildable(
-                    n_layers=n_layers,
-                    d_model=d,
-                    n_heads=n_heads,
-                    n_kv_heads=kv,
-                    head_dim=hd,
-                    d_ffn=d_ffn,
-                    n_experts=int(model.experts),
-                    top_k=int(min(family.top_k, model.experts)),
-                    moe_every=family.moe_every,
-                    n_params=float(n),
-                    n_params_total=float(n + (model.experts - 1) * expert),
-                ),
-            )
+        per_layer, embedding = _sizes(family, n_heads * hd)
+        off = np.abs(np.log((depths * per_layer + embedding) / model.n_params)) + unlike
+        at = int(np.argmin(off))
+        if best is None or off[at] < best[0]:
+            best = float(off[at]), n_heads, int(depths[at])
     if best is None:
         raise InputError(f"no whole-number shape near {model.n_params:.3g} parameters", next_step="raise the budget")
-    return best[1]
+    _, n_heads, n_layers = best
+    d = n_heads * hd
+    per_layer, embedding = _sizes(family, d)
+    d_ffn = _d_ffn(family, d)
+    n = float(n_layers * per_layer + embedding)
+    expert = n_layers / family.moe_every * family.ffn_matrices * d * d_ffn
+    return Buildable(
+        n_layers=n_layers,
+        d_model=d,
+        n_heads=n_heads,
+        n_kv_heads=int(min(n_heads, cache_heads)),
+        head_dim=hd,
+        d_ffn=d_ffn,
+        n_experts=int(model.experts),
+        top_k=int(min(family.top_k, model.experts)),
+        moe_every=family.moe_every,
+        n_params=n,
+        n_params_total=float(n + (model.experts - 1) * expert),
+    )
+
+
+def _d_ffn(family: ModelFamily, d_model: int) -> int:
+    return 64 * max(1, round(family.ffn_ratio * d_model / 64))
+
+
+def _sizes(family: ModelFamily, d_model: int) -> tuple[float, float]:
+    """Parameters of a dense layer, and of the embeddings, at a width."""
+    per_layer = 4.0 * d_model * d_model + family.ffn_matrices * d_model * _d_ffn(family, d_model)
+    return per_layer, family.embedding_matrices * family.vocab_size * d_model

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+MOST_SHOWN = 2000  # characters of each part of a message, which may quote a file
+MOST_COMPARED = 1000  # names, and characters of one, that the nearest is sought among: each takes some microseconds
+# Control characters, marks that turn the direction of writing, and lone surrogates: a quoted cell shall not steer a terminal.
+_UNPRINTED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 class MoescaleError(Exception):
-    """Base of every error that this package raises on purpose; `exit_code` is what the command line returns."""
+    """Base of every error that this package raises on purpose; `exit_code` is what the command line returns.
+
+    The message shows control characters escaped, and each part up to MOST_SHOWN characters.
+    """
 
     exit_code = 2
 
@@ -22,12 +33,17 @@ class MoescaleError(Exception):
         self.where = where
         self.nearest = nearest
         self.next_step = next_step
-        parts = [f"{where}: {what}" if where else what]
+        parts = [f"{_printable(where)}: {_printable(what)}" if where else _printable(what)]
         if nearest:
-            parts.append(f"nearest: {nearest}")
+            parts.append(f"nearest: {_printable(nearest)}")
         if next_step:
-            parts.append(next_step)
+            parts.append(_printable(next_step))
         super().__init__("; ".join(parts))
+
+
+def _printable(text: str) -> str:
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}.."
+    return _UNPRINTED.sub(lambda found: ascii(found.group())[1:-1], shown)
 
 
 class InputError(MoescaleError):
@@ -46,7 +62,9 @@ class InfeasibleError(MoescaleError):
 
 def nearest_names(name: str, choices: Iterable[str], count: int = 3) -> str | None:
     """The `count` valid names closest to `name`, joined by commas, or None when nothing is close."""
-    lowered = {choice.lower(): choice for choice in choices}
+    if len(name) > MOST_COMPARED:
+        return None
+    lowered = {choice.lower(): choice for choice in islice(choices, MOST_COMPARED) if len(choice) <= MOST_COMPARED}
     close = difflib.get_close_matches(name.lower(), list(lowered), n=count, cutoff=0.4)
     return ", ".join(lowered[key] for key in close) or None
 

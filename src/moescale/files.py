@@ -20,6 +20,15 @@ TEXT_LIMIT_BYTES = 64 * 2**20
 NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
 REFUSED = (errno.EACCES, errno.EPERM)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+UNPACKED_BASE_BYTES = 2**26
+UNPACKED_RATIO = 50
+"""What is packed may unpack to the base and this multiple of its size: text packs to a tenth, logs to a fiftieth; a few
+kilobytes that claim gigabytes are a bomb."""
+
+
+def unpacked_limit_bytes(packed_bytes: int) -> int:
+    """The most bytes that a compressed file of this size may become in memory."""
+    return UNPACKED_BASE_BYTES + UNPACKED_RATIO * packed_bytes
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from moescale import catalogue
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError, unknown_name
-from moescale.files import read_text
+from moescale.toml_table import read_toml
 
 DEFAULT_TERMS = "on-demand"
 HOURS_PER_YEAR = 365.25 * 24
@@ -137,10 +136,7 @@ def read_gpu(path: str | os.PathLike[str]) -> Gpu:
     (no measured kernels), source and date may be left out. Raises InputError that names the file and the field.
     """
     where = os.fspath(path)
-    try:
-        entry = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"is not valid TOML: {error}", where=where) from error
+    entry = read_toml(path)
     for key in entry:
         if key not in GPU_NUMBERS and key not in GPU_TEXTS:
             raise unknown_name("field", key, (*GPU_NEEDED, *GPU_OPTIONAL), where=where)

@@ -230,7 +230,8 @@ def _recommendation(advice: Any) -> Recommendation:
 
 def _lifetime(life: Any, where: str) -> LifetimePlan:
     missing = [name for name in ("recommendation", "training_flops") if getattr(life, name) is None]
-    if missing or life.training_gpu_hours <= 0 or not 0 < life.mfu <= 1:
+    priced = LEAST <= life.train_usd_per_gpu_hour <= MOST and LEAST <= life.training_gpu_hours <= MOST
+    if missing or not priced or not LEAST <= life.mfu <= 1 or not LEAST <= life.training_flops <= MOST:
         raise InputError(
             f"damaged plan at lifetime: no {missing[0] if missing else 'training'}", where=where, next_step=AGAIN
         )

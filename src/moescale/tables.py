@@ -20,11 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError
-from moescale.files import decode_utf8, read_bytes
+from moescale.files import decode_utf8, read_bytes, unpacked_limit_bytes
 
 FILE_LIMIT_BYTES = 2 * 2**30
 ROW_LIMIT = 20_000_000
 """A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
+
+COLUMN_LIMIT = 10_000
+"""A run has some tens of columns, a tracker's export some hundreds; each costs time and memory of its own."""
 
 HEADER_LIMIT = 2**20
 """Characters at the start of a text table in which its header must end."""
@@ -213,7 +216,7 @@ def parse_table(data: bytes, path: str) -> Table:
     readers: dict[str, Callable[[bytes, str], Any]] = {
         "csv": lambda data, path: _read_delimited(data, path, ","),
         "tsv": lambda data, path: _read_delimited(data, path, "\t"),
-        "parquet": _read_parquet,
+        "parquet": read_parquet,
         "json": _read_json,
     }
     table = readers[_sniff(data, path, _SUFFIX_FORMATS.get(suffix))](data, path)
@@ -257,6 +260,7 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
         header = next(row for row in rows if row)
     except (csv.Error, StopIteration) as error:
         raise InputError(f"the first line is no row of column names ({error})", where=path) from error
+    _refuse_many_columns(len(header), path)
     if header[0].startswith("#"):
         raise InputError(
             f"the first line is a comment, not column names: {header[0][:60]!r}", where=path, next_step="remove it"
@@ -302,7 +306,9 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
                 where=f"{path}{number}",
                 next_step="give every row one cell a column; quote cells that hold the delimiter",
             ) from error
-        raise InputError(f"cannot be read as CSV: {_first_line(error)}", where=path) from error
+        raise InputError(
+            f"cannot be read as CSV: {_first_line(error)}", where=path, next_step="export it again as CSV in UTF-8"
+        ) from error
     return table.rename_columns(names)
 
 
@@ -320,24 +326,72 @@ def _refuse_open_quote(text: str, delimiter: str, path: str) -> None:
         ) from error
 
 
-def _read_parquet(data: bytes, path: str) -> Any:
+def read_parquet(data: bytes, path: str, *, most_rows: int = ROW_LIMIT) -> Any:
+    """The Arrow table in the bytes of a Parquet file, texts as dictionaries of their distinct values.
+
+    Raises InputError for a damaged file, more than `most_rows` rows, and for a file that unpacks to more than
+    `unpacked_limit_bytes`: a column of one value takes nothing on disk.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    most_bytes = unpacked_limit_bytes(len(data))
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        n_rows = int(file.metadata.num_rows)
-        if n_rows <= ROW_LIMIT:
-            table = file.read()
+        n_rows, n_columns = int(file.metadata.num_rows), int(file.metadata.num_columns)
+        n_bytes = _claimed_bytes(file) if n_columns <= COLUMN_LIMIT else 0
+        if n_rows <= most_rows and n_bytes <= most_bytes and n_columns <= COLUMN_LIMIT:
+            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
+            table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read()
             table.validate(full=True)
-            return table
+            n_bytes = max(n_bytes, sum(map(_decoded_bytes, table.columns)))
+            if n_bytes <= most_bytes:
+                return table
     except Exception as error:  # a damaged file surfaces as many kinds of error
         raise InputError(
             f"is not a readable Parquet file: {_first_line(error)}",
             where=path,
             next_step="write it again, or export it as CSV",
         ) from error
-    raise _too_many_rows(n_rows, path)
+    _refuse_many_columns(n_columns, path)
+    if n_rows > most_rows:
+        raise _too_many_rows(n_rows, path, most_rows)
+    raise InputError(
+        f"unpacks to {n_bytes:,} bytes, more than {most_bytes:,} of a file of this size",
+        where=path,
+        next_step="leave out the columns that repeat one value, or give fewer rows",
+    )
+
+
+def _claimed_bytes(file: Any) -> int:
+    """Bytes in memory of what a Parquet file says it holds: its pages unpacked, or each cell in its width.
+
+    By row groups: what pyarrow 26 knows of a damaged group's single columns ends the process.
+    """
+    import pyarrow as pa
+
+    kinds = [field.type for field in file.schema_arrow]
+    width = sum(kind.bit_width / 8 if pa.types.is_primitive(kind) else 8 for kind in kinds)
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    return int(sum(max(group.total_byte_size, group.num_rows * width) for group in groups))
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
+
+
+def _decoded_bytes(column: Any) -> int:
+    """Bytes of a column of dictionaries of texts with each cell written out; of any other column as it is."""
+    import pyarrow as pa
+
+    pc = _compute()
+
+    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
+        return column.nbytes
+    lengths = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() for chunk in column.chunks)
+    return sum(length or 0 for length in lengths) + 8 * len(column)
 
 
 def _read_json(data: bytes, path: str) -> Any:
@@ -371,7 +425,7 @@ def _read_json(data: bytes, path: str) -> Any:
                 where=f"{path}, data row {row}",
                 next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}',
             )
-    return _records_to_table(records)
+    return _records_to_table(records, path)
 
 
 def _decode_lines(decoder: json.JSONDecoder, text: str, path: str) -> list[Any]:
@@ -401,10 +455,11 @@ def _decode_line(decoder: json.JSONDecoder, line: str, where: str) -> Any:
         ) from error
 
 
-def _records_to_table(records: list[dict[str, Any]]) -> Any:
+def _records_to_table(records: list[dict[str, Any]], path: str) -> Any:
     import pyarrow as pa
 
     names = list(dict.fromkeys(name for record in records for name in record))
+    _refuse_many_columns(len(names), path)
     return pa.table({name: _mixed_array([record.get(name) for record in records]) for name in names})
 
 
@@ -435,15 +490,20 @@ def _read_frame(frame: Any) -> Table:
     import pyarrow as pa
 
     frame_columns = _mapping_columns(frame) if isinstance(frame, Mapping) else _narwhals_columns(frame)
+    _refuse_many_columns(len(frame_columns), FRAME)
     columns: dict[str, Any] = {}
     for name, (to_arrow, to_list) in frame_columns.items():
+        if "\0" in name:  # polars 1 panics, which is no Exception
+            raise InputError(f"a column is named {name!r}", where=FRAME, next_step="rename it without a NUL character")
         try:
             columns[name] = pa.chunked_array([_plain(to_arrow())])
         except Exception:  # a column of mixed Python objects has no Arrow type
             columns[name] = pa.chunked_array([_mixed_array([_scalar(cell) for cell in to_list()])])
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
-        raise InputError(f"columns differ in length: {sorted(lengths)}", where=FRAME)
+        raise InputError(
+            f"columns differ in length: {sorted(lengths)}", where=FRAME, next_step="give one value a row in each"
+        )
     return _named(pa.table(columns), FRAME, None)
 
 
@@ -455,7 +515,9 @@ def _mapping_columns(frame: Mapping[Any, Any]) -> dict[str, _Makers]:
         try:
             array = np.asarray(values)
         except ValueError as error:  # a nested list of unequal parts
-            raise InputError(f"column {name!r} is not a plain list of values", where=FRAME) from error
+            raise InputError(
+                f"column {name!r} is not a plain list of values", where=FRAME, next_step="give 1-D columns"
+            ) from error
         if array.ndim != 1:
             raise InputError(f"column {name!r} has {array.ndim} dimensions", where=FRAME, next_step="give 1-D columns")
         columns[str(name)] = (partial(pa.array, array, from_pandas=True), array.tolist)
@@ -501,8 +563,15 @@ def _named(table: Any, source: str, sha256: str | None) -> Table:
     return Table(source, MappingProxyType(columns), table.num_rows, sha256)
 
 
-def _too_many_rows(n_rows: int, where: str) -> InputError:
-    return InputError(f"has {n_rows:,} rows, more than {ROW_LIMIT:,}", where=where, next_step="give one row a run")
+def _too_many_rows(n_rows: int, where: str, most: int = ROW_LIMIT) -> InputError:
+    return InputError(f"has {n_rows:,} rows, more than {most:,}", where=where, next_step="give one row a run")
+
+
+def _refuse_many_columns(count: int, where: str) -> None:
+    if count > COLUMN_LIMIT:
+        raise InputError(
+            f"has {count:,} columns, more than {COLUMN_LIMIT:,}", where=where, next_step="keep those of the runs alone"
+        )
 
 
 def _refuse_duplicates(names: list[str], where: str) -> None:

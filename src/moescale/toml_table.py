@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from moescale.errors import InputError, unknown_name
+from moescale.files import read_text
 from moescale.units import parse_quantity
+
+_LONG = re.compile(r"\b0[xob]\w{400}")
+SETTINGS_LIMIT_BYTES = 2**20  # settings are kilobytes, and Python's parser takes a second for a megabyte
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The tables of a TOML file of settings, at most SETTINGS_LIMIT_BYTES; raises InputError that names the file, as of
+    `files.read_text` and for what is no TOML."""
+    return parse_toml(read_text(path, limit_bytes=SETTINGS_LIMIT_BYTES), where=os.fspath(path))
+
+
+def parse_toml(
+    text: str, *, where: str, kind: str = "valid TOML", next_step: str = "correct it there"
+) -> dict[str, Any]:
+    """The tables of a TOML text of some kind; raises InputError for what is none, and for nesting and numbers beyond the
+    parser's limits."""
+    if _LONG.search(text):  # longer than Python turns into decimal digits, as a message would
+        raise InputError(f"is not {kind}: it holds a number of hundreds of digits", where=where, next_step=next_step)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"is not {kind}: {reason}", where=where, next_step=next_step) from error
 
 
 def quantity_at(value: object, where: str) -> float:

@@ -152,7 +152,7 @@ def read_trace(path: str | Path) -> Traffic:
     text = read_text(file, limit_bytes=TRACE_LIMIT_BYTES)
     start = text.lstrip("\ufeff \t\r\n")[:1]
     if not start:
-        raise InputError("the file is empty", where=str(file))
+        raise InputError("the file is empty", where=str(file), next_step=FORMATS)
     if start == "[":
         records, approximate = _conversations_or_records(_json(text, str(file)), str(file))
     elif start == "{":
@@ -162,7 +162,7 @@ def read_trace(path: str | Path) -> Traffic:
     p, n = records[:, 0], records[:, 1]
     kept = (p >= 1) & (n >= 1)
     if not kept.any():
-        raise InputError("holds no request with a prompt and an output", where=str(file))
+        raise InputError("holds no request with a prompt and an output", where=str(file), next_step=FORMATS)
     left_out = int(p.size - np.count_nonzero(kept))
     notes = [f"{np.count_nonzero(kept)} requests"]
     if left_out:
@@ -172,6 +172,8 @@ def read_trace(path: str | Path) -> Traffic:
     return summarise(p[kept], n[kept], f"{file.name} ({'; '.join(notes)})", approximate=approximate)
 
 
+FORMATS = "give a CSV or JSON lines with a row a request, or ShareGPT's JSON"
+
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 
 
@@ -179,7 +181,7 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text.lstrip("\ufeff"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON ({error})", where=where) from error
+        raise InputError(f"not JSON ({error})", where=where, next_step=FORMATS) from error
 
 
 def _json_lines(text: str, where: str) -> Rows:
@@ -187,7 +189,7 @@ def _json_lines(text: str, where: str) -> Rows:
         if line.strip():
             record = _json(line, f"{where}, line {number}")
             if not isinstance(record, Mapping):
-                raise InputError("is not a JSON object", where=f"{where}, line {number}")
+                raise InputError("is not a JSON object", where=f"{where}, line {number}", next_step=FORMATS)
             yield number, cast("Mapping[str, Any]", record)
 
 
@@ -198,14 +200,15 @@ def _csv(text: str, where: str) -> Rows:
         for record in reader:
             yield reader.line_num, record
     except csv.Error as error:
-        raise InputError(f"not a CSV table ({error})", where=f"{where}, row {reader.line_num}") from error
+        at = f"{where}, row {reader.line_num}"
+        raise InputError(f"not a CSV table ({error})", where=at, next_step=FORMATS) from error
 
 
 def _conversations_or_records(content: Any, where: str) -> tuple[FloatArray, bool]:
     entries: list[Any] = list(content)
     rows = [(i, e) for i, e in enumerate(entries, start=1) if isinstance(e, Mapping)]
     if len(rows) != len(entries):
-        raise InputError("holds a list whose entries are not all objects", where=where)
+        raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
     talks = [(i, _turns(entry)) for i, entry in rows]
     if any(turns is not None for _, turns in talks) and not any(_column(e, PROMPT_COLUMNS) for _, e in rows[:1]):
         pairs = [pair for i, turns in talks for pair in _pairs(turns or (), f"{where}, entry {i}")]
@@ -232,12 +235,12 @@ def _pairs(turns: Sequence[Any], where: str) -> Iterator[tuple[int, int]]:
     asked: int | None = None
     for turn in turns:
         if not isinstance(turn, Mapping):
-            raise InputError("a turn is not an object", where=where)
+            raise InputError("a turn is not an object", where=where, next_step=FORMATS)
         said = cast("Mapping[str, Any]", turn)
         speaker = str(said.get("from", said.get("role", ""))).lower()
         text = said.get("value", said.get("content"))
         if not isinstance(text, str):
-            raise InputError("a turn has no text under `value` or `content`", where=where)
+            raise InputError("a turn has no text under `value` or `content`", where=where, next_step=FORMATS)
         if speaker in ASKING:
             asked = len(text)
         elif speaker in ANSWERING and asked is not None:
@@ -261,7 +264,7 @@ def _records(rows: Rows, where: str) -> tuple[FloatArray, bool]:
             )
         lengths.append((_count(record[prompt], prompt, number, where), _count(record[output], output, number, where)))
     if not lengths:
-        raise InputError("holds no requests", where=where)
+        raise InputError("holds no requests", where=where, next_step=FORMATS)
     return np.asarray(lengths, dtype=np.float64), False
 
 
@@ -278,8 +281,19 @@ def _plain(name: str) -> str:
 def _count(value: Any, column: str, row: int, where: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not 0 <= number < 1e12:
-        raise InputError(f"{str(value)[:40]!r} is not a count of tokens", where=f"{where}, row {row}, column {column}")
+        raise InputError(
+            f"{_shown(value)} is not a count of tokens",
+            where=f"{where}, row {row}, column {column}",
+            next_step="write a number from 0 to 1e12",
+        )
     return number
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(str(value)[:40])
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists
+        return f"a {type(value).__name__}"

@@ -51,14 +51,22 @@ def _load(path: Path) -> tuple[Mapping[str, Any], str]:
             raise InputError("too large for a config.json", where=str(path), next_step="give the model's config.json")
         parsed = json.loads(content.decode("utf-8-sig"))
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from error
+        raise InputError(
+            f"cannot be read ({error.strerror or error})", where=str(path), next_step="check the path"
+        ) from error
     except UnicodeDecodeError as error:
         raise InputError("not a text file", where=str(path), next_step="give the model's config.json") from error
     except (ValueError, RecursionError) as error:  # malformed JSON, a NUL in the path, numbers or nesting beyond limits
         shown = str(path) if str(path).isprintable() else repr(str(path))
-        raise InputError(f"is not JSON: {error}", where=shown, next_step="give a whole config.json") from error
+        raise InputError(
+            f"is not JSON: {error}", where=shown, next_step="give the model's config.json, or write it again"
+        ) from error
     if not isinstance(parsed, dict):
-        raise InputError(f"holds a JSON {type(parsed).__name__}, not an object of settings", where=str(path))
+        raise InputError(
+            f"holds a JSON {type(parsed).__name__}, not an object of settings",
+            where=str(path),
+            next_step="give the model's config.json",
+        )
     return cast("dict[str, Any]", parsed), str(path)
 
 

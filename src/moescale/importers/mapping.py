@@ -179,7 +179,9 @@ def rows_of(
     if where is not None:
         holds, decided = evaluate_decided(where, columns)
         if not holds.any():
-            raise InputError(f"the filter {where!r} keeps none of {len(rows)} runs", next_step="loosen the filter")
+            raise InputError(
+                f"the filter {where!r} keeps none of {len(rows)} runs", where=source, next_step="loosen the filter"
+            )
         names = [f"{row.get('name')} ({row[SOURCE_COLUMN]})" for row in rows]
         left_out += [
             (name, "the filter --where leaves it out") for name, keep in zip(names, holds, strict=True) if not keep

@@ -115,8 +115,10 @@ def _made(
 def _database(file: Path) -> list[TrackedRun] | None:
     """The runs of a database; None where it is another program's."""
     try:
-        # Read only: a client of MLflow would add tables to whatever it is given.
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as base:
+        # Read only: a client of MLflow would add tables to whatever it is given. Where SQLite keeps a log beside the
+        # database and there is none now, even a reader would make one, unless it is told that nobody writes.
+        alone = "" if os.path.exists(f"{file}-wal") or os.path.exists(f"{file}-journal") else "&immutable=1"
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro{alone}", uri=True)) as base:
             base.text_factory = _text
             tables = {str(row[0]) for row in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not {"runs", "params", "metrics", "tags"} <= tables:
@@ -131,8 +133,10 @@ def _database(file: Path) -> list[TrackedRun] | None:
             for run, key, step, value, is_nan in base.execute(query):
                 of_key = points.setdefault(str(run), {}).setdefault(str(key), [])
                 of_key.append((number(step), math.nan if is_nan else number(value)))
-    except sqlite3.Error as error:
-        raise InputError(f"cannot be read as an MLflow database: {error}", where=str(file)) from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 quotes a damaged schema as if it were text
+        raise InputError(
+            f"cannot be read as an MLflow database: {error}", where=str(file), next_step="give a copy that is whole"
+        ) from error
     return [
         _made(
             str(run), name, f"{file}, run {run}", str(status or "").lower(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -58,4 +59,5 @@ def tokens_of_flos(run: TrackedRun) -> float | None:
     if a is None or not isinstance(flos, float) or not flos > 0:
         return None
     counted = float(count_parameters(a).total) - float(a.vocab_size) * float(a.d_model)
-    return float(round(flos / (6.0 * counted)))
+    tokens = flos / (6.0 * counted)
+    return float(round(tokens)) if math.isfinite(tokens) else None

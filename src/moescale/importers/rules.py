@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from moescale.errors import InputError, unknown_name
-from moescale.files import read_text
 from moescale.importers.tracked_run import Scalar, number
+from moescale.toml_table import read_toml
 
 AT = "last, min, or mean of last N"
 _MEAN = re.compile(r"mean of last (\d{1,9})")
@@ -53,10 +52,7 @@ def read_mapping(path: str | Path) -> dict[str, Rule]:
     {value = CONSTANT}. Raises InputError for anything else.
     """
     where = str(path)
-    try:
-        table = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"is not TOML: {error}", where=where) from error
+    table = read_toml(path)
     if not table:
         raise InputError("states no column", where=where, next_step='write, for example, tokens = "step * 524288"')
     return {column: _rule(given, f"{where}, {column}") for column, given in table.items()}

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from moescale.errors import InputError, nearest_names
-from moescale.files import check_target, read_bytes, write_atomically
+from moescale.files import check_target, decode_utf8, read_bytes, write_atomically
+from moescale.tables import read_parquet
 
 OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"
+LEAST_S, MOST_S = 1e-12, 1e9  # far beyond any pass
 STATUSES = (OK, OUT_OF_MEMORY, FAILED)
 SUFFIXES = (".csv", ".tsv", ".parquet")
 TABLE_LIMIT_BYTES = 256 * 2**20  # a row has a few hundred bytes
+MOST_ROWS = 500_000  # which is as much; a grid has at most 100,000 points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,22 +117,17 @@ def _check_suffix(file: Path) -> None:
 
 def _records(file: Path, data: bytes) -> Sequence[Mapping[str, object]]:
     if file.suffix.lower() == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            table = pq.read_table(pa.BufferReader(data))
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"not a readable Parquet file ({error})", where=str(file)) from error
+        table = read_parquet(data, str(file), most_rows=MOST_ROWS)
         _check_columns(file, table.column_names)
         return table.to_pylist()
+    text = decode_utf8(data, where=str(file))
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(file))
     try:
-        text = data.decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(file))
         _check_columns(file, list(reader.fieldnames or ()))
         return list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read ({error})", where=str(file)) from error
+    except csv.Error as error:
+        where = f"{file}, line {reader.line_num}"
+        raise InputError(f"cannot be read: {error}", where=where, next_step="mend that line") from error
 
 
 def _delimiter(file: Path) -> str:
@@ -173,8 +171,11 @@ def _parse(record: Mapping[str, object], where: str) -> Measurement:
         raise InputError(f"{row.status!r} is not {', '.join(STATUSES)}", where=f"{where}, column status")
     if row.stage not in ("prefill", "decode"):
         raise InputError(f"{row.stage!r} is neither prefill nor decode", where=f"{where}, column stage")
-    if (row.latency_s is None or row.latency_s <= 0) and row.status == OK:
-        raise InputError("a row with status ok needs a positive latency", where=f"{where}, column latency_s")
+    if row.status == OK and not (row.latency_s is not None and LEAST_S <= row.latency_s <= MOST_S):
+        raise InputError(
+            f"a row with status ok needs a positive latency, from {LEAST_S:g} to {MOST_S:g} s",
+            where=f"{where}, column latency_s",
+        )
     return row
 
 

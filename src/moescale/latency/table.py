@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,10 @@ import numpy as np
 from moescale.accounting import count_parameters
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InputError, nearest_names, unknown_name
+from moescale.files import decode_utf8, read_bytes
 from moescale.latency import common_shape
+from moescale.latency.measurements import MOST_ROWS, TABLE_LIMIT_BYTES
+from moescale.tables import read_parquet
 
 STAGES = ("prefill", "decode")
 WHOLE = ("gpus", "n_experts")
@@ -117,7 +121,7 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
     rows = [row for row in present if row.optional("status") in ("", "ok")]
     if not rows:
         what = "no row of the table has status ok" if present else "the table has no rows"
-        raise InputError(what, where=str(file))
+        raise InputError(what, where=str(file), next_step="measure some with `moescale profile`")
     names = sorted({row.text("gpu") for row in rows})
     if gpu is None and len(names) > 1:
         raise InputError(f"the table holds several GPUs: {', '.join(names)}", where=str(file), next_step="choose one")
@@ -201,7 +205,8 @@ class _Row:
     record: Mapping[str, object]
 
     def error(self, column: str, rule: str) -> InputError:
-        return InputError(f"{self.record[column]!r} {rule}", where=f"{self.file}, row {self.number}, column {column}")
+        where = f"{self.file}, row {self.number}, column {column}"
+        return InputError(f"{self.record[column]!r} {rule}", where=where, next_step="mend that row, or leave it out")
 
     def text(self, column: str) -> str:
         value = str(self.record[column] or "").strip()
@@ -236,26 +241,22 @@ def _records(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         raise InputError(
             f"cannot read {suffix or 'a file without suffix'}", where=str(file), next_step="give .csv, .tsv or .parquet"
         )
+    data = read_bytes(file, limit_bytes=TABLE_LIMIT_BYTES)
+    if suffix == ".parquet":
+        table = read_parquet(data, str(file), most_rows=MOST_ROWS)
+        _check_columns(file, table.column_names)
+        wanted = [*COLUMNS, *(name for name in OPTIONAL if table.column_names.count(name) == 1)]
+        yield from enumerate(table.select(wanted).to_pylist(), start=1)
+        return
+    lines = io.StringIO(decode_utf8(data, where=str(file)), newline="")
+    reader = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",")
     try:
-        if suffix == ".parquet":
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
-            try:
-                table = pq.read_table(file)
-            except pa.ArrowException as error:
-                raise InputError(f"not a readable Parquet file ({error})", where=str(file)) from error
-            _check_columns(file, table.column_names)
-            wanted = [*COLUMNS, *(name for name in OPTIONAL if table.column_names.count(name) == 1)]
-            yield from enumerate(table.select(wanted).to_pylist(), start=1)
-            return
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",")
-            _check_columns(file, list(reader.fieldnames or ()))
-            for record in reader:
-                yield reader.line_num, record
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read ({error})", where=str(file)) from error
+        _check_columns(file, list(reader.fieldnames or ()))
+        for record in reader:
+            yield reader.line_num, record
+    except csv.Error as error:
+        where = f"{file}, line {reader.line_num}"
+        raise InputError(f"cannot be read: {error}", where=where, next_step="mend that line") from error
 
 
 def _check_columns(file: Path, present: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
@@ -30,8 +29,10 @@ from moescale.laws import (
 )
 from moescale.laws.form import LawForm
 from moescale.laws.law import Law
+from moescale.toml_table import parse_toml
 
 FORMAT = 1
+MOST_NESTED = 20  # tables and lists of a law's evidence in each other
 FORMS: dict[str, LawForm] = {
     form.name: form
     for form in (
@@ -157,12 +158,7 @@ def parse_law(text: str, *, where: str) -> Law:
         evidence: dict[str, object] = Field(default_factory=dict)
         draws: list[list[float]] = Field(default_factory=list)
 
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # malformed TOML, and numbers or nesting beyond limits
-        raise InputError(
-            f"not a law file: {error}", where=where, next_step="give a file that `moescale fit -o` wrote"
-        ) from None
+    document = parse_toml(text, where=where, kind="a law file", next_step="give a file that `moescale fit -o` wrote")
     version = document.get("format")
     if isinstance(version, int) and version > FORMAT:
         raise InputError(
@@ -172,7 +168,22 @@ def parse_law(text: str, *, where: str) -> Law:
         table = LawTable.model_validate(document)
     except ValidationError as error:
         raise damaged("law file", error, where=where, next_step="write it again with `moescale fit -o`") from None
+    if _is_deep(document.get("evidence")):  # what is read can be written again
+        raise InputError(
+            f"damaged law file at evidence: nested more than {MOST_NESTED} deep",
+            where=where,
+            next_step="write it again with `moescale fit -o`",
+        )
     return _law_of(table.model_dump(), where)
+
+
+def _is_deep(value: object) -> bool:
+    """Whether lists and tables of a TOML value lie more than MOST_NESTED deep in each other."""
+    level: list[object] = [value]
+    for _ in range(MOST_NESTED):
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [one for many in inner for one in many]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def _law_of(table: Mapping[str, object], where: str) -> Law:
@@ -206,7 +217,8 @@ def _law_of(table: Mapping[str, object], where: str) -> Law:
     with np.errstate(all="ignore"):
         theta = form.encode(np.array([parameters[name] for name in form.names]))
         draws = form.encode(draws_public)
-    if not (np.isfinite(theta).all() and np.isfinite(draws).all()):
+        numbers = [theta, draws, form.decode(theta), form.decode(draws)]  # what is read can be written again
+    if not all(np.isfinite(values).all() for values in numbers):
         raise InputError(
             f"a parameter or a draw lies outside the domain of {form.name}",
             where=where,

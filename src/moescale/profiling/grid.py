@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import find_family
 from moescale.files import read_text
-from moescale.toml_table import quantity_at, text_at
+from moescale.toml_table import quantity_at, read_toml, text_at
 
 ENGINES = ("torch", "vllm")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -27,6 +26,7 @@ VOCABULARY = (
     32_000  # Llama's, which the paper's models take (arXiv 2404.02852, appendix A); embeddings hardly cost time
 )
 MOST_BATCH, MOST_TOKENS, MOST_GPUS, MOST_POINTS = 65_536, 10**7, 1024, 100_000
+MOST_MODELS = 200  # each starts an engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +128,7 @@ def read_grid(path: str | Path) -> Grid:
     """The grid that a PROFILE.toml states; docs/profiling.md lists its keys. Raises InputError that names file and key."""
     file = Path(path)
     where = str(file)
-    try:
-        document = tomllib.loads(read_text(file))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"is not valid TOML: {error}", where=where) from error
+    document = read_toml(file)
     readers: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
         "gpu": ("gpu", text_at),
         "engine": ("engine", text_at),
@@ -162,6 +159,8 @@ def whole_numbers(value: object, where: str, most: int) -> tuple[int, ...]:
         if not (1 <= number <= most and number.is_integer()):
             raise InputError(f"{entry!r} is not a whole number from 1 to {most:,}", where=where)
         found.append(int(number))
+    if not found:
+        raise InputError("is empty", where=where, next_step="give at least one whole number")
     return tuple(found)
 
 
@@ -205,6 +204,7 @@ def _models(value: object, where: str, folder: Path, splits: int) -> tuple[Model
             if key not in MODEL_KEYS:
                 raise unknown_name("key", key, MODEL_KEYS, where=at)
         found.extend(_sized(stated, at, splits) if "config" not in stated else (_configured(stated, at, folder),))
+        _check_count(len(found), where)
     return tuple(found)
 
 
@@ -222,8 +222,14 @@ def _sized(entry: Mapping[str, Any], where: str, splits: int) -> list[Model]:
     for size in sizes:
         if not 1e5 <= size <= 1e15:
             raise InputError(f"{size:g} is not a size from 1e5 to 1e15", where=f"{where}, n_params")
+    _check_count(len(sizes) * len(counts), where)
     models = [model_of_size(size, count, gpus=splits, where=where, **options) for size in sizes for count in counts]
     return [replace(m, name=f"{entry['name']} {m.name}") for m in models] if "name" in entry else models
+
+
+def _check_count(models: int, where: str) -> None:
+    if models > MOST_MODELS:
+        raise InputError(f"states {models:,} models", where=where, next_step=f"give at most {MOST_MODELS}")
 
 
 def _configured(entry: Mapping[str, Any], where: str, folder: Path) -> Model:

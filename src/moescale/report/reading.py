@@ -99,7 +99,11 @@ def parse_comparison(record: object, *, where: str) -> tuple[HoldOut, ...]:
         sane = len({column.size for column in columns}) == 1 and columns[0].size > 0
         sane = sane and bool((columns[2] >= 1).all() and (columns[3] > 0).all() and (columns[3] < MOST_ERROR).all())
         if not sane or (np.abs(columns[4]) > MOST_ERROR).any():
-            raise InputError(f"damaged comparison: the held-out runs of {row.law}", where=where)
+            raise InputError(
+                f"damaged comparison: the held-out runs of {row.law}",
+                where=where,
+                next_step="write it again with `compare --json`",
+            )
         n, d, e, loss, residual = columns
         found.append(HoldOut(row.law, *shared, RunArrays(n, d, e, loss, {}), residual))
     return tuple(found)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import operator
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ CORPUS = "corpus.json"
 UNFINISHED = "unfinished.json"
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "validation")
+DTYPES = ("uint16", "uint32")
+_SHA256 = re.compile("[0-9a-f]{64}")
 OPEN_SHARDS = 256  # memory maps held at a time: far below what an operating system allows a process
 
 
@@ -305,6 +308,15 @@ def read_description(folder: Path) -> dict[str, Any]:
     return content
 
 
+def read_shard(record: Mapping[str, Any]) -> Shard:
+    """The shard of a record that `dataclasses.asdict` made; ValueError or TypeError for any other."""
+    shard = Shard(**record)
+    kinds = tuple(type(record[name]) for name in ("file", "tokens", "sha256"))
+    if kinds != (str, int, str) or shard.tokens < 0 or Path(shard.file).name != shard.file or "\0" in shard.file:
+        raise ValueError(f"a shard is described as {str(record)[:200]}")
+    return shard
+
+
 def corpus_sha256(*, vocab_size: int, eos_id: int, tokenizer_sha256: str, shards: Mapping[str, Sequence[Shard]]) -> str:
     """The hash that stands for all tokens of a corpus and what they mean."""
     stated = [vocab_size, eos_id, tokenizer_sha256, [[shard.sha256 for shard in shards[split]] for split in SPLITS]]
@@ -313,14 +325,21 @@ def corpus_sha256(*, vocab_size: int, eos_id: int, tokenizer_sha256: str, shards
 
 def _parsed(content: Mapping[str, Any], folder: Path) -> Corpus:
     try:
-        shards = {split: tuple(Shard(**shard) for shard in content["splits"][split]["shards"]) for split in SPLITS}
+        shards = {split: tuple(read_shard(shard) for shard in content["splits"][split]["shards"]) for split in SPLITS}
         stated = {name: content[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")}
+        for name in ("vocab_size", "eos_id"):
+            if type(stated[name]) is not int or not 0 <= stated[name] < 2**32:
+                raise ValueError(f"{name} is {str(stated[name])[:40]}")
+        if stated["tokenizer_sha256"] != "" and not _SHA256.fullmatch(stated["tokenizer_sha256"]):
+            raise ValueError("tokenizer_sha256 is no SHA-256")
+        if content["dtype"] not in DTYPES:
+            raise ValueError(f"dtype is {str(content['dtype'])[:40]}")
         sha256 = corpus_sha256(**stated, shards=shards)
         n_train, n_validation = (sum(shard.tokens for shard in shards[split]) for split in SPLITS)
         documents, more_documents = (int(content["splits"][split]["documents"]) for split in SPLITS)
         corpus = Corpus(
             folder=folder,
-            dtype=np.dtype(content["dtype"]).name,
+            dtype=content["dtype"],
             sha256=sha256,
             n_train=n_train,
             n_validation=n_validation,
@@ -329,7 +348,7 @@ def _parsed(content: Mapping[str, Any], folder: Path) -> Corpus:
             shards=shards,
             **stated,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise _changed(folder, f"{type(error).__name__}: {error}") from error
     if content.get("sha256") != corpus.sha256:
         raise _changed(folder, "its parts do not give its hash")

@@ -21,6 +21,7 @@ from moescale.locks import locked
 from moescale.training import megatron
 from moescale.training.corpus import (
     CORPUS,
+    DTYPES,
     FORMAT,
     HEADER,
     SPLITS,
@@ -34,6 +35,7 @@ from moescale.training.corpus import (
     corpus_sha256,
     open_corpus,
     read_description,
+    read_shard,
     verify,
     write_shard,
 )
@@ -484,16 +486,18 @@ def _unfinished(folder: Path, request: Mapping[str, Any]) -> Any:
     """What a killed pack of the same request left, if it can go on from there."""
     try:
         state = json.loads(read_text(folder / UNFINISHED, limit_bytes=2**31))
-        itemsize = np.dtype(state["dtype"]).itemsize
-        shards = [shard for split in SPLITS for shard in state["splits"][split]["shards"]]
-        whole = all(
-            (folder / shard["file"]).stat().st_size == HEADER.size + shard["tokens"] * itemsize for shard in shards
-        )
+        itemsize = np.dtype(state["dtype"]).itemsize if state["dtype"] in DTYPES else 0
+        shards = [read_shard(shard) for split in SPLITS for shard in state["splits"][split]["shards"]]
+        whole = all((folder / shard.file).stat().st_size == HEADER.size + shard.tokens * itemsize for shard in shards)
+        counts = [state["n_train"], *(state["splits"][split]["documents"] for split in SPLITS)]
+        counts += [source[name] for source in state["sources"] for name in ("documents", "skipped")]
+        whole = whole and itemsize > 0 and all(type(count) is int and count >= 0 for count in counts)
         tokenizer = state["tokenizer_sha256"]
         known = not tokenizer or tokenizer == hashlib.sha256((folder / TOKENIZER).read_bytes()).hexdigest()
-    except (InputError, OSError, ValueError, KeyError, TypeError):
+        same = state["request"] == dict(request)
+    except (InputError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    return state if whole and known and state["request"] == dict(request) else None
+    return state if whole and known and same else None
 
 
 def _start_over(folder: Path) -> None:

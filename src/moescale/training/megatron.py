@@ -67,7 +67,11 @@ def open_indexed(prefix: str) -> Indexed:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(index)) from error
     if content.size < HEADER.size or content[: len(MAGIC)].tobytes() != MAGIC:
-        raise InputError("is not a Megatron index (its first bytes are not MMIDIDX)", where=str(index))
+        raise InputError(
+            "is not a Megatron index (its first bytes are not MMIDIDX)",
+            where=str(index),
+            next_step="give the prefix of what Megatron-LM's preprocess_data.py wrote",
+        )
     _, version, code, n_sequences, n_bounds = HEADER.unpack(content[: HEADER.size].tobytes())
     if version != VERSION:
         raise InputError(f"has version {version} of the index format", where=str(index), nearest=str(VERSION))
@@ -96,7 +100,11 @@ def open_indexed(prefix: str) -> Indexed:
         or (np.diff(bounds) < 0).any()
         or (n_bounds > 0 and (bounds[0] < 0 or bounds[-1] > n_sequences))
     ):
-        raise InputError("holds impossible lengths, offsets or document bounds", where=str(index))
+        raise InputError(
+            "holds impossible lengths, offsets or document bounds",
+            where=str(index),
+            next_step="it is damaged: copy or write it again",
+        )
     if (reach > n_bytes).any():
         raise InputError(
             f"has {n_bytes:,} bytes, and its index reaches to {int(reach.max()):,}",
@@ -151,5 +159,9 @@ def _documents(
     inner[: bounds[0]] = False
     inner[bounds[-1] :] = False
     if (starts[1:] != ends[:-1])[inner[1:]].any():
-        raise InputError("holds a document whose sequences do not follow each other in the data file", where=where)
+        raise InputError(
+            "holds a document whose sequences do not follow each other in the data file",
+            where=where,
+            next_step="write it again with one document's sequences side by side",
+        )
     return starts[first], ends[last]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -105,7 +106,7 @@ def read_progress(output: str | Path, *, since: float = 0.0) -> Progress | None:
 
 def _number(line: object, name: str) -> float | None:
     value = cast("dict[str, object]", line).get(name)
-    return float(value) if isinstance(value, int | float) and abs(value) < float("inf") else None
+    return float(value) if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
 
 
 @contextmanager

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from moescale.errors import InputError, MoescaleError, UnwrittenError
-from moescale.files import make_folder, opened_to_append, write_atomically
+from moescale.files import make_folder, opened_to_append, read_text, write_atomically
 from moescale.locks import locked
 from moescale.training.flops import mfu
 from moescale.training.run_table import read_result
@@ -168,9 +168,10 @@ def _check_same(folder: Path, identity: Mapping[str, str]) -> None:
     if not path.exists() or not _has_begun(folder):  # settings that were refused, and then corrected
         return
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))["identity"]
-    except (OSError, ValueError, KeyError, TypeError):
-        known = {}
+        known = _stated(path).get("identity")
+    except InputError:
+        known = None
+    known = known if isinstance(known, dict) else {}
     for key, what in (("settings_sha256", "settings"), ("corpus_sha256", "corpus")):
         if known.get(key) != identity[key]:
             raise InputError(
@@ -298,9 +299,18 @@ def _silent(_: Mapping[str, Any]) -> None:
 def settings_in(folder: str | Path) -> RunSettings:
     """The settings of the run that a folder holds."""
     path = Path(folder) / SETTINGS
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError("holds no run", where=str(folder)) from error
+    document = _stated(path)
     document.pop("identity", None)
     return settings_of(document, where=str(path))
+
+
+def _stated(path: Path) -> dict[str, Any]:
+    """The content of a run's settings.json; InputError where it holds none."""
+    advice = "start the run over with --no-resume, or give the folder of another"
+    try:
+        found: object = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"holds no run's settings: {error}", where=str(path), next_step=advice) from error
+    if not isinstance(found, dict):
+        raise InputError("holds no run's settings", where=str(path), next_step=advice)
+    return cast("dict[str, Any]", found)

@@ -111,7 +111,8 @@ def _read(path: Path) -> list[dict[str, str]]:
     try:
         rows = list(reader)
     except csv.Error as error:
-        raise InputError(f"is not a table: {error}", where=f"{path}, line {reader.line_num}") from error
+        where = f"{path}, line {reader.line_num}"
+        raise InputError(f"is not a table: {error}", where=where, next_step="mend that line") from error
     names = list(reader.fieldnames or ())
     missing = [name for name in IDENTITY if name not in names]
     if missing:
@@ -122,5 +123,9 @@ def _read(path: Path) -> list[dict[str, str]]:
         )
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():
-            raise InputError("has more or fewer cells than there are columns", where=f"{path}, data row {number}")
+            raise InputError(
+                "has more or fewer cells than there are columns",
+                where=f"{path}, data row {number}",
+                next_step="mend that row, or name another table",
+            )
     return rows

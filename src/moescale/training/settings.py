@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,9 +18,8 @@ from moescale.candidates import Candidate
 from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import ModelFamily, find_family
-from moescale.files import read_text
 from moescale.recipe import defaults, paper_peak_lr, training_steps
-from moescale.toml_table import Table, as_mapping
+from moescale.toml_table import Table, as_mapping, read_toml
 
 SCHEDULES = ("cosine", "wsd")
 DTYPES = ("float32", "bfloat16")
@@ -184,10 +182,7 @@ class RunSettings:
 def read_settings(path: str | Path) -> RunSettings:
     """The run that a RUN.toml states; docs/training.md lists its keys. Raises InputError that names file and key."""
     where = str(path)
-    try:
-        document = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"is not valid TOML: {error}", where=where) from error
+    document = read_toml(path)
     if "grid" in document:
         raise InputError("holds a [grid]: that is a sweep of runs", where=where, next_step=f"`moescale sweep {where}`")
     return settings_of(document, where=where)
@@ -326,9 +321,17 @@ def _model(table: Table) -> ModelSettings:
     if n_heads % n_kv_heads:
         raise InputError(f"n_kv_heads {n_kv_heads} does not divide n_heads {n_heads}", where=table.where)
     if head_dim % 2:
-        raise InputError(f"head_dim {head_dim} is odd, which rotary positions cannot be", where=table.where)
+        raise InputError(
+            f"head_dim {head_dim} is odd, which rotary positions cannot be",
+            where=table.where,
+            nearest=str(head_dim + 1),
+        )
     if experts > 1 and moe_every > n_layers:
-        raise InputError(f"moe_every {moe_every} leaves no layer of {n_layers} with experts", where=table.where)
+        raise InputError(
+            f"moe_every {moe_every} leaves no layer of {n_layers} with experts",
+            where=table.where,
+            nearest=str(n_layers),
+        )
     return ModelSettings(
         d_model=d_model, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
         d_ffn=table.whole("d_ffn", 64 * max(1, round(8 / 3 * d_model / 64)), most=10**7), experts=experts,

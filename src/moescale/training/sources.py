@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, nearest_names, unknown_name
-from moescale.files import nearest_file_names
+from moescale.files import nearest_file_names, unpacked_limit_bytes
 from moescale.training import megatron
 
 Document = str | NDArray[np.int64] | None  # text, or its tokens, or what is no text and shall be skipped
@@ -197,15 +197,28 @@ def _opened(path: str) -> Generator[IO[bytes]]:
 
 
 def _whole(path: str) -> bytes:
+    most = _most_bytes(path)
     with _opened(path) as stream:
-        content = stream.read(MOST_BYTES_AT_ONCE + 1)
-    if len(content) > MOST_BYTES_AT_ONCE:
-        raise InputError(
-            f"is larger than {MOST_BYTES_AT_ONCE:,} bytes, and one document or value",
-            where=path,
-            next_step="split it, or write it as JSON lines",
-        )
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise _too_large(path, most)
     return content
+
+
+def _most_bytes(path: str) -> int:
+    """The largest document or value of a file: of a compressed one what so many bytes may unpack to."""
+    if Path(path).suffix.lower() not in COMPRESSIONS:
+        return MOST_BYTES_AT_ONCE
+    with _reading(path):
+        return min(MOST_BYTES_AT_ONCE, unpacked_limit_bytes(os.path.getsize(path)))
+
+
+def _too_large(where: str, most: int) -> InputError:
+    return InputError(
+        f"is larger than {most:,} bytes, and one document or value",
+        where=where,
+        next_step="split it, or write it as JSON lines",
+    )
 
 
 # Readers: pairs of a text, or the reason why there is none, and its place.
@@ -245,14 +258,17 @@ def _text(source: Source, text_field: str, skip: int) -> Iterator[Found]:
 
 def _lines(source: Source, text_field: str, skip: int) -> Iterator[Found]:
     with _opened(source.name) as stream:
-        yield from _of_lines(_split(stream), source.name, text_field, skip)
+        yield from _of_lines(_split(stream, source.name), source.name, text_field, skip)
 
 
-def _split(stream: IO[bytes]) -> Iterator[bytes]:
+def _split(stream: IO[bytes], name: str) -> Iterator[bytes]:
+    most = _most_bytes(name)
     rest: list[bytes] = []
     while block := stream.read(_BLOCK):
         head, *lines = block.split(b"\n")
         rest.append(head)
+        if len(rest) * _BLOCK > most:
+            raise _too_large(f"{name}, a line", most)
         if lines:
             yield b"".join(rest)
             yield from lines[:-1]
@@ -293,7 +309,9 @@ def _json(source: Source, text_field: str, skip: int) -> Iterator[Found]:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         if "Extra data" not in str(error):
-            raise InputError(f"is not JSON: {error}", where=name) from error
+            raise InputError(
+                f"is not JSON: {error}", where=name, next_step="write one JSON array, or JSON lines"
+            ) from error
         yield from _of_lines(content.split(b"\n"), name, text_field, skip)  # JSON lines under another name
         return
     values: list[Any] = value if isinstance(value, list) else [value]
@@ -312,19 +330,41 @@ def _parquet(source: Source, text_field: str, skip: int) -> Iterator[Found]:
             schema = file.schema_arrow
             if text_field not in schema.names:
                 raise _no_field(text_field, schema.names, name)
+            if schema.names.count(text_field) > 1:
+                raise InputError(
+                    f"two columns are named {text_field!r}", where=name, next_step="rename or remove one of them"
+                )
             kind = schema.field(text_field).type
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
                 raise InputError(f"holds {kind} in {text_field!r}, not text", where=name)
             number = 0
-            for batch in file.iter_batches(batch_size=_ROWS, columns=[text_field]):
+            for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata, name), columns=[text_field]):
                 column = batch.column(0).slice(min(max(skip - number, 0), len(batch)))
                 first = number + len(batch) - len(column) + 1
                 number += len(batch)
                 for row, value in enumerate(column.cast(pa.large_binary()).to_pylist(), first):
                     where = f"{name}, row {row}"
                     yield ("", where) if value is None else _decoded(value, where)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"is not Parquet that can be read: {error}", where=name) from error
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:  # the last: a name of a column
+        reason = str(error).strip().split("\n")[0][:300]
+        raise InputError(
+            f"is not Parquet that can be read: {reason}",
+            where=name,
+            next_step="check that it is whole, or write it again",
+        ) from error
+
+
+def _rows_at_a_time(metadata: Any, name: str) -> int:
+    """Rows of a Parquet file that fit in memory even where each is the longest text that its row group may hold."""
+    largest = max((metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0)
+    most = unpacked_limit_bytes(os.path.getsize(name))
+    if largest > most:
+        raise InputError(
+            f"unpacks to {largest:,} bytes at a time, more than {most:,} of a file of this size",
+            where=name,
+            next_step="write it again with fewer rows in a row group",
+        )
+    return max(1, min(_ROWS, most // max(largest, 1)))
 
 
 def _hub_arguments(name: str) -> tuple[str, dict[str, str]]:

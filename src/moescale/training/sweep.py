@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,7 @@ from typing import Any, cast
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
-from moescale.files import read_text
-from moescale.toml_table import quantity_at, text_at
+from moescale.toml_table import quantity_at, read_toml, text_at
 from moescale.training.settings import RunSettings, estimate, settings_of
 
 OWN_KEYS = ("table", "folder", "grid", "execute")
@@ -110,10 +108,7 @@ def read_sweep(path: str | Path) -> Sweep:
     Paths in it are relative to the current directory, as those of a RUN.toml. Raises InputError that names file and key,
     also where two entries of the grid are the same run.
     """
-    try:
-        document = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"is not valid TOML: {error}", where=str(path)) from error
+    document = read_toml(path)
     if "grid" not in document:
         raise InputError(
             "holds no [grid]: that is one run", where=str(path), next_step=f"`moescale train {path}`, or add a [grid]"
@@ -368,7 +363,9 @@ def _path(value: object, where: str) -> Path:
         pass  # as good as any; what is wrong with it is said where it is written
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{text[:60]!r} cannot be a path: {reason}", where=where) from error
+        raise InputError(
+            f"{text[:60]!r} cannot be a path: {reason}", where=where, next_step="give a shorter or plainer one"
+        ) from error
     return Path(text)
 
 

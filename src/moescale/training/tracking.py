@@ -467,7 +467,7 @@ def _identifiers(place: Path) -> dict[str, str]:
     """The identifiers of an earlier start; none where the file is missing or damaged."""
     try:
         found: Any = json.loads((place / IDENTIFIERS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return {str(k): v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownArgumentType]
 

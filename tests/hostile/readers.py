@@ -1,0 +1,716 @@
+"""Every reader of outside input with small valid files for it, most of them written by the program itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hostile.mutations import HOSTILE_NUMBERS, HOSTILE_TEXTS, zstandard
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+Files = Mapping[str, bytes]
+"""A case: the files of a folder by their relative paths."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`read` reads what lies in a folder and uses what it got a little; it returns False for what it passed over in
+    silence, as its contract has it. `names_file`: its refusals name the file."""
+
+    cases: Callable[[], Sequence[Files]]
+    read: Callable[[Path, Random], object]
+    inputs: int
+    names_file: bool = True
+    undamaged: tuple[str, ...] = ()
+
+
+def _written(write: Callable[[Path], object]) -> Files:
+    """The files that `write` leaves in an empty folder, whose own name they do not hold: cases are the same every time."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder)
+        found = {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+        return {path: content.replace(name.encode(), b"/written") for path, content in found.items()}
+
+
+def _the_file(folder: Path) -> Path:
+    """The one file of a case."""
+    (file,) = folder.iterdir()
+    return file
+
+
+# Run tables.
+
+
+@lru_cache(maxsize=1)
+def _columns() -> dict[str, Any]:
+    return {
+        "n_params_dense": [1e8, 2e8, 4e8, 1e8, 2e8, 4e8],
+        "n_experts": [1, 1, 1, 8, 8, 8],
+        "tokens": [2e9, 4e9, 8e9, 2e9, 4e9, 8e9],
+        "loss": [3.1, 2.9, 2.7, 3.0, 2.8, 2.6],
+        "diverged": [False, False, False, False, False, True],
+        "note": ["a", "b, c", 'd "e"', "", "é", "f"],
+    }
+
+
+def _run_tables(suffix: str) -> Sequence[Files]:
+    from moescale.runs import write_runs
+
+    if suffix == ".jsonl":
+        rows = [dict(zip(_columns(), row, strict=True)) for row in zip(*_columns().values(), strict=True)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        return [{"runs.jsonl": lines.encode()}, {"runs.json": json.dumps(rows).encode()}]
+    whole = _written(lambda folder: write_runs({k: _array(v) for k, v in _columns().items()}, folder / f"runs{suffix}"))
+    if suffix != ".csv":
+        return [whole]
+    return [
+        whole,
+        {"runs.csv": b"".join((EXAMPLES / "runs.csv").read_bytes().splitlines(keepends=True)[:8])},
+        _renamed(whole, "runs"),
+    ]
+
+
+def _array(values: Sequence[Any]) -> Any:
+    import numpy as np
+
+    return np.array(values, dtype=object if isinstance(values[0], str) else None)
+
+
+def _renamed(files: Files, name: str) -> Files:
+    (content,) = files.values()
+    return {name: content}
+
+
+def _read_runs(folder: Path, rng: Random) -> None:
+    from moescale.runs import read_runs
+
+    where = rng.choice((None, None, "tokens / n_params_dense > 2 or note == 'a'", "n_experts <= 8 and loss < 3"))
+    runs = read_runs(_the_file(folder), where=where, size_column=rng.choice((None, "n_params_dense")))
+    assert len(runs) > 0
+    for values in (runs.n_params, runs.tokens, runs.experts, runs.loss):
+        assert (values > 0).all()
+        assert (values < float("inf")).all()
+
+
+def _read_frame(folder: Path, rng: Random) -> None:
+    """A frame in memory: lists, NumPy, pandas, Polars or Arrow, with columns of any kind."""
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from moescale.runs import read_runs
+
+    columns: dict[Any, Any] = {name: list(values) for name, values in _columns().items()}
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        name = rng.choice(list(columns))
+        kind = rng.randrange(6)
+        value: Any = rng.choice(
+            (*HOSTILE_NUMBERS, *HOSTILE_TEXTS, None, True, 10**400, -1, [], {}, [1], object, b"\xff", 1j)
+        )
+        if kind in (0, 3) and not isinstance(columns[name], list):
+            continue
+        if kind == 0:
+            columns[name] = [value, *columns[name][1:]]
+        elif kind == 1:
+            columns[name] = [value] * 6
+        elif kind == 2:
+            del columns[name]
+        elif kind == 3:
+            columns[name] = columns[name][: rng.randrange(6)]
+        elif kind == 4:
+            columns[rng.choice((*HOSTILE_TEXTS, 1, None, ("a", "b")))] = columns.pop(name)
+        else:
+            columns[name] = rng.choice((None, 1.5, "text", {}, [[1, 2]] * 6, range(6), set()))
+        if not columns:
+            break
+    frame: Any = columns
+    with suppress(Exception):  # no frame of that library: the plain mapping
+        frame = rng.choice((dict, dict, pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.table))(columns)
+    read_runs(rng.choice((frame, frame, frame, [], None, 5, object(), "", "no.csv")) if rng.random() < 0.1 else frame)
+
+
+# Laws, plans, comparisons.
+
+
+def _laws() -> Sequence[Files]:
+    from dataclasses import replace
+
+    import numpy as np
+
+    from moescale.laws import catalogue_names, find_law
+    from moescale.laws.store import law_text
+
+    found = [find_law(name) for name in catalogue_names()]
+    mine = found[0]
+    drawn = replace(mine, name="mine", draws=np.repeat(mine.theta[None, :], 3, axis=0), evidence={"table": "runs.csv"})
+    return [{"law.toml": law_text(law).encode()} for law in (drawn, *found)]
+
+
+def _read_law(folder: Path, rng: Random) -> None:
+    import numpy as np
+
+    from moescale.laws import find_law
+    from moescale.laws import loss as law_loss
+    from moescale.laws.store import law_text, parse_law
+
+    law = find_law(str(_the_file(folder)))
+    further = {"unique_tokens": 1e9, "granularity": 1.0, "sparsity": 0.5}
+    with np.errstate(all="ignore"):
+        law_loss(law, 1e9, 1e11, 4.0, extra={k: v for k, v in further.items() if k in law.form.extra_inputs})
+        parse_law(law_text(law), where="again")
+
+
+@lru_cache(maxsize=1)
+def _answers() -> Sequence[Files]:
+    """A plan with a lifetime, and a comparison of laws, as --json prints them."""
+    from command_line import RUNS, run
+
+    plan = run(
+        "plan", "--budget", "1e20", "--experts", "1,4", "--lifetime-tokens", "1e12", "--latency", "roofline", "--json"
+    )
+    short = run("plan", "--budget", "1e20", "--experts", "4", "--bootstrap", "0", "--latency", "roofline", "--json")
+    compared = run(
+        "compare", RUNS, "--law", "chinchilla", "--holdout", "tokens > 1e10", "--where", "n_experts == 1", "--json"
+    )
+    assert (plan.code, short.code, compared.code) == (0, 0, 0), (plan.err, short.err, compared.err)
+    found = [{"plan.json": answer.out.encode()} for answer in (plan, short)]
+    return [*found, {"comparison.json": compared.out.encode()}, *_laws()[:2]]
+
+
+def _read_answer(folder: Path, rng: Random) -> None:
+    from moescale.report import read_answer
+
+    read_answer(_the_file(folder))
+
+
+# Latencies, models, GPUs, traffic, grids.
+
+
+def _latency_tables() -> Sequence[Files]:
+    from moescale.latency.measurements import read_measurements, write_measurements
+
+    rows = read_measurements(EXAMPLES / "latency.csv")[:24]
+    return [
+        _written(lambda folder, s=suffix: write_measurements(folder / f"latency{s}", rows))
+        for suffix in (".csv", ".tsv", ".parquet")
+    ]
+
+
+def _read_latency_table(folder: Path, rng: Random) -> None:
+    from moescale.latency.table import read_latency_table
+
+    read_latency_table(_the_file(folder))
+
+
+def _read_measurements(folder: Path, rng: Random) -> None:
+    from moescale.latency.coverage import overview
+    from moescale.latency.measurements import key_of, read_measurements
+
+    rows = read_measurements(_the_file(folder))
+    assert len({key_of(row) for row in rows}) <= len(rows)
+    overview(rows, where=str(_the_file(folder)))
+
+
+def _configs() -> Sequence[Files]:
+    return [{"config.json": path.read_bytes()} for path in sorted((EXAMPLES / "configs").iterdir())]
+
+
+def _read_config(folder: Path, rng: Random) -> None:
+    from moescale.accounting import count_parameters, kv_bytes_per_token
+    from moescale.architecture import from_config
+
+    model = from_config(rng.choice((folder, folder / "config.json")))
+    counted = count_parameters(model)
+    assert 0 < counted.active <= counted.total < float("inf")
+    assert kv_bytes_per_token(model) > 0
+
+
+def _read_gpu(folder: Path, rng: Random) -> None:
+    from moescale.hardware import load_gpu
+
+    gpu = load_gpu(str(_the_file(folder)))
+    assert 0 < gpu.memory_bytes < float("inf")
+
+
+def _traces() -> Sequence[Files]:
+    rows = [{"prompt_tokens": 10 * i + 1, "output_tokens": 5 * i + 1} for i in range(6)]
+    talks = [
+        {"id": "a", "conversations": [{"from": "human", "value": "hello there"}, {"from": "gpt", "value": "hi " * 9}]},
+        {
+            "conversations": [
+                {"from": "human", "value": "?"},
+                {"from": "gpt", "value": "!"},
+                {"from": "human", "value": "x"},
+            ]
+        },
+    ]
+    head = b"".join((EXAMPLES / "requests.csv").read_bytes().splitlines(keepends=True)[:8])
+    return [
+        {"trace.csv": head},
+        {"trace.jsonl": "\n".join(map(json.dumps, rows)).encode()},
+        {"trace.json": json.dumps(rows).encode()},
+        {"sharegpt.json": json.dumps(talks).encode()},
+    ]
+
+
+def _read_trace(folder: Path, rng: Random) -> None:
+    from moescale.traffic import read_trace
+
+    traffic = read_trace(_the_file(folder))
+    assert traffic.prompt_tokens > 0
+
+
+def _read_grid(folder: Path, rng: Random) -> None:
+    from moescale.profiling.grid import read_grid
+
+    assert read_grid(folder / "profile.toml").size > 0
+
+
+def _grids() -> Sequence[Files]:
+    config = (EXAMPLES / "configs" / "llama-3.1-8b.json").read_bytes()
+    with_config = b'gpu = "h100-sxm"\nengine = "vllm"\nbatch = [1, 8]\nprompt_tokens = "1K"\ngpus = [1, 2]\n[[models]]\nconfig = "config.json"\n'
+    return [
+        {"profile.toml": (EXAMPLES / "profile.toml").read_bytes()},
+        {"profile.toml": with_config, "config.json": config},
+    ]
+
+
+# Expressions, quantities, the state of a link: texts.
+
+_EXPRESSIONS = (
+    "tokens / n_params_dense >= 2 and n_experts <= 8",
+    "note == 'a' or not (loss < 2.5)",
+    "n_experts in {1, 2, 8} and tokens ** 2 > 1e18",
+    "1e9 < tokens <= 20B",
+    "`val/loss` - loss * -2 != 0",
+)
+_QUANTITIES = ("5e21", "7B", "1_000", "900M", "2TB", "80GiB", "1.5T", "0.5", "12 KiB")
+
+
+def _texts(texts: Sequence[str]) -> Sequence[Files]:
+    return [{"text.txt": text.encode()} for text in texts]
+
+
+def _text(folder: Path) -> str:
+    return (folder / "text.txt").read_bytes().decode("utf-8", "surrogateescape")
+
+
+@lru_cache(maxsize=1)
+def _expression_columns() -> dict[str, Any]:
+    import numpy as np
+
+    columns = {name: _array(values) for name, values in _columns().items()}
+    return columns | {"val/loss": np.array([np.nan, 1.0, np.inf, -1.0, 0.0, 2.0])}
+
+
+def _evaluate(folder: Path, rng: Random) -> None:
+    import numpy as np
+
+    from moescale.errors import MoescaleError
+    from moescale.expressions import column_names, evaluate, evaluate_numbers
+
+    text = _text(folder)
+    with suppress(MoescaleError):
+        column_names(text)
+    with suppress(MoescaleError):
+        evaluate_numbers(text, _expression_columns())
+    found = evaluate(text, _expression_columns())
+    assert found.dtype == np.bool_
+    assert found.shape == (6,)
+
+
+def _quantity(folder: Path, rng: Random) -> None:
+    from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd, parse_quantity
+
+    value = parse_quantity(_text(folder))
+    assert 0 <= value < float("inf")
+    assert all(show(value) for show in (format_bytes, format_count, format_flops, format_seconds, format_usd))
+
+
+# Other programs' runs.
+
+_MAPPING = b"""tokens = "step * 1024"
+n_experts = 8
+loss = {metric = "eval_loss", at = "min"}
+n_params_total = 3e6
+train_loss = {metric = "loss", at = "mean of last 2"}
+seed = {param = "global_step"}
+note = {value = "mine"}
+"""
+
+
+def _trainer_folders() -> Sequence[Files]:
+    folder = EXAMPLES / "trainer"
+    return [{p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*.json"))}]
+
+
+def _mlflow_stores() -> Sequence[Files]:
+    import sqlite3
+
+    from tracker_files import CONFIG, mlflow_base
+
+    params = {"n_params_total": "2e6", "num_experts": "8", "seq_len": "1024", "global_batch_size": "16"}
+    row = {
+        "status": "FINISHED",
+        "params": params,
+        "metrics": {"eval/loss": [(5, 3.0), (10, 2.5)], "tokens": [(10, 1e6)]},
+    }
+    base = _written(lambda folder: mlflow_base(folder / "mlflow.db", [row, row]))
+
+    def journaled(folder: Path) -> None:
+        mlflow_base(folder / "mlflow.db", [row])
+        with sqlite3.connect(folder / "mlflow.db") as opened:
+            opened.execute("PRAGMA journal_mode=WAL")
+        opened.close()
+
+    store = {"mlruns/0/r1/meta.yaml": b"run_id: r1\nrun_name: one\nstatus: 3\nlifecycle_stage: active\n"}
+    store |= {f"mlruns/0/r1/params/{key}": value.encode() for key, value in params.items()}
+    store |= {"mlruns/0/r1/metrics/eval/loss": b"1 3.0 5\n2 2.5 10\n", "mlruns/0/r1/metrics/tokens": b"2 1000000 10\n"}
+    store |= {"mlruns/0/r1/tags/moescale.row": json.dumps({"a": 1, **CONFIG}).encode()}
+    return [base, _written(journaled), store, store]
+
+
+def _wandb_folders() -> Sequence[Files]:
+    from tracker_files import CONFIG, HISTORY, wandb_file, wandb_records
+
+    export = (
+        b"Name,State,eval/loss,n_params_total,num_experts,tokens\na,finished,2.5,2e6,8,1e6\nb,crashed,2.6,2e6,8,1e6\n"
+    )
+    run = _written(lambda folder: wandb_file(folder / "run-1" / "run-1.wandb", *wandb_records(CONFIG, HISTORY)))
+    return [run, run, {"export.csv": export}]
+
+
+def _event_folders() -> Sequence[Files]:
+    from tracker_files import double, event, hparams, simple, write_events
+
+    def write(folder: Path) -> None:
+        values = hparams(n_params_total=2e6, num_experts=8, seq_len=1024.0, global_batch_size=16.0, note="x")
+        steps = [event(step, simple("train/loss", 4.0), double("eval/loss", 5.0 - step / 10)) for step in (5, 10, 15)]
+        write_events(folder / "run", event(0, values), *steps)
+
+    return [_written(write)]
+
+
+def _import(tracker: str, folder: Path, rng: Random) -> None:
+    from moescale.importers import import_runs
+
+    source = folder
+    if tracker == "wandb" and (folder / "export.csv").exists():
+        source = folder / "export.csv"
+    found = import_runs(tracker, source, where=rng.choice((None, None, "loss < 4")), unfinished=rng.random() < 0.3)
+    assert found.n_runs > 0
+
+
+def _read_mapping(folder: Path, rng: Random) -> None:
+    from moescale.importers import import_runs
+
+    import_runs("trainer", EXAMPLES / "trainer", mapping=_the_file(folder), unfinished=True)
+
+
+# Training: settings, sources, corpora, and what runs leave behind.
+
+
+def _read_settings(folder: Path, rng: Random) -> None:
+    from moescale.training.settings import estimate, read_settings
+
+    estimate(read_settings(_the_file(folder)))
+
+
+def _run_settings() -> Sequence[Files]:
+    more = b'\n[parallel]\nprocesses = 2\n\n[tracking]\nto = ["trainer"]\n'
+    run = (EXAMPLES / "run.toml").read_bytes()
+    return [{"run.toml": run}, {"run.toml": run + more}]
+
+
+def _read_sweep(folder: Path, rng: Random) -> None:
+    from moescale.training.sweep import read_sweep
+
+    assert read_sweep(_the_file(folder)).runs
+
+
+def _sources() -> Sequence[Files]:
+    import gzip
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"text": "one document"}, {"text": "another, é"}, {"text": ""}]
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"text": [row["text"] for row in rows], "n": [1, 2, 3]}), sink)
+    plain = {"a.txt": "Text, é.\nOf two lines.\n".encode(), "b.jsonl": lines, "c.json": json.dumps(rows).encode()}
+    packed = {
+        "d.parquet": sink.getvalue(),
+        "e.jsonl.zst": zstandard(lines),
+        "f.txt.gz": gzip.compress(b"text\n" * 9, mtime=0),
+    }
+    packed |= {"g.json.gz": gzip.compress(plain["c.json"], mtime=0)}
+    return [{name: content} for name, content in (plain | packed).items()]
+
+
+def _read_sources(folder: Path, rng: Random) -> None:
+    from moescale.training.sources import documents, find_sources
+
+    for source in find_sources([folder]):
+        given = documents(source, skip=rng.choice((0, 0, 2)), undecodable=rng.choice(("error", "error", "skip")))
+        for document in islice(given, 20_000):
+            assert document is None or isinstance(document, str)
+
+
+@lru_cache(maxsize=1)
+def _corpora() -> Sequence[Files]:
+    from moescale.training.data import pack
+
+    def write(folder: Path) -> None:
+        (folder / "texts.jsonl").write_text(
+            "".join(json.dumps({"text": "word " * (i % 7 + 1)}) + "\n" for i in range(40))
+        )
+        pack([folder / "texts.jsonl"], folder / "corpus", tokenizer="bytes", validation=0.2, shard_tokens=300)
+
+    found = _written(write)
+    return [
+        {name: content for name, content in found.items() if name.startswith("corpus/") and not name.endswith(".lock")}
+    ]
+
+
+def _open_corpus(folder: Path, rng: Random) -> None:
+    from moescale.training.data import open_corpus, verify
+
+    corpus = open_corpus(folder / "corpus")
+    for split in ("train", "validation"):
+        batch = corpus.sequences(split, 8, seed=1).batch([0, 1])
+        assert batch.shape == (2, 8)
+    verify(corpus)
+
+
+def _indexed() -> Sequence[Files]:
+    from test_training_data_megatron import write_indexed
+
+    content = [[[1, 2, 3, 0]], [[4, 5], [6, 0]], [], [[7, 0]]]
+    return [
+        _written(lambda folder, m=modes: write_indexed(folder / "data", content, "<u2", 8, modes=m))
+        for modes in (False, True)
+    ]
+
+
+def _read_indexed(folder: Path, rng: Random) -> None:
+    from moescale.training.megatron import common_end, documents, open_indexed, token_range
+
+    data = open_indexed(str(folder / "data"))
+    for document in documents(data):
+        assert len(document) <= data.n_tokens
+    token_range(data)
+    common_end(data)
+
+
+def _resumed_tables() -> Sequence[Files]:
+    from moescale.training.run_table import add_rows
+
+    row = {"name": "a", "settings_sha256": "ab", "tokens": 1000, "loss": 2.5, "mfu": None, "diverged": False}
+    found = [
+        _written(
+            lambda folder, s=suffix: add_rows(folder / f"runs{s}", [row, {**row, "name": 'b, "c"', "tokens": 2000}])
+        )
+        for suffix in (".csv", ".tsv")
+    ]
+    return [{name: content for name, content in files.items() if name.startswith("runs.")} for files in found]
+
+
+def _read_resumed_table(folder: Path, rng: Random) -> None:
+    from moescale.training.run_table import check_run_table
+
+    check_run_table(_the_file(folder))
+
+
+def _run_folders() -> Sequence[Files]:
+    """What a run leaves: its settings with their identity, its progress, its result."""
+    from moescale.training.settings import read_settings
+
+    document = {
+        **read_settings(EXAMPLES / "run.toml").to_dict(),
+        "identity": {"settings_sha256": "ab", "corpus_sha256": "cd"},
+    }
+    rows = [{"name": "a", "settings_sha256": "ab", "tokens": 1000, "loss": 2.5}]
+    line = {"step": 3, "steps": 10, "tokens": 300, "tokens_per_s": 12.5, "seconds": 9.0, "loss": 3.0, "mfu": None}
+    return [
+        {
+            "settings.json": json.dumps(document, default=str).encode(),
+            "result.json": json.dumps({"rows": rows}).encode(),
+            "progress.jsonl": "".join(json.dumps({**line, "step": i}) + "\n" for i in range(4)).encode(),
+        }
+    ]
+
+
+def _read_run_folder(folder: Path, rng: Random) -> object:
+    from moescale.training.progress import read_progress
+    from moescale.training.run import _check_same, settings_in
+    from moescale.training.run_table import read_result
+
+    progress = read_progress(folder)
+    assert read_result(folder)
+    settings_in(folder)
+    _check_same(folder, {"settings_sha256": "ab", "corpus_sha256": "cd"})
+    return progress is not None
+
+
+@lru_cache(maxsize=1)
+def _unfinished_packs() -> Sequence[Files]:
+    (corpus,) = _corpora()
+    described = json.loads(corpus["corpus/corpus.json"])
+    state = {
+        "request": described["request"],
+        "n_train": 10,
+        **{k: described[k] for k in ("dtype", "splits", "tokenizer_sha256", "sources")},
+    }
+    return [
+        {
+            **{n: c for n, c in corpus.items() if n != "corpus/corpus.json"},
+            "corpus/unfinished.json": json.dumps(state).encode(),
+        }
+    ]
+
+
+def _read_unfinished(folder: Path, rng: Random) -> object:
+    from moescale.training.data import _unfinished
+
+    (case,) = _unfinished_packs()
+    return _unfinished(folder / "corpus", json.loads(case["corpus/unfinished.json"])["request"]) is not None
+
+
+# The page.
+
+_LINKS = (
+    {"budget": "5.15e21"},
+    {
+        "budget": "1e22",
+        "experts": "1,4,8",
+        "gpu": "h100-sxm",
+        "latency": "roofline",
+        "max-loss": "2.5",
+        "law": "yun2024-joint",
+    },
+    {
+        "gpu-hours": "1000",
+        "train-gpu": "h100-sxm",
+        "mfu": "0.4",
+        "prompt": "2K",
+        "output": "300",
+        "weights": "fp8",
+        "kv-cache": "fp8",
+    },
+    {
+        "law": "upload:0123456789abcdef",
+        "theme": "dark",
+        "bands": "1",
+        "size": "active",
+        "max-num-seqs": "256",
+        "kv-heads": "8",
+    },
+)
+
+
+def _links() -> Sequence[Files]:
+    return [{"text.json": json.dumps(link).encode()} for link in _LINKS]
+
+
+def _read_link(folder: Path, rng: Random) -> None:
+    from moescale.web.state import read_state
+    from moescale.web.store import Laws
+
+    try:
+        stated = json.loads((folder / "text.json").read_bytes().decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        stated = None
+    query = (
+        {str(key): str(value) for key, value in stated.items()} if isinstance(stated, dict) else {"budget": str(stated)}
+    )
+    read_state(query, Laws().find)
+
+
+_PATHS = (
+    "/",
+    "/api/draft",
+    "/api/draft",
+    "/api/catalogue",
+    "/api/opening",
+    "/api/law",
+    "/api/scales",
+    "/api/evidence",
+    "/api/plan",
+)
+_UPLOADS = ("/api/laws", "/api/fits")
+
+
+def _requests() -> Sequence[Files]:
+    cases: list[Files] = []
+    for path in _PATHS:
+        query = "&".join(f"{k}={v}" for k, v in {**_LINKS[1], "experts": "1,4"}.items())
+        cases.append(
+            {"request.json": json.dumps({"method": "GET", "path": path, "query": query, "headers": {}}).encode()}
+        )
+    for path in _UPLOADS:
+        header = {"content-type": "application/octet-stream"}
+        request = {
+            "method": "POST",
+            "path": path,
+            "query": "name=runs.csv&law=chinchilla&bootstrap=0",
+            "headers": header,
+        }
+        body = next(iter((_laws() if path == "/api/laws" else _run_tables(".csv"))[0].items()))
+        cases.append({"request.json": json.dumps(request).encode(), f"body{Path(body[0]).suffix}": body[1]})
+    cases.append(
+        {"request.json": json.dumps({"method": "GET", "path": "/api/fits/0123", "query": "", "headers": {}}).encode()}
+    )
+    return cases
+
+
+def _ask(folder: Path, rng: Random) -> object:
+    from hostile.page import ask
+
+    return ask(folder)
+
+
+READERS: Mapping[str, Reader] = {
+    "runs-csv": Reader(partial(_run_tables, ".csv"), _read_runs, 8000),
+    "runs-tsv": Reader(partial(_run_tables, ".tsv"), _read_runs, 3000),
+    "runs-json": Reader(partial(_run_tables, ".jsonl"), _read_runs, 5000),
+    "runs-parquet": Reader(partial(_run_tables, ".parquet"), _read_runs, 4000),
+    "frames": Reader(lambda: [{"seed.txt": b""}], _read_frame, 4000, names_file=False),
+    "laws": Reader(_laws, _read_law, 5000),
+    "answers": Reader(_answers, _read_answer, 4000),
+    "latency-tables": Reader(_latency_tables, _read_latency_table, 4000),
+    "measurements": Reader(_latency_tables, _read_measurements, 4000),
+    "configs": Reader(_configs, _read_config, 6000),
+    "gpus": Reader(lambda: [{"gpu.toml": (EXAMPLES / "gpus" / "tpu-v5e.toml").read_bytes()}], _read_gpu, 4000),
+    "traces": Reader(_traces, _read_trace, 5000),
+    "expressions": Reader(partial(_texts, _EXPRESSIONS), _evaluate, 10000, names_file=False),
+    "quantities": Reader(partial(_texts, _QUANTITIES), _quantity, 10000, names_file=False),
+    "trainer": Reader(_trainer_folders, partial(_import, "trainer"), 3000),
+    "mlflow": Reader(_mlflow_stores, partial(_import, "mlflow"), 3000),
+    "wandb": Reader(_wandb_folders, partial(_import, "wandb"), 4000),
+    "tensorboard": Reader(_event_folders, partial(_import, "tensorboard"), 4000),
+    "mappings": Reader(lambda: [{"map.toml": _MAPPING}], _read_mapping, 3000, names_file=False),
+    "run-settings": Reader(_run_settings, _read_settings, 4000),
+    "sweeps": Reader(lambda: [{"sweep.toml": (EXAMPLES / "sweep.toml").read_bytes()}], _read_sweep, 3000),
+    "profile-grids": Reader(_grids, _read_grid, 3000),
+    "sources": Reader(_sources, _read_sources, 5000),
+    "corpora": Reader(_corpora, _open_corpus, 4000),
+    "megatron": Reader(_indexed, _read_indexed, 5000),
+    "resumed-tables": Reader(_resumed_tables, _read_resumed_table, 3000),
+    "run-folders": Reader(_run_folders, _read_run_folder, 3000),
+    "unfinished-packs": Reader(_unfinished_packs, _read_unfinished, 3000, names_file=False),
+    "links": Reader(_links, _read_link, 5000, names_file=False),
+    "requests": Reader(_requests, _ask, 3000, names_file=False),
+}
