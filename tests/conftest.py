@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ from command_line import LLAMA, RUNS, run
 # Examples share two cores with other processes; how long one takes is no property of the code.
 settings.register_profile("moescale", deadline=None)
 settings.load_profile("moescale")
+
+# Signals that are ignored where the tests were started (`nohup`, a job in the background) would be by every command that a
+# test sends one to; a handler of our own is not passed on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(scope="session")

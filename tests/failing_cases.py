@@ -113,7 +113,7 @@ def slow_pack() -> None:
     write = data.write_shard
 
     def slow_shard(*given: Any, **named: Any) -> Any:
-        if "train-00002" in given[1]:
+        if "train-00001" in given[1]:
             time.sleep(60)
         return write(*given, **named)
 

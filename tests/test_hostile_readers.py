@@ -79,7 +79,6 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "training/tokens.py": "tokenizers, through their library: tests of the engine",
     "training/tracking.py": "what an earlier start left: its own tests",
     "training/trainer.py": "the config.json that it has just written",
-    "training/worker.py": "appends its own progress",
     "web/app.py": ("requests",),
     "web/jobs.py": "what its own worker says",
     "web/worker.py": "what its own parent says; the table in it is one of requests",

@@ -132,9 +132,12 @@ def test_many_points_stay_a_small_file(tmp_path: Path) -> None:
 
 
 def test_more_lines_than_colours_differ_in_their_dashes() -> None:
+    cards = [replace(find_gpu("h100-sxm"), name=f"card {n}") for n in range(9)]
+    formats = product(("bf16", "fp8", "int4"), ("bf16", "fp8", "int4"))
+    plain = [platform("h100-sxm", weights, cache) for weights, cache in formats]
     kinds = [
-        replace(platform("h100-sxm", w, c), gpu=replace(find_gpu("h100-sxm"), name=f"card {n}"))
-        for n, (w, c) in enumerate(product(("bf16", "fp8", "int4"), ("bf16", "fp8", "int4")))
+        replace(kind, gpu=card, latency=replace(kind.latency, gpu=card))
+        for kind, card in zip(plain, cards, strict=True)
     ]
     figure = sweep_figure(operating_points(architecture(PAPER, 1.5e9, 16.0), kinds, PLAIN, gpus=[1, 2]))
     looks = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines if len(line.get_xdata()) > 1]

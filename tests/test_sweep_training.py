@@ -27,11 +27,12 @@ from rich.console import Console
 from moescale import catalogue
 from moescale.cli import main
 from moescale.errors import InputError
+from moescale.interrupts import Terminated
 from moescale.locks import acquire, is_held
 from moescale.runs import read_runs
 from moescale.training import driver
 from moescale.training.driver import Swept, drive, dry_run
-from moescale.training.executors import BUSY, Local, execute
+from moescale.training.executors import BUSY, Local, Process, execute
 from moescale.training.progress import Progress, RunState, Status, read_progress, watch_lines, watch_live
 from moescale.training.run import _check_same, settings_in
 from moescale.training.run_table import add_rows, read_result
@@ -497,6 +498,30 @@ def test_an_interrupted_driver_stops_its_workers(tmp_path: Path, undisturbed: li
     assert rows_of(sweep.table) == undisturbed
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_run_is_being_started_leaves_nothing_behind(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = made(tmp_path)
+    faults(sweep, every={"sleep_s": 5.0})
+    started: list[int] = []
+    start = Process.start
+
+    def interrupted(command: Any, **options: Any) -> Process | None:
+        process = start(command, **options)
+        assert process is not None
+        started.append(process.pid)
+        signal.raise_signal(number)
+        return process
+
+    monkeypatch.setattr(Process, "start", interrupted)
+    with pytest.raises((KeyboardInterrupt, Terminated)):
+        drive_stub(sweep)
+    assert len(started) == 1
+    assert not is_running(started[0])
+    assert not any(is_held(run.lock) for run in sweep.runs)
+
+
 def test_the_limit_of_time_stops_runs_that_go_on_later(tmp_path: Path, undisturbed: list[str]) -> None:
     sweep = made(tmp_path)
     faults(sweep, every={"sleep_s": 5.0})
@@ -734,5 +759,7 @@ def test_a_folder_with_damaged_settings_holds_no_run(tmp_path: Path, content: st
     with pytest.raises(InputError) as caught:
         settings_in(tmp_path)
     assert str(path) in str(caught.value)
+    _check_same(tmp_path, {"settings_sha256": "ab", "corpus_sha256": "cd"})  # of a run that never began
+    (tmp_path / "checkpoints").mkdir()
     with pytest.raises(InputError, match="other settings"):
         _check_same(tmp_path, {"settings_sha256": "ab", "corpus_sha256": "cd"})

@@ -37,5 +37,26 @@ def sigterm_interrupts() -> Generator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+@contextmanager
+def uninterrupted() -> Generator[None]:
+    """Ctrl-C and ENDING wait until this context ends: what it starts is known to who must end it. For short steps only."""
+    came: list[int] = []
+    before: dict[int, Callable[[int, FrameType | None], Any] | int] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGINT", *ENDING):
+            number = getattr(signal, name, None)
+            handler = None if number is None else signal.getsignal(number)
+            if number is not None and handler is not None and handler is not signal.SIG_IGN:
+                before[number] = handler
+                signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
+
+
 def _raise(number: int, _frame: FrameType | None) -> None:
     raise Terminated(number)

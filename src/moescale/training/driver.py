@@ -15,7 +15,7 @@ import tomli_w
 
 from moescale.errors import InputError
 from moescale.files import make_folder, write_atomically
-from moescale.interrupts import sigterm_interrupts
+from moescale.interrupts import sigterm_interrupts, uninterrupted
 from moescale.locks import is_held
 from moescale.training.executors import (
     BUSY,
@@ -275,7 +275,8 @@ class _Drive:
         anew = not self.resume and not tried
         file, log, lock = (path.absolute() for path in (run.run_file, run.log, run.lock))
         command = train_command(file, resume=False) if anew else self.command(file)
-        self.active.append(_Attempt(run, place.start(command, log=log, lock=lock)))
+        with uninterrupted():  # a run that is started and not known would be left behind
+            self.active.append(_Attempt(run, place.start(command, log=log, lock=lock)))
 
     def _hold(self, run: PlannedRun) -> None:
         if run.name not in self.held:

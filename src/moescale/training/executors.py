@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from moescale.errors import InputError, unknown_name
 from moescale.files import opened_to_append
-from moescale.interrupts import sigterm_interrupts
+from moescale.interrupts import sigterm_interrupts, uninterrupted
 from moescale.locks import acquire
 
 BUSY = 75  # sysexits.h, EX_TEMPFAIL: another process has the run
@@ -161,17 +161,20 @@ def execute(command: Sequence[str], log: str, lock: str, stop: str | None = None
     with sigterm_interrupts():
         if stop is not None and os.path.exists(stop):
             return LOST
-        process = Process.start(command, log=Path(log), lock=Path(lock), dies_with_us=True)
-        if process is None:
-            return BUSY
+        process: Process | None = None
         try:
+            with uninterrupted():
+                process = Process.start(command, log=Path(log), lock=Path(lock), dies_with_us=True)
+            if process is None:
+                return BUSY
             while (code := process.poll()) is None:
                 if os.getppid() != parent or (stop is not None and os.path.exists(stop)):
                     return LOST
                 time.sleep(0.1)
             return code
         finally:
-            process.stop(GRACE_S / 2)  # so that who asked for it sees the end within the grace
+            if process is not None:
+                process.stop(GRACE_S / 2)  # so that who asked for it sees the end within the grace
 
 
 class Local:

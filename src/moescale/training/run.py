@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 
 from moescale.errors import InputError, MoescaleError, UnwrittenError
 from moescale.files import make_folder, opened_to_append, read_text, write_atomically
+from moescale.interrupts import uninterrupted
 from moescale.locks import locked
 from moescale.training.flops import mfu
 from moescale.training.run_table import read_result
@@ -223,12 +224,14 @@ def _through_torchrun(settings: RunSettings, folder: Path, say: Report, resume: 
     measured: dict[str, Any] | None = None
     failure: MoescaleError | None = None
     with opened_to_append(folder / LOG) as log:
-        process = subprocess.Popen(
-            [*command, *([] if resume else ["--no-resume"])], stdout=subprocess.PIPE, stderr=log, text=True,
-            encoding="utf-8", env=environment, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
+        process: subprocess.Popen[str] | None = None
         try:
+            with uninterrupted():
+                process = subprocess.Popen(
+                    [*command, *([] if resume else ["--no-resume"])], stdout=subprocess.PIPE, stderr=log, text=True,
+                    encoding="utf-8", env=environment, start_new_session=True,
+                )  # fmt: skip
+            assert process.stdout is not None
             for line in process.stdout:
                 event = _event(line, log)
                 if event.get("event") == "done":
@@ -241,7 +244,8 @@ def _through_torchrun(settings: RunSettings, folder: Path, say: Report, resume: 
                     say(event)
             code = process.wait()
         finally:
-            _end(process)
+            if process is not None:
+                _end(process)
     if failure is not None:
         raise failure
     if measured is None:
