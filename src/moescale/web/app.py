@@ -291,7 +291,11 @@ def _replicates(text: str) -> int:
 async def _body(request: Request, name: str) -> bytes:
     """The bytes of an upload; InputError beyond the limit, without reading on."""
     if request.headers.get("content-type", "") != UPLOAD_TYPE:
-        raise InputError(f"an upload is sent as {UPLOAD_TYPE}", where=name)
+        raise InputError(
+            f"an upload is sent as {UPLOAD_TYPE}",
+            where=name,
+            next_step="state that type, and no other, in Content-Type",
+        )
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
