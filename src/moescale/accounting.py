@@ -31,8 +31,6 @@ from moescale.errors import unknown_name
 # dense model's parameters, and experts in every other layer, hence half of those.
 PAPER_FFN_SHARE = 2 / 3  # a: FFN over all parameters of a layer
 PAPER_EXPERT_SHARE = 1 / 3  # c: parameters that each further expert adds, over N
-# arXiv 2502.05172 (runs with top-1 routing): gated FFN of 3 times the width in every layer: 9 d^2 of 13 d^2.
-JOINT_EXPERT_SHARE = 9 / 13
 
 # How many parameters one token of a model with E experts meets, as a multiple of the dense N.
 CONVENTIONS = {
