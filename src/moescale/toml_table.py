@@ -100,7 +100,7 @@ class Table:
         def read(value: Any) -> list[int]:
             entries = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
             if not entries:
-                raise InputError("is empty", where=f"{self.where}, {key}")
+                raise InputError("is empty", where=f"{self.where}, {key}", next_step="give at least one whole number")
             return [self._whole(key, entry, 1, most) for entry in entries]
 
         return self._get(key, None, read)
