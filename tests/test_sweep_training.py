@@ -194,7 +194,7 @@ def test_every_combination_is_one_run_and_its_file_says_all(
         ({"output": "x"}, "output is of one run"),
         ({"name": "../x"}, "is no name of a file"),
         ({"name": "x" * 65}, "is no name of a file"),
-        ({"folder": "\0"}, "cannot be a path: .*embedded null"),
+        ({"folder": "\0"}, "embedded null"),
         ({"table": "x" * 300}, "cannot be a path: File name too long"),
         ({"folder": ""}, "cannot be a path: it is empty"),
         ({"trainig": {}}, "unknown key 'trainig'"),
