@@ -548,13 +548,14 @@ def test_a_second_law_gives_its_opinion() -> None:
     assert ask(second=LAW).second_opinions == ()
 
 
-def test_as_many_experts_of_another_size_are_no_agreement() -> None:
+def test_as_many_experts_for_another_share_of_the_cost_are_no_agreement() -> None:
     plan = ask(second=find_law("moescale2026-joint"))
     (opinion,), model = plan.second_opinions, plan.recommendation.model
     assert opinion.experts == model.experts
-    assert opinion.n_params > 3 * known(model.n_params)
+    assert opinion.cost_ratio > 2 * known(model.cost_ratio)
     assert not opinion.agrees
-    assert "agrees on the experts but not on the size" in opinion.sentence
+    assert "agrees on the experts but not on the saving" in opinion.sentence
+    assert "1.25B with embeddings" in opinion.sentence  # which the plan's own law does not count
 
 
 # Intervals.

@@ -470,7 +470,7 @@ def _second_opinions(
         return ()
     answers = (_matching(other, free, deployment, latency) for other in others)
     return tuple(
-        _opinion(other.name, found, ours, plan.base_experts)
+        _opinion(other, found, law, ours, plan.base_experts)
         for other, found in zip(others, answers, strict=True)
         if found is not None
     )
@@ -491,21 +491,32 @@ def _matching(law: Law, question: Question, deployment: Deployment, latency: Lat
     return None if found.cost_ratio is None or found.n_params is None else found
 
 
-def _opinion(law: str, theirs: Candidate, ours: Candidate, base_experts: float) -> SecondOpinion:
+def _opinion(other: Law, theirs: Candidate, law: Law, ours: Candidate, base_experts: float) -> SecondOpinion:
+    """How another law's answer stands to ours, by experts and cost: laws count N differently, with or without embeddings."""
     n_params, cost_ratio = theirs.n_params or 0.0, theirs.cost_ratio or 0.0
     same_side = (theirs.experts > base_experts) == (ours.experts > base_experts)
     experts_alike = same_side and _alike(theirs.experts, ours.experts)
-    agrees = experts_alike and _alike(n_params, ours.n_params or 0.0)
-    verdict = "agrees" if agrees else "agrees on the experts but not on the size" if experts_alike else "differs"
+    agrees = experts_alike and (ours.cost_ratio is None or _alike(cost_ratio, ours.cost_ratio))
+    verdict = "agrees" if agrees else "agrees on the experts but not on the saving" if experts_alike else "differs"
+    counted = " with embeddings" if _counts_embeddings(other) and not _counts_embeddings(law) else ""
     here = f" (here: {ours.experts:g} at {format_count(ours.n_params or 0.0)}"
     here += ")" if ours.cost_ratio is None else f", {ours.cost_ratio:.0%})"
     sentence = (
-        f"{law} {verdict}: with it {theirs.experts:g} experts at {format_count(n_params)} match "
+        f"{other.name} {verdict}: with it {theirs.experts:g} experts at {format_count(n_params)}{counted} match "
         f"its loss-optimal {named(base_experts)} at {cost_ratio:.0%} of the cost{here}."
     )
     return SecondOpinion(
-        law=law, experts=theirs.experts, n_params=n_params, cost_ratio=cost_ratio, agrees=agrees, sentence=sentence
+        law=other.name,
+        experts=theirs.experts,
+        n_params=n_params,
+        cost_ratio=cost_ratio,
+        agrees=agrees,
+        sentence=sentence,
     )
+
+
+def _counts_embeddings(law: Law) -> bool:
+    return law.family.embedding_matrices * law.family.vocab_size > 0
 
 
 def _alike(theirs: float, ours: float) -> bool:
