@@ -426,6 +426,14 @@ def test_impossible_configs_are_refused_with_the_key(config: dict[str, Any], mes
         from_config(given_config)
 
 
+def test_a_value_nested_too_deeply_to_show_is_refused_in_words() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InputError, match="hidden_size must be .*, not a list nested too deeply to show"):
+        from_config({**LLAMA, "hidden_size": deep})
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

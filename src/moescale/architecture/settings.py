@@ -16,6 +16,8 @@ def shown(value: Any) -> str:
         return repr(value)[:60]
     except ValueError:  # Python refuses to print whole numbers of more than a few thousand digits
         return "a number of thousands of digits"
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply to show"
 
 
 class Settings:
