@@ -129,7 +129,7 @@ def test_a_loss_out_of_reach_has_no_tokens() -> None:
 def test_the_first_order_condition(law: Law, power: float, inference_tokens: float) -> None:
     a, b = (law.parameters[name] for name in ("alpha", "beta"))
     trade = (a * law.parameters["A"] / (b * law.parameters["B"])) ** (1 / (a + b))
-    assume(trade * (10.0**power / 6) ** (b / (a + b)) < 1e14)  # sizes of the search end at 1e15
+    assume(1e7 < trade * (10.0**power / 6) ** (b / (a + b)) < 1e14)  # the search is from 1e6 to 1e15
     target = quality_of(law, 10.0**power)
     found = flops_optimal(law, 1.0, target, inference_tokens)
     n, d, p = float(found.n_params[0]), float(found.tokens[0]), law.parameters
