@@ -430,7 +430,7 @@ def test_a_value_nested_too_deeply_to_show_is_refused_in_words() -> None:
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]
-    with pytest.raises(InputError, match="hidden_size must be .*, not a list nested too deeply to show"):
+    with pytest.raises(InputError, match=r"hidden_size must be .*, not a list nested too deeply to show"):
         from_config({**LLAMA, "hidden_size": deep})
 
 
