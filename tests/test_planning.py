@@ -530,7 +530,7 @@ def test_a_second_law_gives_its_opinion() -> None:
     assert opinion.cost_ratio == pytest.approx(model.cost_ratio)
     assert "other agrees" in opinion.sentence
     assert (
-        f"(here: {model.experts:g} at {format_count(known(model.n_params))}, {model.cost_ratio:.0%})"
+        f"({LAW.name}: {model.experts:g} at {format_count(known(model.n_params))}, {model.cost_ratio:.0%})"
         in opinion.sentence
     )
     # A bound of the question's own changes what is recommended, not what the two laws are compared at.

@@ -69,14 +69,16 @@ def nearest_names(name: str, choices: Iterable[str], count: int = 3) -> str | No
     return ", ".join(lowered[key] for key in close) or None
 
 
-def unknown_name(kind: str, name: str, choices: Iterable[str], *, where: str | None = None) -> InputError:
-    """The error for a name that is not one of `choices`: names the closest ones, or lists all."""
+def unknown_name(
+    kind: str, name: str, choices: Iterable[str], *, where: str | None = None, otherwise: str = ""
+) -> InputError:
+    """The error for a name that is not one of `choices`: names the closest ones, lists all, and says what else may be given."""
     known = list(choices)
     return InputError(
         f"unknown {kind} {name!r}",
         where=where,
         nearest=nearest_names(name, known),
-        next_step=f"known: {', '.join(known)}",
+        next_step=f"known: {', '.join(known)}{f'; {otherwise}' if otherwise else ''}",
     )
 
 

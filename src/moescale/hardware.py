@@ -122,9 +122,8 @@ def find_gpu(name: str) -> Gpu:
     known = gpus()
     found = known.get(name.strip().lower().replace("_", "-"))
     if found is None:
-        error = unknown_name("GPU", name, known)
         own = "or the path of a TOML file with the data sheet of another (docs/howto/my-gpu.md)"
-        raise InputError(error.what, nearest=error.nearest, next_step=f"{error.next_step}; {own}")
+        raise unknown_name("GPU", name, known, otherwise=own)
     return found
 
 

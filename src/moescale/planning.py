@@ -499,7 +499,7 @@ def _opinion(other: Law, theirs: Candidate, law: Law, ours: Candidate, base_expe
     agrees = experts_alike and (ours.cost_ratio is None or _alike(cost_ratio, ours.cost_ratio))
     verdict = "agrees" if agrees else "agrees on the experts but not on the saving" if experts_alike else "differs"
     counted = " with embeddings" if _counts_embeddings(other) and not _counts_embeddings(law) else ""
-    here = f" (here: {ours.experts:g} at {format_count(ours.n_params or 0.0)}"
+    here = f" ({law.name}: {ours.experts:g} at {format_count(ours.n_params or 0.0)}"
     here += ")" if ours.cost_ratio is None else f", {ours.cost_ratio:.0%})"
     sentence = (
         f"{other.name} {verdict}: with it {theirs.experts:g} experts at {format_count(n_params)}{counted} match "

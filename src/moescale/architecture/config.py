@@ -82,13 +82,8 @@ def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
     if model_type not in MODEL_TYPES and isinstance(text, Mapping):
         return _text_model(model_type, cast("Mapping[str, Any]", text), where)
     if model_type not in MODEL_TYPES:
-        error = unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where)
-        raise InputError(
-            error.what,
-            where=where,
-            nearest=error.nearest,
-            next_step=f"{error.next_step}; a near relative's config with this model's numbers, or --n-params and --experts",
-        )
+        other = "a near relative's config with this model's numbers, or --n-params and --experts"
+        raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where, otherwise=other)
     settings = Settings(config, where)
     name = config.get("_name_or_path")
     parts = common(settings) | MODEL_TYPES[model_type](settings)

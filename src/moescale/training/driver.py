@@ -158,7 +158,8 @@ def drive(
     `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
     its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
     next call. Without `resume` a run that was interrupted starts anew. Ctrl-C and SIGTERM stop the runs and raise
-    KeyboardInterrupt and interrupts.Terminated. Raises InputError where a folder holds another run, and where table or place cannot be used.
+    KeyboardInterrupt and interrupts.Terminated. Raises InputError where a folder holds another run, and where table or
+    place cannot be used.
     """
     if not resume and command is not None:
         raise InputError("resume=False goes with moescale's own command")
