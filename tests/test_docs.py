@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -10,29 +9,18 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import moescale
 from moescale.cli import COMMANDS
+from script_modules import load_script
 
 ROOT = Path(__file__).parents[1]
 
 
-def load(path: Path) -> ModuleType:
-    """A script of the repository as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
-
-
-refresh = load(ROOT / "scripts" / "refresh_docs.py")
+refresh = load_script("scripts/refresh_docs.py")
 PAGES: list[Path] = refresh.pages()
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 ENGINE_PAGES = [page for page in PAGES if any(b.engine for b in refresh.blocks(page.read_text(encoding="utf-8")))]
@@ -254,7 +242,7 @@ def test_every_command_is_shown_in_the_docs() -> None:
 
 
 def test_the_reference_is_written_from_the_code() -> None:
-    reference = load(ROOT / "scripts" / "document_reference.py")
+    reference = load_script("scripts/document_reference.py")
     pages = reference.pages()
     for name, text in pages.items():
         written = (reference.FOLDER / name).read_text(encoding="utf-8")

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from moescale.accounting import count_parameters
 from moescale.latency.measurements import Measurement, read_measurements
+from script_modules import load_script
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu" / "profile.py"
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_profile", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-script = load()
+script = load_script("benchmarks/gpu/profile.py")
 
 
 def test_the_papers_models_have_the_papers_parameters() -> None:

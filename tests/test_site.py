@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,17 +9,12 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "site_hooks.py"
+from script_modules import load_script
 
 
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_hooks", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("scripts/site_hooks.py")
 
 
 @pytest.fixture

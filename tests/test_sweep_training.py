@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -38,6 +37,7 @@ from moescale.training.run import _check_same, settings_in
 from moescale.training.run_table import add_rows, read_result
 from moescale.training.settings import settings_of
 from moescale.training.sweep import Sweep, expand, paper_shapes, read_sweep
+from script_modules import load_script
 
 STUB = Path(__file__).with_name("stub_training.py")
 ROOT = Path(__file__).parents[1]
@@ -682,12 +682,7 @@ def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_sweep_for_a_gpu_is_one_too() -> None:
-    path = ROOT / "benchmarks" / "gpu" / "sweep.py"
-    spec = importlib.util.spec_from_file_location("gpu_sweep", path)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("benchmarks/gpu/sweep.py")
     sweep = expand(script.document(Path("x"), device="cuda", tiny=False))
     assert len(sweep.runs) == 4 * 4 * 3
     assert {run.settings.parallel.device for run in sweep.runs} == {"cuda"}

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from moescale.training.settings import estimate
+from script_modules import load_script
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu" / "training.py"
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_training", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_it_measures_the_papers_shapes_with_1_to_64_experts() -> None:
-    runs = load().runs(tiny=False, device="cuda")
+    runs = load_script("benchmarks/gpu/training.py").runs(tiny=False, device="cuda")
     sizes = [estimate(settings)["n_params_total"] for settings in runs]
     assert sizes == sorted(sizes)
     assert {settings.model.experts for settings in runs} == {1, 2, 4, 8, 16, 32, 64}

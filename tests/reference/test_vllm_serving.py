@@ -5,9 +5,7 @@ Nothing in the package was adjusted to these runs: host overheads are published 
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,19 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from script_modules import load_script
+
 ROOT = Path(__file__).parents[2]
 
 
 @cache
 def servings() -> ModuleType:
     """scripts/document_servings.py as a module."""
-    spec = importlib.util.spec_from_file_location("document_servings", ROOT / "scripts" / "document_servings.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("scripts/document_servings.py")
 
 
 @pytest.fixture(scope="module")

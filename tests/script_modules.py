@@ -1,0 +1,22 @@
+"""Scripts of the repository as modules, for the tests of several files."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[1]
+
+
+def load_script(path: str) -> ModuleType:
+    """The script at a path of the repository, under a name of its own: some are called as libraries are."""
+    name = "script_" + path.removesuffix(".py").replace("/", "_")
+    spec = importlib.util.spec_from_file_location(name, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
