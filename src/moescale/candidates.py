@@ -10,6 +10,7 @@ import numpy as np
 
 from moescale.allocation import Allocation, largest_within_cost
 from moescale.architecture import FloatArray
+from moescale.buildable import Buildable
 from moescale.family import ModelFamily, architecture, n_active, n_total
 from moescale.latency import LatencySource
 from moescale.lifetime import LifetimeCost
@@ -127,12 +128,17 @@ class LargestModels:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Serving cost as a function of size and experts, for one law's family and one deployment."""
+    """Serving cost as a function of size and experts, for one law's family and one deployment.
+
+    With a `shape` it is that of one built model, whatever size is asked for.
+    """
 
     family: ModelFamily
     latency: LatencySource
     deployment: Deployment
-    kv_heads: float | None
+    kv_heads: float | None = None  # of the cache alone, as in the paper's reproduction; else the family's own
+    vocab_size: int | None = None  # rows of tables that are served beside what N counts; None: those that N counts
+    shape: Buildable | None = None
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
         """Dollars per million tokens at the cheapest GPU count; infinite where none serves. Arguments of one shape."""
@@ -140,7 +146,12 @@ class Costs:
 
     def serving(self, n_params: FloatArray, experts: FloatArray) -> Serving:
         """All serving figures at the cheapest GPU count. Arguments of one shape."""
-        shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads)
+        if self.shape is not None:
+            built = cheapest(self.shape.architecture(), self.latency, self.deployment)
+            return Serving(**{f.name: np.broadcast_to(getattr(built, f.name), n_params.shape) for f in fields(built)})
+        shapes = architecture(
+            self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size
+        )
         return cheapest(shapes, self.latency, self.deployment)
 
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from moescale.allocation import Allocation, Budget, at_size, loss_optimal
 from moescale.architecture import FloatArray
-from moescale.candidates import Costs
+
 from moescale.family import n_active, n_total
 from moescale.latency import LatencySource
 from moescale.laws.law import Law, interval
-from moescale.planning import FRONTIER_SIZES, Question, curve_shares, prepare
+from moescale.planning import FRONTIER_SIZES, Question, costs_of, curve_shares, prepare
 from moescale.serving import Deployment, Serving
 
 OPTIMUM = FRONTIER_SIZES - 1  # the column of a draft's curves that is the loss-optimal size
@@ -58,7 +58,7 @@ def draft_plan(law: Law, question: Question, deployment: Deployment, latency: La
     """
     law, question, notes = prepare(law, question)
     every, shape = _curve(law, question)
-    costs = Costs(law.family, latency, deployment, question.kv_heads)
+    costs = costs_of(law, question, deployment, latency)
     served = costs.serving(every.n_params, every.experts)
     base = question.experts.index(question.match_experts)
     usd = float(served.usd_per_mtok.reshape(shape)[base, OPTIMUM])

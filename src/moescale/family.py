@@ -38,13 +38,18 @@ class ModelFamily:
     n_counts: Literal["dense", "total"] = "dense"  # whether a law's N counts the dense model or all of its experts
     tokenizer: str = ""
     dataset: str = ""
-
+    kv_heads: float | None = None  # key-value heads of a layer, where there are so many heads; None: one a query head
     source: str = ""
 
     @property
     def layer_multiple(self) -> float:
-        """Parameters of a dense layer in units of d_model^2: four attention matrices and the FFN."""
+        """Parameters of a dense layer in units of d_model^2: four attention matrices (no grouped queries) and the FFN."""
         return 4.0 + self.ffn_matrices * self.ffn_ratio
+
+    @property
+    def has_one_shape_factor(self) -> bool:
+        """Whether N is a multiple of d_model^3 and nothing else: no embeddings, no grouped queries."""
+        return self.embedding_matrices * self.vocab_size == 0.0 and self.kv_heads is None
 
 
 @cache
@@ -77,14 +82,28 @@ def aspect_ratio(mu: float, layer_multiple: float) -> float:
     return 1.0 / (mu**3 * layer_multiple**2)
 
 
+def _powers_of_width(family: ModelFamily, d_model: FloatArray) -> tuple[FloatArray | float, FloatArray | float, float]:
+    """a, b, c of N = a d^3 + b d^2 + c d around the width `d_model`: layers, grouped keys and values, embeddings."""
+    per_layer = family.d_model_per_layer
+    embeddings = family.embedding_matrices * family.vocab_size
+    if family.kv_heads is None:
+        return family.layer_multiple / per_layer, 0.0, embeddings
+    grouped = d_model > family.kv_heads * family.head_dim
+    cubic = (family.layer_multiple - np.where(grouped, 2.0, 0.0)) / per_layer
+    return cubic, np.where(grouped, 2.0 * family.kv_heads * family.head_dim / per_layer, 0.0), embeddings
+
+
 def width(family: ModelFamily, n_params: Real) -> FloatArray:
     """d_model (real-valued) of the dense model with `n_params` parameters, same shape."""
     n = np.asarray(n_params, dtype=float)
-    cubic = family.layer_multiple / family.d_model_per_layer  # N = cubic d^3 + linear d
-    linear = family.embedding_matrices * family.vocab_size
+    # Grouped queries begin at one width; below it a head has a key-value head of its own.
+    edge = 0.0 if family.kv_heads is None else family.kv_heads * family.head_dim
+    at_edge = family.layer_multiple / family.d_model_per_layer * edge**3
+    grouped = n > at_edge + family.embedding_matrices * family.vocab_size * edge
+    cubic, square, linear = _powers_of_width(family, np.where(grouped, np.inf, 0.0))
     d = np.cbrt(n / cubic)
     for _ in range(60):  # Newton from above falls onto the root of a convex rising function
-        step = ((cubic * d * d + linear) * d - n) / (3.0 * cubic * d * d + linear)
+        step = (((cubic * d + square) * d + linear) * d - n) / ((3.0 * cubic * d + 2.0 * square) * d + linear)
         d = d - step
         if np.all(np.abs(step) <= 4e-16 * d):
             break
@@ -93,7 +112,7 @@ def width(family: ModelFamily, n_params: Real) -> FloatArray:
 
 def _expert_share(family: ModelFamily, n_params: Real) -> Real:
     """c: what every further expert adds, over all MoE layers, as a share of N; same shape, or one number."""
-    if family.embedding_matrices * family.vocab_size == 0.0:
+    if family.has_one_shape_factor:
         return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
     d = width(family, n_params)
     return family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every / n_params
@@ -128,15 +147,14 @@ def elasticity(family: ModelFamily, n_params: Real, size: Real) -> FloatArray:
     """d ln size / d ln N of a count of parameters, such as n_active, given its value at `n_params`. Arguments broadcast.
 
     Every count is N (1 + m c) with the share c of N that an expert adds and m free of N; d ln c / d ln N is
-    3 d ln d_model / d ln N - 1, which is 0 where N counts no embeddings.
+    3 d ln d_model / d ln N - 1, which is 0 where N is a multiple of d_model^3.
     """
     n = np.asarray(n_params, float)
-    linear = family.embedding_matrices * family.vocab_size
-    if linear == 0.0:
+    if family.has_one_shape_factor:
         return np.ones(np.broadcast_shapes(n.shape, np.shape(size)))
     d = width(family, n)
-    cubic = family.layer_multiple / family.d_model_per_layer
-    return 1.0 + (1.0 - n / size) * (3.0 * n / (3.0 * cubic * d**3 + linear * d) - 1.0)
+    cubic, square, linear = _powers_of_width(family, d)
+    return 1.0 + (1.0 - n / size) * (3.0 * n / (((3.0 * cubic * d + 2.0 * square) * d + linear) * d) - 1.0)
 
 
 def training_flops(family: ModelFamily, n_params: Real, tokens: Real, experts: Real) -> FloatArray:
@@ -150,27 +168,37 @@ def tokens_within(family: ModelFamily, budget_flops: Real, n_params: Real, exper
 
 
 def architecture(
-    family: ModelFamily, n_params: Real, experts: Real, *, kv_heads: float | None = None, top_k: int | None = None
+    family: ModelFamily,
+    n_params: Real,
+    experts: Real,
+    *,
+    kv_heads: float | None = None,
+    top_k: int | None = None,
+    vocab_size: int | None = None,
 ) -> Architecture:
     """The real-valued shape of each model; `n_params` and `experts` broadcast.
 
-    `kv_heads` sets what the cache holds a layer (None: one a query head); the parameters stay those of the law's family.
+    `kv_heads` sets what the cache holds a layer and leaves the parameters those of the law's family, as the paper does; a
+    family's own `kv_heads` shrinks its key and value matrices as well. `vocab_size` adds an input and an output table of so
+    many rows that N does not count; without it the tables are those that N counts.
     Raises InputError unless sizes are finite and positive, and experts, kv_heads and top_k finite and at least 1.
     """
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
     k = float(family.top_k if top_k is None else top_k)
+    cached = family.kv_heads if kv_heads is None else kv_heads
     if not np.all((n > 0) & (n < np.inf)):
         raise InputError("n_params must be finite and positive", where=family.name)
-    for name, values in (("experts", e), ("top_k", k), ("kv_heads", 1.0 if kv_heads is None else kv_heads)):
+    for name, values in (("experts", e), ("top_k", k), ("kv_heads", 1.0 if cached is None else cached)):
         if not np.all((np.asarray(values) >= 1) & (np.asarray(values) < np.inf)):
             raise InputError(f"{name} must be finite and at least 1", where=family.name)
     d = width(family, n)
     layers, heads = d / family.d_model_per_layer, d / family.head_dim
+    counted = family.vocab_size if family.embedding_matrices else 0.0
     return Architecture(
         n_layers=layers,
         d_model=d,
         n_heads=heads,
-        n_kv_heads=heads if kv_heads is None else np.minimum(heads, kv_heads),
+        n_kv_heads=heads if cached is None else np.minimum(heads, cached),
         head_dim=family.head_dim,
         d_ffn=family.ffn_ratio * d,
         n_moe_layers=np.where(e > 1.0, layers / family.moe_every, 0.0),
@@ -178,9 +206,9 @@ def architecture(
         top_k=np.minimum(k, e),
         d_expert=family.ffn_ratio * d,
         ffn_matrices=family.ffn_matrices,
-        vocab_size=family.vocab_size if family.embedding_matrices else 0.0,
-        tied_embeddings=family.embedding_matrices < 2,
-        matrices_only=True,
+        vocab_size=counted if vocab_size is None else float(vocab_size),
+        tied_embeddings=vocab_size is None and family.embedding_matrices < 2,
+        matrices_only=family.kv_heads is None,
         name=family.name,
     )
 

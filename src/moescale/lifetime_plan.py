@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from moescale.architecture import FloatArray
-from moescale.buildable import buildable
+from moescale.as_built import Bounds, as_built
 from moescale.candidates import Candidate, Costs, lifetime_candidates
 from moescale.errors import InfeasibleError
 from moescale.laws.law import Law
@@ -143,7 +143,15 @@ def plan_lifetime(
         if question.within_dollars:
             shares = share_of_lowest_loss(drawn, allowed.astype(float))
         rows = [c.with_intervals(x) for c, x in zip(rows, limits, strict=True)]
-    model, rule = _choose(law, question, rows, target, base)
+    chosen, rule = _choose(law, question, rows, target, base)
+
+    def record(law: Law, costs: Costs, model: Candidate) -> Candidate:
+        size, tokens = np.array([model.n_params or 0.0]), np.array([model.tokens or 0.0])
+        priced = life_costs(law, life, costs.usd_per_mtok, size, tokens, np.array([model.experts]))
+        return lifetime_candidates(priced, costs, [""])[0]
+
+    built = as_built(law, costs, chosen, record, _bounds_of(question, target))
+    model = built.model
     least = None if question.within_dollars else _least_training(law, life, costs, base.experts, target)
     return LifetimePlan(
         lifetime_tokens=question.served_tokens,
@@ -161,10 +169,11 @@ def plan_lifetime(
                 question.training.gpu_hours(model.training_flops or 0.0),
                 question.training.gpu.name,
                 least,
-                None if shares is None else float(shares[rows.index(model)]),
+                None if shares is None else float(shares[rows.index(chosen)]),
             ),
-            caveats=tuple(
-                lifetime_caveats(
+            caveats=(
+                *built.notes,
+                *lifetime_caveats(
                     law,
                     model,
                     rows,
@@ -173,11 +182,16 @@ def plan_lifetime(
                     at_loss=not question.within_dollars,
                     loss_bound=question.max_loss is not None,
                     memory_limited=costs.deployment.max_num_seqs is None,
-                )
+                ),
             ),
-            architecture=buildable(law.family, model, gpus=model.gpus or 1, kv_heads=costs.kv_heads),
+            architecture=built.shape,
         ),
     )
+
+
+def _bounds_of(question: LifetimeQuestion, target: float) -> Bounds:
+    loss = None if question.within_dollars else target
+    return Bounds(loss, question.max_usd_per_mtok, question.max_total_usd)
 
 
 def _under_draws(

@@ -10,7 +10,8 @@ import numpy as np
 
 from moescale.allocation import Allocation, Budget, at_size, best_within_cost, loss_optimal, smallest_at_loss
 from moescale.architecture import FloatArray
-from moescale.buildable import buildable
+from moescale.as_built import Bounds, Built, as_built
+from moescale.buildable import vocabulary
 from moescale.candidates import Candidate, CostCurve, Costs, candidates, plain, with_ratios
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import with_convention
@@ -128,7 +129,8 @@ class Question:
     lifetime_tokens: float | None = None
     training: TrainingPrice | None = None  # with lifetime_tokens: also the cheapest model over training and serving
     max_total_usd: float | None = None  # of training and serving
-    kv_heads: float | None = None
+    kv_heads: float | None = None  # key-value heads of a layer; None: the family's own, one a query head for most
+    vocab_size: int | None = None  # rows of the tables that are served; None: those that N counts, or the recipe's
     draws: int | None = None  # how many of the law's draws intervals use; None: all, 0: no intervals
     convention: str | None = None
 
@@ -142,7 +144,14 @@ def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
     if question.convention is not None and question.convention != law.family.convention:
         law = replace(law, family=with_convention(law.family, question.convention))
         notes.append(f"{law.name} was obtained with another counting of training FLOPs than `{question.convention}`")
+    if question.kv_heads is not None:
+        law = replace(law, family=replace(law.family, kv_heads=question.kv_heads))
     return law, question, notes
+
+
+def costs_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Costs:
+    """Serving costs of the models of a prepared law, with the tables of the vocabulary that they are built with."""
+    return Costs(law.family, latency, deployment, vocab_size=vocabulary(law.family, question.vocab_size))
 
 
 def _check(question: Question, law: Law) -> tuple[Question, list[str]]:
@@ -250,7 +259,7 @@ def make_plan(
     law, question, notes = prepare(law, question)
     budget, e = question.budget, np.array(question.experts)
     base_at = question.experts.index(question.match_experts)
-    costs = Costs(law.family, latency, deployment, question.kv_heads)
+    costs = costs_of(law, question, deployment, latency)
 
     def rows(allocation: Allocation, unreachable: str = "") -> list[Candidate]:
         return candidates(allocation, costs, lifetime_tokens=question.lifetime_tokens, unreachable=unreachable)
@@ -307,6 +316,8 @@ def make_plan(
     elif question.max_usd_per_mtok is not None:
         answering = within_cost(question.max_usd_per_mtok)
     model, rule = _choose(question, law, answering, optima)
+    built = _built(law, question, costs, model, optima, base, base_loss)
+    model = built.model
     own = optima[question.experts.index(model.experts)]
     reasons = why(model, rule, base, bounded_cost, law, own)
     if spread is not None and answering is bounded_loss:
@@ -332,8 +343,9 @@ def make_plan(
             model=model,
             rule=rule,
             why=reasons,
-            caveats=tuple(
-                caveats(
+            caveats=(
+                *built.notes,
+                *caveats(
                     law,
                     budget,
                     model,
@@ -342,9 +354,9 @@ def make_plan(
                     loss_bound=question.max_loss is not None,
                     cost_bound=question.max_loss is None and question.max_usd_per_mtok is not None,
                     memory_limited=deployment.max_num_seqs is None,
-                )
+                ),
             ),
-            architecture=buildable(law.family, model, gpus=model.gpus or 1, kv_heads=question.kv_heads),
+            architecture=built.shape,
         ),
         lifetime=lifetime,
         lifetime_infeasible=unanswered,
@@ -354,6 +366,24 @@ def make_plan(
     )
     others = [other for other in second_laws if other.name != law.name]
     return replace(plan, second_opinions=_second_opinions(plan, law, others, question, deployment, latency))
+
+
+def _built(
+    law: Law, question: Question, costs: Costs, model: Candidate, optima: list[Candidate], base: Candidate, base_loss: float
+) -> Built:
+    """The recommended model as built: it spends the budget at its own size, and meets the bounds that it was chosen by."""
+
+    def record(law: Law, costs: Costs, model: Candidate) -> Candidate:
+        size, experts = np.array([model.n_params or 0.0]), np.array([model.experts])
+        found = candidates(
+            at_size(law, question.budget, size, experts), costs, lifetime_tokens=question.lifetime_tokens
+        )
+        return with_ratios(found, optima, base)[0]
+
+    by_cost = question.max_loss is None and question.max_usd_per_mtok is not None
+    loss = base_loss if question.max_loss is None else question.max_loss
+    bounds = Bounds(None if by_cost else loss, question.max_usd_per_mtok)
+    return as_built(law, costs, model, record, bounds)
 
 
 def _lifetime_question(question: Question, served_tokens: float, training: TrainingPrice) -> LifetimeQuestion:
@@ -479,8 +509,8 @@ def _second_opinions(
 def _matching(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Candidate | None:
     """A law's cheapest model at the loss of its own loss-optimal base; None where it has none."""
     budget = replace(question.budget, extra=known_to(law.form, question.budget.extra))
-    asked, _ = _check(replace(question, budget=budget), law)
-    costs = Costs(law.family, latency, deployment, asked.kv_heads)
+    law, asked, _ = prepare(law, replace(question, budget=budget))
+    costs = costs_of(law, asked, deployment, latency)
     try:
         best = loss_optimal(law, asked.budget, np.array(asked.experts))
         optima = candidates(best, costs)

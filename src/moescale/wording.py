@@ -197,7 +197,7 @@ def _conditions(law: Law, *, loss_bound: bool, memory_limited: bool) -> list[str
             f"tokenizer): calibrate the law to your own runs before you rely on it."
         )
     if not law.family.embedding_matrices:
-        notes.append("Sizes leave embeddings out, as the law does; serving memory here does too.")
+        notes.append("Sizes leave embeddings out, as the law does; serving counts them.")
     if memory_limited:
         notes.append("The batch is limited by memory alone; a server's own limit (--max-num-seqs) makes tokens dearer.")
     return notes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,6 @@ from moescale.errors import InputError
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
-    from moescale.family import ModelFamily
     from moescale.hardware import Gpu
     from moescale.planning import Plan
 
@@ -25,13 +23,12 @@ TrainGpus = Annotated[
     number_option("--train-gpus", "With --export: GPUs to train on; default: enough for 30 days.", whole=True),
 ]
 VocabSize = Annotated[
-    int | None, number_option("--vocab-size", "With --export: rows of the embedding; default: 32000.", 2, whole=True)
+    int | None, number_option("--vocab-size", "Rows of the embedding tables that are served and exported; default: the law's, or 32000.", 2, whole=True)
 ]
 PeakLr = Annotated[
     float | None,
     number_option("--peak-lr", "With --export: peak learning rate; default: the paper's formula.", LEAST, 1),
 ]
-WIDTH_MULTIPLE = 64  # of FFN widths, as buildable has it
 
 
 def check_options(export: str | None, folder: Path | None, others: dict[str, object]) -> None:
@@ -50,33 +47,27 @@ def check_options(export: str | None, folder: Path | None, others: dict[str, obj
 
 def export_plan(
     plan: Plan,
-    family: ModelFamily,
     export: str,
     folder: Path,
     *,
     gpu: Gpu,
     mfu: float | None,
     gpus: int | None,
-    vocab_size: int | None,
     peak_lr: float | None,
 ) -> Export:
-    """The recommendation of a plan, written to a folder; plain FFNs become gated ones of as many parameters."""
+    """The recommendation of a plan, written to a folder."""
     from moescale.export.launch import export_model
     from moescale.lifetime import default_mfu
 
     best = plan.recommendation
-    shape = best.architecture
-    if family.ffn_matrices == 2:
-        shape = replace(shape, d_ffn=WIDTH_MULTIPLE * max(1, round(shape.d_ffn * 2 / 3 / WIDTH_MULTIPLE)))
     with at_option("--export"):
         return export_model(
-            shape,
+            best.architecture,
             best.model.tokens or 0.0,
             export,
             folder,
             gpu=gpu,
             mfu=default_mfu() if mfu is None else mfu,
             gpus=gpus,
-            vocab_size=vocab_size,
             peak_lr=peak_lr,
         )

@@ -85,7 +85,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "--usd-per-kwh",
         "--pue",
     ),
-    "Files to train from": ("--export", "-o", "--train-gpus", "--vocab-size", "--peak-lr"),
+    "Files to train from": ("--export", "-o", "--train-gpus", "--peak-lr"),
     "Simulated burst": ("--burst", "--request-rate"),
     "All operating points": (
         "--sweep",
@@ -239,8 +239,7 @@ Reserve = Annotated[
     float | None,
     number_option(
         "--reserve",
-        "Bytes of each GPU for activations and the runtime, such as 2GiB; default: the median of vLLM's logs, 1.5GiB "
-        "(plan reserves none, as the paper).",
+        "Bytes of each GPU for activations and the runtime, such as 2GiB; default: the median of vLLM's logs, 1.5GiB.",
         0,
         MOST_BYTES,
         unit="bytes",

@@ -212,11 +212,12 @@ def plan(
 
     from moescale.allocation import Budget
     from moescale.family import with_convention
+    from moescale.hardware import measured_reserve_bytes
     from moescale.laws import find_law
     from moescale.planning import SECOND_LAWS, Question, make_plan
 
     check_plot(plot)
-    check_options(export, export_folder, {"--train-gpus": train_gpus, "--vocab-size": vocab_size, "--peak-lr": peak_lr})
+    check_options(export, export_folder, {"--train-gpus": train_gpus, "--peak-lr": peak_lr})
     chosen = named_law(law)
     if top_k is not None and top_k != chosen.family.top_k:
         raise InputError(
@@ -233,7 +234,7 @@ def plan(
         named_gpu(gpu), price, weights=weights, kv_cache=kv_cache, prompt=traffic.prompt_tokens,
         output=traffic.output_tokens, traffic=traffic, max_gpus=max_gpus,
         max_num_seqs=parse_max_num_seqs(max_num_seqs), memory_fraction=memory_fraction, utilization=utilization,
-        reserve_bytes=reserve or 0.0, expert_parallel=expert_parallel, scheduling=scheduling, max_ttft_s=max_ttft,
+        reserve_bytes=measured_reserve_bytes() if reserve is None else reserve, expert_parallel=expert_parallel, scheduling=scheduling, max_ttft_s=max_ttft,
         max_tpot_s=max_tpot, host=host,
     )  # fmt: skip
     counts = _expert_counts(experts)
@@ -257,6 +258,7 @@ def plan(
         training=_training_price(deployment, lifetime_tokens, train_gpu, mfu, train_usd_per_gpu_hour, export),
         max_total_usd=max_total_usd,
         kv_heads=kv_heads,
+        vocab_size=vocab_size,
         draws=bootstrap,
         convention=convention,
     )
@@ -275,8 +277,8 @@ def plan(
     if export is not None and export_folder is not None:
         with held_back:
             exported = export_plan(
-                answer, chosen.family, export, export_folder, gpu=_training_gpu(deployment, train_gpu), mfu=mfu,
-                gpus=train_gpus, vocab_size=vocab_size, peak_lr=peak_lr,
+                answer, export, export_folder, gpu=_training_gpu(deployment, train_gpu), mfu=mfu,
+                gpus=train_gpus, peak_lr=peak_lr,
             )  # fmt: skip
     if json_:
         files = [

@@ -183,7 +183,6 @@ def export_model(
     gpu: Gpu,
     mfu: float,
     gpus: int | None = None,
-    vocab_size: int | None = None,
     peak_lr: float | None = None,
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
@@ -195,7 +194,7 @@ def export_model(
     chosen = FORMATS[format]
     dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
     recipe = recipe_for(
-        float(count_parameters(dense).non_embedding_total), tokens, vocab_size=vocab_size, peak_lr=peak_lr
+        float(count_parameters(dense).non_embedding_total), tokens, vocab_size=shape.vocab_size, peak_lr=peak_lr
     )
     model = from_config(huggingface_config(shape, recipe))
     counts = count_parameters(model)

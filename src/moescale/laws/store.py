@@ -141,6 +141,7 @@ def parse_law(text: str, *, where: str) -> Law:
         n_counts: Literal["dense", "total"] = "dense"
         tokenizer: str = ""
         dataset: str = ""
+        kv_heads: float | None = Field(default=None, ge=1, le=1e6)
         source: str = ""
 
     class LawTable(BaseModel):
@@ -257,7 +258,7 @@ def law_text(law: Law) -> str:
         "draws": law.form.decode(law.draws).tolist(),
         "parameters": law.parameters,
         "fit_range": {name: list(limits) for name, limits in law.fit_range.items()},
-        "family": asdict(law.family),
+        "family": {name: value for name, value in asdict(law.family).items() if value is not None},
         "evidence": law.evidence,
     }
     return tomli_w.dumps(document)

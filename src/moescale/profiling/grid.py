@@ -12,7 +12,6 @@ from typing import Any, cast
 from moescale.accounting import count_parameters
 from moescale.architecture import Architecture, dense_equivalent_params, from_config
 from moescale.buildable import buildable
-from moescale.candidates import Candidate
 from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import find_family
@@ -175,9 +174,10 @@ def model_of_size(
     where: str | None = None,
 ) -> Model:
     """The buildable model nearest to `n_params` (dense-equivalent, without embeddings) with so many experts."""
-    wanted = Candidate(experts=float(experts), n_params=float(n_params))
     try:
-        shape = buildable(find_family(family), wanted, gpus=gpus, kv_heads=kv_heads)
+        shape = buildable(
+            replace(find_family(family), kv_heads=kv_heads), float(n_params), float(experts), gpus=gpus, vocab_size=vocab_size
+        )
     except InputError as error:
         raise InputError(error.what, where=where, nearest=error.nearest, next_step="give a larger n_params") from error
     config = config_of(shape, vocab_size)

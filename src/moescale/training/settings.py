@@ -14,7 +14,6 @@ from typing import Any, cast
 from moescale.accounting import ParameterCount, count_parameters, training_flops_per_token
 from moescale.architecture import Architecture, from_config
 from moescale.buildable import Buildable, buildable
-from moescale.candidates import Candidate
 from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.family import ModelFamily, find_family
@@ -344,7 +343,7 @@ def _nearest_shape(family: ModelFamily, n_params: float, experts: int, where: st
     found: list[tuple[float, Buildable]] = []
     for head_dim in (128.0, 64.0, 32.0):
         try:
-            shape = buildable(replace(family, head_dim=head_dim), Candidate(experts=float(experts), n_params=n_params))
+            shape = buildable(replace(family, head_dim=head_dim), n_params, float(experts))
         except InputError:
             continue
         off = abs(math.log(shape.n_params / n_params))
