@@ -29,7 +29,7 @@ from moescale.reproduce.publish import draw, hosts_of
 from moescale.reproduce.quantities import flops_ratio_at_equal_loss
 from moescale.reproduce.series import world_of
 from moescale.reproduce.tables import host_table, outcome_table, printed, quantity, verdict
-from moescale.reproduce.world import World
+from moescale.reproduce.world import World, as_in_the_paper
 from moescale.serving import Deployment
 
 DOCS = Path("docs")
@@ -70,7 +70,7 @@ def main() -> None:
     gpu = find_gpu(DEFAULT_GPU)
     prompt, output = DEFAULT_TRAFFIC
     usd = price(gpu.name).usd_per_gpu_hour
-    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=prompt, output_tokens=output)
+    deployment = as_in_the_paper(Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=prompt, output_tokens=output))
     latency, roofline = Silicon(gpu), Roofline(gpu)
     own, other = find_law(DEFAULT_LAW), find_law(SECOND_LAW)
     (docs / FIGURES).mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from moescale.figures import cost_figure, largest_figure, save_figure
 from moescale.hardware import find_gpu, price
 from moescale.latency.silicon import Silicon
 from moescale.laws import find_law
+from moescale.reproduce.world import as_in_the_paper
 from moescale.serving import Deployment
 
 FIGURES = Path("docs/figures")
@@ -49,7 +50,7 @@ def paper_costs() -> Costs:
     """The paper's family on its GPUs, ShareGPT traffic, latency from measured kernels."""
     gpu = find_gpu("a100-sxm-40gb")
     usd = price(gpu.name).usd_per_gpu_hour
-    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=230.0, output_tokens=203.0)
+    deployment = as_in_the_paper(Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=230.0, output_tokens=203.0))
     return Costs(find_law("yun2024-recovered").family, Silicon(gpu), deployment, None)
 
 

@@ -19,7 +19,7 @@ from moescale.hardware import Gpu, find_gpu
 from moescale.hosts import NO_OVERHEAD, find_host
 from moescale.latency import LatencySource, common_shape
 from moescale.latency.roofline import Roofline
-from moescale.serving import LIMITS, Deployment, Serving, candidates, cheapest, cost, infeasible_reason, serve
+from moescale.serving import LIMITS, Deployment, Serving, candidates, cheapest, cost, degrees, infeasible_reason, serve
 
 # 2 layers x (q 64 + k 32 + v 32 + o 64 + gate, up, down 3 x 128 + two norms 16) + final norm 8 = 1192 parameters;
 # at 2 bytes 2384 bytes of weights, and 2 layers x 2 (K, V) x 1 head x 4 x 2 bytes = 32 bytes of KV cache a token.
@@ -159,6 +159,43 @@ def test_heads_must_divide_only_where_the_model_could_be_built() -> None:
     assert np.isinf(serve(TINY, 3, Straight(), TINY_SERVED).usd_per_mtok)
 
 
+def test_gpu_counts_are_powers_of_two_unless_others_are_stated() -> None:
+    assert degrees(TINY_SERVED) == (1, 2, 4)
+    assert degrees(replace(TINY_SERVED, max_gpus=7)) == (1, 2, 4)
+    assert degrees(replace(TINY_SERVED, max_gpus=8)) == (1, 2, 4, 8)
+    assert degrees(replace(TINY_SERVED, tensor_parallel_degrees=(6, 3, 1, 3))) == (1, 3)
+    six = replace(TINY, n_heads=6, n_kv_heads=6, head_dim=1)
+    every = replace(TINY_SERVED, tensor_parallel_degrees=(1, 2, 3))
+    assert [record.gpus for record in candidates(six, Straight(), every)] == [1, 2, 3]
+    assert np.isfinite(cheapest(six, Straight(), every).usd_per_mtok)
+    assert cost(six, Straight(), TINY_SERVED, gpus=3).gpus == 3  # one count that is asked for need be no power of two
+    for wrong, words in (((0,), "whole numbers of at least 1, not 0"), ((5, 8), "within max_gpus = 4")):
+        with pytest.raises(InputError, match=words):
+            cheapest(TINY, Straight(), replace(TINY_SERVED, tensor_parallel_degrees=wrong))
+
+
+# Heads, KV heads, GPUs, and whether vLLM accepts them (QKVParallelLinear and the models' own assertions).
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "gpus", "words"),
+    [
+        (32, 8, 16, None),  # each KV head twice
+        (48, 8, 6, "6 GPUs cannot share 8 key-value heads evenly, as vLLM demands; 4 or 8 GPUs can"),
+        (48, 8, 12, "12 GPUs cannot share 8 key-value heads evenly, as vLLM demands; 8 or 16 GPUs can"),
+        (28, 4, 8, "8 GPUs cannot share 28 attention heads evenly, as vLLM demands; 4 or 28 GPUs can"),
+        (40, 10, 4, "4 GPUs cannot share 10 key-value heads evenly, as vLLM demands; 2 or 5 GPUs can"),
+        (2, 1, 4, "4 GPUs cannot share 2 attention heads evenly, as vLLM demands; 2 GPUs can"),
+        (3, 3, 2, "2 GPUs cannot share 3 attention heads evenly, as vLLM demands; 1 or 3 GPUs can"),
+        (6, 6, 3, None),
+    ],
+)
+def test_gpus_share_heads_as_vllm_demands(heads: int, kv_heads: int, gpus: int, words: str | None) -> None:
+    model = replace(TINY, n_heads=heads, n_kv_heads=kv_heads, head_dim=1)
+    roomy = replace(TINY_SERVED, gpu=replace(TINY_GPU, memory_bytes=1e6))
+    served = serve(model, gpus, Straight(), roomy)
+    assert infeasible_reason(served, model, roomy) == words
+    assert np.isfinite(served.usd_per_mtok) == (words is None)
+
+
 @given(sizes, experts, gpu_counts, st.floats(0.01, 100), st.floats(0.01, 1))
 def test_cost_is_proportional_to_price_and_inverse_in_utilization(
     size: float, n_experts: float, gpus: int, factor: float, utilization: float
@@ -201,12 +238,12 @@ def test_cheapest_is_the_minimum_over_gpu_counts(some_sizes: list[float], max_gp
     model = architecture(PAPER, np.array(some_sizes)[:, None], np.array([1.0, 8.0, 64.0]))
     deployment = replace(SHARE_GPT, max_gpus=max_gpus)
     best = cheapest(model, LATENCY, deployment)
-    every = [serve(model, gpus, LATENCY, deployment) for gpus in range(1, max_gpus + 1)]
+    every = [serve(model, gpus, LATENCY, deployment) for gpus in degrees(deployment)]
     minimum = np.min([served.usd_per_mtok for served in every], axis=0)
     assert best.usd_per_mtok.shape == (len(some_sizes), 3)
     np.testing.assert_array_equal(best.usd_per_mtok, minimum)
     for index in np.ndindex(minimum.shape):
-        chosen = int(best.gpus[index]) - 1
+        chosen = degrees(deployment).index(int(best.gpus[index]))
         np.testing.assert_array_equal(entry(best, index), entry(every[chosen], index))
         assert all(served.usd_per_mtok[index] > minimum[index] for served in every[:chosen]) or np.isinf(minimum[index])
 
@@ -250,7 +287,7 @@ def test_an_array_call_equals_the_scalar_calls(data: st.DataObject) -> None:
 
 def test_candidates_hold_one_record_a_gpu_count() -> None:
     records = candidates(TINY, Straight(), TINY_SERVED)
-    assert [record.gpus for record in records] == [1, 2, 3, 4]
+    assert [record.gpus for record in records] == [1, 2, 4]
     always = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
     always |= {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
     figures = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from moescale.notebook import load_ipython_extension
     from moescale.planning import Plan, Question, make_plan
     from moescale.runs import RunTable, read_runs
-    from moescale.serving import Cost, Deployment, cheapest, cost, serve, with_traffic
+    from moescale.serving import Cost, Deployment, cheapest, cost, degrees, serve, with_traffic
     from moescale.serving_sweep import OperatingPoints, Platform, find_platforms, operating_points
     from moescale.traffic import Traffic, read_trace
     from moescale.uncertainty import bootstrap
@@ -66,7 +66,7 @@ _HOMES = {
     "planning": ("Plan", "Question", "make_plan"),
     "notebook": ("load_ipython_extension",),
     "runs": ("RunTable", "read_runs"),
-    "serving": ("Cost", "Deployment", "cheapest", "cost", "serve", "with_traffic"),
+    "serving": ("Cost", "Deployment", "cheapest", "cost", "degrees", "serve", "with_traffic"),
     "serving_sweep": ("OperatingPoints", "Platform", "find_platforms", "operating_points"),
     "traffic": ("Traffic", "read_trace"),
     "uncertainty": ("bootstrap",),
@@ -108,6 +108,7 @@ __all__ = [
     "cheapest",
     "cheapest_at_loss",
     "cost",
+    "degrees",
     "diagnose",
     "families",
     "find_family",

@@ -14,7 +14,7 @@ from moescale.buildable import Buildable
 from moescale.family import ModelFamily, architecture, n_active, n_total
 from moescale.latency import LatencySource
 from moescale.lifetime import LifetimeCost
-from moescale.serving import REASONS, Deployment, Serving, cheapest
+from moescale.serving import REASONS, Deployment, Serving, cheapest, degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def candidates(
         else:
             reason = REASONS[int(served.infeasible[i])]
             record = replace(
-                record, infeasible=f"{reason} of {costs.deployment.max_gpus} x {costs.deployment.gpu.name}"
+                record, infeasible=f"{reason} of {degrees(costs.deployment)[-1]} x {costs.deployment.gpu.name}"
             )
         records.append(record)
     return records

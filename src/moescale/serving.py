@@ -54,6 +54,7 @@ class Deployment:
     prompt_tokens: Real  # p, mean prompt length
     output_tokens: Real  # n, mean output length
     max_gpus: int = 8  # of one replica
+    tensor_parallel_degrees: tuple[int, ...] | None = None  # GPU counts to look at; None: powers of two (`degrees`)
     max_num_seqs: Real | None = None  # None: memory alone limits the batch
     memory_fraction: Real = 0.9  # share of GPU memory for weights, reserve and cache, as vLLM's gpu_memory_utilization
     utilization: Real = 1.0  # share of the plateau throughput that traffic uses
@@ -77,6 +78,34 @@ ARRAY_FIELDS = (
     "weight_bytes_per_param", "kv_bytes_per_element", "reserve_bytes", "expert_parallel", "replicas", "max_ttft_s",
     "max_tpot_s", "context_tokens", "longest_request_tokens",
 )  # fmt: skip
+
+
+def degrees(deployment: Deployment) -> tuple[int, ...]:
+    """The GPU counts of one replica to look at, ascending, none above `max_gpus`.
+
+    They are the deployment's `tensor_parallel_degrees`, or the powers of two, as servers run. Raises InputError for a
+    degree that is no whole number of at least 1, and where none is left.
+    """
+    d, stated = deployment, deployment.tensor_parallel_degrees
+    if d.max_gpus < 1 or d.max_gpus > MOST_GPUS or d.max_gpus != int(d.max_gpus):
+        raise InputError(
+            f"max_gpus must be a whole number from 1 to {MOST_GPUS}, not {d.max_gpus:g}", where="deployment"
+        )
+    if stated is None:
+        return tuple(2**power for power in range(int(d.max_gpus).bit_length()))
+    for degree in stated:
+        if not (degree >= 1 and degree == int(degree)):
+            raise InputError(
+                f"tensor_parallel_degrees must be whole numbers of at least 1, not {degree:g}", where="deployment"
+            )
+    found = tuple(sorted({int(degree) for degree in stated if degree <= d.max_gpus}))
+    if not found:
+        raise InputError(
+            f"none of tensor_parallel_degrees is within max_gpus = {d.max_gpus}",
+            where="deployment",
+            next_step="raise max_gpus, or leave tensor_parallel_degrees out",
+        )
+    return found
 
 
 def with_traffic(deployment: Deployment, traffic: Traffic) -> Deployment:
@@ -118,7 +147,7 @@ REASONS = (
     "feasible",
     "the weights do not fit into GPU memory",
     "one request of full length does not fit beside the weights",
-    "the GPU count does not divide the number of attention heads",
+    "the GPU count does not divide the attention heads, or neither divides nor is a multiple of the key-value heads",
     "the latency source has no answer",
     "a batch of one exceeds a latency limit",
     "the expert-parallel GPUs do not divide the GPU count, or exceed the experts",
@@ -180,8 +209,7 @@ def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: D
     longest = kv_bytes_per_request(model, _longest(d), d.kv_bytes_per_element, count)
 
     reason = np.where(free > 0, np.where(free >= longest, 0.0, 2.0), 1.0)
-    heads = np.asarray(model.n_heads, dtype=np.float64)
-    reason = np.where(_is_whole(model) & (heads % count != 0), 3.0, reason)
+    reason = np.where(_is_whole(model) & ~_shares_heads(model, count), 3.0, reason)
     ways = np.asarray(d.expert_parallel, dtype=np.float64)
     routed = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
     reason = np.where((count % ways != 0) | (ways > routed), 6.0, reason)
@@ -332,23 +360,23 @@ def _within_limits(
 
 
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment) -> Serving:
-    """Serving figures at the GPU count from 1 to `deployment.max_gpus` with the fewest dollars per token.
+    """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
 
-    Ties go to fewer GPUs. Where no count serves a model, the entry is that of `max_gpus`, and costs infinity.
+    Ties go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and costs infinity.
     """
     _check(deployment)
     shape = _shape(model, 1.0, deployment)
-    counts = np.arange(1.0, deployment.max_gpus + 1).reshape(-1, *(1 for _ in shape))
+    counts = np.asarray(degrees(deployment), dtype=np.float64).reshape(-1, *(1 for _ in shape))
     every = serve(model, counts, latency, deployment)
     best = np.argmin(every.usd_per_mtok, axis=0)
-    best = np.where(np.isinf(np.min(every.usd_per_mtok, axis=0)), deployment.max_gpus - 1, best)[np.newaxis]
+    best = np.where(np.isinf(np.min(every.usd_per_mtok, axis=0)), len(counts) - 1, best)[np.newaxis]
     return Serving(**{f.name: np.take_along_axis(getattr(every, f.name), best, axis=0)[0] for f in fields(every)})
 
 
 def candidates(model: Architecture, latency: LatencySource, deployment: Deployment) -> list[Cost]:
-    """One record for each GPU count from 1 to `deployment.max_gpus`, the infeasible ones with their reason."""
+    """One record for each GPU count of `degrees(deployment)`, the infeasible ones with their reason."""
     _check(deployment)
-    return _records(model, np.arange(1.0, deployment.max_gpus + 1), latency, deployment)
+    return _records(model, np.asarray(degrees(deployment), dtype=np.float64), latency, deployment)
 
 
 def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int | None = None) -> Cost:
@@ -400,7 +428,7 @@ def infeasible_reason(
             f"leave {(budget - per_gpu - reserve) / 1e9:.3g} GB of the {usable} usable"
         )
     if reason == 3:
-        return f"{gpus} GPUs cannot share {at(model.n_heads):g} attention heads evenly, as vLLM demands"
+        return _uneven_heads(gpus, at(model.n_heads), at(model.n_kv_heads))
     if reason == 6:
         ways, experts = at(d.expert_parallel), at(model.n_experts) if at(model.n_moe_layers) else 1.0
         what = f"{gpus} is not a multiple of it" if gpus % ways else f"the model has {experts:g} experts a layer"
@@ -418,6 +446,29 @@ def infeasible_reason(
         f"{min((budget - per_gpu - reserve) / held, cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
         f"{context:g} tokens; a smaller max_num_seqs may lie within its range{separate}"
     )
+
+
+def _shares_heads(model: Architecture, count: FloatArray) -> BoolArray:
+    """Where `count` GPUs hold equal shares of the heads, as vLLM demands.
+
+    Query heads are split evenly. Key-value heads are split evenly or, where there are fewer of them than GPUs, each is
+    held by equally many GPUs. Latent attention, whose cache has no heads, has as many of either.
+    """
+    heads, kv_heads = (np.asarray(n, dtype=np.float64) for n in (model.n_heads, model.n_kv_heads))
+    return (heads % count == 0) & ((kv_heads % count == 0) | (count % kv_heads == 0))
+
+
+def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:
+    """The refusal of a GPU count, with the nearest counts below and above that share the heads."""
+
+    def shares(count: int) -> bool:
+        return heads % count == 0 and (kv_heads % count == 0 or count % kv_heads == 0)
+
+    what = f"{heads:g} attention heads" if heads % gpus else f"{kv_heads:g} key-value heads"
+    below = next(count for count in range(gpus, 0, -1) if shares(count))
+    above = next((count for count in range(gpus, int(heads) + 1) if shares(count)), None)
+    nearest = f"{below} GPU{'' if below == 1 else 's'}" if above is None else f"{below} or {above} GPUs"
+    return f"{gpus} GPUs cannot share {what} evenly, as vLLM demands; {nearest} can"
 
 
 def _on(gpus: int) -> str:
@@ -506,7 +557,7 @@ def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str 
 def _last_word(looked_at: list[Cost]) -> str:
     """The reason of the largest count, where a model comes closest to fitting; heads aside, if others failed too."""
     reasons = [record.infeasible or "" for record in looked_at]
-    return next((reason for reason in reversed(reasons) if "attention heads" not in reason), reasons[-1])
+    return next((reason for reason in reversed(reasons) if " heads evenly" not in reason), reasons[-1])
 
 
 def _is_whole(model: Architecture) -> BoolArray | bool:
@@ -520,8 +571,7 @@ def _is_whole(model: Architecture) -> BoolArray | bool:
 
 POSITIVE = ("gpu.memory_bytes", "usd_per_gpu_hour", "weight_bytes_per_param", "kv_bytes_per_element")
 AT_LEAST_ONE = (
-    "prompt_tokens", "output_tokens", "max_gpus", "expert_parallel", "replicas", "context_tokens",
-    "longest_request_tokens",
+    "prompt_tokens", "output_tokens", "expert_parallel", "replicas", "context_tokens", "longest_request_tokens",
 )  # fmt: skip
 NOT_NEGATIVE = ("reserve_bytes",)
 SHARES = ("memory_fraction", "utilization")
@@ -559,10 +609,7 @@ def _check(deployment: Deployment) -> None:
             raise InputError(
                 f"{name} must be a whole number, not {number[number != np.floor(number)].flat[0]:g}", where="deployment"
             )
-    if d.max_gpus > MOST_GPUS or d.max_gpus != int(d.max_gpus):
-        raise InputError(
-            f"max_gpus must be a whole number of at most {MOST_GPUS}, not {d.max_gpus:g}", where="deployment"
-        )
+    degrees(d)
     if d.scheduling not in SCHEDULING:
         raise unknown_name("scheduling", d.scheduling, SCHEDULING, where="deployment")
     if np.any(np.asarray(_longest(d)) < _context(d)):

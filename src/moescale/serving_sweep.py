@@ -22,7 +22,16 @@ from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.frontier import pareto
 from moescale.hardware import Gpu, Precision
 from moescale.latency import LatencySource, common_shape
-from moescale.serving import ARRAY_FIELDS, LIMITS, Deployment, Serving, batch_by_memory, infeasible_reason, serve
+from moescale.serving import (
+    ARRAY_FIELDS,
+    LIMITS,
+    Deployment,
+    Serving,
+    batch_by_memory,
+    degrees,
+    infeasible_reason,
+    serve,
+)
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
@@ -241,7 +250,7 @@ def operating_points(
     expert_parallel: Sequence[int] = (1,),
     left_out: Sequence[LeftOut] = (),
 ) -> OperatingPoints:
-    """Every GPU count (default: 1 to deployment.max_gpus), expert-parallel degree and batch cap on every platform.
+    """Every GPU count (default: `serving.degrees`), expert-parallel degree and batch cap on every platform.
 
     Counts are of one replica. `batch_caps` default to `batch_grid` up to what memory holds; deployment.max_num_seqs is
     above none of them.
@@ -254,7 +263,7 @@ def operating_points(
         raise InputError(
             "operating points are those of one model and one deployment, not of arrays", next_step="use serve()"
         )
-    counts = _whole("gpus", range(1, deployment.max_gpus + 1) if gpus is None else gpus)
+    counts = _whole("gpus", degrees(deployment) if gpus is None else gpus)
     ways = _whole("expert_parallel", expert_parallel)
     if not platforms:
         raise InfeasibleError(_why_none(left_out), next_step="take another GPU, or the roofline as the latency source")

@@ -16,7 +16,14 @@ from moescale.latency import LatencySource, kernels_alone
 from moescale.laws.law import Law, interval
 from moescale.reproduce.claims import Claim, Part, Setting, claims, settings, sweep_experts
 from moescale.reproduce.quantities import NEEDS_COSTS, QUANTITIES
-from moescale.reproduce.world import ExactPricing, HostBound, SampledPricing, World, changed_deployment
+from moescale.reproduce.world import (
+    ExactPricing,
+    HostBound,
+    SampledPricing,
+    World,
+    as_in_the_paper,
+    changed_deployment,
+)
 from moescale.serving import Deployment
 
 
@@ -143,7 +150,7 @@ def reproduce(
         )
     experts = np.array(sweep_experts())
     loss_optimal(law, Budget(5e21), experts)  # raises where the form has no optimum
-    costs = Costs(law.family, latency, deployment, kv_heads)
+    costs = Costs(law.family, latency, as_in_the_paper(deployment), kv_heads)
     central = World(law, law.theta[None], ExactPricing(costs), costs)
     drawn = None
     if len(law.draws):
@@ -370,7 +377,8 @@ def host_times(
     """
     found: list[HostTime] = []
     for most in (None, float(deployment.gpu.default_max_num_seqs)):
-        costs = Costs(law.family, kernels_alone(latency), replace(deployment, max_num_seqs=most), kv_heads)
+        capped = replace(as_in_the_paper(deployment), max_num_seqs=most)
+        costs = Costs(law.family, kernels_alone(latency), capped, kv_heads)
         world = World(law, law.theta[None], ExactPricing(costs), costs)
         for claim in claims():
             for part in claim.parts:

@@ -23,6 +23,7 @@ from moescale.reproduce.claims import sweep_experts
 from moescale.reproduce.evaluate import HostTime, Outcome, host_times
 from moescale.reproduce.page import report
 from moescale.reproduce.series import Row
+from moescale.reproduce.world import as_in_the_paper
 from moescale.serving import Deployment
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def publish(
 ) -> list[Path]:
     """Write claims.json, report.md, and each figure with its data; the files' paths. Raises as `check_folder`."""
     check_folder(folder)
-    costs = Costs(law.family, latency, deployment, None)
+    costs = Costs(law.family, latency, as_in_the_paper(deployment), None)
     hosts = hosts_of(law, deployment, latency)
     written = [
         write_atomically(folder / "claims.json", _json([o.to_dict() for o in outcomes])),

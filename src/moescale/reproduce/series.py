@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from moescale.family import n_active
 from moescale.laws.law import Law, loss
 from moescale.reproduce.claims import sweep_experts
 from moescale.reproduce.quantities import loss_at_base_cost, published_sweep
-from moescale.reproduce.world import ExactPricing, World
+from moescale.reproduce.world import ExactPricing, World, as_in_the_paper
 
 Row = Mapping[str, object]
 Bound = Literal["loss", "cost"]
@@ -195,7 +195,8 @@ def published_points(tokens: Sequence[float]) -> tuple[tuple[float, float, float
 
 
 def world_of(law: Law, costs: Costs) -> World:
-    """The law's own coefficients with every model priced exactly."""
+    """The law's own coefficients with every model priced exactly, as in the paper."""
+    costs = replace(costs, deployment=as_in_the_paper(costs.deployment))
     return World(law, law.theta[None], ExactPricing(costs), costs)
 
 

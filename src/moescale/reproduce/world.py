@@ -206,6 +206,11 @@ class HostBound:
         return kernels + self.per_pass_s + self.per_sequence_s * np.asarray(batch, float)
 
 
+def as_in_the_paper(deployment: Deployment) -> Deployment:
+    """The same deployment at every GPU count up to its largest, as the paper looks at them."""
+    return replace(deployment, tensor_parallel_degrees=tuple(range(1, deployment.max_gpus + 1)))
+
+
 def changed_deployment(deployment: Deployment, setting: Setting) -> Deployment:
     """The deployment with one setting of the sensitivity analysis; the host's time is the latency source's affair."""
     names = ("memory_fraction", "max_num_seqs", "scheduling")
