@@ -41,6 +41,7 @@ import csv
 import datetime
 import hashlib
 import importlib.resources
+import importlib.util
 import inspect
 import json
 import math
@@ -120,7 +121,7 @@ def point(row: Mapping[str, str]) -> Measured | None:
     if row["metric"] not in METRICS or row["concurrency"] == "fleet":
         reason = "prefill and decode on servers of their own"
     elif plain is None:
-        reason = "attention data-parallel" if "DP" in row["mapping"] else f"mapping {row['mapping']}"
+        reason = "attention data-parallel" if re.search(r"DE?P", row["mapping"]) else f"mapping {row['mapping']}"
     note, share = PARTIAL_LENGTHS
     scale = share if note in row["notes"] else 1.0
     stated_cap = MAX_NUM_SEQS.search(row["notes"])
@@ -193,9 +194,12 @@ def read_points() -> list[Measured]:
 
 
 def read_package(which: str) -> list[Measured]:
-    """The kernel package's measured rows of one half."""
-    path = importlib.resources.files("aiconfigurator_core") / "systems" / "silicon_sample.csv"
+    """The kernel package's measured rows of one half; nothing, and a message, where it is not installed."""
     found: list[Measured] = []
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        print("aiconfigurator-core is not installed: its measured rows are left out", file=sys.stderr)
+        return found
+    path = importlib.resources.files("aiconfigurator_core") / "systems" / "silicon_sample.csv"
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if half(row["model_path"], row["system"], row["backend"], row["precision"]) == which:
@@ -215,6 +219,7 @@ CONFIGS = {
     "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
     "nvidia/Llama-3.1-8B-Instruct-FP8": "meta-llama/Meta-Llama-3.1-8B",
     "nvidia/DeepSeek-R1-NVFP4": "deepseek-ai/DeepSeek-R1",
+    "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
     "zhipuai/GLM-5": "zai-org/GLM-5",
 }
 # Qwen/Qwen3-14B, config.json: the package has no copy.
@@ -230,6 +235,8 @@ def config(model: str) -> Mapping[str, Any] | None:
     """The Hugging Face config of a model; None where the package has none."""
     if model == "qwen3-14b":
         return QWEN3_14B
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        return None
     name = CONFIGS.get(model, model).replace("/", "--")
     path = importlib.resources.files("aiconfigurator_core") / "model_configs" / f"{name}_config.json"
     return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
@@ -530,12 +537,13 @@ def about(which: str, setting: Setting) -> dict[str, str]:
     """What made these scores: the version, its commit, the day, the half and the settings."""
     import moescale
 
-    where = Path(moescale.__file__).parent
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=where, capture_output=True, text=True, check=False)
-    dirty = subprocess.run(
-        ["git", "status", "--porcelain", "."], cwd=where, capture_output=True, text=True, check=False
-    )
-    commit = (git.stdout.strip() or "unknown") + (" with changes" if dirty.stdout.strip() else "")
+    def git(*words: str) -> str:
+        where = Path(moescale.__file__).parent
+        return subprocess.run(["git", *words], cwd=where, capture_output=True, text=True, check=False).stdout.strip()
+
+    # The last commit that changed the package, not one of this script or of a page.
+    changed = " with changes" if git("status", "--porcelain", ".") else ""
+    commit = (git("log", "-1", "--format=%H", "--", ".") or "unknown") + changed
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     facts = {"version": moescale.__version__, "commit": commit, "date": day, "half": which}
     return facts | {name: value or "default" for name, value in asdict(setting).items()}
