@@ -115,6 +115,8 @@ def slow_pack() -> None:
     def slow_shard(*given: Any, **named: Any) -> Any:
         if "train-00001" in given[1]:
             time.sleep(60)
+        if "validation-00000" in given[1]:  # between the first training shard and the state that lists it
+            time.sleep(0.5)
         return write(*given, **named)
 
     data.write_shard = slow_shard

@@ -428,6 +428,41 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("name", ["unfinished.json", "train-00000.tokens", "corpus.json", ".lock"])
+def test_a_pack_writes_through_no_link(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_text(tmp_path)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "corpus" / name).symlink_to("../precious")
+    found = run("pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0", "-o", "corpus")
+    assert found.code == (0 if name in ("unfinished.json", "train-00000.tokens") else 2), found.err
+    assert "Traceback" not in found.err
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("suffix", ["toml", "log", "lock"])
+def test_a_sweep_writes_through_no_link(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from moescale.training.driver import drive
+    from moescale.training.sweep import expand
+
+    monkeypatch.chdir(tmp_path)
+    with_facts(tmp_path)
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "precious").write_text("precious")
+    sweep = expand(failing_cases.SETTINGS)
+    {"toml": sweep.runs[0].run_file, "log": sweep.runs[0].log, "lock": sweep.runs[0].lock}[suffix].symlink_to(
+        "../precious"
+    )
+    command = [sys.executable, "-S", str(failing_cases.STUB_TRAINING)]
+    if suffix == "toml":
+        assert drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01).failed == ()
+    else:
+        with pytest.raises(InputError, match=f"{suffix}: is a link"):
+            drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 def test_rows_that_someone_adds_during_a_profile_stay(tmp_path: Path) -> None:
     from test_profiling import grid, measure, rows_of
 
@@ -625,6 +660,15 @@ def test_a_signal_that_is_ignored_stays_so(tmp_path: Path) -> None:
     assert process(["-c", code], tmp_path).returncode == 0
 
 
+def shards_of(corpus: Path) -> list[Path]:
+    """The training shards that the state of an unfinished pack lists: one that it does not list yet is made again."""
+    try:
+        state = json.loads((corpus / "unfinished.json").read_text())
+    except FileNotFoundError:
+        return []
+    return [corpus / shard["file"] for shard in state["splits"]["train"]["shards"]]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["profile", "sweep", "pack"])
 def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
@@ -636,7 +680,7 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
     ready = {
         "profile": (tmp_path / "latency.csv").exists,
         "sweep": (tmp_path / "sweep" / "e1-64x2-1m" / "progress.jsonl").exists,
-        "pack": lambda: len(list((tmp_path / "corpus").glob("train-*"))) >= 1,
+        "pack": lambda: bool(shards_of(tmp_path / "corpus")),
     }[command]
     exit_code, line, below = interrupted(["-c", code], tmp_path, ready, number)
     assert (exit_code, line) == (ENDS[number][0], f"moescale: {ENDS[number][1]}; the same command goes on")
@@ -644,8 +688,7 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
     assert not any(is_running(pid) for pid in below)
     assert not [path for path in tmp_path.rglob("*.tmp")]
     if command == "pack":
-        state = json.loads((tmp_path / "corpus" / "unfinished.json").read_text())
-        shards = [tmp_path / "corpus" / shard["file"] for shard in state["splits"]["train"]["shards"]]
+        shards = shards_of(tmp_path / "corpus")
         kept = [(path.stat().st_mtime_ns, path.read_bytes()) for path in shards]
         assert kept
         assert process(["-c", code.replace("slow_pack", "shards")], tmp_path).returncode == 0

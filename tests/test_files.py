@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moescale.errors import InputError
-from moescale.files import read_bytes, read_text, write_atomically
+from moescale.files import append_line, opened_to_append, read_bytes, read_text, write_atomically
 
 
 def test_text_and_bytes_round_trip(tmp_path: Path) -> None:
@@ -44,6 +44,34 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
     write_atomically(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_in_place_of_a_file_of_our_own_is_replaced_and_its_target_untouched(there: bool, tmp_path: Path) -> None:
+    if there:
+        (tmp_path / "real").write_text("old")
+        (tmp_path / "real").chmod(0o600)
+    (tmp_path / "unfinished.json").symlink_to("real")
+    write_atomically(tmp_path / "unfinished.json", "new", follow_links=False)
+    assert not (tmp_path / "unfinished.json").is_symlink()
+    assert (tmp_path / "unfinished.json").read_text() == "new"
+    assert (tmp_path / "real").exists() == there
+    assert not there or (tmp_path / "real").read_text() == "old"
+
+
+def test_a_log_of_our_own_is_never_a_link_nor_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "log").symlink_to("real")
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in {"log": "is a link", "pipe": "device or pipe"}.items():
+        with pytest.raises(InputError, match=words):
+            opened_to_append(tmp_path / name, follow_links=False)
+    assert (tmp_path / "real").read_text() == "old"
+    for name in ("log", "new"):  # a log that the user names may be a link
+        with opened_to_append(tmp_path / name, follow_links=name == "log") as stream:
+            append_line(stream, "line")
+    assert (tmp_path / "real").read_text() == "old\nline\n"
+    assert (tmp_path / "new").read_text() == "line\n"
 
 
 def test_a_device_is_written_to_and_not_replaced() -> None:

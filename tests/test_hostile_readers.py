@@ -53,7 +53,6 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "latency/measurements.py": ("measurements",),
     "latency/table.py": ("latency-tables",),
     "laws/store.py": ("laws",),
-    "locks.py": "holds locks, reads nothing",
     "plan_file.py": ("answers",),
     "profiling/grid.py": ("profile-grids",),
     "profiling/run.py": "what its own worker says",

@@ -23,7 +23,7 @@ def test_a_lock_is_held_by_one_and_removed_after(tmp_path: Path) -> None:
     with locked(lock, busy=BUSY):
         assert is_held(lock)
         assert acquire(lock) is None
-        assert lock.read_text().split()[1] == str(os.getpid())
+        assert lock.read_text().split()[-1] == str(os.getpid())
         with pytest.raises(InputError, match="is busy"), locked(lock, busy=BUSY):
             pass
     assert not is_held(lock)
@@ -77,6 +77,76 @@ def test_those_who_wait_come_one_at_a_time_though_each_removes_the_file(tmp_path
 def test_a_link_and_its_file_have_one_lock(tmp_path: Path) -> None:
     (tmp_path / "link.csv").symlink_to(tmp_path / "runs.csv")
     assert lock_beside(tmp_path / "link.csv") == lock_beside(tmp_path / "runs.csv") == tmp_path / ".runs.csv.lock"
+
+
+FOREIGN = (
+    "notes on the runs\n",
+    "one-word",
+    "host pid\n",
+    "moescale lock a b c\n",
+    "12 monkeys\n",
+    "\0" * 600,
+    "x" * 10**5,
+)
+
+
+@pytest.mark.parametrize("text", FOREIGN, ids=lambda text: repr(text[:12]))
+def test_a_file_that_is_no_lock_is_refused_and_left_alone(text: str, tmp_path: Path) -> None:
+    lock = lock_beside(tmp_path / "t.csv")
+    lock.write_text(text)
+    for use in (acquire, is_held):
+        with pytest.raises(InputError, match="is not a lock of moescale"):
+            use(lock)
+    with pytest.raises(InputError, match=r"\.t\.csv\.lock"), locked(lock, busy=BUSY):
+        pass
+    assert lock.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "moescale lock host 12\n", "moescale lock ho", "moesc", "host 12345\n"])
+def test_what_a_killed_process_left_is_taken(text: str, tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.write_text(text)
+    assert not is_held(lock)
+    with locked(lock, busy=BUSY):
+        assert lock.read_text().split()[:2] == ["moescale", "lock"]
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("content", ["precious", "", None])
+def test_a_link_in_place_of_a_lock_is_not_followed(content: str | None, tmp_path: Path) -> None:
+    precious, lock = tmp_path / "precious", lock_beside(tmp_path / "t.csv")
+    if content is not None:
+        precious.write_text(content)
+    lock.symlink_to(precious)
+    with pytest.raises(InputError, match="is a link"), locked(lock, busy=BUSY):
+        pass
+    with pytest.raises(InputError, match="is a link"):
+        acquire(lock)
+    assert lock.is_symlink()
+    assert (precious.read_text() if precious.exists() else None) == content
+
+
+def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "lock").symlink_to("precious")
+    monkeypatch.setattr(os.path, "islink", lambda _: False)
+    with pytest.raises(InputError, match="symbolic link"):
+        acquire(tmp_path / "lock")
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_pipe_in_place_of_a_lock_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(InputError, match="device or pipe"):
+        acquire(tmp_path / "lock")
+
+
+def test_a_file_that_took_the_place_of_a_held_lock_stays(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with locked(lock, busy=BUSY):
+        lock.unlink()
+        lock.write_text("precious")
+    assert lock.read_text() == "precious"
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:

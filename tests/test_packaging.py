@@ -99,6 +99,19 @@ def test_the_sdist_builds_the_same_package(built: tuple[Path, Path]) -> None:
     assert not [name for name in names if name.startswith((".", "tests/reference/data", "docs/figures"))]
 
 
+def test_every_tracked_path_is_printable_ascii() -> None:
+    """Other names cannot be checked out everywhere: macOS refuses bytes that are not UTF-8, Windows control characters."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not in a git checkout")
+    listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:  # such as a checkout of another user
+        pytest.skip(f"git lists nothing: {listed.stderr.decode(errors='replace').strip()}")
+    paths = [path for path in listed.stdout.split(b"\0") if path]
+    assert b"pyproject.toml" in paths
+    assert [path for path in paths if not all(0x20 <= byte < 0x7F for byte in path)] == []
+
+
 def interpreters() -> list[str]:
     """This Python and every other supported one on PATH; MOESCALE_PYTHONS names more (separated as PATH is)."""
     asked = [name for name in os.environ.get("MOESCALE_PYTHONS", "").split(os.pathsep) if name]

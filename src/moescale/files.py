@@ -31,15 +31,16 @@ def unpacked_limit_bytes(packed_bytes: int) -> int:
     return UNPACKED_BASE_BYTES + UNPACKED_RATIO * packed_bytes
 
 
-def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
+def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, follow_links: bool = True) -> Path:
     """Write `content` to `path` so that a reader sees the old file or the new one, never a part; returns the path.
 
     Text is encoded as UTF-8. The bytes go to a temporary file in the same folder, are flushed to the disk, and then
     take the place of `path`; the temporary file is removed on every error and signal that Python sees, and a process that
     is killed outright leaves it behind as `.moescale-*.tmp`. A link is followed and stays a link, also one to a file that
     is yet to be made; an existing file keeps its permissions, and its owner where the system lets us set it; other hard
-    links keep the old content; a device or pipe is written to directly. Raises InputError for a missing folder, a folder
-    in place of a file, missing permission or a full disk.
+    links keep the old content; a device or pipe is written to directly. Without `follow_links`, for files that the program
+    names itself, a link or device of that name is replaced, and what it points to is untouched. Raises InputError for a
+    missing folder, a folder in place of a file, missing permission or a full disk.
     """
     name = os.fspath(path)
     try:
@@ -49,10 +50,12 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     if not name:
         raise InputError("the file name to write is empty", next_step="give a path such as out.csv")
     try:
-        target = Path(os.path.realpath(name))
-        old = _status(Path(name))
+        target = Path(os.path.realpath(name)) if follow_links else Path(name)
+        old = _status(Path(name), follow_links=follow_links)
         if old is not None and stat.S_ISDIR(old.st_mode):
             raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+        if old is not None and not stat.S_ISREG(old.st_mode) and not follow_links:
+            old = None
         if old is not None and not stat.S_ISREG(old.st_mode):
             Path(name).write_bytes(data)  # a device or pipe cannot be replaced, only written to
             return Path(name)
@@ -127,12 +130,35 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     return Path(name)
 
 
-def opened_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A file opened to be read and added to, made where there is none; raises InputError where it cannot be."""
+def opened_to_append(path: str | os.PathLike[str], *, follow_links: bool = True) -> IO[bytes]:
+    """A file opened to be read and added to, made where there is none; raises InputError where it cannot be.
+
+    Without `follow_links`, for files that the program names itself, a link or device of that name is refused.
+    """
     try:
+        if not follow_links:
+            return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+")
         return Path(path).open("ab+")
     except (OSError, ValueError) as error:
         raise write_error(os.fspath(path), error) from error
+
+
+def open_plain(path: str | os.PathLike[str], flags: int) -> int:
+    """A descriptor of a file that the program names itself; a link or device of that name is refused, not followed.
+
+    Raises UnwrittenError for these, OSError for all else. Windows can refuse only a link that was there before the call.
+    """
+    name = os.fspath(path)
+    own = {"where": name, "next_step": "remove it, or choose another folder"}
+    if os.path.islink(name):
+        raise UnwrittenError("is a link where a plain file is needed, and is not followed", **own)
+    for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # not to wait for the other end of a pipe
+        flags |= getattr(os, flag, 0)
+    descriptor = os.open(name, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnwrittenError("is a device or pipe where a plain file is needed", **own)
+    return descriptor
 
 
 def append_line(stream: IO[bytes], line: str) -> None:
@@ -216,9 +242,9 @@ def _folder_error(name: str, error: OSError | ValueError) -> UnwrittenError:
     )
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _status(path: Path, *, follow_links: bool = True) -> os.stat_result | None:
     try:
-        return path.stat()
+        return path.stat(follow_symlinks=follow_links)
     except FileNotFoundError:
         return None
 

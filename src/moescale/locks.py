@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -11,9 +12,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from moescale.errors import InputError
-from moescale.files import write_error
+from moescale.files import open_plain, write_error
 
 LONGEST_NAME_BYTES = 200  # of a file whose lock is named after it: a name may have 255 bytes, on some systems fewer
+MARK = b"moescale lock "
+# What a lock holds: nothing, the host and process that took it last, as far as a killed process wrote it; or, from before
+# version 0.2, host and process alone.
+CONTENT = re.compile(rb"moescale lock (\S{0,255}( [0-9]{0,20}\n?)?)?|\S{1,255} [0-9]{1,10}\n")
+LONGEST_CONTENT_BYTES = 512
 MOST_OPENS = 100  # opens of a lock whose file each holder before us removed: more is no race but a broken file system
 
 
@@ -31,12 +37,14 @@ def acquire(lock: Path, *, wait: bool = False, tell: Callable[[str], None] | Non
 
     It is held until the descriptor is closed, in this process and in every one that inherited it. The file names the
     host and the process that took it last. `tell` hears that another process is waited for, and that the file system has
-    no locks (nor has Windows), where nothing is checked. Raises InputError where the file cannot be written.
+    no locks (nor has Windows), where nothing is checked. Raises InputError where the file cannot be written, is a link or
+    a device, or holds what no lock does: such a file is left as it is.
     """
     try:
         for _ in range(MOST_OPENS):
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            descriptor = open_plain(lock, os.O_RDWR | os.O_CREAT)
             try:
+                _check_is_lock(descriptor, lock)
                 taken = _take(descriptor, lock, wait, tell)
             except BaseException:
                 os.close(descriptor)
@@ -77,8 +85,21 @@ def locked(lock: Path, *, busy: InputError | None = None, tell: Callable[[str], 
         yield
     finally:
         with suppress(OSError):
-            lock.unlink()  # before it is released: who waits for it sees that this is no longer the file of that name
+            # Before it is released: who waits for it sees that this is no longer the file of that name.
+            if _same_file(descriptor, lock):
+                lock.unlink()
         os.close(descriptor)
+
+
+def _check_is_lock(descriptor: int, lock: Path) -> None:
+    """Raise InputError for a file of this name that somebody else made: it must not be emptied, nor removed."""
+    content = os.read(descriptor, LONGEST_CONTENT_BYTES)
+    if not (MARK.startswith(content) or CONTENT.fullmatch(content)):
+        raise InputError(
+            "is not a lock of moescale: it holds something else, and is left as it is",
+            where=str(lock),
+            next_step="move it away, or choose another name or folder for the result",
+        )
 
 
 def _take(descriptor: int, lock: Path, wait: bool, tell: Callable[[str], None] | None) -> bool:
@@ -101,13 +122,14 @@ def _take(descriptor: int, lock: Path, wait: bool, tell: Callable[[str], None] |
         return True
     with suppress(OSError):
         os.truncate(descriptor, 0)
-        os.write(descriptor, f"{socket.gethostname()} {os.getpid()}\n".encode())
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, MARK + f"{socket.gethostname()} {os.getpid()}\n".encode())
     return True
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
     """Whether a path still names an open file: else its holder removed it between our opening and our locking it."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False

@@ -254,7 +254,7 @@ def write_shard(
         MAGIC, VERSION, kind.itemsize, len(tokens), vocab_size, bytes.fromhex(tokenizer_sha256).ljust(32, b"\0")
     )
     content = head + tokens.astype(kind).tobytes()
-    write_atomically(folder / file, content)
+    write_atomically(folder / file, content, follow_links=False)
     return Shard(file=file, tokens=len(tokens), sha256=hashlib.sha256(content).hexdigest())
 
 

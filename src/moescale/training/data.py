@@ -123,7 +123,7 @@ def pack(
             _start_over(where)
             made = _tokenizer(found, tokenizer, vocab_size, eos, read, validation, seed, tell)
             if made.json:
-                write_atomically(where / TOKENIZER, made.json)
+                write_atomically(where / TOKENIZER, made.json, follow_links=False)
             packing = _Packing(where, made, request)
         else:
             tell(f"{where}: going on after {state['n_train']:,} training tokens")
@@ -206,7 +206,7 @@ class _Packing:
 
     def save(self) -> None:
         state = {"request": self.request, "n_train": self.n_tokens("train"), **self.described()}
-        write_atomically(self.folder / UNFINISHED, json.dumps(state))
+        write_atomically(self.folder / UNFINISHED, json.dumps(state), follow_links=False)
 
     def described(self) -> dict[str, Any]:
         return {
@@ -250,7 +250,7 @@ class _Packing:
             tokenizer_sha256=self.tokenizer.sha256,
             shards=self.shards,
         )
-        write_atomically(self.folder / CORPUS, json.dumps(content, indent=1) + "\n")
+        write_atomically(self.folder / CORPUS, json.dumps(content, indent=1) + "\n", follow_links=False)
         (self.folder / UNFINISHED).unlink(missing_ok=True)
 
 

@@ -169,7 +169,7 @@ def drive(
     add_rows(sweep.table, [row for rows in results.values() for row in rows])
     todo = [run for run in sweep.runs if run.name not in results]
     for run in todo:
-        write_atomically(run.run_file, tomli_w.dumps(run.settings.to_dict()))
+        write_atomically(run.run_file, tomli_w.dumps(run.settings.to_dict()), follow_links=False)
     state = _Drive(
         sweep, results, todo, say or _silent, retries, command or train_command, resume or command is not None
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from moescale.errors import InputError, unknown_name
-from moescale.files import opened_to_append
+from moescale.files import open_plain, opened_to_append
 from moescale.interrupts import sigterm_interrupts, uninterrupted
 from moescale.locks import acquire
 
@@ -98,7 +98,7 @@ class Process:
         mark = secrets.token_hex(16) + _mark_of(lock)
         shim = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT] if dies_with_us else []
         try:
-            with opened_to_append(log) as stream:
+            with opened_to_append(log, follow_links=False) as stream:
                 process = subprocess.Popen(
                     [*shim, *command], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C reaches us alone, and the whole group can be ended
@@ -300,7 +300,7 @@ class _SubmititJob:
         self._lost_at = -math.inf
         # submitit's own way is a signal, which a job that is only starting does not hear; `execute` sees the file.
         with suppress(OSError):
-            self._stop.touch()
+            os.close(open_plain(self._stop, os.O_RDWR | os.O_CREAT))
         with suppress(OSError, subprocess.CalledProcessError):
             self._job.cancel()
 

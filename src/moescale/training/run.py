@@ -62,7 +62,9 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         if finished is not None:
             return finished
         _check_room(settings, int(corpus.vocab_size), folder)
-        write_atomically(folder / SETTINGS, json.dumps({**settings.to_dict(), "identity": identity}, indent=2))
+        write_atomically(
+            folder / SETTINGS, json.dumps({**settings.to_dict(), "identity": identity}, indent=2), follow_links=False
+        )
         say = report or _silent
         if settings.parallel.processes == 1 or group:
             measured = _in_this_process(settings, say, resume, corpus)
@@ -70,7 +72,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
             measured = _through_torchrun(settings, folder, say, resume)
         rows = [_row(settings, corpus, identity, measured, part) for part in measured["rows"]]
         _tell_trackers(settings, folder, rows)
-        write_atomically(folder / RESULT, json.dumps({"rows": rows}, indent=2, allow_nan=False))
+        write_atomically(folder / RESULT, json.dumps({"rows": rows}, indent=2, allow_nan=False), follow_links=False)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return rows
 
@@ -223,7 +225,7 @@ def _through_torchrun(settings: RunSettings, folder: Path, say: Report, resume: 
     environment = {**os.environ, "OMP_NUM_THREADS": str(settings.parallel.threads)}
     measured: dict[str, Any] | None = None
     failure: MoescaleError | None = None
-    with opened_to_append(folder / LOG) as log:
+    with opened_to_append(folder / LOG, follow_links=False) as log:
         process: subprocess.Popen[str] | None = None
         try:
             with uninterrupted():

@@ -129,7 +129,7 @@ def start(settings: Table, name: str, config: Mapping[str, Any], folder: Path) -
             ) from error
         if identifiers.get(target) != identifier:
             identifiers[target] = identifier
-            write_atomically(place / IDENTIFIERS, json.dumps(identifiers, indent=1))
+            write_atomically(place / IDENTIFIERS, json.dumps(identifiers, indent=1), follow_links=False)
     return _Several(targets)
 
 
@@ -431,7 +431,7 @@ class _TrainerState:
         self._write()
 
     def _write(self) -> None:
-        write_atomically(self._path, json.dumps(self._state, indent=1, allow_nan=False) + "\n")
+        write_atomically(self._path, json.dumps(self._state, indent=1, allow_nan=False) + "\n", follow_links=False)
         self._due = time.monotonic() + SECONDS_BETWEEN_WRITES
 
 

@@ -90,7 +90,7 @@ def _told(settings: RunSettings, folder: Path, report: Report, vocab_size: int) 
         longest = stated_columns(settings, vocab_size, len(settings.training.tokens) - 1)
         config = {key: value for key, value in longest.items() if value is not None}
         tracker = start(settings.tracking, settings.name, config, folder)
-    with opened_to_append(folder / PROGRESS) as stream:
+    with opened_to_append(folder / PROGRESS, follow_links=False) as stream:
 
         def tell(event: Mapping[str, Any]) -> None:
             line = {"time": time.time(), **event}

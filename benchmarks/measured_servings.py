@@ -1,0 +1,641 @@
+"""Predicted over measured servings: how far this version's throughput and latencies lie from published measurements.
+
+`python benchmarks/measured_servings.py [--src PATH] [--against benchmarks/results/measured_servings_v0.1.csv]`
+
+Measured: (a) $MOESCALE_SHARED/data/measured_serving/points.csv where it is at hand; (b) the rows that the kernel package
+ships, aiconfigurator_core's systems/silicon_sample.csv. --src names the `src` folder of another version to judge.
+
+The rule that sets rows aside was written, and committed, before any error of these rows was computed.
+
+Rows of (b) that belong to one set are not independent, so whole sets go to one half. A set is (model_path, system, backend,
+precision) as the file spells them; its key is those four joined by "|"; the half is `development` where the last byte of the
+SHA-256 of the key (UTF-8) is even, else `held_out`. Work on the program looks at `development` alone. `held_out` is scored,
+by kind only, with an explicit --held-out. Some of its sets and some of (a) are of one campaign (DeepSeek-R1, InferenceX), so
+of those kinds it is no blind test of what was mended with (a) in sight.
+
+Predicted: what `moescale cost` answers with the row's GPU, GPU count, engine, formats, lengths and expert parallelism, and
+--max-num-seqs at the row's concurrency (a closed loop of c clients); --scheduling and --host default to the command's own.
+A row with a number of requests is a burst of them, all at once (`--burst`), with the GPU's default of --max-num-seqs unless
+the row says otherwise; its latencies are means over the requests. Where no kernels of a GPU were measured, the roofline
+answers, as with --latency auto. Conventions where a source says less than a prediction needs, all written before any score:
+
+- Lengths are as stated; where the notes say "0.8-1.0 of nominal", 0.9 of it.
+- (b) states no cache format: fp8 for TensorRT-LLM with weights of 8 or 4 bits, else bf16, as (a) has it for the same engines.
+- (b) states no throughput: output_tok_s is measured by the closed loop's law, c n / (TTFT + (n - 1) TPOT), n output tokens.
+- No number format in (b) (an empty field): bf16, the format of the checkpoints without one in their name.
+- The time of one whole request of a closed loop (e2e) is c n / throughput, in every version.
+
+A row is counted with its reason, not guessed, where the program has no word for what was measured: attention
+data-parallelism, pipelines, servers with prefill and decode apart, formats and models it does not know; and where it refuses
+or answers nothing.
+
+A score is of sets, for a set's rows are not independent: each row weighs one over the rows of its set, and then
+geometric mean: exp of the mean ln(predicted / measured); spread: exp of its standard deviation; within 25%: the share with
+0.8 <= ratio <= 1.25; error: the median of |ratio - 1|.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import hashlib
+import importlib.resources
+import importlib.util
+import inspect
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+DEVELOPMENT, HELD_OUT = "development", "held_out"
+
+
+def half(model: str, system: str, backend: str, precision: str) -> str:
+    """The half that a set of the kernel package's measured rows belongs to."""
+    digest = hashlib.sha256("|".join((model, system, backend, precision)).encode()).digest()
+    return HELD_OUT if digest[-1] % 2 else DEVELOPMENT
+
+
+# What was measured.
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One server and its load, in the words of `moescale cost`."""
+
+    model: str
+    gpu: str
+    engine: str
+    weights: str
+    kv_cache: str
+    gpus: int
+    expert_parallel: int
+    prompt_tokens: float
+    output_tokens: float
+    max_num_seqs: float | None  # the concurrency of a closed loop; None: the GPU's default
+    n_requests: int | None = None  # a burst of so many; None: a closed loop
+    not_in_words: str | None = None  # what of the measurement `moescale cost` has no word for
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One measured figure of a case: seconds, or output tokens a second of the whole deployment."""
+
+    case: Case
+    source: str
+    metric: str
+    value: float
+
+    @property
+    def group(self) -> str:
+        """Name of the set whose rows are not independent."""
+        c = self.case
+        return " ".join((c.model.rpartition("/")[2].lower(), c.gpu, c.engine, c.weights))
+
+
+METRICS = {"output_tok_s": ("output_tok_s", 1.0), "tpot_ms": ("tpot", 1e-3), "ttft_ms": ("ttft", 1e-3), "e2e_s": ("e2e", 1.0)}  # fmt: skip
+PLAIN = re.compile(r"TP(\d+)")
+CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
+MAX_NUM_SEQS = re.compile(r"max_num_seqs (\d+)")
+PARTIAL_LENGTHS = ("lengths 0.8-1.0 of nominal", 0.9)
+
+
+def point(row: Mapping[str, str]) -> Measured | None:
+    """A row of points.csv; None for one with a flag."""
+    if row["flag"]:
+        return None
+    metric, unit = METRICS.get(row["metric"], (row["metric"], 1.0))
+    plain = PLAIN.fullmatch(row["mapping"])
+    reason = None
+    if row["metric"] not in METRICS or row["concurrency"] == "fleet":
+        reason = "prefill and decode on servers of their own"
+    elif plain is None:
+        reason = "attention data-parallel" if re.search(r"DE?P", row["mapping"]) else f"mapping {row['mapping']}"
+    note, share = PARTIAL_LENGTHS
+    scale = share if note in row["notes"] else 1.0
+    stated_cap = MAX_NUM_SEQS.search(row["notes"])
+    cap = float(row["concurrency"]) if row["concurrency"].isdigit() else float(stated_cap[1]) if stated_cap else None
+    case = Case(
+        model=row["model"], gpu=row["gpu"], engine=_engine(row["engine"]), weights=_format(row["weights"], row["model"]),
+        kv_cache=row["kv"], gpus=int(row["n_gpus"]), expert_parallel=1, prompt_tokens=scale * float(row["prompt"]),
+        output_tokens=scale * float(row["output"]), max_num_seqs=cap,
+        n_requests=int(float(row["n_requests"])) if row["n_requests"] else None, not_in_words=reason,
+    )  # fmt: skip
+    return Measured(case, "points", metric, float(row["measured"]) * unit)
+
+
+def package_row(row: Mapping[str, str]) -> list[Measured]:
+    """A row of silicon_sample.csv: its two figures, and the throughput that they make."""
+    concurrency = CONCURRENCY.search(row["silicon_data_source"])
+    c = float(concurrency[1] if concurrency else row["batch_size"] or "nan")
+    reason, gpus, ways = None, _count(row["tp_size"]), 1
+    if row["mode"] != "agg":
+        reason = "prefill and decode on servers of their own"
+    elif _count(row["attention_dp_size"]) > 1:
+        reason = "attention data-parallel"
+    elif _count(row["pp_size"]) > 1:
+        reason = "pipeline-parallel"
+    elif _count(row["moe_tp_size"]) * _count(row["moe_ep_size"]) not in (1, gpus):
+        reason = "experts over more GPUs than attention"
+    if is_moe(row["model_path"]):
+        ways = _count(row["moe_ep_size"])
+    weights = _format(row["moe_quant_mode"] or row["precision"], row["model_path"])
+    eight_bits = row["backend"] == "trtllm" and weights != "bf16"
+    case = Case(
+        model=row["model_path"], gpu=row["system"], engine=_engine(row["backend"]), weights=weights,
+        kv_cache="fp8" if eight_bits else "bf16", gpus=gpus, expert_parallel=ways, prompt_tokens=float(row["isl"]),
+        output_tokens=float(row["osl"]), max_num_seqs=c, not_in_words=reason,
+    )  # fmt: skip
+    ttft, tpot = float(row["silicon_ttft_ms"] or "nan") * 1e-3, float(row["silicon_tpot_ms"] or "nan") * 1e-3
+    n = case.output_tokens
+    found = {"output_tok_s": c * n / (ttft + (n - 1) * tpot), "tpot": tpot, "ttft": ttft}
+    return [Measured(case, "package", metric, value) for metric, value in found.items()]
+
+
+def _count(text: str) -> int:
+    """A degree of parallelism; an empty field and 0 mean that there is none."""
+    return max(int(float(text or "1")), 1)
+
+
+def _engine(name: str) -> str:
+    return {"trt": "trtllm"}.get(name, name)
+
+
+def _format(name: str, model: str) -> str:
+    """The name of a number format of weights; gpt-oss was published with mxfp4 experts, whatever kernels ran them."""
+    known = {"": "bf16", "bfloat16": "bf16", "fp8_block": "fp8", "int4_wo": "int4", "fp4": "nvfp4"}
+    found = known.get(name, name)
+    return "mxfp4" if "gpt-oss" in model and found == "nvfp4" else found
+
+
+def read_points() -> list[Measured]:
+    """points.csv, without the rows that carry a flag; nothing, and a message, where it is absent."""
+    shared = os.environ.get("MOESCALE_SHARED")
+    path = Path(shared or ".") / "data/measured_serving/points.csv"
+    if not shared or not path.exists():
+        print(
+            "MOESCALE_SHARED does not lead to data/measured_serving/points.csv: those rows are left out",
+            file=sys.stderr,
+        )
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [found for row in csv.DictReader(file) if (found := point(row)) is not None]
+
+
+def read_package(which: str) -> list[Measured]:
+    """The kernel package's measured rows of one half; nothing, and a message, where it is not installed."""
+    found: list[Measured] = []
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        print("aiconfigurator-core is not installed: its measured rows are left out", file=sys.stderr)
+        return found
+    path = importlib.resources.files("aiconfigurator_core") / "systems" / "silicon_sample.csv"
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if half(row["model_path"], row["system"], row["backend"], row["precision"]) == which:
+                found += package_row(row)
+    return found
+
+
+# Models.
+
+CONFIGS = {
+    "deepseek-r1": "deepseek-ai/DeepSeek-R1",
+    "deepseek-v3": "deepseek-ai/DeepSeek-V3",
+    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
+    "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B",
+    "qwen3-32b": "Qwen/Qwen3-32B",
+    "meta-llama/Llama-3.1-70B": "meta-llama/Meta-Llama-3.1-70B",
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
+    "nvidia/Llama-3.1-8B-Instruct-FP8": "meta-llama/Meta-Llama-3.1-8B",
+    "nvidia/DeepSeek-R1-NVFP4": "deepseek-ai/DeepSeek-R1",
+    "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
+    "zhipuai/GLM-5": "zai-org/GLM-5",
+}
+# Qwen/Qwen3-14B, config.json: the package has no copy.
+QWEN3_14B: dict[str, Any] = {
+    "model_type": "qwen3", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 17408, "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@cache
+def config(model: str) -> Mapping[str, Any] | None:
+    """The Hugging Face config of a model; None where the package has none."""
+    if model == "qwen3-14b":
+        return QWEN3_14B
+    if importlib.util.find_spec("aiconfigurator_core") is None:
+        return None
+    name = CONFIGS.get(model, model).replace("/", "--")
+    path = importlib.resources.files("aiconfigurator_core") / "model_configs" / f"{name}_config.json"
+    return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def _text(model: str) -> Mapping[str, Any]:
+    found = config(model) or {}
+    return found.get("text_config", found)
+
+
+def is_moe(model: str) -> bool:
+    """Whether the model has experts."""
+    text = _text(model)
+    return any((text.get(key) or 1) > 1 for key in ("n_routed_experts", "num_experts", "num_local_experts"))
+
+
+def kind(case: Case) -> str:
+    """What a case is an example of: dense fp8, MoE bf16, latent MoE fp8, gpt-oss mxfp4 .."""
+    if case.not_in_words is not None:
+        return case.not_in_words
+    if "gpt-oss" in case.model:
+        return f"gpt-oss {case.weights}"
+    latent = "latent " if _text(case.model).get("kv_lora_rank") else ""
+    return f"{latent}{'MoE' if is_moe(case.model) else 'dense'} {case.weights}"
+
+
+# What is predicted, through the public API.
+
+Prediction = Mapping[str, float] | str  # metric -> value, or why there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How servers run in the predictions, where a row does not say."""
+
+    latency: str = "silicon"
+    scheduling: str | None = None  # None: the command's own default
+    host: str | None = None
+
+
+def predict(cases: Iterable[Case], setting: Setting) -> dict[Case, Prediction]:
+    """The prediction of every case; cases of one model, GPU, engine and formats are one question."""
+    answers: dict[Case, Prediction] = {}
+    groups: dict[tuple[str, ...], list[Case]] = defaultdict(list)
+    for case in dict.fromkeys(cases):
+        if case.not_in_words is not None:
+            answers[case] = case.not_in_words
+        else:
+            groups[case.model, case.gpu, case.engine, case.weights, case.kv_cache].append(case)
+    for group in groups.values():
+        answers |= _predict_group(group, setting)
+    return answers
+
+
+def _predict_group(group: list[Case], setting: Setting) -> dict[Case, Prediction]:
+    from moescale.architecture import from_config
+    from moescale.errors import MoescaleError
+    from moescale.hardware import find_gpu, find_precision
+
+    first = group[0]
+    stated = config(first.model)
+    if stated is None:
+        return dict.fromkeys(group, f"no config.json of {first.model} at hand")
+    try:
+        model = from_config(stated)
+        gpu = find_gpu(first.gpu)
+        weights = find_precision("weights", first.weights).bytes_per_element
+        cache_bytes = find_precision("kv_cache", first.kv_cache).bytes_per_element
+        source, template = _source(gpu, first.engine, weights, cache_bytes, setting)
+    except MoescaleError as error:
+        return dict.fromkeys(group, _reason(error))
+    answers: dict[Case, Prediction] = {}
+    for case in (case for case in group if case.n_requests is not None):
+        answers[case] = _burst(case, model, source, template)
+    loops = [case for case in group if case.n_requests is None]
+    if loops:
+        try:
+            answers |= dict(zip(loops, _closed_loops(loops, model, source, template), strict=True))
+        except MoescaleError:  # one of them: each alone
+            for case in loops:
+                try:
+                    answers[case] = _closed_loops([case], model, source, template)[0]
+                except MoescaleError as error:
+                    answers[case] = _reason(error)
+    return answers
+
+
+def _reason(error: Any) -> str:
+    """An error's message without what differs between rows."""
+    return re.sub(r"^the kernels of \S+ on \S+ ", "the kernels ", str(error.what).partition(";")[0])
+
+
+def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: Setting) -> tuple[Any, Any]:
+    """The latency source of the command line's --latency, and a deployment with its defaults."""
+    from moescale.cli.cost import cost
+    from moescale.hardware import measured_reserve_bytes
+    from moescale.hosts import NO_OVERHEAD, find_host
+    from moescale.latency import kernels_alone
+    from moescale.latency.roofline import Roofline
+    from moescale.latency.silicon import Silicon
+    from moescale.serving import Deployment
+
+    usual = inspect.signature(cost).parameters
+    scheduling = setting.scheduling or usual["scheduling"].default
+    host = setting.host or usual["host"].default
+    measured = setting.latency == "silicon" and gpu.silicon_system is not None
+    source: Any = Silicon(gpu, engine, None, weights, cache_bytes) if measured else Roofline(gpu, weights, cache_bytes)
+    overhead = NO_OVERHEAD if host is None else find_host(host)
+    template = Deployment(
+        gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=1.0, output_tokens=1.0, weight_bytes_per_param=weights,
+        kv_bytes_per_element=cache_bytes, reserve_bytes=measured_reserve_bytes(), scheduling=scheduling, host=overhead,
+    )  # fmt: skip
+    return (source if overhead == NO_OVERHEAD else kernels_alone(source)), template
+
+
+def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any) -> list[Prediction]:
+    """Closed loops of `max_num_seqs` clients each, in one call."""
+    from moescale.serving import REASONS, serve
+
+    def column(name: str) -> Any:
+        return np.asarray([getattr(case, name) for case in cases], dtype=np.float64)
+
+    clients = column("max_num_seqs")
+    deployment = replace(
+        template, prompt_tokens=column("prompt_tokens"), output_tokens=column("output_tokens"),
+        expert_parallel=column("expert_parallel"), max_num_seqs=clients,
+    )  # fmt: skip
+    found = serve(model, column("gpus"), source, deployment)
+    tpot = getattr(found, "tpot_s", found.iteration_s)  # version 0.1: one iteration
+    e2e = clients * column("output_tokens") / np.where(found.throughput_tok_s > 0, found.throughput_tok_s, np.nan)
+    answers: list[Prediction] = []
+    for i in range(len(cases)):
+        why = int(found.infeasible[i])
+        values = {
+            "output_tok_s": float(found.throughput_tok_s[i]), "tpot": float(tpot[i]), "ttft": float(found.ttft_s[i]),
+            "e2e": float(e2e[i]),
+        }  # fmt: skip
+        answers.append(REASONS[why] if why else values)
+    return answers
+
+
+def _burst(case: Case, model: Any, source: Any, template: Any) -> Prediction:
+    """All requests at once, as `moescale cost --burst`; latencies are means over the requests."""
+    from moescale.burst import Arrivals, simulate
+    from moescale.errors import MoescaleError
+    from moescale.latency import kernels_alone
+
+    assert case.n_requests is not None
+    deployment = replace(
+        template, prompt_tokens=float(max(round(case.prompt_tokens), 1)), expert_parallel=float(case.expert_parallel),
+        output_tokens=float(max(round(case.output_tokens), 1)),
+        max_num_seqs=float(template.gpu.default_max_num_seqs if case.max_num_seqs is None else case.max_num_seqs),
+    )  # fmt: skip
+    try:
+        run = simulate(model, kernels_alone(source), deployment, case.gpus, Arrivals(n_requests=case.n_requests))
+    except MoescaleError as error:
+        return _reason(error)
+    with np.errstate(invalid="ignore"):
+        return {
+            "output_tok_s": run.output_tok_s, "tpot": float(np.mean(run.tpot_s)), "ttft": float(np.mean(run.ttft_s)),
+            "e2e": float(np.mean(run.e2e_s)),
+        }  # fmt: skip
+
+
+# Scores.
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One measured figure beside its prediction: their ratio, or why there is none."""
+
+    measured: Measured
+    ratio: float  # predicted over measured; NaN where there is none
+    reason: str | None = None
+
+
+def compare(rows: Iterable[Measured], predictions: Mapping[Case, Prediction]) -> list[Scored]:
+    """The ratio of every row, or the reason that there is none."""
+    found: list[Scored] = []
+    for row in rows:
+        answer = predictions[row.case]
+        if isinstance(answer, str):
+            found.append(Scored(row, math.nan, answer))
+            continue
+        ratio = answer.get(row.metric, math.nan) / row.value if row.value > 0 else math.nan
+        usable = math.isfinite(ratio) and ratio > 0
+        found.append(Scored(row, ratio if usable else math.nan, None if usable else "no figure to compare"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The ratios of one slice of the rows and one metric."""
+
+    source: str
+    level: str  # all, kind, gpu, engine, set
+    name: str
+    metric: str
+    sets: int
+    rows: int
+    geometric_mean: float
+    spread: float
+    within_25pct: float
+    median_error: float
+
+
+def score(ratios_by_set: Mapping[str, Sequence[float]]) -> tuple[float, float, float, float]:
+    """Geometric mean, spread, share within 25% and median |ratio - 1| of ratios, every set weighing the same."""
+    logs = np.concatenate([np.log(np.asarray(ratios)) for ratios in ratios_by_set.values()])
+    weights = np.concatenate([np.full(len(ratios), 1.0 / len(ratios)) for ratios in ratios_by_set.values()])
+    weights /= np.sum(weights)
+    mean = float(np.sum(weights * logs))
+    spread = math.sqrt(float(np.sum(weights * (logs - mean) ** 2)))
+    within = float(np.sum(weights[np.abs(logs) <= math.log(1.25) + 1e-12]))
+    errors = np.abs(np.exp(logs) - 1.0)
+    order = np.argsort(errors)
+    median = float(errors[order][np.searchsorted(np.cumsum(weights[order]), 0.5 - 1e-12)])
+    return math.exp(mean), math.exp(spread), within, median
+
+
+LEVELS: dict[str, Callable[[Measured], str]] = {
+    "all": lambda row: "all",
+    "kind": lambda row: kind(row.case),
+    "gpu": lambda row: row.case.gpu,
+    "engine": lambda row: row.case.engine,
+    "set": lambda row: row.group,
+}
+
+
+def scores(found: Iterable[Scored], levels: Sequence[str]) -> list[Score]:
+    """The scores of every slice of `levels`, by metric."""
+    slices: dict[tuple[str, str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in (one for one in found if one.reason is None):
+        row = one.measured
+        for level in levels:
+            slices[row.source, level, LEVELS[level](row), row.metric][row.group].append(one.ratio)
+    return [
+        Score(*key, len(sets), sum(len(ratios) for ratios in sets.values()), *score(sets))
+        for key, sets in sorted(slices.items(), key=lambda item: (item[0][0], levels.index(item[0][1]), item[0][2:]))
+    ]
+
+
+def refusals(found: Iterable[Scored]) -> dict[tuple[str, str, str], int]:
+    """How many rows have no ratio, by source, kind and reason, most first."""
+    counted: dict[tuple[str, str, str], int] = defaultdict(int)
+    for one in found:
+        if one.reason is not None:
+            counted[one.measured.source, kind(one.measured.case), one.reason] += 1
+    return dict(sorted(counted.items(), key=lambda item: (item[0][0], -item[1])))
+
+
+# What is written.
+
+
+def table(results: Iterable[Score], before: Mapping[tuple[str, ...], Score] | None = None) -> list[str]:
+    """A line for each score; with `before`, the former geometric mean and error beside it."""
+    head = f"{'source':8s} {'slice':58s} {'metric':12s} {'sets':>4s} {'rows':>5s} {'ratio':>6s} {'spread':>6s} {'in 25%':>6s} {'error':>6s}"
+    lines = [head + ("   before: rows  ratio  error" if before is not None else "")]
+    for one in results:
+        name = one.name if one.level in ("all", "set") else f"{one.level} {one.name}"
+        line = (
+            f"{one.source:8s} {name:58s} {one.metric:12s} {one.sets:4d} {one.rows:5d} {one.geometric_mean:6.2f} "
+            f"{one.spread:6.2f} {one.within_25pct:6.0%} {one.median_error:6.0%}"
+        )
+        old = None if before is None else before.get(_key(one))
+        if before is not None:
+            line += (
+                "            -"
+                if old is None
+                else f"          {old.rows:5d} {old.geometric_mean:6.2f} {old.median_error:6.0%}"
+            )
+        lines.append(line)
+    return lines
+
+
+def common_sets(now: Iterable[Score], before: Mapping[tuple[str, ...], Score]) -> list[str]:
+    """Geometric mean and mean |ln| over the sets that both versions answer with the same number of rows."""
+    pairs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for one in now:
+        old = before.get(_key(one))
+        if one.level == "set" and old is not None and old.rows == one.rows:
+            pairs[one.source, one.metric].append((math.log(old.geometric_mean), math.log(one.geometric_mean)))
+    lines = ["Sets answered by both with as many rows: geometric mean, and exp of the mean |ln| of the sets' means"]
+    for (source, metric), logs in sorted(pairs.items()):
+        old, new = np.asarray(logs).T
+        lines.append(
+            f"{source:8s} {metric:12s} {len(logs):3d} sets: {math.exp(old.mean()):.2f} -> {math.exp(new.mean()):.2f}, "
+            f"{math.exp(np.abs(old).mean()):.2f} -> {math.exp(np.abs(new).mean()):.2f}"
+        )
+    return lines
+
+
+def _key(one: Score) -> tuple[str, ...]:
+    return one.source, one.level, one.name, one.metric
+
+
+def about(which: str, setting: Setting) -> dict[str, str]:
+    """What made these scores: the version, its commit, the day, the half and the settings."""
+    import moescale
+
+    def git(*words: str) -> str:
+        where = Path(moescale.__file__).parent
+        return subprocess.run(["git", *words], cwd=where, capture_output=True, text=True, check=False).stdout.strip()
+
+    # The last commit that changed the package, not one of this script or of a page.
+    changed = " with changes" if git("status", "--porcelain", ".") else ""
+    commit = (git("log", "-1", "--format=%H", "--", ".") or "unknown") + changed
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    facts = {"version": moescale.__version__, "commit": commit, "date": day, "half": which}
+    return facts | {name: value or "default" for name, value in asdict(setting).items()}
+
+
+def write_scores(
+    path: Path, results: Iterable[Score], refused: Mapping[tuple[str, str, str], int], facts: Mapping[str, str]
+) -> None:
+    """The scores as CSV, after a line of facts; refused rows have the level `refused` and their reason for a metric."""
+    names = [field.name for field in fields(Score)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write("# " + ", ".join(f"{name} {value}" for name, value in facts.items()) + "\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for one in results:
+            values = asdict(one)
+            writer.writerow(f"{value:.4g}" if isinstance(value := values[name], float) else value for name in names)
+        for (source, name, reason), n in refused.items():
+            writer.writerow([source, "refused", name, reason, "", n, "", "", "", ""])
+
+
+def read_scores(path: Path) -> dict[tuple[str, ...], Score]:
+    """The scores that `write_scores` wrote."""
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = [line for line in file if not line.startswith("#")]
+    found = [
+        Score(
+            row["source"], row["level"], row["name"], row["metric"], int(row["sets"]), int(row["rows"]),
+            float(row["geometric_mean"]), float(row["spread"]), float(row["within_25pct"]), float(row["median_error"]),
+        )
+        for row in csv.DictReader(lines) if row["level"] != "refused"
+    ]  # fmt: skip
+    return {_key(one): one for one in found}
+
+
+def write_rows(path: Path, found: Iterable[Scored]) -> None:
+    """Every row with its ratio, to look at; it copies measurements, so it is no file to keep in the repository."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names = [field.name for field in fields(Case)]
+        writer.writerow([*names, "source", "kind", "metric", "measured", "ratio", "reason"])
+        for one in found:
+            row = one.measured
+            values = [getattr(row.case, name) for name in names]
+            writer.writerow([*values, row.source, kind(row.case), row.metric, row.value, one.ratio, one.reason or ""])
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Predicted over measured servings.")
+    parser.add_argument("--src", type=Path, help="the src folder of the version to judge; default: the installed one")
+    parser.add_argument("--held-out", action="store_true", help="score the half set aside, by kind only")
+    parser.add_argument("--latency", choices=("silicon", "roofline"), default="silicon")
+    parser.add_argument("--scheduling", help="default: that of `moescale cost`")
+    parser.add_argument("--host", help="default: that of `moescale cost`")
+    parser.add_argument("--against", type=Path, metavar="CSV", help="scores of another version to print beside these")
+    parser.add_argument("--output", type=Path, metavar="CSV", help="write the scores")
+    parser.add_argument("--rows", type=Path, metavar="CSV", help="write every row with its ratio")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Print the scores; the exit code."""
+    asked = arguments()
+    if asked.src is not None:
+        sys.path.insert(0, str(asked.src.resolve()))
+    if asked.held_out and asked.rows is not None:
+        raise SystemExit("--held-out is scored by kind only: leave out --rows")
+    which = HELD_OUT if asked.held_out else DEVELOPMENT
+    setting = Setting(asked.latency, asked.scheduling, asked.host)
+    rows = read_package(which) if asked.held_out else read_points() + read_package(which)
+    found = compare(rows, predict((row.case for row in rows), setting))
+    results = scores(found, ("all", "kind") if asked.held_out else tuple(LEVELS))
+    refused, facts = refusals(found), about(which, setting)
+    if asked.output is not None:
+        write_scores(asked.output, results, refused, facts)
+    if asked.rows is not None:
+        write_rows(asked.rows, found)
+    if asked.json:
+        listed = [{"source": s, "kind": k, "reason": why, "rows": n} for (s, k, why), n in refused.items()]
+        print(json.dumps({**facts, "scores": [asdict(one) for one in results], "refused": listed}, indent=1))
+        return 0
+    before = None if asked.against is None else read_scores(asked.against)
+    print(", ".join(f"{name} {value}" for name, value in facts.items()), "\n")
+    print("\n".join(table(results, before)))
+    if before is not None:
+        print("\n" + "\n".join(common_sets(results, before)))
+    print("\nRows without a ratio")
+    for (source, name, reason), n in refused.items():
+        print(f"{source:8s} {n:5d}  {name}: {reason}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

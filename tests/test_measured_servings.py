@@ -1,0 +1,179 @@
+"""benchmarks/measured_servings.py: the split, what a row means, and the scores, on made-up rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from command_line import run
+from script_modules import load_script
+
+script = load_script("benchmarks/measured_servings.py")
+
+CASE = script.Case(
+    model="qwen3-14b", gpu="h100-sxm", engine="vllm", weights="fp8", kv_cache="bf16", gpus=2, expert_parallel=1,
+    prompt_tokens=1000.0, output_tokens=200.0, max_num_seqs=32.0,
+)  # fmt: skip
+POINT = {
+    "id": "X-1", "model": "qwen3-14b", "gpu": "h100-sxm", "n_gpus": "2", "mapping": "TP2", "engine": "trt", "weights": "fp8",
+    "kv": "fp8", "prompt": "1000", "output": "200", "concurrency": "32", "n_requests": "", "rate": "", "metric": "tpot_ms",
+    "measured": "10", "source": "made up", "notes": "", "set": "made up", "flag": "",
+}  # fmt: skip
+PACKAGE = {
+    "silicon_data_source": "made up; silicon_concurrency=8; made up", "backend": "vllm", "model_path": "made/up",
+    "system": "h100_sxm", "precision": "fp8", "mode": "agg", "isl": "100", "osl": "11", "gemm_quant_mode": "fp8",
+    "moe_quant_mode": "fp8", "batch_size": "4", "tp_size": "2", "pp_size": "1", "attention_dp_size": "1",
+    "moe_tp_size": "2", "moe_ep_size": "1", "silicon_ttft_ms": "100", "silicon_tpot_ms": "10",
+}  # fmt: skip
+
+
+def measured(value: float = 1.0, metric: str = "tpot", **changes: Any) -> Any:
+    from dataclasses import replace
+
+    return script.Measured(replace(CASE, **changes), "made up", metric, value)
+
+
+def test_the_split_is_the_one_that_was_committed() -> None:
+    """Another rule would put rows that were looked at into the half that judges."""
+    keys = [(f"model-{i}", "h100_sxm", "vllm", precision) for i in range(4) for precision in ("fp8", "")]
+    assert [script.half(*key)[:3] for key in keys] == ["hel", "hel", "dev", "hel", "hel", "dev", "dev", "hel"]
+    counted = Counter(script.half(f"m{i}", "s", "b", "p") for i in range(2000))
+    assert abs(counted["development"] - 1000) < 100
+
+
+def test_a_point_becomes_a_case() -> None:
+    found = script.point(POINT)
+    assert (found.case.engine, found.case.max_num_seqs, found.case.n_requests) == ("trtllm", 32.0, None)
+    assert (found.metric, found.value) == ("tpot", 0.01)
+    burst = script.point(POINT | {"concurrency": "burst", "n_requests": "500"}).case
+    assert (burst.n_requests, burst.max_num_seqs) == (500, None)
+    capped = script.point(POINT | {"concurrency": "max", "n_requests": "500", "notes": "max_num_seqs 300"}).case
+    assert capped.max_num_seqs == 300
+    short = script.point(POINT | {"notes": "no MTP; lengths 0.8-1.0 of nominal"}).case
+    assert (short.prompt_tokens, short.output_tokens) == (900.0, 180.0)
+    assert script.point(POINT | {"flag": "suspect"}) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mapping": "DEP8"}, "attention data-parallel"),
+        ({"mapping": "TP4 PP2"}, "mapping TP4 PP2"),
+        ({"concurrency": "fleet"}, "prefill and decode on servers of their own"),
+    ],
+)
+def test_a_point_that_cost_has_no_word_for_is_counted_with_its_reason(changes: dict[str, str], reason: str) -> None:
+    row = script.point(POINT | changes)
+    found = script.compare([row], script.predict([row.case], script.Setting()))
+    assert script.scores(found, ("all",)) == []
+    assert script.refusals(found) == {("points", reason, reason): 1}
+
+
+def test_a_row_of_the_package_becomes_three_figures_of_one_case() -> None:
+    rows = script.package_row(PACKAGE)
+    assert {row.metric: row.value for row in rows} == pytest.approx(
+        {"ttft": 0.1, "tpot": 0.01, "output_tok_s": 8 * 11 / (0.1 + 10 * 0.01)}
+    )
+    (case,) = {row.case for row in rows}
+    assert (case.max_num_seqs, case.gpus, case.kv_cache) == (8.0, 2, "bf16")
+    assert script.package_row(PACKAGE | {"backend": "trtllm"})[0].case.kv_cache == "fp8"
+    assert script.package_row(PACKAGE | {"precision": "", "moe_quant_mode": ""})[0].case.weights == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mode": "disagg", "tp_size": ""}, "prefill and decode on servers of their own"),
+        ({"attention_dp_size": "4"}, "attention data-parallel"),
+        ({"pp_size": "2"}, "pipeline-parallel"),
+        ({"moe_ep_size": "4"}, "experts over more GPUs than attention"),
+        ({}, "no config.json of made/up at hand"),
+    ],
+)
+def test_a_row_of_the_package_without_a_prediction_is_counted_with_its_reason(
+    changes: dict[str, str], reason: str
+) -> None:
+    rows = script.package_row(PACKAGE | changes)
+    found = script.compare(rows, script.predict([row.case for row in rows], script.Setting()))
+    assert [(why, n) for (_, _, why), n in script.refusals(found).items()] == [(reason, 3)]
+
+
+def test_what_the_program_refuses_is_counted_with_its_reason() -> None:
+    rows = [measured(weights="fp3"), measured(gpus=3), measured()]
+    found = script.compare(rows, script.predict([row.case for row in rows], script.Setting("roofline")))
+    reasons = [one.reason for one in found]
+    assert "fp3" in reasons[0]
+    assert reasons[1] is not None
+    assert reasons[2] is None
+
+
+def test_predictions_are_what_the_command_answers(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(script.QWEN3_14B), encoding="utf-8")
+    cases = [CASE, measured(gpus=4, max_num_seqs=7.0, prompt_tokens=3000.0).case]
+    predictions = script.predict(cases, script.Setting("roofline"))
+    for case in cases:
+        answer = run(
+            "cost", "--config", config, "--gpu", case.gpu, "--gpus", case.gpus, "--weights", case.weights, "--prompt",
+            int(case.prompt_tokens), "--output", int(case.output_tokens), "--max-num-seqs", int(case.max_num_seqs),
+            "--latency", "roofline", "--json",
+        )  # fmt: skip
+        assert answer.code == 0, answer.err
+        told = json.loads(answer.out)
+        assert predictions[case]["output_tok_s"] == pytest.approx(told["throughput_tok_s"])
+        assert predictions[case]["tpot"] == pytest.approx(told["tpot_s"])
+        assert predictions[case]["ttft"] == pytest.approx(told["ttft_s"])
+
+
+def test_a_burst_is_simulated() -> None:
+    case = measured(n_requests=20, max_num_seqs=None).case
+    found = script.predict([case], script.Setting("roofline"))[case]
+    assert found["e2e"] == pytest.approx(found["ttft"] + 199 * found["tpot"], rel=1e-6)
+
+
+def test_a_ratio_is_predicted_over_measured() -> None:
+    row = measured(4.0)
+    (found,) = script.compare([row], {row.case: {"tpot": 2.0}})
+    assert (found.ratio, found.reason) == (0.5, None)
+    (missing,) = script.compare([row], {row.case: {"tpot": math.nan}})
+    assert missing.reason == "no figure to compare"
+
+
+def test_every_set_weighs_the_same() -> None:
+    mean, spread, within, error = script.score({"many": [2.0] * 9, "one": [0.5]})
+    assert (mean, spread) == pytest.approx((1.0, 2.0))
+    assert (within, error) == (0.0, 0.5)
+    assert script.score({"a": [1.25, 1.26], "b": [0.8, 0.79]})[2] == pytest.approx(0.5)
+
+
+@given(st.lists(st.lists(st.floats(0.01, 100), min_size=1, max_size=5), min_size=1, max_size=5), st.floats(0.1, 10))
+def test_a_common_factor_moves_the_mean_alone(sets: list[list[float]], factor: float) -> None:
+    before = script.score({str(i): ratios for i, ratios in enumerate(sets)})
+    after = script.score({str(i): [factor * ratio for ratio in ratios] for i, ratios in enumerate(sets)})
+    assert after[0] == pytest.approx(factor * before[0])
+    assert after[1] == pytest.approx(before[1], abs=1e-6)
+
+
+def test_scores_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rows = [measured(2.0), measured(4.0, gpu="l40s"), measured(1.0, gpu="l40s", metric="ttft"), measured(gpus=3)]
+    answers = {row.case: {"tpot": 2.0, "ttft": 2.0} for row in rows[:3]} | {rows[3].case: "no, said the program"}
+    found = script.compare(rows, answers)
+    results = script.scores(found, tuple(script.LEVELS))
+    overall = next(one for one in results if one.level == "all" and one.metric == "tpot")
+    assert (overall.sets, overall.rows) == (2, 2)
+    assert overall.geometric_mean == pytest.approx(math.sqrt(0.5))
+    path = tmp_path / "scores.csv"
+    script.write_scores(path, results, script.refusals(found), {"version": "0"})
+    again = script.read_scores(path)
+    assert list(again) == [(one.source, one.level, one.name, one.metric) for one in results]
+    assert again[script._key(overall)].geometric_mean == pytest.approx(overall.geometric_mean, rel=1e-3)
+    assert "no, said the program" in path.read_text(encoding="utf-8")
+    assert any("1.00 -> 1.00" in line or "0.71 -> 0.71" in line for line in script.common_sets(results, again))
+    assert len(script.table(results, again)) == len(results) + 1
