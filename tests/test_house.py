@@ -40,6 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "candidates",
         "spread",
         "buildable",
+        "as_built",
         "export",
         "wording",
         "lifetime_plan",

@@ -11,15 +11,17 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from families import DENSE, JOINT, PAPER
+from moescale.accounting import count_parameters
 from moescale.allocation import Budget
-from moescale.buildable import Buildable, buildable
-from moescale.candidates import Candidate
+from moescale.architecture import from_config
+from moescale.buildable import buildable, family_of
 from moescale.errors import InfeasibleError, InputError
-from moescale.family import architecture
+from moescale.export.huggingface import config_of
+from moescale.family import architecture, n_total, width
 from moescale.frontier import pareto
 from moescale.hardware import find_gpu, price
 from moescale.latency.roofline import Roofline
@@ -111,9 +113,10 @@ def values_of(record: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | None = None) -> None:
     """All that a plan promises without further bounds."""
-    family = replace(law.family, convention=plan.convention)
+    family = replace(law.family, convention=plan.convention, kv_heads=kv_heads)
     optimum = {c.experts: c for c in plan.loss_optimal}
-    everything = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, *plan.frontier, plan.recommendation.model]
+    recommended, built = plan.recommendation.model, plan.recommendation.architecture
+    everything = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, *plan.frontier, recommended]
 
     # Each record agrees with the law, the family and the serving model.
     for c in everything:
@@ -124,7 +127,9 @@ def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | 
         spent = 6 * known(c.n_params_active) * known(c.tokens)
         assert spent == pytest.approx(plan.budget_flops, rel=1e-9)
         assert c.loss == pytest.approx(float(loss(law, c.n_params, known(c.tokens), c.experts)), rel=1e-12)
-        shape = architecture(family, c.n_params, c.experts, kv_heads=kv_heads)
+        shape = architecture(family, c.n_params, c.experts, vocab_size=built.vocab_size)
+        if c.n_params == recommended.n_params:
+            shape = from_config(config_of(built, built.vocab_size))
         served = cheapest(shape, roofline_of(deployment), deployment)
         if math.isfinite(served.usd_per_mtok):
             assert c.infeasible is None
@@ -175,9 +180,9 @@ def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | 
     assert model.experts <= ceiling
     assert model.usd_per_mtok is not None
     assert model.infeasible is None
-    shape = plan.recommendation.architecture
-    assert shape.n_heads % known(model.gpus) == 0
-    assert shape.n_params == pytest.approx(model.n_params, rel=0.05)
+    assert built.n_heads % known(model.gpus) == 0
+    assert built.n_params == model.n_params
+    assert built.n_params_total == pytest.approx(model.n_params_total, rel=1e-9)
     assert f"{model.experts:g} expert" in plan.recommendation.why
     assert plan.recommendation.caveats
 
@@ -239,9 +244,13 @@ def test_serving_options_reach_the_costs() -> None:
     assert_kept(ask(question), LAW, served_on(), kv_heads=8)
     grouped, full = ask(question), main_plan()
     assert known(grouped.base_usd_per_mtok) < known(full.base_usd_per_mtok)
-    assert [c.n_params for c in grouped.loss_optimal] == [c.n_params for c in full.loss_optimal]
-    assert grouped.recommendation.architecture.n_kv_heads == 8
-    assert grouped.recommendation.architecture.n_heads % 8 == 0
+    # Less attention leaves more of N to the experts: more parameters in all, and more of them active.
+    for c, whole in zip(grouped.loss_optimal[1:], full.loss_optimal[1:], strict=True):
+        assert known(c.n_params_total) / known(c.n_params) > known(whole.n_params_total) / known(whole.n_params)
+        assert known(c.n_params_active) / known(c.n_params) > known(whole.n_params_active) / known(whole.n_params)
+    large = ask(replace(question, budget=Budget(1e24))).recommendation.architecture
+    assert large.n_kv_heads == 8
+    assert large.n_heads % 8 == 0
 
 
 def test_one_gpu_that_cannot_hold_the_base() -> None:
@@ -282,11 +291,11 @@ def test_a_bound_on_loss() -> None:
     for limit in (main_plan().base_loss * 1.02, main_plan().base_loss, main_plan().base_loss * 0.995):
         plan = ask(replace(MAIN, max_loss=limit))
         model = plan.recommendation.model
-        assert known(model.loss) <= limit * (1 + 1e-9)
+        assert known(model.loss) <= limit * (1 + 1e-6)
         assert_kept(plan, LAW, served_on())
         # Nothing on the frontier that meets the bound is cheaper, but for the grid that the frontier is drawn on.
         meeting = [known(c.usd_per_mtok) for c in plan.frontier if known(c.loss) <= limit]
-        assert known(model.usd_per_mtok) <= min(meeting) * (1 + 1e-9)
+        assert known(model.usd_per_mtok) <= min(meeting) * 1.1  # whole layers and heads hold more cache
         assert any("--max-loss is in the units of recovered" in note for note in plan.recommendation.caveats)
 
 
@@ -298,7 +307,7 @@ def test_a_bound_on_cost() -> None:
         assert known(model.usd_per_mtok) <= limit
         assert_kept(plan, LAW, served_on())
         meeting = [known(c.loss) for c in plan.frontier if known(c.usd_per_mtok) <= limit]
-        assert known(model.loss) <= min(meeting) * (1 + 1e-9)
+        assert known(model.loss) <= min(meeting) * 1.001  # whole layers and heads
 
 
 def test_both_bounds() -> None:
@@ -307,7 +316,7 @@ def test_both_bounds() -> None:
     limit = known(cheap.usd_per_mtok)
     model = ask(replace(MAIN, max_loss=target, max_usd_per_mtok=limit * 1.001)).recommendation.model
     assert known(model.usd_per_mtok) <= limit * 1.001
-    assert known(model.loss) <= target * (1 + 1e-9)
+    assert known(model.loss) <= target * (1 + 1e-6)
     with pytest.raises(InfeasibleError, match=r"the cheapest model that reaches a loss of at most .* costs \$"):
         ask(replace(MAIN, max_loss=target, max_usd_per_mtok=limit * 0.99))
 
@@ -368,7 +377,10 @@ def test_a_life_is_recommended_that_costs_least_at_the_bases_loss() -> None:
     plan, life = lived()
     assert life.target_loss == plan.base_loss
     model, allowed = life.recommendation.model, [c for c in life.plans if c.experts <= 32 and c.total_usd is not None]
-    assert model.total_usd == min(known(c.total_usd) for c in allowed)
+    best = min(allowed, key=lambda c: known(c.total_usd))
+    assert model.experts == best.experts
+    assert known(best.n_params) <= known(model.n_params) <= 1.02 * known(best.n_params)
+    assert known(model.loss) <= plan.base_loss
     for c in allowed:
         assert c.loss == pytest.approx(plan.base_loss, rel=1e-12)
         assert c.training_usd == pytest.approx(TRAINING.usd_per_flop * known(c.training_flops))
@@ -393,7 +405,8 @@ def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
     plan, at_loss = lived()
     total = known(at_loss.recommendation.model.total_usd)
     _, within = lived(replace(LIVED, max_total_usd=total))
-    assert within.recommendation.model.loss == pytest.approx(plan.base_loss, rel=1e-7)
+    assert known(within.recommendation.model.total_usd) <= total * (1 + 1e-6)
+    assert min(known(c.loss) for c in within.plans if c.loss and c.experts <= 32) <= plan.base_loss * (1 + 1e-7)
     assert within.target_loss is None
     assert within.least_training is None
     assert all(known(c.total_usd) <= total * (1 + 1e-12) for c in within.plans if c.total_usd is not None)
@@ -410,7 +423,7 @@ def test_a_life_may_train_longer_than_the_budget() -> None:
     assert known(life.recommendation.model.training_flops) > BUDGET
     assert life.target_loss == lowest - 0.03
     assert any("but for its lifetime part" in note for note in plan.warnings)
-    assert plan.recommendation.model.loss == pytest.approx(plan.base_loss)
+    assert known(plan.recommendation.model.loss) <= plan.base_loss * (1 + 1e-6)
 
 
 def test_a_budget_is_planned_where_its_life_has_no_answer() -> None:
@@ -524,7 +537,7 @@ def test_a_dense_law_plans_dense_models() -> None:
 def test_a_second_law_gives_its_opinion() -> None:
     plan = ask(second=replace(LAW, name="other"))
     (opinion,) = plan.second_opinions
-    model = plan.recommendation.model
+    model = next(c for c in plan.bounded_loss if c.experts == plan.recommendation.model.experts)
     assert (opinion.law, opinion.experts, opinion.agrees) == ("other", model.experts, True)
     assert opinion.n_params == pytest.approx(model.n_params)
     assert opinion.cost_ratio == pytest.approx(model.cost_ratio)
@@ -618,33 +631,51 @@ def test_intervals_where_an_expert_count_can_never_be_served() -> None:
     st.sampled_from([1.0, 4.0, 32.0]),
     st.integers(1, 8),
     st.sampled_from([None, 1.0, 4.0, 8.0]),
+    st.booleans(),
 )
-@settings(max_examples=60)
-def test_a_buildable_shape(family: Any, n_params: float, experts: float, gpus: int, kv_heads: float | None) -> None:
-    shape = buildable(family, Candidate(experts=experts, n_params=n_params), gpus=gpus, kv_heads=kv_heads)
-    # Near in size and in proportions where heads come in steps that are small beside the width.
-    if 4 * math.lcm(gpus, int(kv_heads or 1)) <= float(architecture(family, n_params, experts).n_heads):
-        assert shape.n_params == pytest.approx(n_params, rel=0.05)
-        assert 1 / 4 < shape.d_model / shape.n_layers / family.d_model_per_layer < 4
+@example(PAPER, math.exp(20.0703125), 1.0, 3, None, False)  # was 6 layers of 2688 where the family has 15 of 1690
+@example(PAPER, 2.55e9, 32.0, 1, 8.0, False)  # was 22 layers, and 52 for 2.57e9
+@example(PAPER, 2.57e9, 32.0, 1, 8.0, False)
+@settings(max_examples=100)
+def test_a_buildable_shape(
+    family: Any, n_params: float, experts: float, gpus: int, kv_heads: float | None, at_most: bool
+) -> None:
+    family = replace(family, kv_heads=kv_heads)
+    shape = buildable(family, n_params, experts, gpus=gpus, at_most=at_most)
+    aspect, ratio = shape.d_model / shape.n_layers, shape.d_ffn / shape.d_model
+    assert 1 / 1.5 <= aspect / family.d_model_per_layer <= 1.5
+    assert 1 / 1.35 <= ratio / (family.ffn_ratio * family.ffn_matrices / 3) <= 1.35
+    assert shape.n_params == pytest.approx(n_params, rel=0.011)
+    assert (shape.n_params <= n_params) if at_most else (shape.n_params >= n_params * (1 - 1e-9))
     assert all(isinstance(getattr(shape, name), int) for name in ("n_layers", "n_heads", "d_ffn", "n_experts", "top_k"))
     assert shape.d_model == shape.n_heads * shape.head_dim
-    assert shape.n_heads % gpus == 0
     assert shape.n_heads % shape.n_kv_heads == 0
-    assert shape.n_kv_heads == (shape.n_heads if kv_heads is None else min(shape.n_heads, kv_heads))
+    assert shape.n_kv_heads == shape.n_heads if kv_heads is None else shape.n_kv_heads <= kv_heads
     assert shape.n_layers % family.moe_every == 0
     assert shape.d_ffn % 64 == 0
     assert shape.top_k == min(family.top_k, experts)
-    embedding = family.embedding_matrices * family.vocab_size * shape.d_model
-    ffn = family.ffn_matrices * shape.d_model * shape.d_ffn
-    assert shape.n_params == shape.n_layers * (4 * shape.d_model**2 + ffn) + embedding
-    further = (experts - 1) * shape.n_layers / family.moe_every * ffn
-    assert shape.n_params_total == pytest.approx(shape.n_params + further, rel=1e-12)
+    # Its counts are those of the configuration that is exported, and of the family with its proportions.
+    config = from_config(config_of(shape, shape.vocab_size))
+    assert shape.architecture() == config
+    counted = count_parameters(config)
+    tables = family.embedding_matrices * family.vocab_size * shape.d_model
+    body = float(counted.non_embedding_total - counted.router - counted.norms)
+    assert shape.n_params_total - tables == pytest.approx(body, rel=1e-12)
+    own = family_of(shape, family)
+    assert float(width(own, shape.n_params)) == pytest.approx(shape.d_model, rel=1e-9)
+    assert float(n_total(own, shape.n_params, experts)) == pytest.approx(shape.n_params_total, rel=1e-9)
 
 
-def test_an_infeasible_model_has_no_shape() -> None:
+def test_heads_split_over_the_gpus_where_the_proportions_allow_it() -> None:
+    for n_params in (4e8, 1e9, 4e9, 2e10):
+        shape = buildable(PAPER, n_params, 8.0, gpus=4)
+        assert shape.n_heads % 4 == 0
+
+
+@pytest.mark.parametrize(("n_params", "experts"), [(math.nan, 4.0), (-1.0, 4.0), (1e9, 0.0)])
+def test_an_impossible_model_has_no_shape(n_params: float, experts: float) -> None:
     with pytest.raises(InputError, match="no shape"):
-        buildable(PAPER, Candidate(experts=4.0, infeasible="too large"))
-    assert isinstance(main_plan().recommendation.architecture, Buildable)
+        buildable(PAPER, n_params, experts)
 
 
 # The frontier.

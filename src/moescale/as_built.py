@@ -88,5 +88,3 @@ def _missed(model: Candidate, bounds: Bounds) -> str:
         if value is not None and most is not None and math.log(value / most) > SLACK
     ]
     return f"In whole layers and heads the model misses its bound by {math.expm1(bounds.excess(model)):.2%}: {', '.join(parts)}."
-
-

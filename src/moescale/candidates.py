@@ -149,9 +149,7 @@ class Costs:
         if self.shape is not None:
             built = cheapest(self.shape.architecture(), self.latency, self.deployment)
             return Serving(**{f.name: np.broadcast_to(getattr(built, f.name), n_params.shape) for f in fields(built)})
-        shapes = architecture(
-            self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size
-        )
+        shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
         return cheapest(shapes, self.latency, self.deployment)
 
 

@@ -152,6 +152,8 @@ def plan_lifetime(
 
     built = as_built(law, costs, chosen, record, _bounds_of(question, target))
     model = built.model
+    if built.notes and not question.within_dollars and question.max_total_usd is not None:
+        raise _beyond_total(question, f"a loss of at most {target:g}", model.total_usd or 0.0)
     least = None if question.within_dollars else _least_training(law, life, costs, base.experts, target)
     return LifetimePlan(
         lifetime_tokens=question.served_tokens,
@@ -281,11 +283,15 @@ def _choose(
         )
     best = min(known, key=lambda c: (c.total_usd or math.inf, c.experts))
     if limit is not None and (best.total_usd or 0.0) > limit:
-        raise InfeasibleError(
-            f"training to {goal} and {tokens} cost {format_usd(best.total_usd or 0.0)} at least, more than "
-            f"{format_usd(limit)}",
-            where="--max-total-usd",
-            nearest=format_usd(best.total_usd or 0.0),
-            next_step="raise --max-total-usd, or relax --max-loss",
-        )
+        raise _beyond_total(question, goal, best.total_usd or 0.0)
     return best, f"fewest dollars for training and {tokens} at {goal}"
+
+
+def _beyond_total(question: LifetimeQuestion, goal: str, total_usd: float) -> InfeasibleError:
+    return InfeasibleError(
+        f"training to {goal} and {format_count(question.served_tokens)} served tokens cost {format_usd(total_usd)} at "
+        f"least, more than {format_usd(question.max_total_usd or 0.0)}",
+        where="--max-total-usd",
+        nearest=format_usd(total_usd),
+        next_step="raise --max-total-usd, or relax --max-loss",
+    )

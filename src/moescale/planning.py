@@ -338,7 +338,7 @@ def make_plan(
         loss_optimal=tuple(optima),
         bounded_loss=tuple(bounded_loss),
         bounded_cost=tuple(bounded_cost),
-        frontier=tuple(_frontier(law, budget, best, rows, [*optima, *bounded_loss, *bounded_cost, *answering])),
+        frontier=tuple(_frontier(law, budget, best, rows, [*optima, *bounded_loss, *bounded_cost, *answering, model])),
         recommendation=Recommendation(
             model=model,
             rule=rule,
@@ -369,7 +369,13 @@ def make_plan(
 
 
 def _built(
-    law: Law, question: Question, costs: Costs, model: Candidate, optima: list[Candidate], base: Candidate, base_loss: float
+    law: Law,
+    question: Question,
+    costs: Costs,
+    model: Candidate,
+    optima: list[Candidate],
+    base: Candidate,
+    base_loss: float,
 ) -> Built:
     """The recommended model as built: it spends the budget at its own size, and meets the bounds that it was chosen by."""
 
@@ -383,7 +389,15 @@ def _built(
     by_cost = question.max_loss is None and question.max_usd_per_mtok is not None
     loss = base_loss if question.max_loss is None else question.max_loss
     bounds = Bounds(None if by_cost else loss, question.max_usd_per_mtok)
-    return as_built(law, costs, model, record, bounds)
+    built = as_built(law, costs, model, record, bounds)
+    if built.notes and not by_cost and question.max_usd_per_mtok is not None:
+        raise InfeasibleError(
+            f"the cheapest model that reaches a loss of at most {loss:g} costs "
+            f"{format_usd(built.model.usd_per_mtok or 0.0)} a million tokens as built, more than "
+            f"{format_usd(question.max_usd_per_mtok)}",
+            next_step="raise --max-usd-per-mtok, or relax --max-loss",
+        )
+    return built
 
 
 def _lifetime_question(question: Question, served_tokens: float, training: TrainingPrice) -> LifetimeQuestion:

@@ -23,7 +23,13 @@ TrainGpus = Annotated[
     number_option("--train-gpus", "With --export: GPUs to train on; default: enough for 30 days.", whole=True),
 ]
 VocabSize = Annotated[
-    int | None, number_option("--vocab-size", "Rows of the embedding tables that are served and exported; default: the law's, or 32000.", 2, whole=True)
+    int | None,
+    number_option(
+        "--vocab-size",
+        "Rows of the embedding tables that are served and exported; default: the law's, or 32000.",
+        2,
+        whole=True,
+    ),
 ]
 PeakLr = Annotated[
     float | None,

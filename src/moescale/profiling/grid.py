@@ -176,7 +176,11 @@ def model_of_size(
     """The buildable model nearest to `n_params` (dense-equivalent, without embeddings) with so many experts."""
     try:
         shape = buildable(
-            replace(find_family(family), kv_heads=kv_heads), float(n_params), float(experts), gpus=gpus, vocab_size=vocab_size
+            replace(find_family(family), kv_heads=kv_heads),
+            float(n_params),
+            float(experts),
+            gpus=gpus,
+            vocab_size=vocab_size,
         )
     except InputError as error:
         raise InputError(error.what, where=where, nearest=error.nearest, next_step="give a larger n_params") from error

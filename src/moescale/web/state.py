@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from moescale.allocation import Budget
 from moescale.errors import InputError, MoescaleError, unknown_name
-from moescale.hardware import Gpu, find_gpu, find_precision, usd_per_gpu_hour
+from moescale.hardware import Gpu, find_gpu, find_precision, measured_reserve_bytes, usd_per_gpu_hour
 from moescale.latency import LatencySource
 from moescale.laws.law import Law
 from moescale.lifetime import default_mfu, flops_of_gpu_hours
@@ -188,6 +188,7 @@ def _deployment(text: Mapping[str, str], number: Mapping[str, float], gpu: Gpu) 
         max_num_seqs=seqs,
         memory_fraction=number["memory-fraction"],
         utilization=number["utilization"],
+        reserve_bytes=measured_reserve_bytes(),
         weight_bytes_per_param=_at(
             "weights", lambda: find_precision("weights", text["weights"]).bytes_per_element
         ),

@@ -1,0 +1,137 @@
+"""The recommended model is the one that is exported: what `cost` says of its config is what the plan says of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from command_line import run
+from moescale.allocation import Budget, at_size
+from moescale.architecture import from_config
+from moescale.buildable import family_of
+from moescale.errors import InfeasibleError
+from moescale.export.launch import huggingface_config
+from moescale.family import find_family
+from moescale.hardware import find_gpu
+from moescale.latency.roofline import Roofline
+from moescale.laws import find_law
+from moescale.planning import Plan, Question, make_plan
+from moescale.recipe import recipe_for
+from moescale.serving import Deployment, cheapest
+
+GPUS = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
+LAWS = ("yun2024-recovered", "yun2024-joint", "moescale2026-joint", "ludziejewski2025")
+
+
+def assert_as_built(plan: Plan, question: Question, law_name: str, deployment: Deployment) -> None:
+    """Dollars, parameters, tokens and loss of the recommendation are those of its exported config."""
+    model, shape = plan.recommendation.model, plan.recommendation.architecture
+    recipe = recipe_for(1e9, 1e11, vocab_size=shape.vocab_size)
+    exported = from_config(json.loads(json.dumps(huggingface_config(shape, recipe))))
+    served = cheapest(exported, Roofline(deployment.gpu), deployment)
+    assert model.usd_per_mtok == pytest.approx(float(served.usd_per_mtok), rel=1e-9)
+    assert model.gpus == int(served.gpus)
+    law = find_law(law_name)
+    built = replace(law, family=family_of(shape, law.family))
+    found = at_size(built, question.budget, np.array([shape.n_params]), np.array([model.experts]))
+    assert model.n_params == shape.n_params
+    assert model.tokens == pytest.approx(float(found.tokens[0]), rel=1e-12)
+    assert model.loss == pytest.approx(float(found.loss[0]), rel=1e-12)
+    aspect = shape.d_model / shape.n_layers / law.family.d_model_per_layer
+    assert 1 / 1.5 <= aspect <= 1.5
+
+
+@given(
+    st.sampled_from(LAWS),
+    st.floats(20.5, 24.5).map(lambda x: 10.0**x),
+    st.sampled_from(GPUS),
+    st.floats(1.0, 4.0),
+    st.floats(1.0, 3.3),
+    st.sampled_from([None, 4.0, 8.0]),
+    st.sampled_from([None, 64.0, 256.0]),
+    st.sampled_from([None, 3e12]),
+)
+@settings(max_examples=40)
+def test_the_recommendation_is_the_model_as_built(
+    law: str, flops: float, gpu: str, prompt: float, output: float, kv_heads: Any, most: Any, max_tokens: Any
+) -> None:
+    deployment = Deployment(
+        gpu=find_gpu(gpu), usd_per_gpu_hour=2.0, prompt_tokens=round(10**prompt), output_tokens=round(10**output),
+        max_num_seqs=most,
+    )  # fmt: skip
+    question = Question(budget=Budget(flops, max_tokens), kv_heads=kv_heads)
+    try:
+        plan = make_plan(find_law(law), question, deployment, Roofline(deployment.gpu))
+    except InfeasibleError:
+        assume(False)
+        return
+    assert_as_built(plan, question, law, deployment)
+
+
+def test_what_was_found_wrong() -> None:
+    """`plan --budget 1e22 --gpu h100-sxm --kv-heads 8` built 4 layers of 3072, at half of the price that it stated."""
+    gpu = find_gpu("h100-sxm")
+    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=3.9, prompt_tokens=230, output_tokens=203)
+    for flops in (1e22, 1.1e22):
+        question = Question(budget=Budget(flops), kv_heads=8)
+        plan = make_plan(find_law("yun2024-recovered"), question, deployment, Roofline(gpu))
+        assert_as_built(plan, question, "yun2024-recovered", deployment)
+
+
+def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
+    """A law, options of serving, and the rest of a random question."""
+    gpu = str(rng.choice(GPUS))
+    serving = [
+        "--gpu",
+        gpu,
+        "--prompt",
+        f"{10 ** rng.uniform(1.7, 4):.0f}",
+        "--output",
+        f"{10 ** rng.uniform(1.3, 3.3):.0f}",
+    ]
+    if rng.random() < 0.5 and not gpu.startswith("a100"):
+        serving += ["--weights", "fp8"]
+    serving += ["--max-num-seqs", str(rng.choice(["none", "64", "256", "1024"]))]
+    if rng.random() < 0.3:
+        serving += ["--latency", "roofline"]
+    rest = ["--budget", f"{10 ** rng.uniform(20.5, 24.5):.6g}"]
+    for share, option, value in (
+        (0.3, "--kv-heads", "4"),
+        (0.3, "--kv-heads", "8"),
+        (0.2, "--max-tokens", "15T"),
+        (0.15, "--max-usd-per-mtok", f"{10 ** rng.uniform(-2, 0):.4g}"),
+        (0.15, "--lifetime-tokens", f"{10 ** rng.uniform(10, 14):.4g}"),
+    ):
+        if rng.random() < share and option not in rest:
+            rest += [option, value]
+    return str(rng.choice(LAWS)), serving, rest
+
+
+@pytest.mark.fuzz
+def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    answered = 0
+    while answered < 200:
+        law, serving, rest = drawn(rng)
+        folder = tmp_path / str(answered)
+        planned = run(
+            "plan", "--law", law, *serving, *rest, "--export", "hf", "-o", str(folder), "--peak-lr", "3e-4", "--json"
+        )
+        assert planned.code in (0, 1), planned.err
+        if planned.code == 1:
+            continue
+        model = json.loads(planned.out)["recommendation"]
+        priced = run("cost", "--config", str(folder / "config.json"), *serving, "--json")
+        assert priced.code == 0, priced.err
+        assert json.loads(priced.out)["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=0.01)
+        shape, family = model["architecture"], find_family(find_law(law).family.name)
+        assert abs(math.log(shape["d_model"] / shape["n_layers"] / family.d_model_per_layer)) <= math.log(1.5)
+        answered += 1
