@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.architecture import Architecture, FloatArray
 from moescale.errors import InputError
 from moescale.family import ModelFamily, width
 from moescale.recipe import defaults
+
+BoolArray = npt.NDArray[np.bool_]
 
 # A shape keeps the proportions of its family: these bounds come first, the size after them.
 MOST_ASPECT = 1.5  # of d_model / n_layers over the family's, either way
@@ -101,8 +104,8 @@ def buildable(
     d = float(width(family, n_params))
     ideal_heads, ideal_layers = d / head, d / family.d_model_per_layer
     heads, layers = np.meshgrid(
-        np.arange(max(1, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + 1),
-        every * np.arange(1, math.ceil(2.0 * ideal_layers / every) + 1),
+        np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + 1),
+        every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1),
         indexing="ij",
     )
     cached, fewer = _kv_heads(heads, family.kv_heads)
@@ -147,9 +150,9 @@ def _kv_heads(heads: FloatArray, wanted: float | None) -> tuple[FloatArray, Floa
     return cached, np.log(np.minimum(heads, most) / cached)
 
 
-def _splits(heads: FloatArray, cached: FloatArray, gpus: int) -> list[FloatArray]:
+def _splits(heads: FloatArray, cached: FloatArray, gpus: int) -> list[BoolArray]:
     """Which head counts split over `gpus` GPUs, over half as many .. down to one, as vLLM demands."""
-    masks: list[FloatArray] = []
+    masks: list[BoolArray] = []
     while gpus >= 1:
         masks.append((heads % gpus == 0) & ((cached % gpus == 0) | (gpus % cached == 0)))
         gpus //= 2
@@ -157,7 +160,7 @@ def _splits(heads: FloatArray, cached: FloatArray, gpus: int) -> list[FloatArray
 
 
 def _best(
-    unlike: FloatArray, alike: FloatArray, exact: FloatArray, splits: list[FloatArray], off: FloatArray
+    unlike: FloatArray, alike: BoolArray, exact: BoolArray, splits: list[BoolArray], off: FloatArray
 ) -> tuple[np.intp, ...]:
     """The index of the shape most like its family, of those that meet most of the demands; proportions come first."""
     for kept in (alike & exact, alike):

@@ -13,7 +13,6 @@ import numpy as np
 
 from moescale.allocation import Allocation, Budget, at_size, loss_optimal
 from moescale.architecture import FloatArray
-
 from moescale.family import n_active, n_total
 from moescale.latency import LatencySource
 from moescale.laws.law import Law, interval
