@@ -87,12 +87,14 @@ def buildable(
     gpus: int = 1,
     vocab_size: int | None = None,
     at_most: bool = False,
+    must_split: bool = False,
 ) -> Buildable:
     """The whole-number shape of the family's proportions whose N is the nearest from `n_params` up (`at_most`: down).
 
     Depth is a multiple of the MoE spacing, width a multiple of the head dimension; d_model / n_layers stays within
     MOST_ASPECT and d_ffn / d_model within MOST_FFN_RATIO of the family's, and N within MOST_SIZE, as far as whole heads
-    allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on; query heads share the family's
+    allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on, unless they `must_split` over
+    these, whatever the proportions; query heads share the family's
     `kv_heads` evenly, or the largest smaller count that they can. FFNs are gated, also where the family's are plain: two
     thirds as wide, they have as many parameters.
     Raises InputError where n_params or experts is no positive number.
@@ -104,7 +106,7 @@ def buildable(
     d = float(width(family, n_params))
     ideal_heads, ideal_layers = d / head, d / family.d_model_per_layer
     heads, layers = np.meshgrid(
-        np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + 1),
+        np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + gpus + 1),
         every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1),
         indexing="ij",
     )
@@ -120,7 +122,10 @@ def buildable(
     off = np.abs(np.log(n / n_params))
     alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO)) & (off <= MOST_SIZE)
     unlike = aspect + wide + off + fewer
-    at = _best(unlike, alike, fewer == 0.0, _splits(heads, cached, gpus), off)
+    splits = _splits(heads, cached, gpus)
+    if must_split and splits[0].any():
+        alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
+    at = _best(unlike, alike, fewer == 0.0, splits, off)
     shape = Buildable(
         n_layers=int(layers[at]),
         d_model=int(d_model[at]),

@@ -137,6 +137,13 @@ def cost(
         str | None, text_option("--kv-cache", "Number format of the KV cache: bf16 (default), fp8 or int4.")
     ] = None,
     kv_heads: KvHeads = None,
+    vocab_size: Annotated[
+        int | None,
+        number_option(
+            "--vocab-size", "With --n-params: rows of the embedding tables, as `plan` counts them; default: none.", 2,
+            whole=True,
+        ),
+    ] = None,
     sweep: Annotated[
         bool, Option("--sweep", help="All batches, GPU counts and number formats: dollars against time per token.")
     ] = False,
@@ -193,7 +200,7 @@ def cost(
     # A sweep looks at every batch that fits: a server's own cap binds only where it is stated.
     own_cap = None if sweep else float(card.default_max_num_seqs)
     cap = own_cap if max_num_seqs is None else parse_max_num_seqs(max_num_seqs)
-    model = _model(config, n_params, experts, top_k, kv_heads)
+    model = _model(config, n_params, experts, top_k, kv_heads, vocab_size)
     price = stated_price(usd_per_gpu_hour, capital_usd_per_gpu, years, power_w, usd_per_kwh, pue)
     if max_gpus < replicas:
         raise InputError(
@@ -427,7 +434,12 @@ def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:
 
 
 def _model(
-    config: Path | None, n_params: float | None, experts: int | None, top_k: int | None, kv_heads: int | None
+    config: Path | None,
+    n_params: float | None,
+    experts: int | None,
+    top_k: int | None,
+    kv_heads: int | None,
+    vocab_size: int | None,
 ) -> Architecture:
     from moescale.accounting import count_parameters
     from moescale.architecture import from_config
@@ -440,7 +452,8 @@ def _model(
             next_step="for example --n-params 1.5B --experts 16",
         )
     if config is not None:
-        for option, value in (("--experts", experts), ("--top-k", top_k), ("--kv-heads", kv_heads)):
+        stated = {"--experts": experts, "--top-k": top_k, "--kv-heads": kv_heads, "--vocab-size": vocab_size}
+        for option, value in stated.items():
             if value is not None:
                 raise InputError(
                     "goes with --n-params; a config states its own", where=option, next_step="leave it out"
@@ -450,8 +463,8 @@ def _model(
     count = experts or 1
     if top_k is not None and top_k > max(count, 2):
         warn([f"--top-k {top_k}: a token meets all {count} experts, there are no more"])
-    family = replace(find_family("yun2024"), top_k=top_k or 2)
-    model = architecture(family, n_params, float(count), kv_heads=kv_heads)
+    family = replace(find_family("yun2024"), top_k=top_k or 2, kv_heads=kv_heads)
+    model = architecture(family, n_params, float(count), vocab_size=vocab_size)
     if count == 1:
         return model
     # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.

@@ -181,6 +181,7 @@ def model_of_size(
             float(experts),
             gpus=gpus,
             vocab_size=vocab_size,
+            must_split=True,
         )
     except InputError as error:
         raise InputError(error.what, where=where, nearest=error.nearest, next_step="give a larger n_params") from error
