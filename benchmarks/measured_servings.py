@@ -27,8 +27,9 @@ answers, as with --latency auto. Conventions where a source says less than a pre
 
 A row is counted with its reason, not guessed, where the program has no word for what was measured: attention
 data-parallelism, pipelines, servers with prefill and decode apart, formats and models it does not know; and where it refuses
-or answers nothing. Two more reasons lie in the data, and were written after the development half's first scores were seen:
+or answers nothing. Three more reasons lie in the data, and were written after the development half's first scores were seen:
 
+- A row of (b) without a stated concurrency: its batch_size, where both are stated, is that of one attention group.
 - (b) has rows of 16 and 64 tensor-parallel GPUs that stand for servers of 4 and 8: it multiplies the degree by that of the
   experts. More GPUs than a server of that GPU holds (8; 72 of gb200 and gb300) are no mapping to predict.
 - A set with a row that needs more than PLAUSIBLE of the data sheet's arithmetic, at two FLOPs a token and active
@@ -149,7 +150,7 @@ def point(row: Mapping[str, str]) -> Measured | None:
 def package_row(row: Mapping[str, str]) -> list[Measured]:
     """A row of silicon_sample.csv: its two figures, and the throughput that they make."""
     concurrency = CONCURRENCY.search(row["silicon_data_source"])
-    c = float(concurrency[1] if concurrency else row["batch_size"] or "nan")
+    c = float(concurrency[1]) if concurrency else math.nan
     reason, gpus, ways = None, _count(row["tp_size"]), 1
     if row["mode"] != "agg":
         reason = "prefill and decode on servers of their own"
@@ -159,6 +160,8 @@ def package_row(row: Mapping[str, str]) -> list[Measured]:
         reason = "pipeline-parallel"
     elif _count(row["moe_tp_size"]) * _count(row["moe_ep_size"]) not in (1, gpus):
         reason = "experts over more GPUs than attention"
+    elif concurrency is None:
+        reason = "no concurrency stated"
     elif gpus > IN_ONE_SERVER.get(row["system"], 8):
         reason = "more GPUs than a server has"
     if is_moe(row["model_path"]):
@@ -168,7 +171,7 @@ def package_row(row: Mapping[str, str]) -> list[Measured]:
     case = Case(
         model=row["model_path"], gpu=row["system"], engine=_engine(row["backend"]), weights=weights,
         kv_cache="fp8" if eight_bits else "bf16", gpus=gpus, expert_parallel=ways, prompt_tokens=float(row["isl"]),
-        output_tokens=float(row["osl"]), max_num_seqs=c, not_in_words=reason,
+        output_tokens=float(row["osl"]), max_num_seqs=c if concurrency else None, not_in_words=reason,
     )  # fmt: skip
     ttft, tpot = float(row["silicon_ttft_ms"] or "nan") * 1e-3, float(row["silicon_tpot_ms"] or "nan") * 1e-3
     n = case.output_tokens

@@ -93,6 +93,7 @@ def test_a_row_of_the_package_becomes_three_figures_of_one_case() -> None:
         ({"mode": "disagg", "tp_size": ""}, "prefill and decode on servers of their own"),
         ({"attention_dp_size": "4"}, "attention data-parallel"),
         ({"pp_size": "2"}, "pipeline-parallel"),
+        ({"silicon_data_source": "made up"}, "no concurrency stated"),
         ({"moe_ep_size": "4"}, "experts over more GPUs than attention"),
         ({"tp_size": "16", "moe_tp_size": "4", "moe_ep_size": "4"}, "more GPUs than a server has"),
         ({}, "no config.json of made/up at hand"),
