@@ -29,7 +29,7 @@ A row is counted with its reason, not guessed, where the program has no word for
 data-parallelism, pipelines, servers with prefill and decode apart, formats and models it does not know; and where it refuses
 or answers nothing. Three more reasons lie in the data, and were written after the development half's first scores were seen:
 
-- A row of (b) without a stated concurrency: its batch_size, where both are stated, is that of one attention group.
+- A row of (b) without a stated concurrency, or with another batch_size without attention data-parallelism: several servers.
 - (b) has rows of 16 and 64 tensor-parallel GPUs that stand for servers of 4 and 8: it multiplies the degree by that of the
   experts. More GPUs than a server of that GPU holds (8; 72 of gb200 and gb300) are no mapping to predict.
 - A set with a row that needs more than PLAUSIBLE of the data sheet's arithmetic, at two FLOPs a token and active
@@ -162,6 +162,8 @@ def package_row(row: Mapping[str, str]) -> list[Measured]:
         reason = "experts over more GPUs than attention"
     elif concurrency is None:
         reason = "no concurrency stated"
+    elif row["batch_size"] and float(row["batch_size"]) != c:
+        reason = "concurrency of several servers"
     elif gpus > IN_ONE_SERVER.get(row["system"], 8):
         reason = "more GPUs than a server has"
     if is_moe(row["model_path"]):

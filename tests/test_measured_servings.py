@@ -29,7 +29,7 @@ POINT = {
 PACKAGE = {
     "silicon_data_source": "made up; silicon_concurrency=8; made up", "backend": "vllm", "model_path": "made/up",
     "system": "h100_sxm", "precision": "fp8", "mode": "agg", "isl": "100", "osl": "11", "gemm_quant_mode": "fp8",
-    "moe_quant_mode": "fp8", "batch_size": "4", "tp_size": "2", "pp_size": "1", "attention_dp_size": "1",
+    "moe_quant_mode": "fp8", "batch_size": "8", "tp_size": "2", "pp_size": "1", "attention_dp_size": "1",
     "moe_tp_size": "2", "moe_ep_size": "1", "silicon_ttft_ms": "100", "silicon_tpot_ms": "10",
 }  # fmt: skip
 
@@ -94,6 +94,7 @@ def test_a_row_of_the_package_becomes_three_figures_of_one_case() -> None:
         ({"attention_dp_size": "4"}, "attention data-parallel"),
         ({"pp_size": "2"}, "pipeline-parallel"),
         ({"silicon_data_source": "made up"}, "no concurrency stated"),
+        ({"batch_size": "4"}, "concurrency of several servers"),
         ({"moe_ep_size": "4"}, "experts over more GPUs than attention"),
         ({"tp_size": "16", "moe_tp_size": "4", "moe_ep_size": "4"}, "more GPUs than a server has"),
         ({}, "no config.json of made/up at hand"),
