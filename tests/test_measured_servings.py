@@ -29,7 +29,7 @@ POINT = {
 PACKAGE = {
     "silicon_data_source": "made up; silicon_concurrency=8; made up", "backend": "vllm", "model_path": "made/up",
     "system": "h100_sxm", "precision": "fp8", "mode": "agg", "isl": "100", "osl": "11", "gemm_quant_mode": "fp8",
-    "moe_quant_mode": "fp8", "batch_size": "4", "tp_size": "2", "pp_size": "1", "attention_dp_size": "1",
+    "moe_quant_mode": "fp8", "batch_size": "8", "tp_size": "2", "pp_size": "1", "attention_dp_size": "1",
     "moe_tp_size": "2", "moe_ep_size": "1", "silicon_ttft_ms": "100", "silicon_tpot_ms": "10",
 }  # fmt: skip
 
@@ -93,7 +93,10 @@ def test_a_row_of_the_package_becomes_three_figures_of_one_case() -> None:
         ({"mode": "disagg", "tp_size": ""}, "prefill and decode on servers of their own"),
         ({"attention_dp_size": "4"}, "attention data-parallel"),
         ({"pp_size": "2"}, "pipeline-parallel"),
+        ({"silicon_data_source": "made up"}, "no concurrency stated"),
+        ({"batch_size": "4"}, "concurrency of several servers"),
         ({"moe_ep_size": "4"}, "experts over more GPUs than attention"),
+        ({"tp_size": "16", "moe_tp_size": "4", "moe_ep_size": "4"}, "more GPUs than a server has"),
         ({}, "no config.json of made/up at hand"),
     ],
 )
@@ -144,6 +147,19 @@ def test_a_ratio_is_predicted_over_measured() -> None:
     assert (found.ratio, found.reason) == (0.5, None)
     (missing,) = script.compare([row], {row.case: {"tpot": math.nan}})
     assert missing.reason == "no figure to compare"
+
+
+def test_a_set_that_computes_faster_than_the_gpu_is_left_out() -> None:
+    # 13.2 billion parameters at two FLOPs a token on two GPUs of 1979 TFLOP/s in fp8: at most 150,000 tokens a second, six for
+    # each output token; 0.8 of that is plausible.
+    fast, slow = measured(22_000.0, "output_tok_s"), measured(18_000.0, "output_tok_s", gpu="h200-sxm")
+    assert script.implausible([slow]) == set()
+    left_out = script.implausible([fast, slow])
+    assert left_out == {fast.group}
+    same_set = measured(0.01)
+    answers = {row.case: {"tpot": 0.01, "output_tok_s": 1.0} for row in (fast, slow)}
+    found = script.compare([fast, slow, same_set], answers, left_out)
+    assert [one.reason is None for one in found] == [False, True, False]
 
 
 def test_every_set_weighs_the_same() -> None:
