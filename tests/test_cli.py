@@ -433,6 +433,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("0", "positive"),
             ("1e5", "1e12 to 1e32"),
             ("1e40", "1e12 to 1e32"),
+            ("5.15e12GB", "number of bytes, and a count is needed; nearest: 5.15e12G"),
         ]
     ),
     ("plan --budget 5e21 --experts 0", 2, ("--experts", "nearest: 1")),
@@ -459,6 +460,9 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5e21 --law chinchilla", 2, ("form of a law", "hoffmann2022", "moescale fit RUNS --law chinchilla")),
     ("plan --budget 5e21 --gpu rtx4090", 2, ("unknown GPU", "docs/howto/my-gpu.md")),
     ("cost --n-params 7 --experts 8", 2, ("--n-params", "7B", "7M")),
+    ("cost --n-params 7GB --experts 8", 2, ("--n-params", "number of bytes", "nearest: 7G")),
+    ("cost --n-params 7B --max-tpot 1GB", 2, ("--max-tpot", "is not a time")),
+    ("profile --n-params 1GiB --gpu l4 -o t.csv", 2, ("--n-params", "number of bytes")),
     (f"train {ROOT}/examples/sweep.toml --dry-run", 2, ("holds a [grid]", "moescale sweep")),
     (f"sweep {ROOT}/examples/run.toml --dry-run", 2, ("no [grid]", "moescale train")),
     ("cost --n-params 1B --memory-fraction 90", 2, ("--memory-fraction", "nearest: 0.9", "90% is 0.9")),

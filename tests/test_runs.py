@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -236,6 +237,62 @@ def test_a_filter_does_not_hide_text_in_a_number(tmp_path: Path) -> None:
     path = _write(tmp_path, CSV + "d,1e8,2,many,3,train\n")
     with pytest.raises(InputError, match=r"data row 4, column 'tokens': 'many' is not a number"):
         read_runs(path, where="tokens > 1e9")
+
+
+MISSING = ("#N/A", "#n/a", "NA", "N/A", "nan", "NaN", "-nan", "null", "None", "-", "--", "\u2013", "<NA>", "")
+
+
+@pytest.mark.parametrize("cell", MISSING)
+@pytest.mark.parametrize("column", ["loss", "tokens", "n_experts", "n_params_dense"])
+def test_cells_without_a_value_are_missing_however_they_are_written(tmp_path: Path, cell: str, column: str) -> None:
+    row = {"n_params_dense": "1e8", "n_experts": "2", "tokens": "5e9", "loss": "3"} | {column: cell}
+    line = f"x,{row['n_params_dense']},{row['n_experts']},{row['tokens']},{row['loss']},train\n"
+    path = _write(tmp_path, CSV + line + line)
+    with pytest.raises(
+        InputError, match=rf"data row 4, column '{column}'.* is missing \(and 1 more such rows: data row 5\)"
+    ):
+        read_runs(path)
+    runs = read_runs(path, where=f"{column} > 0")
+    assert runs.row_numbers.tolist() == [1, 2, 3]
+    assert "2 runs left out" in runs.warnings[0]
+    assert "data rows 4, 5" in runs.warnings[0]
+
+
+@pytest.mark.parametrize("cell", MISSING)
+def test_a_column_of_numbers_stays_one_where_some_are_missing(tmp_path: Path, cell: str) -> None:
+    runs = read_runs(
+        _write(tmp_path, f"n_params_dense,n_experts,tokens,loss,lr\n1e8,1,2e9,3,1e-3\n1e8,2,2e9,3,{cell}\n")
+    )
+    np.testing.assert_equal(runs.columns["lr"], [1e-3, np.nan])
+
+
+BAD = ("#N/A", "", "nan", "0", "-3", "inf", "-inf", "1e400")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        *((name, cell) for name in ("val/loss", "tokens", "n_experts") for cell in BAD),
+        ("n_experts", "0.5"),
+        ("n_experts", "2.5"),
+    ],
+)
+def test_the_filter_that_an_error_advises_works(tmp_path: Path, column: str, cell: str) -> None:
+    row = {"tokens": "5e9", "n_experts": "2", "val/loss": "3"} | {column: cell}
+    text = CSV.replace("loss", "val/loss") + f"x,1e8,{row['n_experts']},{row['tokens']},{row['val/loss']},train\n"
+    path = _write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        read_runs(path, loss_column="val/loss")
+    advised = re.search(r"""--where (['"])(.+)\1 \(where=\)""", str(caught.value))
+    assert advised is not None, str(caught.value)
+    assert read_runs(path, loss_column="val/loss", where=advised[2]).row_numbers.tolist() == [1, 2, 3]
+
+
+def test_text_in_a_number_is_left_out_by_another_column_as_advised(tmp_path: Path) -> None:
+    path = _write(tmp_path, CSV + "d,1e8,2,many,3,train\n")
+    with pytest.raises(InputError, match="leave such rows out by a filter on another column"):
+        read_runs(path)
+    assert len(read_runs(path, where="run_id != 'd'")) == 3
 
 
 def test_unused_columns_may_hold_anything(tmp_path: Path) -> None:

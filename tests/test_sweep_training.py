@@ -188,6 +188,7 @@ def test_every_combination_is_one_run_and_its_file_says_all(
         ({"grid": {**GRID, "shapes": []}}, "is empty"),
         ({"grid": {**GRID, "experts": 1.5}}, "1.5 is not a whole number"),
         ({"grid": {**GRID, "experts": "many"}}, "'many' is not a quantity"),
+        ({"grid": {**GRID, "tokens": ["1GB"]}}, "'1GB' is a number of bytes, and a count is needed; nearest: 1G"),
         ({"grid": 5}, "is not a table"),
         ({"grid": {**GRID, "tokens": list(range(1, 10**4)), "seeds": list(range(9))}}, "at most 10,000 are taken"),
         ({"model": {"experts": 4}}, "a sweep states it in [grid]"),

@@ -16,6 +16,7 @@ from moescale.units import (
     format_flops,
     format_seconds,
     format_usd,
+    parse_count,
     parse_quantity,
 )
 
@@ -92,6 +93,22 @@ def test_refuses_everything_else_and_says_what_is_accepted(text: str) -> None:
     if isinstance(text, str) and text.strip() and len(text) < 40:
         assert repr(text) in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [("5.15e12GB", "5.15e12G"), ("2TB", "2T"), (" +.5 kb ", "+.5 k"), ("80GiB", None), ("1PB", None), ("1e3PiB", None)],
+)
+def test_bytes_are_no_count(text: str, nearest: str | None) -> None:
+    with pytest.raises(InputError, match="is a number of bytes, and a count is needed") as caught:
+        parse_count(text)
+    assert caught.value.nearest == nearest
+    assert nearest is None or parse_count(nearest) == parse_quantity(text)
+
+
+@pytest.mark.parametrize("text", ["5.15e21", "7B", "7 b", "20G", "1.5T", "1_000", 42, 0.25])
+def test_a_count_is_read_as_any_quantity(text: str | float) -> None:
+    assert parse_count(text) == parse_quantity(text)
 
 
 @given(st.text(max_size=12))

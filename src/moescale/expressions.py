@@ -130,6 +130,12 @@ def evaluate_numbers(
     )
 
 
+def quoted_name(name: str) -> str:
+    """The name of a column as an expression has it, in backquotes where it is no plain word."""
+    plain = re.fullmatch(r"[^\W\d]\w*", name) and name.lower() not in {*_KEYWORDS, "true", "false"}
+    return name if plain else f"`{name}`"
+
+
 def column_names(expression: str) -> tuple[str, ...]:
     """The columns that `expression` reads, each once, in order of appearance; raises InputError if it is malformed."""
     parsed = _parse(expression)

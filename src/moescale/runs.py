@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from moescale import tables
 from moescale.errors import InputError, nearest_names, unknown_name
-from moescale.expressions import column_names, evaluate_decided
+from moescale.expressions import column_names, evaluate_decided, quoted_name
 from moescale.files import as_text, write_atomically
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")
@@ -309,10 +309,7 @@ def _filter(
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
     for name in asked:
         if name in numbers and (broken := undecided & numbers[name][1]).any():
-            index = int(np.argmax(broken))
-            raise _bad_cell(
-                table, name, index, rows[index], "is not a number, and the filter needs it", int(broken.sum())
-            )
+            raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
     note = _undecided_warning(undecided, rows)
     if note:
         warnings.append(note)
@@ -343,7 +340,7 @@ def _validate(
     loss_column: str,
 ) -> None:
     """Raise for the first row that a fit cannot use, for the first fault in it."""
-    faults: list[tuple[int, str, str, int]] = []
+    faults: list[tuple[int, str, str, NDArray[np.int64]]] = []
     for name, array in values.items():
         checks: list[tuple[NDArray[np.bool_], str]] = [
             (texts[name], "is not a number"),
@@ -355,33 +352,46 @@ def _validate(
         if name == EXPERTS_COLUMN:
             checks.append(((array > 0) & (array < 1), "is less than 1 expert"))
             checks.append((np.isfinite(array) & (array != np.floor(array)), "is not a whole number of experts"))
-        faults.extend((int(np.argmax(mask)), name, what, int(mask.sum())) for mask, what in checks if mask.any())
+        faults.extend((int(np.argmax(mask)), name, what, rows[mask]) for mask, what in checks if mask.any())
     if faults:
-        index, name, what, count = min(faults, key=lambda fault: fault[0])
+        _, name, what, bad = min(faults, key=lambda fault: fault[0])
         if name == EXPERTS_COLUMN and what == "is zero":
             what = "is zero; dense models have 1"
         elif name == loss_column and what in ("is zero", "is negative"):
             what += "; a cross-entropy loss is positive"
-        raise _bad_cell(table, name, int(rows[index]) - 1, rows[index], what, count)
+        raise _bad_cell(table, name, bad, what)
 
 
-def _bad_cell(table: tables.Table, name: str, index: int, row: int, what: str, count: int) -> InputError:
-    more = f" (and {count - 1:,} more such rows)" if count > 1 else ""
-    hints = {
-        "is not a number": "write plain numbers such as 7e9 or 2.31, without a comma or a suffix",
-        "is missing": "fill it in",
-    }
-    hint = next((text for start, text in hints.items() if what.startswith(start)), "correct it")
+def _bad_cell(table: tables.Table, name: str, rows: NDArray[np.int64], what: str) -> InputError:
+    """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
+    more = f" (and {len(rows) - 1:,} more such rows: {_rows_text(rows[1:])})" if len(rows) > 1 else ""
+    column = quoted_name(name)
+    if what.startswith("is not a number"):  # and no filter on this column can be decided
+        hint = "write plain numbers such as 7e9 or 2.31, without a comma or a suffix, and NA where there is none"
+        leave_out = "by a filter on another column"
+    else:
+        hint = "fill it in" if what == "is missing" else "correct it"
+        sound = f"0 < {column} < 1e300"
+        if "less than 1" in what:
+            sound = f"{column} >= 1"
+        elif "whole number" in what:
+            sound = f"{column} != {_text(table, name, int(rows[0]) - 1)}"
+        quote = "'" if "`" in sound else '"'
+        leave_out = f"by --where {quote}{sound}{quote} (where=)"
     return InputError(
-        f"{_cell(table, name, index)} {what}{more}",
-        where=_at(table, row, name),
-        next_step=f"{hint}, or leave the row out with --where (where=)",
+        f"{_cell(table, name, int(rows[0]) - 1)} {what}{more}",
+        where=_at(table, int(rows[0]), name),
+        next_step=f"{hint}, or leave such rows out {leave_out}",
     )
 
 
 def _cell(table: tables.Table, name: str, index: int) -> str:
-    text = str(tables.as_texts(table.columns[name].slice(index, 1))[0])
+    text = _text(table, name, index)
     return repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
+
+
+def _text(table: tables.Table, name: str, index: int) -> str:
+    return str(tables.as_texts(table.columns[name].slice(index, 1))[0]).strip()
 
 
 def _at(table: tables.Table, row: int, column: str) -> str:

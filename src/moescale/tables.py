@@ -32,8 +32,11 @@ COLUMN_LIMIT = 10_000
 HEADER_LIMIT = 2**20
 """Characters at the start of a text table in which its header must end."""
 
-MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none")
-"""Cells of a text file that mean "no value", in lower case."""
+MISSING_TEXTS = (
+    *("", "-", "--", "\u2013", "\u2014", "na", "n/a", "n.a.", "#n/a", "#n/a n/a", "#na", "<na>"),
+    *("nan", "-nan", "null", "none"),
+)
+"""Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), of spreadsheets, dashes."""
 
 FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"

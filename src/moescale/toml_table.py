@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from moescale.errors import InputError, unknown_name
 from moescale.files import read_text
-from moescale.units import parse_quantity
+from moescale.units import parse_count
 
 _LONG = re.compile(r"\b0[xob]\w{400}")
 SETTINGS_LIMIT_BYTES = 2**20  # settings are kilobytes, and Python's parser takes a second for a megabyte
@@ -41,7 +41,7 @@ def quantity_at(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{value!r} is not a number", where=where)
     try:
-        return parse_quantity(value)
+        return parse_count(value)
     except InputError as error:
         raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
 

@@ -46,6 +46,24 @@ def parse_quantity(text: str | float) -> float:
     return _checked(number * factor, text)
 
 
+def parse_count(text: str | float) -> float:
+    """The number of parameters, tokens, FLOPs or the like that `text` states: `parse_quantity` without units of bytes.
+
+    Raises InputError for 2TB and 80GiB too, whose nearest count is named where there is one.
+    """
+    value = parse_quantity(text)
+    given = text.strip() if isinstance(text, str) else ""
+    suffix = given.lstrip("+0123456789_.eE-").strip().upper()
+    if suffix in _DECIMAL_BYTES | _BINARY_BYTES:
+        count = given[:-1] if suffix[:-1] in _COUNT else None
+        raise InputError(
+            f"{given[:_SHOWN]!r} is a number of bytes, and a count is needed",
+            nearest=count,
+            next_step="write it as 5e21, 900M, 7B or 1.5T",
+        )
+    return value
+
+
 def _to_float(value: RealNumber) -> float:
     try:
         return float(value)  # type: ignore[arg-type]  # every real number converts

@@ -17,7 +17,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand, TyperOption
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
-from moescale.units import parse_quantity
+from moescale.units import parse_count, parse_quantity
 
 if TYPE_CHECKING:
     from moescale.architecture import Architecture, FloatArray
@@ -137,10 +137,15 @@ def at_option(option: str) -> Generator[None]:
         raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
 
 
-def checked_quantity(option: str, text: str | float, least: float, most: float, *, whole: bool = False) -> float:
-    """The number that an option states, within its bounds; InputError that names the option otherwise."""
+def checked_quantity(
+    option: str, text: str | float, least: float, most: float, *, whole: bool = False, unit: str = ""
+) -> float:
+    """The number that an option states, within its bounds; InputError that names the option otherwise.
+
+    Units of bytes are taken where `unit` is bytes.
+    """
     with at_option(option):
-        value = parse_quantity(text)
+        value = parse_quantity(text) if unit == "bytes" else parse_count(text)
     if not least <= value <= most or (whole and not value.is_integer()):
         kind = "a whole number" if whole else "a number"
         percent = most == 1 and 5 <= value <= 100  # below it may be a factor
@@ -166,7 +171,7 @@ def number_option(
     """
 
     def parse(text: str | float) -> float:
-        value = checked_quantity(option, text, least, most, whole=whole)
+        value = checked_quantity(option, text, least, most, whole=whole, unit=unit)
         if unit and 0 < value < PLAUSIBLE:
             suffix = "GiB" if unit == "bytes" else "B"
             warn([f"{option} {value:g} means {value:g} {unit}; if that is short for more, write {value:g}{suffix}"])
@@ -285,7 +290,7 @@ def seconds_option(option: str, help: str, longest_s: float = MOST_SECONDS) -> A
         unit = next((unit for unit in units if given.endswith(unit)), "")
         number, factor = given.removesuffix(unit), units.get(unit, 1.0)
         try:
-            value = parse_quantity(number) * factor
+            value = parse_count(number) * factor
         except InputError:
             value = 0.0  # below every time that is taken
         if not LEAST <= value <= MOST_SECONDS:

@@ -203,7 +203,7 @@ def _grid(path: Path | None, stated: dict[str, Any]) -> Grid:
 
 def _models(stated: dict[str, Any], experts: tuple[int, ...], gpus: int) -> list[Model]:
     from moescale.profiling.grid import model_of_size, read_model
-    from moescale.units import parse_quantity
+    from moescale.units import parse_count
 
     if ("config" in stated) == ("n_params" in stated):
         raise InputError("give a model: --config or --n-params (and not both)", next_step="or give a grid file")
@@ -213,7 +213,7 @@ def _models(stated: dict[str, Any], experts: tuple[int, ...], gpus: int) -> list
                 raise InputError("goes with --n-params only", where=f"--{name.replace('_', '-')}")
         return [read_model(stated["config"])]
     with at_option("--n-params"):
-        sizes = [parse_quantity(text) for text in str(stated["n_params"]).split(",")]
+        sizes = [parse_count(text) for text in str(stated["n_params"]).split(",")]
         for size in sizes:
             if not 1e5 <= size <= 1e15:
                 raise InputError(f"{size:g} is not a size from 1e5 to 1e15")

@@ -19,7 +19,7 @@ from moescale.laws.law import Law
 from moescale.lifetime import default_mfu, flops_of_gpu_hours
 from moescale.planning import Question
 from moescale.serving import Deployment
-from moescale.units import parse_quantity
+from moescale.units import parse_count
 
 # What holds where a query leaves a key out: the defaults of the command line (a test compares them).
 DEFAULTS: Mapping[str, str] = {
@@ -147,7 +147,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
 
 def _number(key: str, text: str) -> float:
     bounds = NUMBERS[key]
-    value = _at(key, lambda: parse_quantity(text))
+    value = _at(key, lambda: parse_count(text))
     if not bounds.least <= value <= bounds.most or (bounds.whole and not value.is_integer()):
         raise InputError(
             f"{text!r} is not {'a whole number' if bounds.whole else 'a number'} from {bounds.least:g} to {bounds.most:g}",
@@ -200,7 +200,7 @@ def _deployment(text: Mapping[str, str], number: Mapping[str, float], gpu: Gpu) 
 
 
 def _whole(key: str, text: str) -> float:
-    value = _at(key, lambda: parse_quantity(text))
+    value = _at(key, lambda: parse_count(text))
     if not (1 <= value <= 1e6 and value.is_integer()):
         raise InputError(f"{text!r} is not a whole number from 1 to 1e+06", where=key, nearest="none")
     return value
