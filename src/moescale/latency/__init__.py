@@ -130,6 +130,14 @@ def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
     )
 
 
+def moe_execution_of(source: LatencySource) -> str:
+    """The name of MOE_EXECUTION that a source answers for; `as measured` for a table."""
+    from moescale.latency.roofline import Roofline
+    from moescale.latency.silicon import Silicon
+
+    return source.moe_execution if isinstance(source, Silicon | Roofline) else "as measured"
+
+
 def check_moe_execution(name: str) -> None:
     """Raise InputError, with the nearest one, unless MOE_EXECUTION has the name."""
     if name not in MOE_EXECUTION:

@@ -69,6 +69,8 @@ class Setting:
     memory_bytes_multiple: float | None = None  # of the GPU's memory
     host_per_pass_s: float | None = None
     host_per_sequence_s: float | None = None
+    host_per_expert_s: float | None = None  # of each expert of an MoE layer that a GPU holds
+    moe_execution: str | None = None  # a name of latency.MOE_EXECUTION
 
 
 @cache
@@ -89,6 +91,28 @@ def sweep_experts() -> tuple[float, ...]:
 def settings() -> tuple[Setting, ...]:
     """The settings of the sensitivity analysis, in the catalogue's order."""
     return tuple(Setting(**entry) for entry in catalogue.read("claims.toml")["setting"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopMeasurement:
+    """Latencies of one benchmark before and after vLLM fused its experts; arrays over `batch`."""
+
+    gpu: str
+    gpus: int
+    prompt_tokens: float
+    output_tokens: float
+    batch: tuple[float, ...]
+    all_experts_s: tuple[float, ...]
+    fused_s: tuple[float, ...]
+    source: str
+    date: str
+
+
+@cache
+def loop_measurement() -> LoopMeasurement:
+    """What is known of Mixtral 8x7B with every expert on every token, measured."""
+    entry = catalogue.read("claims.toml")["loop_measurement"]
+    return LoopMeasurement(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
 
 
 def find_claim(name: str) -> Claim:
