@@ -32,13 +32,14 @@ NUMERIC_FIELDS = (
     "window_tokens",
 )
 
-# How the experts of an MoE layer run. vLLM 0.2.5 to 0.2.7 (December 2023, January 2024) gave each GPU whole experts and
-# sent every token of the batch through every one of them, then masked and added what they said (vLLM pull request 2090,
-# vllm/model_executor/models/mixtral.py; it refuses more GPUs than experts). The fused kernel came with pull requests 2453
-# and 2542 in 0.3.0, of 30 January 2024.
+# How the experts of an MoE layer run. From December 2023 (pull request 2090) to version 0.2.7 (January 2024) vLLM gave each
+# GPU whole experts, sent every token of the batch through every one of them, and masked and added the outputs
+# (vllm/model_executor/models/mixtral.py; it refuses more GPUs than experts). The fused kernel came with pull requests 2453
+# and 2542 in 0.3.0. Kernels of fused experts were measured under uneven loads, in which a small batch misses some experts
+# even with top_k = E; the loop misses none, so it is priced by dense products. Chosen by what the code ran.
 MOE_EXECUTION = {
     "fused": "one grouped kernel, in which a token meets its top_k experts",
-    "all-experts": "a loop over the whole experts of a GPU, each a dense FFN for every token, as in vLLM 0.2.5 to 0.2.7",
+    "all-experts": "a loop over the whole experts of a GPU, each a dense FFN for every token, as in vLLM 0.2.7",
     "all-experts-grouped": "every token through every expert, priced as one grouped kernel with top_k = E",
 }
 FUSED, ALL_EXPERTS, ALL_EXPERTS_GROUPED = MOE_EXECUTION

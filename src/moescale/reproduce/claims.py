@@ -8,6 +8,7 @@ from typing import Any
 
 from moescale import catalogue
 from moescale.errors import unknown_name
+from moescale.latency import MOE_EXECUTION, LatencySource, moe_execution_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,12 @@ def settings() -> tuple[Setting, ...]:
     return tuple(Setting(**entry) for entry in catalogue.read("claims.toml")["setting"])
 
 
+def settings_of(source: LatencySource) -> tuple[Setting, ...]:
+    """The settings that a source can answer for: a measured table cannot run its experts in another way."""
+    can = moe_execution_of(source) in MOE_EXECUTION
+    return tuple(s for s in settings() if can or s.moe_execution is None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopMeasurement:
     """Latencies of one benchmark before and after vLLM fused its experts; arrays over `batch`."""
@@ -111,8 +118,9 @@ class LoopMeasurement:
 @cache
 def loop_measurement() -> LoopMeasurement:
     """What is known of Mixtral 8x7B with every expert on every token, measured."""
-    entry = catalogue.read("claims.toml")["loop_measurement"]
-    return LoopMeasurement(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+    entry: dict[str, Any] = catalogue.read("claims.toml")["loop_measurement"]
+    curves: dict[str, Any] = {name: tuple(entry[name]) for name in ("batch", "all_experts_s", "fused_s")}
+    return LoopMeasurement(**{**entry, **curves})
 
 
 def find_claim(name: str) -> Claim:

@@ -14,7 +14,7 @@ from moescale.candidates import Costs
 from moescale.errors import InputError
 from moescale.latency import LatencySource, kernels_alone, moe_execution_of, with_moe_execution
 from moescale.laws.law import Law, interval
-from moescale.reproduce.claims import Claim, Part, Setting, claims, settings, sweep_experts
+from moescale.reproduce.claims import Claim, Part, Setting, claims, settings_of, sweep_experts
 from moescale.reproduce.quantities import NEEDS_COSTS, QUANTITIES
 from moescale.reproduce.world import ExactPricing, HostBound, SampledPricing, World, changed_deployment
 from moescale.serving import Deployment
@@ -135,7 +135,8 @@ def reproduce(
 ) -> tuple[Outcome, ...]:
     """Evaluate every claim of the catalogue under `law`, served as `deployment` says with `latency`.
 
-    Claims that involve cost are evaluated again with each of the `others`, and under each setting of the catalogue.
+    Claims that involve cost are evaluated again with each of the `others`, and under each setting of the catalogue that
+    `latency` can answer for.
     Raises InputError for a law that knows no experts, InfeasibleError for one without loss-optimal sizes.
     """
     if not law.form.uses_experts:
@@ -152,7 +153,11 @@ def reproduce(
         drawn = World(law, law.draws, SampledPricing.of(costs, experts), costs)
     outcomes = [_outcome(claim, central, drawn) for claim in claims()]
     worlds = [(source.name, _elsewhere_world(central, replace(costs, latency=source))) for source in others]
-    varied = [(s.name, _elsewhere_world(central, _setting_costs(costs, s))) for s in settings()] if sensitivity else []
+    varied = (
+        [(s.name, _elsewhere_world(central, _setting_costs(costs, s))) for s in settings_of(latency)]
+        if sensitivity
+        else []
+    )
     return tuple(
         replace(
             outcome,
