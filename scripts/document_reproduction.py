@@ -12,30 +12,45 @@ from pathlib import Path
 
 import numpy as np
 
+from moescale.architecture import FloatArray
+from moescale.architecture.published import published_shapes
 from moescale.candidates import Costs
 from moescale.cli.options import DEFAULT_GPU, DEFAULT_LAW, DEFAULT_TRAFFIC
 from moescale.figures import save_figure
 from moescale.files import write_atomically
 from moescale.hardware import find_gpu, price
+from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, with_moe_execution
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.laws import Law, find_law
 from moescale.planning import SECOND_LAWS
 from moescale.reproduce import Outcome, find_claim, reproduce, summary
-from moescale.reproduce.claims import Part
-from moescale.reproduce.evaluate import HostTime
+from moescale.reproduce.claims import Part, loop_measurement, settings
+from moescale.reproduce.evaluate import Elsewhere, HostTime
 from moescale.reproduce.page import counts, figure_section, legend, reasons, sensitivity_section
 from moescale.reproduce.publish import draw, hosts_of
 from moescale.reproduce.quantities import flops_ratio_at_equal_loss
 from moescale.reproduce.series import world_of
-from moescale.reproduce.tables import host_table, outcome_table, printed, quantity, verdict
+from moescale.reproduce.tables import host_table, outcome_table, printed, quantity, under, verdict
 from moescale.reproduce.world import World, as_in_the_paper
 from moescale.serving import Deployment
 
 DOCS = Path("docs")
 SECOND_LAW, THIRD_LAW = SECOND_LAWS
 FIGURES = "figures/reproduction"  # within the docs
-BOTH = "max_num_seqs 256, host of mid 2024"
+# The settings of the summary; the whole table is below it.
+SUMMARISED = (
+    "max_num_seqs 256, host of mid 2024",
+    "all experts",
+    "all experts, 256",
+    "all experts, host of mid 2024",
+    "all experts, 256, host of mid 2024",
+    "all experts, 256, eager 50 µs",
+    "grouped, top_k = E",
+    "grouped, top_k = E, 256, eager 50 µs",
+)
+COST_RATIOS = ("cost.e8.dense", "cost.e8.e4", "cost.e16.e4")
+SIZES = ("size.bounded.dense", "size.bounded.e4")
 
 # What each claim says, for readers who decide and do not reproduce: the page on independent runs is ordered by these.
 CONCLUSIONS = {
@@ -78,7 +93,7 @@ def main() -> None:
         save_figure(figure, docs / FIGURES / f"{name}.svg")
     recovered = reproduce(own, deployment, latency, (roofline,))
     joint = reproduce(other, deployment, latency, (roofline,))
-    third = reproduce(find_law(THIRD_LAW), deployment, latency, sensitivity=False)
+    third = reproduce(find_law(THIRD_LAW), deployment, latency)
     hosts = hosts_of(own, deployment, latency)
     world = world_of(own, Costs(own.family, latency, deployment, None))
     write_atomically(docs / "reproduction.md", reproduction(recovered, hosts, world))
@@ -87,16 +102,8 @@ def main() -> None:
 
 def reproduction(outcomes: Sequence[Outcome], hosts: Sequence[HostTime], world: World) -> str:
     """The page of the claims under the recovered law."""
-    found = {o.claim.id: o for o in outcomes}
-    alone = [o for o in outcomes if o.sensitivity and o.holds is not None]
-    varied = sum(next(w for w in o.sensitivity if w.name == BOTH).holds is True for o in alone)
-    held = sum(o.holds is True for o in alone)
     times = sorted(h.per_sequence_s for h in hosts if h.per_sequence_s)
     ends = [f"{1e6 * times[0]:.0f}", f"{1e6 * times[-1]:.0f}"]
-    sizes = [(p, v) for n in ("size.bounded.dense", "size.bounded.e4") for p, v in _at_both(found[n])]
-    worst = max(abs(ours / paper - 1.0) for paper, ours in sizes)
-    reached = _budget_where(world, find_claim("flops.16v4").parts[1])
-    batches = [_batch(world, e) for e in (8.0, 32.0)]
     return "\n".join(
         [
             "# The paper's claims, computed again",
@@ -111,6 +118,10 @@ def reproduction(outcomes: Sequence[Outcome], hosts: Sequence[HostTime], world: 
             "",
             *counts(outcomes),
             "",
+            "## Summary",
+            "",
+            *_summary(outcomes, world),
+            "",
             "## Every claim",
             "",
             *outcome_table(outcomes, latency="silicon"),
@@ -120,22 +131,6 @@ def reproduction(outcomes: Sequence[Outcome], hosts: Sequence[HostTime], world: 
             "A range may leave out the value beside it: the family's members are drawn with E_max from 16 to 4000 and not around",
             "the best fit, whose E_max is 174 ([recovery](recovery.md#the-coefficients-and-how-little-is-known-of-some)).",
             "",
-            "## What it comes to",
-            "",
-            f"- The law's side is close: FLOPs at equal loss are {_error(found, 'flops.16v4', 0)} off at the lowest budget that the",
-            f"  paper names and {_error(found, 'flops.16v4', 1)} at the highest; ours fall to its 23.7% at {reached:.2g} FLOPs, and the paper does not",
-            "  say at which. The size of 16 experts for cost (16% of their optimum) comes out at "
-            f"{_ours(found, 'recommend', 1):.1%}.",
-            "- The cost side is not. Every ratio of costs falls with the budget as it should, and is too low, most for many",
-            "  experts. So ours says that 32 experts are the cheapest at equal loss, where the paper says 8 or 16, and that a",
-            "  model with many experts may be larger at equal cost than the paper says.",
-            "- Measured kernels and the roofline agree on that, so the latency source is not the reason. The batch may be: memory",
-            f"  holds {batches[0]:,.0f} (E = 8) to {batches[1]:,.0f} (E = 32) requests of the models at E = 4's loss, 5.15e21 FLOPs, where vLLM scheduled 256",
-            "  by default, and the host of that time was slower than the kernels of such small models.",
-            f"- With both (at most 256 requests, and the host's time measured in 2024) {varied} of the {len(alone)} predictions that",
-            f"  involve cost hold instead of {held}, and every size at equal cost comes within {worst:.0%} of the printed one. That is a",
-            "  likely reason and no confirmation: the paper states neither, and 32 experts remain the cheapest.",
-            "",
             "## Why",
             "",
             *reasons(outcomes),
@@ -144,10 +139,14 @@ def reproduction(outcomes: Sequence[Outcome], hosts: Sequence[HostTime], world: 
             "",
             *sensitivity_section(outcomes),
             "",
+            "## The loop over experts, predicted and measured",
+            "",
+            *_loop_check(),
+            "",
             "## The host's time that would bring the printed cost ratios",
             "",
-            "Early vLLM left the GPU idle while the host scheduled and sampled. How much time beside the kernels would make our",
-            "ratio the printed one? A sensitivity, never a setting.",
+            "Early vLLM left the GPU idle while the host scheduled and sampled. How much time beside the kernels, fused experts, would",
+            "make our ratio the printed one? A sensitivity, never a setting.",
             "",
             *host_table(hosts),
             "",
@@ -155,27 +154,157 @@ def reproduction(outcomes: Sequence[Outcome], hosts: Sequence[HostTime], world: 
             "era: output processing alone took 3.4 ms for 32 sequences and 0.2 ms for one, about 103 microseconds a sequence",
             "(vLLM issue 6913, July 2024); the GPU idled 5 to 13 ms a decoding pass (issue 6854); of the time of an 8B model on",
             "an H100, 33% was the HTTP server and 29% scheduling (vLLM's post on v0.6.0, September 2024); 21 microseconds a",
-            "sequence after that release (issue 10634). So they support the times that E = 8 over dense needs, and account for",
-            "a third to a half of what the ratios to E = 4 need. With time a pass alone, and memory as the only limit, no time at all",
-            "reaches the printed ratios: large batches share it.",
+            "sequence after that release (issue 10634). With time a pass alone, memory as the only limit, "
+            f"{_passes(hosts)} of the ratios are reached: large batches share it.",
             "",
             "## Figures",
             "",
-            "Drawn with the recovered law, silicon latency and 8 x A100-SXM-40GB.",
+            "Drawn with the recovered law, silicon latency, fused experts and 8 x A100-SXM-40GB.",
             "",
             *figure_section(FIGURES),
         ]
     )
 
 
-def _at_both(outcome: Outcome) -> list[tuple[float, float]]:
-    """Printed numbers and ours with the cap and the host's time of 2024."""
-    (world,) = (w for w in outcome.sensitivity if w.name == BOTH)
+def _summary(outcomes: Sequence[Outcome], world: World) -> list[str]:
+    """What was found, from the numbers of this run alone."""
+    found = {o.claim.id: o for o in outcomes}
+    judged = [o for o in outcomes if o.sensitivity and o.holds is not None]
+    held = {s.name: [o.claim.id for o in judged if under(o, s).holds] for s in settings()}
+    base = [o.claim.id for o in judged if o.holds]
+    ever = [o.claim.id for o in judged if o.holds or any(o.claim.id in ids for ids in held.values())]
+    never = [o.claim.id for o in judged if o.claim.id not in ever]
+    experts = [s for s in settings() if s.moe_execution == ALL_EXPERTS]
+    best = max(len(held[s.name]) for s in experts)
+    dearest = sum(under(found["cost.many"], s).direction_holds is True for s in experts)
+    sizes = [_least_size(under(found["size.bounded.e4"], s)) for s in experts]
+    reached = _budget_where(world, find_claim("flops.16v4").parts[1])
+    batches = [_batch(world, e) for e in (8.0, 32.0)]
+    roofline = sum(o.other_latencies[0].holds is True for o in judged)
     return [
-        (part.paper, ours)
-        for part, ours in zip(outcome.parts, world.ours, strict=True)
-        if part.paper is not None and ours is not None
+        f"- The law: FLOPs at equal loss are {_error(found, 'flops.16v4', 0)} off at the lowest budget that the paper names and "
+        f"{_error(found, 'flops.16v4', 1)} at the highest. Ours fall to",
+        f"  its 23.7% at {reached:.2g} FLOPs; the paper does not say at which. The size of 16 experts for cost (16% of their optimum)",
+        f"  comes out at {_ours(found, 'recommend', 1):.1%}.",
+        f"- The cost: of the {len(judged)} predictions that involve it {len(base)} {_hold(base)} with the fused experts of today's servers"
+        f" ({roofline} with the",
+        f"  roofline, so the latency source is not the reason). Memory then holds {batches[0]:,.0f} (E = 8) to {batches[1]:,.0f} (E = 32)"
+        " requests of the",
+        "  models at E = 4's loss, 5.15e21 FLOPs. What other servers of the time would change:",
+        "",
+        *_summary_table(found, judged),
+        "",
+        f"- With every expert on every token, as vLLM ran Mixtral until 0.2.7, {min(len(held[s.name]) for s in experts)} to {best}"
+        f" claims hold in {len(experts)} settings, and 32 experts are",
+        f"  dearer than 8 and 16 in {dearest} of them. Most hold with {'; '.join(f'*{s.name}*' for s in experts if len(held[s.name]) == best)}.",
+        f"- Sizes at equal cost: the least activated size at E = 4's cost is {_range(sizes)} with every expert on every token,"
+        f" {_ours(found, 'size.bounded.e4', 0):.2f} with",
+        f"  fused experts, and {find_claim('size.bounded.e4').parts[0].paper:g} in the paper. {_where(held, SIZES)}",
+        f"- No setting makes every claim hold. {len(ever)} of {len(judged)} hold in one setting or another; in none: {_names(never)}.",
+        "- The paper names vLLM and 8 x A100 40 GB, but no version, no limit on requests, and nothing of CUDA graphs. Nothing here was",
+        "  fitted to its numbers, and no setting is confirmed by them. The loop over experts and the host of the time are likely",
+        "  reasons: each raises the ratios of costs.",
     ]
+
+
+def _summary_table(found: dict[str, Outcome], judged: Sequence[Outcome]) -> list[str]:
+    """A row for fused experts as in the table of claims, then one a setting that SUMMARISED names."""
+    chosen = [next(s for s in settings() if s.name == name) for name in SUMMARISED]
+    worlds = [
+        ("fused experts", found),
+        *((s.name, {n: under(o, s) for n, o in found.items() if o.sensitivity}) for s in chosen),
+    ]
+    paper = [p.paper for n in COST_RATIOS for p in find_claim(n).parts]
+    sizes = find_claim("size.bounded.e4").parts
+    lines = [
+        "| setting | ratios of costs over the printed ones | E=32 over the dearer of E=8, 16 | least and most size at E=4's cost | hold |",
+        "|---|---|---|---|---|",
+        f"| the paper | 1 | > 1 | {sizes[0].paper}, {sizes[1].paper} | |",
+    ]
+    for name, world in worlds:
+        ratios = [v for n in COST_RATIOS for v in _numbers(world[n])]
+        off = [v / p for v, p in zip(ratios, paper, strict=True) if v is not None and p is not None]
+        least, most = (quantity(v, "1") for v in _numbers(world["size.bounded.e4"]))
+        ids = [o.claim.id for o in judged if world[o.claim.id].holds]
+        lines.append(
+            f"| {name} | {_range(off)} | {_range(_numbers(world['cost.many']))} | {least}, {most} | {len(ids)}: {_names(ids)} |"
+        )
+    return lines
+
+
+def _loop_check() -> list[str]:
+    """What vLLM measured before and after it fused its experts, beside what the two ways to run experts predict."""
+    m = loop_measurement()
+    model, gpu, batch = published_shapes()["mixtral-8x7b"].architecture, find_gpu(m.gpu), np.array(m.batch)
+    silicon = Silicon(gpu)
+
+    def seconds(execution: str) -> FloatArray:
+        source = with_moe_execution(silicon, execution)
+        context = m.prompt_tokens + m.output_tokens / 2
+        decode_s = source.decode_s(model, m.gpus, batch, context)
+        return source.prefill_s(model, m.gpus, batch, m.prompt_tokens) + (m.output_tokens - 1.0) * decode_s
+
+    looped_s, grouped_s, fused_s = (seconds(name) for name in (ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED))
+    share = looped_s / np.array(m.all_experts_s)
+    lines = [
+        f"{m.source} ({m.date}): prompts of {m.prompt_tokens:g} tokens, {m.output_tokens:g} output tokens, seconds of a batch. Predicted is",
+        f"silicon on {m.gpus} x {gpu.name}; the last columns say how much longer the loop takes than fused experts. A check; nothing",
+        "was fitted to it.",
+        "",
+        "| batch | loop, measured | predicted | over measured | as grouped, top_k = E | over measured | loop over fused, measured | predicted |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for i, b in enumerate(m.batch):
+        loop, fused = m.all_experts_s[i], m.fused_s[i]
+        lines.append(
+            f"| {b:g} | {loop:.3f} | {looped_s[i]:.3f} | {share[i]:.2f} | {grouped_s[i]:.3f} | {grouped_s[i] / loop:.2f} "
+            f"| {loop / fused:.2f} | {looped_s[i] / fused_s[i]:.2f} |"
+        )
+    return [
+        *lines,
+        "",
+        f"The loop is predicted at {share.min():.2f} to {share.max():.2f} of what was measured, at every batch: kernels of today and an idle host",
+        "against a server of January 2024. A common factor cancels in ratios of models that both have experts, and not in those to",
+        "a dense model. Over fused experts the prediction is larger than what was measured, because the fused kernels of that",
+        "month were not those that the tables time.",
+    ]
+
+
+def _numbers(world: Outcome | Elsewhere) -> tuple[float | None, ...]:
+    return world.ours if isinstance(world, Elsewhere) else tuple(p.ours for p in world.parts)
+
+
+def _least_size(world: Elsewhere) -> float:
+    return min(v for v in world.ours if v is not None)
+
+
+def _range(values: Sequence[float | None]) -> str:
+    known = [v for v in values if v is not None]
+    low, high = f"{min(known):.2f}", f"{max(known):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _names(ids: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in ids) if ids else "none"
+
+
+def _hold(ids: Sequence[str]) -> str:
+    return "holds" if len(ids) == 1 else "hold"
+
+
+def _where(held: dict[str, list[str]], ids: Sequence[str]) -> str:
+    """The settings under which each of some claims holds, in sentences."""
+    told: list[str] = []
+    for name in ids:
+        where = [f"*{setting}*" for setting, claims in held.items() if name in claims]
+        told.append(f"`{name}` holds with {', '.join(where)}." if where else f"`{name}` holds in no setting.")
+    return " ".join(told)
+
+
+def _passes(hosts: Sequence[HostTime]) -> str:
+    alone = [h for h in hosts if h.max_num_seqs is None]
+    count = sum(h.per_pass_s is not None for h in alone)
+    return f"{count} of {len(alone)}" if count else "none"
 
 
 def _budget_where(world: World, part: Part) -> float:
@@ -221,7 +350,8 @@ def independent(
         f"people on {other.family.dataset} (the paper: {own.family.dataset}), top-{other.family.top_k} with experts in every layer (the paper: top-{own.family.top_k}, every other",
         f"layer), with another tokenizer; N counts both embeddings, and FLOPs follow the `{other.family.convention}` convention. No number of the",
         "paper went into them, so nothing is an input here but the form of the law. Absolute sizes and losses are not",
-        "comparable; orders, trends and ratios are. Serving is the same in all: silicon latency, 8 x A100-SXM-40GB, ShareGPT.",
+        "comparable; orders, trends and ratios are. Serving is the same in all: silicon latency with fused experts,",
+        "8 x A100-SXM-40GB, ShareGPT.",
         "",
         "In short:",
         "",
@@ -281,7 +411,22 @@ def short_answer(second: dict[str, Outcome], last: dict[str, Outcome]) -> list[s
             if found
         ),
         "- Sizes rarely survive: the numbers and their tolerances are below.",
+        "- With every expert on every token in place of fused experts"
+        " ([what that is](reproduction.md#every-expert-on-every-token)) these directions change:",
+        f"  {'; '.join(_turned(second, 'joint') + _turned(last, 'moescale2026')) or 'none'}.",
     ]
+
+
+def _turned(found: dict[str, Outcome], law: str) -> list[str]:
+    """The claims whose direction is another with every expert on every token."""
+    (looped,) = (s for s in settings() if s.name == "all experts")
+    turned: list[str] = []
+    for name, o in found.items():
+        if o.sensitivity and o.role != "input":
+            now = under(o, looped).direction_holds
+            if now != o.direction_holds:
+                turned.append(f"`{name}` {'holds' if now else 'fails'} ({law})")
+    return turned
 
 
 def _rows(first: Outcome, second: Outcome, last: Outcome) -> list[str]:

@@ -20,7 +20,7 @@ from moescale.architecture import Architecture, from_config, shapes
 from moescale.errors import InputError
 from moescale.family import architecture
 from moescale.hardware import find_gpu, gpus
-from moescale.latency import NUMERIC_FIELDS, LatencySource
+from moescale.latency import MOE_EXECUTION, NUMERIC_FIELDS, LatencySource, with_moe_execution
 from moescale.latency.roofline import (
     Roofline,
     RooflineConstants,
@@ -424,6 +424,90 @@ def test_a_table_knows_separate_passes_of_split_experts_only(tmp_path: Path) -> 
     assert np.isnan(table.mixed_s(MODEL, 2, np.array([8.0, 16.0]), 512, 0.5, 512)).tolist() == [True, True]
     asked = table.decode_s(MODEL, 2, 8, 512, expert_parallel=np.array([1.0, 2.0]))
     assert np.isnan(asked).tolist() == [False, True]
+
+
+# Every expert on every token
+
+
+@given(
+    st.floats(1e7, 1e12), st.floats(2.0, 128.0), st.integers(1, 8), st.floats(1, 4096), st.floats(1, 1e5),
+    st.sampled_from(["all-experts", "all-experts-grouped"]),
+)  # fmt: skip
+def test_every_expert_on_every_token_is_never_faster_than_a_tokens_own_experts(
+    size: float, n_experts: float, gpus: int, batch: float, tokens: float, execution: str
+) -> None:
+    model, dense = architecture(PAPER, size, n_experts), architecture(PAPER, size, 1.0)
+    gpus = min(gpus, int(n_experts))
+    fused = Roofline(A100, constants=perfect())
+    every = with_moe_execution(fused, execution)
+    for ask, same in ((fused.prefill_s, every.prefill_s), (fused.decode_s, every.decode_s)):
+        assert same(model, gpus, batch, tokens) >= ask(model, gpus, batch, tokens) * (1 - 1e-12)
+        assert same(dense, gpus, batch, tokens) == ask(dense, gpus, batch, tokens)
+    assert every.mixed_s(model, gpus, batch, tokens, 0.1, tokens) >= fused.mixed_s(
+        model, gpus, batch, tokens, 0.1, tokens
+    ) * (1 - 1e-12)
+
+
+@given(st.floats(1e7, 1e12), st.sampled_from([2, 4, 8, 16]), st.integers(0, 3), st.floats(1, 4096), st.floats(1, 1e5))
+def test_it_is_the_same_where_a_token_meets_every_expert_anyway(
+    size: float, n_experts: int, doublings: int, batch: float, tokens: float
+) -> None:
+    model = architecture(PAPER, size, float(n_experts), top_k=n_experts)
+    gpus = min(2**doublings, n_experts)
+    fused, measured = Roofline(A100, constants=perfect()), Roofline(A100)
+    looped = with_moe_execution(fused, "all-experts")
+    assert looped.decode_s(model, gpus, batch, tokens) == pytest.approx(fused.decode_s(model, gpus, batch, tokens))
+    assert looped.prefill_s(model, gpus, batch, tokens) == pytest.approx(fused.prefill_s(model, gpus, batch, tokens))
+    grouped = with_moe_execution(measured, "all-experts-grouped")
+    assert grouped.decode_s(model, gpus, batch, tokens) == measured.decode_s(model, gpus, batch, tokens)
+
+
+@pytest.mark.parametrize("name", ["roofline", "silicon"])
+def test_dense_models_do_not_care_how_experts_run(name: str) -> None:
+    source = Roofline(A100) if name == "roofline" else silicon()
+    both = architecture(PAPER, 1e9, np.array([1.0, 8.0]))
+    for count in (1, 2, 8):
+        fused = source.decode_s(both, count, 64, 500)
+        looped = with_moe_execution(source, "all-experts").decode_s(both, count, 64, 500)
+        assert looped[0] == fused[0]
+        # Measured grouped kernels may lose to one dense expert a GPU; on one GPU the loop has four times the arithmetic.
+        assert looped[1] > fused[1] or count > 1
+
+
+@pytest.mark.parametrize("name", ["roofline", "silicon"])
+def test_whole_experts_need_a_gpu_each_at_most(name: str) -> None:
+    source = with_moe_execution(Roofline(A100) if name == "roofline" else silicon(), "all-experts")
+    model = architecture(PAPER, 1e9, np.array([4.0, 5.0]))
+    assert np.isnan(source.decode_s(model, 8, 64, 500)).tolist() == [True, True]
+    some = source.decode_s(model, np.array([[4], [5], [6]]), 64, 500)
+    assert np.isnan(some).tolist() == [[False, False], [True, False], [True, True]]
+    # Four GPUs hold one expert of four each; of five experts one of them holds two.
+    assert some[0, 1] > some[0, 0]
+
+
+def test_the_loop_reads_every_expert_for_one_token() -> None:
+    fused = Roofline(A100, constants=perfect())
+    looped = with_moe_execution(fused, "all-experts")
+    more = looped.decode_s(SPARSE, 1, 1, 500) - fused.decode_s(SPARSE, 1, 1, 500)
+    assert more == pytest.approx(3 * 2 * (16 - 2) * EXPERT_WEIGHTS / A100.memory_bandwidth_bytes_per_s, rel=1e-9)
+    # Each expert launches as many kernels as a dense layer.
+    launching = Roofline(A100, constants=perfect(per_layer_overhead_s=1e-5))
+    launched = with_moe_execution(launching, "all-experts").decode_s(SPARSE, 1, 1, 500)
+    assert launched - looped.decode_s(SPARSE, 1, 1, 500) == pytest.approx((3 + 3 * 16) * 1e-5)
+
+
+def test_a_measured_table_runs_its_experts_as_they_were_measured(tmp_path: Path) -> None:
+    table = read_latency_table(write(tmp_path / "measured.csv", measured(trilinear)))
+    assert with_moe_execution(table, "fused") is table
+    with pytest.raises(InputError, match="as they were measured"):
+        with_moe_execution(table, "all-experts")
+
+
+def test_unknown_ways_to_run_experts_are_refused_with_the_nearest() -> None:
+    for ask in (lambda: with_moe_execution(Roofline(A100), "all-expert"), lambda: silicon(moe_execution="all-expert")):
+        with pytest.raises(InputError, match="all-experts"):
+            ask()
+    assert list(MOE_EXECUTION) == ["fused", "all-experts", "all-experts-grouped"]
 
 
 @given(

@@ -17,16 +17,26 @@ from moescale.candidates import Costs
 from moescale.cli import main
 from moescale.console import terminal
 from moescale.errors import InputError
+from moescale.family import architecture
 from moescale.figures import save_figure
 from moescale.hardware import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.laws import find_law
 from moescale.reproduce import Outcome, claims, find_claim, host_times, publish, reproduce, series, summary
 from moescale.reproduce import figures as draw
+from moescale.reproduce.claims import settings as all_settings
+from moescale.reproduce.claims import settings_of
 from moescale.reproduce.evaluate import kernels_alone
 from moescale.reproduce.page import FIGURES
 from moescale.reproduce.quantities import NEEDS_COSTS, QUANTITIES
-from moescale.reproduce.tables import host_table, outcome_table, sensitivity_table, show_outcomes
+from moescale.reproduce.tables import (
+    host_table,
+    outcome_table,
+    sensitivity_table,
+    show_outcomes,
+    under,
+    verdict_table,
+)
 from moescale.reproduce.world import ExactPricing, HostBound
 from moescale.serving import Deployment
 
@@ -142,6 +152,61 @@ def test_only_claims_that_involve_cost_are_varied(outcomes: tuple[Outcome, ...])
     assert len({w.ours for w in cost.sensitivity}) == len(cost.sensitivity)
 
 
+def test_every_setting_has_a_row_and_a_verdict(outcomes: tuple[Outcome, ...]) -> None:
+    varied = [o for o in outcomes if o.sensitivity]
+    assert all([w.name for w in o.sensitivity] == [s.name for s in all_settings()] for o in varied)
+    assert {s.moe_execution for s in all_settings()} == {None, "all-experts", "all-experts-grouped"}
+    told = verdict_table(outcomes, all_settings())
+    assert told[-1].startswith("| claims that hold |")
+    held = [int(cell) for cell in told[-1].strip("| ").split(" | ")[1:]]
+    for count, setting in zip(held[1:], all_settings(), strict=True):
+        assert count == sum(under(o, setting).holds is True for o in varied)
+    for o in varied:
+        for w in o.sensitivity:
+            if w.holds is not None:
+                assert w.holds == (w.direction_holds is not False and w.magnitude_holds is not False)
+
+
+def test_every_expert_on_every_token_leaves_dense_models_and_the_law_as_they_are(
+    outcomes: tuple[Outcome, ...],
+) -> None:
+    looped = reproduce(LAW, DEPLOYMENT, Roofline(GPU, moe_execution="all-experts"), sensitivity=False)
+    (setting,) = (s for s in all_settings() if s.name == "all experts")
+    for a, b in zip(outcomes, looped, strict=True):
+        ours = [part.ours for part in b.parts]
+        if not a.sensitivity:
+            assert ours == [part.ours for part in a.parts]
+        else:
+            assert ours == pytest.approx(under(a, setting).ours)
+            assert b.inputs["moe_execution"] == "all-experts"
+            assert a.inputs["moe_execution"] == "fused"
+    fused, every = _by_id(outcomes), _by_id(looped)
+    assert fused["mfu"].parts[0].ours == every["mfu"].parts[0].ours  # of a dense model
+    for name in ("cost.e8.dense", "cost.many"):  # more experts are computed
+        for x, y in zip(fused[name].parts, every[name].parts, strict=True):
+            assert (y.ours or 0.0) > (x.ours or np.inf)
+
+
+def test_launches_of_a_loop_are_paid_for_each_whole_expert_of_a_gpu() -> None:
+    roofline = Roofline(GPU, moe_execution="all-experts")
+    eager = HostBound(roofline, 0.0, 0.0, 5e-5)
+    model = architecture(LAW.family, 1e9, np.array([1.0, 4.0, 32.0]))
+    added = eager.decode_s(model, 4, 64, 300) - roofline.decode_s(model, 4, 64, 300)
+    layers = np.asarray(model.n_moe_layers)
+    np.testing.assert_allclose(added, 5e-5 * layers * [0, 1, 8], rtol=1e-6, atol=1e-12)
+    added = eager.prefill_s(model, 4, 2, 300) - roofline.prefill_s(model, 4, 2, 300)
+    np.testing.assert_allclose(added, 5e-5 * layers * [0, 1, 8], rtol=1e-6, atol=1e-12)
+
+
+def test_a_measured_table_is_asked_only_what_it_can_answer() -> None:
+    class Measured(HostBound):
+        """A source that knows nothing of how its experts ran."""
+
+    names = {s.name for s in settings_of(Measured(Roofline(GPU), 0.0, 0.0))}
+    assert names == {s.name for s in all_settings() if s.moe_execution is None}
+    assert names < {s.name for s in settings_of(Roofline(GPU))}
+
+
 def test_dense_laws_are_refused() -> None:
     with pytest.raises(InputError, match="dense models"):
         reproduce(find_law("hoffmann2022"), DEPLOYMENT, Roofline(GPU))
@@ -223,7 +288,7 @@ def test_tables_have_a_row_for_each_number(outcomes: tuple[Outcome, ...]) -> Non
     numbers = sum(len(o.parts) for o in outcomes)
     assert len(outcome_table(outcomes, latency="roofline")) == numbers + 2
     varied = [p for o in outcomes for p in o.claim.parts if p.quantity in NEEDS_COSTS]
-    assert len(sensitivity_table(outcomes)) == len(varied) + 3
+    assert len(sensitivity_table(outcomes, all_settings())) == len(varied) + 2
     assert len(host_table(host_times(LAW, DEPLOYMENT, Roofline(GPU)))) == 2 * 6 + 2
 
 
@@ -241,6 +306,14 @@ def test_json_is_the_contracts_and_the_same_twice(
         assert r["role"] == "prediction" or r["holds"] is None
         assert r["inputs"]["law"] == "yun2024-recovered"
         assert ("gpu" in r["inputs"]) == any(p.quantity in NEEDS_COSTS for p in find_claim(r["claim"]).parts)
+
+
+def test_the_command_runs_experts_as_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "--latency", "roofline", "--moe-execution", "all-experts", "--json"])
+    for record in json.loads(capsys.readouterr().out):
+        if "gpu" in record["inputs"]:
+            assert record["inputs"]["moe_execution"] == "all-experts"
+            assert {"setting", "direction_holds", "magnitude_holds", "holds"} <= record["sensitivity"][0].keys()
 
 
 def test_the_table_fits_a_page(outcomes: tuple[Outcome, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,6 +348,7 @@ def test_a_folder_holds_the_report_and_every_figure_with_its_data(
         (["--latency", "silicn"], "silicon"),
         (["--law", "hoffmann2022"], "dense models"),
         (["--gpu", "a100"], "a100"),
+        (["--moe-execution", "all-expert"], "all-experts"),
     ],
 )
 def test_bad_input_has_one_message(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

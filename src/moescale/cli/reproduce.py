@@ -38,6 +38,7 @@ LATENCIES = ("both", "silicon", "roofline")
     epilog=examples(
         "moescale reproduce --latency roofline",
         "moescale reproduce --law yun2024-joint --latency roofline --json",
+        "moescale reproduce --latency roofline --moe-execution all-experts",
     )
 )
 def reproduce(
@@ -45,6 +46,14 @@ def reproduce(
     latency: Annotated[
         str, text_option("--latency", "both (silicon, and the roofline beside it), silicon, or roofline.")
     ] = "both",
+    moe_execution: Annotated[
+        str,
+        text_option(
+            "--moe-execution",
+            "How experts run: fused (a token meets its top_k), or all-experts (a loop in which every token meets every "
+            "expert of its GPU, as in vLLM 0.2.7).",
+        ),
+    ] = "fused",
     gpu: GpuName = DEFAULT_GPU,
     output: Annotated[
         Path | None, file_option("-o", "Folder for the report, and every figure as SVG, PDF, PNG and CSV.")
@@ -52,6 +61,7 @@ def reproduce(
     json_: Json = False,
 ) -> None:
     """Compute every claim of the paper again: its value, ours with its interval, and whether it holds."""
+    from moescale.latency import with_moe_execution
     from moescale.reproduce import reproduce as evaluate
 
     chosen = named_law(law)
@@ -61,7 +71,8 @@ def reproduce(
         named_gpu(gpu), None, weights="bf16", prompt=DEFAULT_TRAFFIC[0], output=DEFAULT_TRAFFIC[1], max_gpus=8,
         max_num_seqs=None, memory_fraction=0.9, utilization=1.0,
     )  # fmt: skip
-    first, others = _sources(latency, deployment)
+    with at_option("--moe-execution"):
+        first, *others = (with_moe_execution(source, moe_execution) for source in _sources(latency, deployment))
     if output is not None:
         from moescale.reproduce.publish import check_folder
 
@@ -85,13 +96,13 @@ def reproduce(
     held_back.tell()
 
 
-def _sources(name: str, deployment: Deployment) -> tuple[LatencySource, tuple[LatencySource, ...]]:
-    """The source that claims are judged with, and those that stand beside it."""
+def _sources(name: str, deployment: Deployment) -> tuple[LatencySource, ...]:
+    """The source that claims are judged with, then those that stand beside it."""
     if name != "both":
-        return latency_source(name, deployment), ()
+        return (latency_source(name, deployment),)
     roofline = latency_source("roofline", deployment)
     try:
-        return latency_source("silicon", deployment), (roofline,)
+        return latency_source("silicon", deployment), roofline
     except MoescaleError as error:
         warn([f"roofline latency alone, because {error.what}"])
-        return roofline, ()
+        return (roofline,)

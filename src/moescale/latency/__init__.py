@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from moescale.architecture import Architecture, FloatArray, Real
+from moescale.errors import InputError, unknown_name
 
 # The fields of an Architecture that may be arrays.
 NUMERIC_FIELDS = (
@@ -30,6 +31,19 @@ NUMERIC_FIELDS = (
     "n_window_layers",
     "window_tokens",
 )
+
+# How the experts of an MoE layer run. From December 2023 (pull request 2090) to version 0.2.7 (January 2024) vLLM gave each
+# GPU whole experts, sent every token of the batch through every one of them, and masked and added the outputs
+# (vllm/model_executor/models/mixtral.py; it refuses more GPUs than experts). The fused kernel came with pull requests 2453
+# and 2542 in 0.3.0. Kernels of fused experts were measured under uneven loads, in which a small batch misses some experts
+# even with top_k = E; the loop misses none, so it is priced by dense products. Chosen by what the code ran.
+MOE_EXECUTION = {
+    "fused": "one grouped kernel, in which a token meets its top_k experts",
+    "all-experts": "a loop over the whole experts of a GPU, each a dense FFN for every token, as in vLLM 0.2.7",
+    "all-experts-grouped": "every token through every expert, priced as one grouped kernel with top_k = E",
+}
+FUSED, ALL_EXPERTS, ALL_EXPERTS_GROUPED = MOE_EXECUTION
+EXACT = 1e-12  # experts / GPUs this close above a whole number is that number
 
 
 @runtime_checkable
@@ -95,3 +109,44 @@ def kernels_alone(source: LatencySource) -> LatencySource:
         constants = source.constants or constants_of(source.gpu, source.weight_bytes_per_param)
         return replace(source, constants=replace(constants, per_iteration_overhead_s=0.0))
     return source
+
+
+def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
+    """The source with the experts run as a name of MOE_EXECUTION says; memory is no affair of a latency source.
+
+    Raises InputError for other names, and for a measured table, which holds what its engine ran.
+    """
+    from moescale.latency.roofline import Roofline
+    from moescale.latency.silicon import Silicon
+
+    check_moe_execution(name)
+    if isinstance(source, Silicon | Roofline):
+        return replace(source, moe_execution=name)
+    if name == FUSED:
+        return source
+    raise InputError(
+        f"{source.name} cannot say what {name} would take: its experts ran as they were measured",
+        where="moe_execution",
+        next_step="take the silicon or roofline latency",
+    )
+
+
+def moe_execution_of(source: LatencySource) -> str:
+    """The name of MOE_EXECUTION that a source answers for; `as measured` for a table."""
+    from moescale.latency.roofline import Roofline
+    from moescale.latency.silicon import Silicon
+
+    return source.moe_execution if isinstance(source, Silicon | Roofline) else "as measured"
+
+
+def check_moe_execution(name: str) -> None:
+    """Raise InputError, with the nearest one, unless MOE_EXECUTION has the name."""
+    if name not in MOE_EXECUTION:
+        raise unknown_name("MoE execution", name, MOE_EXECUTION, where="moe_execution")
+
+
+def local_experts(model: Architecture, gpus: Real) -> FloatArray:
+    """Whole experts of a layer on the fullest of `gpus` GPUs; NaN where there are more GPUs than experts."""
+    experts = np.asarray(model.n_experts, dtype=np.float64)
+    each = experts / np.asarray(gpus, dtype=np.float64)
+    return np.where(each < 1.0, np.nan, np.ceil(each * (1.0 - EXACT)))

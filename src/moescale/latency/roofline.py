@@ -12,14 +12,21 @@ from moescale import catalogue
 from moescale.accounting import expected_distinct_experts
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.hardware import Gpu
-from moescale.latency import common_shape
+from moescale.latency import (
+    ALL_EXPERTS,
+    ALL_EXPERTS_GROUPED,
+    EXACT,
+    FUSED,
+    check_moe_execution,
+    common_shape,
+    local_experts,
+)
 
 ACTIVATION_BYTES = 2.0  # bf16 activations, also where weights are fp8
 UNQUANTISED_BYTES = 2.0  # published fp8 and int4 checkpoints leave the LM head in bf16
 LINK_CONSTANTS = (
     "interconnect_efficiency", "interconnect_contention", "allreduce_latency_s", "allreduce_latency_per_gpu_s"
 )  # fmt: skip
-EXACT = 1e-12  # experts / GPUs this close above a whole number is that number
 # Bytes a weight, scales included, between which fp8 arithmetic is meant; int4 weights are multiplied in bf16.
 FP8_BYTES = (0.75, 1.5)
 
@@ -105,12 +112,17 @@ class Roofline:
     on the compressed cache, which every GPU holds; layers with a window attend to no more than the window. The host
     works while the GPU does, so that a pass takes the longer of its kernels and of the host. Left out: unequal load of
     the experts of one GPU, and padding to tiles and waves of matrix products. Never falls when a batch or a model grows.
+    `moe_execution` all-experts holds whole experts, whatever `expert_parallel` says, and answers NaN beyond a GPU an expert.
     """
 
     gpu: Gpu
     weight_bytes_per_param: float = 2.0
     kv_bytes_per_element: float = 2.0
     constants: RooflineConstants | None = None  # None: those of this GPU
+    moe_execution: str = FUSED  # a name of MOE_EXECUTION
+
+    def __post_init__(self) -> None:
+        check_moe_execution(self.moe_execution)
 
     @property
     def name(self) -> str:
@@ -218,6 +230,8 @@ class Roofline:
         expert_parallel: Real,
     ) -> FloatArray:
         """Everything but attention, for `tokens` tokens of which the last one of each request meets the LM head."""
+        if self.moe_execution == ALL_EXPERTS_GROUPED:
+            model = replace(model, top_k=model.n_experts)
         constants, count = self._constants, np.asarray(gpus, dtype=np.float64)
         share, softness = 1.0 / count, constants.ridge_softness
         bandwidth, bf16 = self.gpu.memory_bandwidth_bytes_per_s, self.gpu.bf16_flops_per_s
@@ -233,7 +247,15 @@ class Roofline:
         total_s = dense * _ridge(self.weight_bytes_per_param * byte_s, (2.0 / gemm) * tokens, softness)
         total_s = total_s + attention_s
 
-        if np.any(np.asarray(model.n_moe_layers) > 0):
+        launches_s = np.asarray(model.n_moe_layers) * constants.per_moe_layer_overhead_s
+        if np.any(np.asarray(model.n_moe_layers) > 0) and self.moe_execution == ALL_EXPERTS:
+            # Dense products of every whole expert that a GPU holds, each with as many launches as a dense layer.
+            local = np.where(np.asarray(model.n_moe_layers) > 0, local_experts(model, count), 0.0)
+            expert = (ffn * model.n_moe_layers * d_model * model.d_expert) * local
+            total_s += expert * _ridge(self.weight_bytes_per_param * byte_s, (2.0 / gemm) * tokens, softness)
+            launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
+            model = replace(model, top_k=local, d_expert=model.d_expert * count)  # what the activations below see
+        elif np.any(np.asarray(model.n_moe_layers) > 0):
             split = share * expert_parallel  # of one expert's matrices
             expert = (ffn * model.n_moe_layers * d_model * model.d_expert) * split
             distinct, expert_tokens = _busiest(model, tokens, expert_parallel)
@@ -254,7 +276,7 @@ class Roofline:
         total_s += token_s * tokens
         start_s = (constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * further) * (share < 1.0)
         total_s += model.n_layers * (constants.per_layer_overhead_s + 2.0 * start_s)
-        total_s += model.n_moe_layers * constants.per_moe_layer_overhead_s
+        total_s += launches_s
         if np.any(np.asarray(model.kv_lora_rank) > 0):
             latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
             total_s += latent * constants.per_latent_layer_overhead_s

@@ -18,7 +18,14 @@ from moescale.accounting import expected_distinct_experts
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InputError, unknown_name
 from moescale.hardware import Gpu
-from moescale.latency import common_shape
+from moescale.latency import (
+    ALL_EXPERTS,
+    ALL_EXPERTS_GROUPED,
+    FUSED,
+    check_moe_execution,
+    common_shape,
+    local_experts,
+)
 from moescale.latency.attention_kernels import Attention, attention, head_dims
 from moescale.latency.gemm_kernels import gemm_grid, gemm_types
 from moescale.latency.kernel_tables import System, default_version, engines, find_system, versions
@@ -60,7 +67,8 @@ class Silicon:
     fp8 weights take measured fp8 kernels where there are any (FP8_PRODUCTS, FP8_EXPERTS). Whatever was not measured is a
     measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: fewer bits a weight, other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100.
     Beyond a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, above 8 GPUs, and
-    for latent attention where its kernels were not measured, the answer is NaN.
+    for latent attention where its kernels were not measured, the answer is NaN. `moe_execution` all-experts takes measured
+    dense products for each whole expert that a GPU holds, whatever `expert_parallel` says; NaN beyond a GPU an expert.
 
     Raises InputError when the package, or a table for the GPU, engine or version, is missing.
     """
@@ -72,8 +80,10 @@ class Silicon:
     kv_bytes_per_element: float = 2.0
     load: str = LOAD
     host_s: float | None = None  # seconds a pass takes on the host at least; None: host_s(), 0: kernels alone
+    moe_execution: str = FUSED  # a name of MOE_EXECUTION
 
     def __post_init__(self) -> None:
+        check_moe_execution(self.moe_execution)
         system = self._system
         if self.backend not in engines(system.name):
             raise unknown_name("engine", self.backend, engines(system.name), where=f"kernels of {system.name}")
@@ -237,7 +247,10 @@ class Silicon:
 
     def _experts_s(self, model: Architecture, gpus: FloatArray, tokens: Real, expert_parallel: Real) -> FloatArray:
         """Seconds of the routed experts of all layers; asked for the models that have any."""
-        numbers = (model.d_model, model.n_experts, model.top_k, model.d_expert, gpus, tokens, expert_parallel)
+        if self.moe_execution == ALL_EXPERTS:
+            return self._looped_experts_s(model, gpus, tokens)
+        top_k = model.n_experts if self.moe_execution == ALL_EXPERTS_GROUPED else model.top_k
+        numbers = (model.d_model, model.n_experts, top_k, model.d_expert, gpus, tokens, expert_parallel)
         layers, *fields = np.broadcast_arrays(np.asarray(model.n_moe_layers, dtype=np.float64), *numbers)
         some = layers > 0
         if some.all():
@@ -245,6 +258,20 @@ class Silicon:
         seconds = np.zeros(layers.shape)
         seconds[some] = layers[some] * self._expert_layer_s(model.ffn_matrices, *(field[some] for field in fields))
         return seconds
+
+    def _looped_experts_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
+        """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another.
+
+        An expert of vLLM's loop launches its products one by one, and kernels of their own for the activation, the
+        product of gate and up, the token's weight (three: compare, multiply, sum), its application, and the sum.
+        """
+        layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), model.d_model
+        width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2
+        products_s = (1 + gates) * self._product_s(tokens, width, d) + self._product_s(tokens, d, width)
+        moved_bytes = ACTIVATION_BYTES * np.asarray(tokens) * ((2.0 + 3.0 * gates) * width + 5.0 * d)
+        small_s = self._elementwise_s(moved_bytes) + (5.0 + gates) * self._system.elementwise_latency_s
+        each = np.where(layers > 0, local_experts(model, gpus), 0.0)
+        return layers * each * (products_s + small_s)
 
     def _expert_layer_s(
         self,

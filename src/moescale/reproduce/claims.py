@@ -8,6 +8,7 @@ from typing import Any
 
 from moescale import catalogue
 from moescale.errors import unknown_name
+from moescale.latency import MOE_EXECUTION, LatencySource, moe_execution_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ class Setting:
     memory_bytes_multiple: float | None = None  # of the GPU's memory
     host_per_pass_s: float | None = None
     host_per_sequence_s: float | None = None
+    host_per_expert_s: float | None = None  # of each expert of an MoE layer that a GPU holds
+    moe_execution: str | None = None  # a name of latency.MOE_EXECUTION
 
 
 @cache
@@ -89,6 +92,35 @@ def sweep_experts() -> tuple[float, ...]:
 def settings() -> tuple[Setting, ...]:
     """The settings of the sensitivity analysis, in the catalogue's order."""
     return tuple(Setting(**entry) for entry in catalogue.read("claims.toml")["setting"])
+
+
+def settings_of(source: LatencySource) -> tuple[Setting, ...]:
+    """The settings that a source can answer for: a measured table cannot run its experts in another way."""
+    can = moe_execution_of(source) in MOE_EXECUTION
+    return tuple(s for s in settings() if can or s.moe_execution is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopMeasurement:
+    """Latencies of one benchmark before and after vLLM fused its experts; arrays over `batch`."""
+
+    gpu: str
+    gpus: int
+    prompt_tokens: float
+    output_tokens: float
+    batch: tuple[float, ...]
+    all_experts_s: tuple[float, ...]
+    fused_s: tuple[float, ...]
+    source: str
+    date: str
+
+
+@cache
+def loop_measurement() -> LoopMeasurement:
+    """What is known of Mixtral 8x7B with every expert on every token, measured."""
+    entry: dict[str, Any] = catalogue.read("claims.toml")["loop_measurement"]
+    curves: dict[str, Any] = {name: tuple(entry[name]) for name in ("batch", "all_experts_s", "fused_s")}
+    return LoopMeasurement(**{**entry, **curves})
 
 
 def find_claim(name: str) -> Claim:

@@ -12,9 +12,9 @@ from moescale.allocation import Budget, loss_optimal
 from moescale.architecture import FloatArray
 from moescale.candidates import Costs
 from moescale.errors import InputError
-from moescale.latency import LatencySource, kernels_alone
+from moescale.latency import LatencySource, kernels_alone, moe_execution_of, with_moe_execution
 from moescale.laws.law import Law, interval
-from moescale.reproduce.claims import Claim, Part, Setting, claims, settings, sweep_experts
+from moescale.reproduce.claims import Claim, Part, Setting, claims, settings_of, sweep_experts
 from moescale.reproduce.quantities import NEEDS_COSTS, QUANTITIES
 from moescale.reproduce.world import (
     ExactPricing,
@@ -50,6 +50,7 @@ class Elsewhere:
     ours: tuple[float | None, ...]  # a number each part
     rel_error: float | None
     direction_holds: bool | None
+    magnitude_holds: bool | None
     holds: bool | None
 
 
@@ -112,6 +113,7 @@ def _world_dict(world: Elsewhere) -> dict[str, object]:
         "ours": list(world.ours),
         "rel_error": world.rel_error,
         "direction_holds": world.direction_holds,
+        "magnitude_holds": world.magnitude_holds,
         "holds": world.holds,
     }
 
@@ -140,7 +142,8 @@ def reproduce(
 ) -> tuple[Outcome, ...]:
     """Evaluate every claim of the catalogue under `law`, served as `deployment` says with `latency`.
 
-    Claims that involve cost are evaluated again with each of the `others`, and under each setting of the catalogue.
+    Claims that involve cost are evaluated again with each of the `others`, and under each setting of the catalogue that
+    `latency` can answer for.
     Raises InputError for a law that knows no experts, InfeasibleError for one without loss-optimal sizes.
     """
     if not law.form.uses_experts:
@@ -157,7 +160,11 @@ def reproduce(
         drawn = World(law, law.draws, SampledPricing.of(costs, experts), costs)
     outcomes = [_outcome(claim, central, drawn) for claim in claims()]
     worlds = [(source.name, _elsewhere_world(central, replace(costs, latency=source))) for source in others]
-    varied = [(s.name, _elsewhere_world(central, _setting_costs(costs, s))) for s in settings()] if sensitivity else []
+    varied = (
+        [(s.name, _elsewhere_world(central, _setting_costs(costs, s))) for s in settings_of(latency)]
+        if sensitivity
+        else []
+    )
     return tuple(
         replace(
             outcome,
@@ -176,8 +183,18 @@ def _elsewhere_world(central: World, costs: Costs) -> World:
 
 def _setting_costs(costs: Costs, setting: Setting) -> Costs:
     latency = costs.latency
-    if setting.host_per_pass_s is not None or setting.host_per_sequence_s is not None:
-        latency = HostBound(kernels_alone(latency), setting.host_per_pass_s or 0.0, setting.host_per_sequence_s or 0.0)
+    if setting.moe_execution is not None:
+        latency = with_moe_execution(latency, setting.moe_execution)
+    in_line = (setting.host_per_pass_s, setting.host_per_sequence_s)
+    if any(seconds is not None for seconds in in_line):
+        latency = kernels_alone(latency)
+    if any(seconds is not None for seconds in (*in_line, setting.host_per_expert_s)):
+        latency = HostBound(
+            latency,
+            setting.host_per_pass_s or 0.0,
+            setting.host_per_sequence_s or 0.0,
+            setting.host_per_expert_s or 0.0,
+        )
     return replace(costs, latency=latency, deployment=changed_deployment(costs.deployment, setting))
 
 
@@ -318,6 +335,7 @@ def _inputs(claim: Claim, world: World) -> dict[str, object]:
         d = world.costs.deployment
         used |= {
             "latency": world.costs.latency.name,
+            "moe_execution": moe_execution_of(world.costs.latency),
             "gpu": d.gpu.name,
             "max_gpus": d.max_gpus,
             "prompt_tokens": float(d.prompt_tokens),
@@ -337,7 +355,7 @@ def _elsewhere(outcome: Outcome, name: str, world: World) -> Elsewhere:
             for part, known in zip(claim.parts, outcome.parts, strict=True)
         ]
     )
-    worst, direction, _, verdict = _judge(claim, ours)
+    worst, direction, magnitude, verdict = _judge(claim, ours)
     counted = claim.cannot is None and outcome.role == "prediction"
     return Elsewhere(
         name=name,
@@ -345,6 +363,7 @@ def _elsewhere(outcome: Outcome, name: str, world: World) -> Elsewhere:
         ours=tuple(_number(float(value)) for value in ours),
         rel_error=worst,
         direction_holds=direction,
+        magnitude_holds=magnitude,
         holds=verdict if counted else None,
     )
 

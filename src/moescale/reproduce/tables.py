@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moescale.answers import Column, Table
 from moescale.console import write_line, write_paragraph, write_table
+from moescale.reproduce.claims import Setting
 from moescale.reproduce.evaluate import Elsewhere, HostTime, Outcome, PartOutcome, summary
 from moescale.units import format_count, format_seconds
 
@@ -131,28 +132,53 @@ def outcome_table(outcomes: Sequence[Outcome], *, latency: str) -> list[str]:
     return lines
 
 
-def sensitivity_table(outcomes: Sequence[Outcome]) -> list[str]:
-    """Rows of a Markdown table: each number that involves cost under each setting of serving."""
+def sensitivity_table(outcomes: Sequence[Outcome], settings: Sequence[Setting]) -> list[str]:
+    """Rows of a Markdown table: each number that involves cost under each of the settings of serving."""
     involved = [o for o in outcomes if o.sensitivity]
     if not involved:
         return []
-    settings = [w.name for w in involved[0].sensitivity]
-    head = ["claim", "number", "paper", "base", *settings]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines = _head(["claim", "number", "paper", "base"], settings)
     for o in involved:
         for i, part in enumerate(o.parts):
             if not _involves_cost(o, i):
                 continue
             cells = [f"`{o.claim.id}`", part.label, printed(o, part), quantity(part.ours, o.claim.unit)]
-            cells += [quantity(w.ours[i], o.claim.unit) for w in o.sensitivity]
+            cells += [quantity(under(o, s).ours[i], o.claim.unit) for s in settings]
             lines.append(f"| {' | '.join(cells)} |")
-    cells = ["claims that hold", "", "", str(sum(o.holds is True for o in involved))]
-    cells += [str(sum(_at(o, j).holds is True for o in involved)) for j in range(len(settings))]
-    return [*lines, f"| {' | '.join(cells)} |"]
+    return lines
 
 
-def _at(outcome: Outcome, index: int) -> Elsewhere:
-    return outcome.sensitivity[index]
+def verdict_table(outcomes: Sequence[Outcome], settings: Sequence[Setting]) -> list[str]:
+    """Rows of a Markdown table: whether direction and size of each prediction that involves cost hold under each setting."""
+    judged = [o for o in outcomes if o.sensitivity and o.holds is not None]
+    if not judged:
+        return []
+    lines = _head(["claim", "base"], settings)
+    for o in judged:
+        worlds = [o, *(under(o, s) for s in settings)]
+        cells = [_which(w.direction_holds, w.magnitude_holds) for w in worlds]
+        lines.append(f"| `{o.claim.id}` | {' | '.join(cells)} |")
+    held = [sum(o.holds is True for o in judged), *(sum(under(o, s).holds is True for o in judged) for s in settings)]
+    return [*lines, f"| claims that hold | {' | '.join(str(n) for n in held)} |"]
+
+
+def _head(columns: Sequence[str], settings: Sequence[Setting]) -> list[str]:
+    names = [*columns, *(s.name for s in settings)]
+    return [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+
+
+def _which(direction: bool | None, magnitude: bool | None) -> str:
+    """What holds of a claim: yes, direction (alone), size (alone) or NO; a dash where there is no number."""
+    told = {"direction": direction, "size": magnitude}
+    known = {name: holds for name, holds in told.items() if holds is not None}
+    if not known:
+        return "-"
+    return "yes" if all(known.values()) else next((name for name, holds in known.items() if holds), "NO")
+
+
+def under(outcome: Outcome, setting: Setting) -> Elsewhere:
+    """The claim under one setting of the sensitivity analysis."""
+    return next(w for w in outcome.sensitivity if w.name == setting.name)
 
 
 def _involves_cost(outcome: Outcome, index: int) -> bool:

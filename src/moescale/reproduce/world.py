@@ -10,7 +10,7 @@ import numpy as np
 from moescale.allocation import Allocation, Budget, loss_optimal, smallest_at_loss
 from moescale.architecture import Architecture, FloatArray, Real
 from moescale.candidates import Costs
-from moescale.latency import LatencySource
+from moescale.latency import LatencySource, local_experts
 from moescale.laws.law import Law
 from moescale.lifetime import flops_optimal
 from moescale.reproduce.claims import Setting
@@ -159,15 +159,17 @@ class World:
 
 @dataclass(frozen=True)
 class HostBound:
-    """A latency source with time on the host beside each pass: so much a pass, and so much for each of its sequences.
+    """A latency source with time on the host beside each pass: so much a pass, a sequence, and an expert of a layer.
 
-    `per_sequence_s` is of decoding sequences; a prompt's pass pays `per_pass_s` only. Kernels wait for the host, as in
-    servers that schedule and sample synchronously.
+    `per_sequence_s` is of decoding sequences; a prompt's pass does not pay it. `per_expert_s` is of each whole expert of
+    an MoE layer that a GPU holds, whose kernels are launched one by one. Kernels wait for the host, as in servers that
+    schedule, sample and launch synchronously.
     """
 
     kernels: LatencySource
     per_pass_s: Real
     per_sequence_s: Real
+    per_expert_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -179,14 +181,14 @@ class HostBound:
     ) -> FloatArray:
         """As in LatencySource."""
         kernels = self.kernels.prefill_s(model, gpus, batch, prompt_tokens, expert_parallel=expert_parallel)
-        return kernels + self.per_pass_s
+        return kernels + self._pass_s(model, gpus)
 
     def decode_s(
         self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
     ) -> FloatArray:
         """As in LatencySource."""
         kernels = self.kernels.decode_s(model, gpus, batch, context_tokens, expert_parallel=expert_parallel)
-        return kernels + self.per_pass_s + self.per_sequence_s * np.asarray(batch, float)
+        return kernels + self._pass_s(model, gpus) + self.per_sequence_s * np.asarray(batch, float)
 
     def mixed_s(
         self,
@@ -203,7 +205,14 @@ class HostBound:
         kernels = self.kernels.mixed_s(
             model, gpus, batch, context_tokens, prompts, prompt_tokens, expert_parallel=expert_parallel
         )
-        return kernels + self.per_pass_s + self.per_sequence_s * np.asarray(batch, float)
+        return kernels + self._pass_s(model, gpus) + self.per_sequence_s * np.asarray(batch, float)
+
+    def _pass_s(self, model: Architecture, gpus: Real) -> Real:
+        if self.per_expert_s == 0.0:
+            return self.per_pass_s
+        layers = np.asarray(model.n_moe_layers, float)
+        launched = np.where(layers > 0, layers * local_experts(model, gpus), 0.0)
+        return self.per_pass_s + self.per_expert_s * launched
 
 
 def as_in_the_paper(deployment: Deployment) -> Deployment:
