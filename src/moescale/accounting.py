@@ -25,6 +25,7 @@ from moescale.architecture import (
     kv_heads_per_gpu,
     value_head_dim,
 )
+from moescale.architecture.quantisation import UNQUANTISED_BYTES
 from moescale.errors import unknown_name
 
 # The paper's family (arXiv 2404.02852, section 2.1 and appendix B): gated FFN of 8/3 the model's width, hence 2/3 of a
@@ -38,10 +39,6 @@ CONVENTIONS = {
     "exact": "1 + (K - 1) c with c the share of N that experts replicate (1/3 in the paper's family): 4/3 for top-2",
     "dense": "1: experts are given free compute",
 }
-
-# Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
-# repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
-UNQUANTISED_BYTES = 2.0
 
 # Which parameters training FLOPs are counted on.
 TRAINING_COUNTS = {
@@ -205,8 +202,9 @@ def kv_bytes_per_request(
 def weight_bytes(architecture: Architecture, bytes_per_param: Real = 2.0) -> FloatArray:
     """Bytes of all weights, `bytes_per_param` a parameter.
 
-    Below two bytes that holds for the matrices of attention, FFNs and experts; the rest stays at UNQUANTISED_BYTES, as in
-    published checkpoints. Where the architecture is nothing but matrices (`matrices_only`), it holds for everything.
+    Below two bytes that holds for the matrices of attention, FFNs and experts, or those that `architecture.quantised`
+    names; the rest stays at UNQUANTISED_BYTES, as in published checkpoints. Where the architecture is nothing but matrices
+    (`matrices_only`), it holds for everything.
     """
     return weight_bytes_per_gpu(architecture, bytes_per_param)
 
@@ -235,20 +233,28 @@ def weight_bytes_per_gpu(
 
 def _params_per_gpu(a: Architecture, t: FloatArray, groups: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Parameters of matrices that quantisation takes, and all others, on the fullest of t GPUs."""
-    layers, moe_layers = _array(a.n_layers), _array(a.n_moe_layers)
+    layers, moe_layers, taken = _array(a.n_layers), _array(a.n_moe_layers), a.quantised
     experts = moe_layers * np.ceil(_array(a.n_experts) / groups)  # on one GPU, each split over t / groups of them
     split = t / groups
-    widths = (layers - moe_layers) * a.d_ffn + moe_layers * a.d_shared_expert
-    ffns = ffn_matrix_params(a, widths) / t + experts * ffn_matrix_params(a, a.d_expert) / split
-    tables = np.ceil(_array(a.vocab_size) / t) * a.d_model * (1.0 if a.tied_embeddings else 2.0)
-    rest = tables + layers * attention_vector_params(a, t) + _router_params(a) + _norm_params(a)
+    table = np.ceil(_array(a.vocab_size) / t) * a.d_model
+    parts = (
+        (taken.attention, layers * attention_matrix_params(a, t)),
+        (taken.dense_ffn, ffn_matrix_params(a, (layers - moe_layers) * a.d_ffn) / t),
+        (taken.shared_experts, ffn_matrix_params(a, moe_layers * a.d_shared_expert) / t),
+        (taken.experts, experts * ffn_matrix_params(a, a.d_expert) / split),
+        (taken.embedding, table),
+        (taken.lm_head, table * (0.0 if a.tied_embeddings else 1.0)),
+    )
+    matrices, rest = np.zeros(()), layers * attention_vector_params(a, t) + _router_params(a) + _norm_params(a)
+    for share, params in parts:
+        matrices, rest = matrices + share * params, rest + (1.0 - share) * params
     if a.ffn_bias:
         has_shared = np.where(_array(a.d_shared_expert) > 0, 1.0, 0.0)
         shared = moe_layers * has_shared * ffn_vector_params(a, _array(a.d_shared_expert) / t)
         rest = rest + (layers - moe_layers) * ffn_vector_params(a, _array(a.d_ffn) / t) + shared
     if a.expert_bias:
         rest = rest + experts * ffn_vector_params(a, _array(a.d_expert) / split)
-    return layers * attention_matrix_params(a, t) + ffns, rest
+    return matrices, rest
 
 
 def training_flops_per_token(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from moescale.architecture.config import from_config
-from moescale.architecture.model import Architecture, FloatArray, Real, validate
+from moescale.architecture.config import Checkpoint, from_config, read_config
+from moescale.architecture.model import Architecture, FloatArray, Quantised, Real, validate
 from moescale.architecture.parts import (
     attention_matrix_params,
     attention_params,
@@ -17,10 +17,14 @@ from moescale.architecture.parts import (
     value_head_dim,
 )
 from moescale.architecture.published import Shape, hl_coefficient, published_shapes, shapes, shapes_of_hl
+from moescale.architecture.quantisation import CheckpointWeights
 
 __all__ = [
     "Architecture",
+    "Checkpoint",
+    "CheckpointWeights",
     "FloatArray",
+    "Quantised",
     "Real",
     "Shape",
     "attention_matrix_params",
@@ -35,6 +39,7 @@ __all__ = [
     "hl_coefficient",
     "kv_heads_per_gpu",
     "published_shapes",
+    "read_config",
     "shapes",
     "shapes_of_hl",
     "validate",

@@ -1,19 +1,31 @@
-"""A shape from a Hugging Face config.json."""
+"""A shape, and the format of the weights, from a Hugging Face config.json."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
 from moescale.architecture.model import Architecture, validate
-from moescale.architecture.model_types import MODEL_TYPES, common
+from moescale.architecture.model_types import MODEL_TYPES, common, remarks
+from moescale.architecture.quantisation import CheckpointWeights, read_weights
 from moescale.architecture.settings import Settings, shown
 from moescale.errors import InputError, unknown_name
 
 _LARGEST_FILE = 16 * 2**20  # bytes; a config.json has a few thousand, weights by mistake have billions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a config says: the shape, the format of the weights, and what was assumed of the shape."""
+
+    architecture: Architecture
+    weights: CheckpointWeights
+    remarks: tuple[str, ...] = ()
 
 
 def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture:
@@ -25,19 +37,36 @@ def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture
     the width that its intermediate_size gives (olmoe, gpt_oss: what the chosen experts of a token have together).
 
     Layers for the prediction of further tokens (num_nextn_predict_layers of DeepSeek-V3) are left out, as the published
-    671B leaves them out and servers do unless told otherwise; quantization_config is ignored, the precision of weights
-    is an argument of its own; attention in chunks (llama4) counts as a window of a chunk, which it is at the chunk's end.
+    671B leaves them out and servers do unless told otherwise; attention in chunks (llama4) counts as a window of a chunk,
+    which it is at the chunk's end. Of a quantization_config the shape keeps which matrices it takes (`quantised`); the
+    format, an argument of its own wherever a model is priced, is with read_config.
 
     Raises InputError for a file that cannot be read, another model_type, a missing or impossible value; the message
-    names file and key.
+    names file and key. Fields of another architecture are warned of (UserWarning).
+    """
+    checkpoint = read_config(config)
+    for remark in checkpoint.remarks:
+        warnings.warn(remark, stacklevel=2)
+    return checkpoint.architecture
+
+
+def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
+    """The architecture as from_config reads it, with the format of the weights, and remarks in place of warnings.
+
+    quantization_config of the config, or a hf_quant_config.json beside it, states the format; `weights.format` is None
+    where it says something that is not known here. Raises InputError as from_config does.
     """
     if isinstance(config, Mapping):
-        return _architecture(config, "config")
-    path = Path(config)
-    return _architecture(*_load(path))
+        return _checkpoint(config, "config", None)
+    settings, file = _load(Path(config))
+    beside = None
+    if settings.get("quantization_config") is None and file.name.endswith("config.json"):
+        beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
+        beside = _load(beside)[0] if beside.exists() else None
+    return _checkpoint(settings, str(file), beside)
 
 
-def _load(path: Path) -> tuple[Mapping[str, Any], str]:
+def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
     try:
         if path.is_dir():
             path = path / "config.json"
@@ -67,10 +96,11 @@ def _load(path: Path) -> tuple[Mapping[str, Any], str]:
             where=str(path),
             next_step="give the model's config.json",
         )
-    return cast("dict[str, Any]", parsed), str(path)
+    return cast("dict[str, Any]", parsed), path
 
 
-def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
+def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:
+    """`quantisation` is what the file or the model around it says of the weights."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         raise InputError(
@@ -79,16 +109,22 @@ def _architecture(config: Mapping[str, Any], where: str) -> Architecture:
             next_step=f"supported: {', '.join(MODEL_TYPES)}",
         )
     text = config.get("text_config")
+    # compressed-tensors called it compression_config before 2025.
+    own = (config.get(key) for key in ("quantization_config", "compression_config"))
+    quantisation = next((stated for stated in own if stated is not None), quantisation)
     if model_type not in MODEL_TYPES and isinstance(text, Mapping):
-        return _text_model(model_type, cast("Mapping[str, Any]", text), where)
+        return _text_model(model_type, cast("Mapping[str, Any]", text), where, quantisation)
     if model_type not in MODEL_TYPES:
         other = "a near relative's config with this model's numbers, or --n-params and --experts"
         raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where, otherwise=other)
     settings = Settings(config, where)
     name = config.get("_name_or_path")
     parts = common(settings) | MODEL_TYPES[model_type](settings)
-    built = Architecture(**parts, name=name if isinstance(name, str) and name else model_type)
-    return validate(built, where)
+    built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
+    weights, quantised = read_weights(config, quantisation, built, where)
+    return Checkpoint(
+        architecture=replace(built, quantised=quantised), weights=weights, remarks=remarks(settings, model_type)
+    )
 
 
 # transformers writes a nested config without the keys that have the defaults of its Llama4TextConfig.
@@ -107,7 +143,7 @@ _NESTED_LLAMA4: dict[str, Any] = {
 }
 
 
-def _text_model(model_type: str, text: Mapping[str, Any], where: str) -> Architecture:
+def _text_model(model_type: str, text: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:
     """The text model of a model that has more inputs than text."""
     inside = f"{where}, text_config"
     if model_type == "llama4":
@@ -118,4 +154,4 @@ def _text_model(model_type: str, text: Mapping[str, Any], where: str) -> Archite
             where=inside,
             next_step=f"known: {', '.join(MODEL_TYPES)}",
         )
-    return _architecture(text, inside)
+    return _checkpoint(text, inside, quantisation)

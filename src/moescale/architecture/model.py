@@ -15,6 +15,22 @@ Real = float | FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quantised:
+    """Shares of the matrices of each part that a quantised checkpoint holds in its format; the others keep 16 bits.
+
+    The default is what most checkpoints do: every matrix of attention, FFNs and experts, and neither embedding table.
+    Where a checkpoint mixes formats, its share is the one that gives the right bytes at its smallest format.
+    """
+
+    attention: float = 1.0
+    dense_ffn: float = 1.0
+    shared_experts: float = 1.0
+    experts: float = 1.0
+    embedding: float = 0.0  # the input table; tied tables count here
+    lm_head: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """Shape of one transformer, or of many: every number may be an array (one entry a model) and real-valued.
 
@@ -58,6 +74,9 @@ class Architecture:
     attention_sinks: bool = False  # a learned logit a head (gpt-oss)
     router_bias: bool = False  # a bias an expert in the router (gpt-oss; DeepSeek-V3's correction of the scores)
     expert_bias: bool = False  # biases of the routed experts' matrices only (gpt-oss)
+    quantised: Quantised = (
+        Quantised()
+    )  # which matrices have the bytes of quantised weights, where those are fewer than 2
 
 
 def validate(architecture: Architecture, where: str | None = None) -> Architecture:
@@ -75,12 +94,14 @@ def validate(architecture: Architecture, where: str | None = None) -> Architectu
 
     for key in (field.name for field in fields(Architecture)):
         value = getattr(a, key)
-        if not isinstance(value, str | bool):
+        if not isinstance(value, str | bool | Quantised):
             number = np.asarray(value, dtype=float)
             need(np.isfinite(number) & (number >= 0), f"{key} must be a finite number of 0 or more")
     for key in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim"):
         need(np.asarray(getattr(a, key)) > 0, f"{key} must be positive")
     need(a.ffn_matrices in (2, 3), "ffn_matrices must be 3 (gated) or 2 (plain)")
+    for part in fields(Quantised):
+        need(0.0 <= getattr(a.quantised, part.name) <= 1.0, f"quantised.{part.name} must be a share from 0 to 1")
     moe_layers, n_layers = np.asarray(a.n_moe_layers, dtype=float), np.asarray(a.n_layers, dtype=float)
     need(moe_layers <= n_layers, "n_moe_layers must not exceed n_layers")
     need((np.asarray(a.d_ffn) > 0) | (moe_layers == n_layers), "d_ffn must be positive in layers without experts")

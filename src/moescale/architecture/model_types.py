@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from moescale.architecture.settings import Settings
+from moescale.architecture.settings import Settings, shown
 
 
 def common(settings: Settings) -> dict[str, Any]:
@@ -93,6 +94,7 @@ def _experts(
     number_keys: tuple[str, ...] = ("num_experts", "num_local_experts"),
 ) -> dict[str, Any]:
     n_experts = settings.integer(*number_keys, least=least)
+    settings.seen.update(("num_experts_per_tok", width_key))
     if n_experts == 0 or n_moe_layers == 0:
         return {}
     top_k = settings.integer("num_experts_per_tok")
@@ -154,6 +156,7 @@ def _mixtral(settings: Settings) -> dict[str, Any]:
 def _qwen2_moe(settings: Settings) -> dict[str, Any]:
     parts = _grouped_attention(settings) | {"qkv_bias": settings.boolean("qkv_bias", True)}
     experts = _experts(settings, "moe_intermediate_size", _sparse_layers(settings), least=0)
+    settings.seen.add("shared_expert_intermediate_size")
     if experts:
         experts["d_shared_expert"] = settings.integer("shared_expert_intermediate_size", least=0)
         experts["shared_expert_gate"] = True
@@ -177,6 +180,7 @@ def _olmoe(settings: Settings) -> dict[str, Any]:
 def _gpt_oss(settings: Settings) -> dict[str, Any]:
     n_layers = settings.integer("num_hidden_layers")
     experts = _experts(settings, "intermediate_size", n_layers)
+    settings.seen.add("experts_per_token")  # a second name of num_experts_per_tok
     width = {"d_ffn": experts["top_k"] * experts["d_expert"]}
     flags = {"attention_sinks": True, "router_bias": True, "expert_bias": True}
     stated = settings.layer_types(n_layers, "sliding_attention")
@@ -198,6 +202,7 @@ def _deepseek(settings: Settings, first_expert_layer: int) -> dict[str, Any]:
     # Layers whose number, from 0, is a multiple of the step, from the first expert layer on.
     n_moe_layers = max(-(-n_layers // step) - -(-first_expert_layer // step), 0)
     experts = _experts(settings, "moe_intermediate_size", n_moe_layers, number_keys=("n_routed_experts",))
+    settings.seen.add("n_shared_experts")
     if experts:
         experts["d_shared_expert"] = settings.rank("n_shared_experts") * experts["d_expert"]
     return _latent_attention(settings) | experts
@@ -215,6 +220,7 @@ def _deepseek_v3(settings: Settings) -> dict[str, Any]:
 
 def _llama4(settings: Settings) -> dict[str, Any]:
     n_layers = settings.integer("num_hidden_layers")
+    settings.seen.update(("moe_layers", "interleave_moe_layer_step"))
     if settings.config.get("moe_layers") is None:
         n_moe_layers = n_layers // settings.integer("interleave_moe_layer_step", default=1)
     else:
@@ -251,3 +257,54 @@ MODEL_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "kimi_k2": _deepseek_v3,
     "llama4_text": _llama4,
 }
+
+
+# Keys of experts, sparse, latent and linear attention, and state spaces: what would make another model of a known type.
+_OTHER_MODEL = re.compile(
+    r"expert|(^|_)moe(_|$)|^index_|^(kv|q)_lora_rank$|^qk_(nope|rope)_head_dim$|^decoder_sparse_step$|^mlp_only_layers$"
+    r"|^first_k_dense_replace$|^(linear|mamba|ssm)_"
+)
+# Training of routers, and how they score: no shape follows from them.
+_NO_SHAPE = re.compile(
+    r"router|aux_loss|z_loss|jitter|score|scoring|norm_topk|capacity|dropout|init|bias|_ep_|_tp_|seed"
+)
+# Names of classes other than the model type's own.
+_CLASSES = {"kimi_k2": ("DeepseekV3", "KimiK2"), "llama4_text": ("Llama4",)}
+
+
+def remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
+    """What a config says that the reader of its model_type, which has run, did not ask for."""
+    found: list[str] = []
+    unread = [
+        str(key)
+        for key, value in settings.config.items()
+        if key not in settings.seen
+        and _OTHER_MODEL.search(str(key))
+        and not _NO_SHAPE.search(str(key))
+        and _says_something(str(key), value)
+    ]
+    if unread:
+        sparse = " every token attends to its whole context, and" if any(k.startswith("index_") for k in unread) else ""
+        found.append(
+            f"{settings.where}: {', '.join(sorted(unread)[:8])}{' ..' if len(unread) > 8 else ''} "
+            f"{'is' if len(unread) == 1 else 'are'} no part of model_type {model_type}, and left out:{sparse} the model is "
+            f"priced as transformers builds {model_type}; if it is another model, its model_type is wrong"
+        )
+    names = settings.config.get("architectures")
+    stated = cast("list[Any]", names)[0] if isinstance(names, list) and names else None
+    prefixes = _CLASSES.get(model_type, ("".join(part.capitalize() for part in model_type.split("_")),))
+    if isinstance(stated, str) and not re.match(rf"({'|'.join(prefixes)})(For|Model|Text|$)", stated):
+        found.append(
+            f"{settings.where}: architectures says {shown(stated)}, which is not model_type {model_type}; the model is "
+            f"priced as {model_type}"
+        )
+    return tuple(found)
+
+
+def _says_something(key: str, value: Any) -> bool:
+    """Whether a value is more than the way to write "none" or "one"; switches and names say nothing of a shape."""
+    if isinstance(value, list):
+        return bool(cast("list[Any]", value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value > (0 if "shared" in key else 1)

@@ -21,17 +21,22 @@ def shown(value: Any) -> str:
 
 
 class Settings:
-    """Checked access to one config: every answer is in range, every complaint names file and key."""
+    """Checked access to one config: every answer is in range, every complaint names file and key.
+
+    `seen` holds the keys that were asked for, or that the reader knows and has no use for.
+    """
 
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
         self.config = config
         self.where = where
+        self.seen: set[str] = set()
 
     def bad(self, key: str, wanted: str) -> InputError:
         return InputError(f"{key} must be {wanted}, not {shown(self.config.get(key))}", where=self.where)
 
     def integer(self, *keys: str, default: int | None = None, least: int = 1) -> int:
         """The whole number under the first of `keys`; all of those present must agree. Null counts as absent."""
+        self.seen.update(keys)
         present = [key for key in keys if self.config.get(key) is not None]
         if not present:
             if default is not None:
@@ -60,6 +65,7 @@ class Settings:
         return int(value)
 
     def boolean(self, key: str, default: bool) -> bool:
+        self.seen.add(key)
         value = self.config.get(key)
         if value is None:
             return default
@@ -69,12 +75,14 @@ class Settings:
 
     def rank(self, key: str) -> int:
         """The whole number under `key`, which must be there; null, the way to write "not at all", is 0."""
+        self.seen.add(key)
         if key in self.config and self.config[key] is None:
             return 0
         return self.integer(key, least=0)
 
     def entries(self, key: str, n_layers: int) -> list[Any] | None:
         """The list under `key` with one entry a layer; None where it is absent, null or empty."""
+        self.seen.add(key)
         value = self.config.get(key)
         if value is None or (isinstance(value, list) and not value):
             return None
@@ -94,6 +102,7 @@ class Settings:
         return types.count(local)
 
     def layer_numbers(self, key: str, n_layers: int) -> set[int]:
+        self.seen.add(key)
         value = self.config.get(key)
         if value is None:
             return set()

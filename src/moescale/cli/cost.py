@@ -57,9 +57,9 @@ from moescale.cli.options import (
 from moescale.errors import InputError, MoescaleError
 
 if TYPE_CHECKING:
-    from moescale.architecture import Architecture
+    from moescale.architecture import Architecture, CheckpointWeights
     from moescale.burst import Run
-    from moescale.hardware import Gpu
+    from moescale.hardware import Gpu, Precision
     from moescale.latency import LatencySource
     from moescale.serving import Deployment
     from moescale.serving_sweep import LeftOut, Platform
@@ -132,7 +132,10 @@ def cost(
     memory_fraction: MemoryFraction = 0.9,
     reserve: Reserve = None,
     utilization: Utilization = 1.0,
-    weights: Annotated[str | None, text_option("--weights", "bf16 (default), fp8 or int4.")] = None,
+    weights: Annotated[
+        str | None,
+        text_option("--weights", "bf16, fp8, int4, nvfp4 or mxfp4; default: what the config states, else bf16."),
+    ] = None,
     kv_cache: Annotated[
         str | None, text_option("--kv-cache", "Number format of the KV cache: bf16 (default), fp8 or int4.")
     ] = None,
@@ -156,7 +159,12 @@ def cost(
         ),
     ] = None,
     sweep_weights: Annotated[
-        str | None, text_option("--sweep-weights", "With --sweep: such as bf16,fp8; default: bf16,fp8,int4.", "LIST")
+        str | None,
+        text_option(
+            "--sweep-weights",
+            "With --sweep: such as bf16,fp8; default: bf16,fp8,int4, or what the config states.",
+            "LIST",
+        ),
     ] = None,
     sweep_kv_cache: Annotated[
         str | None, text_option("--sweep-kv-cache", "With --sweep: such as bf16,fp8, the default.", "LIST")
@@ -200,7 +208,7 @@ def cost(
     # A sweep looks at every batch that fits: a server's own cap binds only where it is stated.
     own_cap = None if sweep else float(card.default_max_num_seqs)
     cap = own_cap if max_num_seqs is None else parse_max_num_seqs(max_num_seqs)
-    model = _model(config, n_params, experts, top_k, kv_heads, vocab_size)
+    model, stated = _model(config, n_params, experts, top_k, kv_heads, vocab_size)
     price = stated_price(usd_per_gpu_hour, capital_usd_per_gpu, years, power_w, usd_per_kwh, pue)
     if max_gpus < replicas:
         raise InputError(
@@ -208,8 +216,10 @@ def cost(
         )
     each = _of_one_replica("--gpus", gpus, replicas)
     traffic = traffic_of(prompt, output, trace)
+    given = _one_of("weights", sweep_weights, weights) if sweep else weights
+    formats = _weight_formats(stated, given, "--sweep-weights" if sweep_weights else "--weights", kv_cache)
     deployment = make_deployment(
-        card, _template_price(cards, price) if sweep else price, weights="bf16" if weights is None else weights,
+        card, _template_price(cards, price) if sweep else price, weights=formats[0] if formats else "bf16",
         kv_cache="bf16" if kv_cache is None else kv_cache,
         prompt=traffic.prompt_tokens, output=traffic.output_tokens, traffic=traffic, max_num_seqs=cap,
         max_gpus=max_gpus // replicas if each is None else each, memory_fraction=memory_fraction,
@@ -220,7 +230,7 @@ def cost(
     if sweep:
         _sweep(
             model, cards, price, latency, deployment, traffic.source if trace is not None else None, each,
-            batches=sweep_batch, weights=_one_of("weights", sweep_weights, weights),
+            batches=sweep_batch, weights=formats,
             kv_cache=_one_of("kv-cache", sweep_kv_cache, kv_cache),
             ways=_one_of("expert-parallel", sweep_expert_parallel, str(expert_parallel) if expert_parallel > 1 else None),
             plot=plot, output_table=output_table, json_=json_,
@@ -232,11 +242,13 @@ def cost(
     if burst is not None:
         run = _burst(model, source, deployment, answer.tensor_parallel or 1, burst, request_rate, host)
     if json_:
-        print_json(answer.to_dict() | ({} if run is None else {"burst": run.to_dict()}))
+        held = {"weights": _weights_record(stated, formats, weights)}
+        print_json(answer.to_dict() | held | ({} if run is None else {"burst": run.to_dict()}))
         return
     from moescale.console import show_burst, show_cost, terminal
 
-    show_cost(terminal(), answer, deployment, traffic.source if trace is not None else None)
+    own = formats[0].name if stated is not None and formats else None
+    show_cost(terminal(), answer, deployment, traffic.source if trace is not None else None, weights=own)
     if run is not None:
         show_burst(terminal(), run, host or "in-line")
 
@@ -296,7 +308,7 @@ def _sweep(
     gpus: int | None,
     *,
     batches: str | None,
-    weights: str | None,
+    weights: Sequence[Precision],
     kv_cache: str | None,
     ways: str | None,
     plot: Path | None,
@@ -310,22 +322,20 @@ def _sweep(
     caps = None if batches is None else listed_counts("--sweep-batch", batches, MOST_BATCH)
     degrees = [1] if ways is None else listed_counts("--sweep-expert-parallel", ways, MOST)
     named = measured_on_one(latency)
-    usual = ("bf16", "bf16") if named else (",".join(hardware.precisions("weights")), SERVER_CACHES)
-    formats = {
-        "weights": listed("--sweep-weights", usual[0] if weights is None else weights),
-        "kv_cache": listed("--sweep-kv-cache", usual[1] if kv_cache is None else kv_cache),
+    usual = ("bf16", "bf16") if named else (SWEPT_WEIGHTS, SERVER_CACHES)
+    found = {
+        "weights": weights or _found("weights", listed("--sweep-weights", usual[0]), "--sweep-weights"),
+        "kv_cache": _found(
+            "kv_cache", listed("--sweep-kv-cache", usual[1] if kv_cache is None else kv_cache), "--sweep-kv-cache"
+        ),
     }
-    found: dict[str, list[hardware.Precision]] = {}
-    for kind, names in formats.items():
-        option = f"--sweep-{kind.replace('_', '-')}"
-        if named and len(names) > 1:
+    for kind, formats in found.items():
+        if named and len(formats) > 1:
             raise InputError(
                 "a latency table was measured with one number format",
-                where=option,
+                where=f"--sweep-{kind.replace('_', '-')}",
                 next_step="name that one, or take silicon or the roofline",
             )
-        with at_option(option):
-            found[kind] = [hardware.find_precision(kind, name) for name in names]
 
     def price_of(card: Gpu) -> Callable[[], float]:
         return lambda: hardware.price(card.name).usd_per_gpu_hour if price is None else price
@@ -377,6 +387,7 @@ def _sweep(
 
 
 MOST_BATCH = 1e9
+SWEPT_WEIGHTS = "bf16,fp8,int4"
 SERVER_CACHES = "bf16,fp8"  # what vLLM's --kv-cache-dtype knows (docs.vllm.ai, quantized KV cache)
 
 
@@ -433,6 +444,71 @@ def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:
     return gpus // replicas
 
 
+def _found(kind: str, names: Sequence[str], option: str) -> list[Precision]:
+    from moescale.hardware import find_precision
+
+    with at_option(option):
+        return [find_precision(kind, name) for name in names]
+
+
+def _weight_formats(
+    stated: CheckpointWeights | None, asked: str | None, option: str, kv_cache: str | None
+) -> list[Precision]:
+    """The formats to price: those that are asked for, else the checkpoint's; none where neither says any.
+
+    A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is warned of.
+    """
+    from moescale.hardware import Precision
+
+    several = option == "--sweep-weights"
+    formats = [] if asked is None else _found("weights", listed(option, asked) if several else [asked], option)
+    if stated is None:
+        return formats
+    if stated.kv_cache is not None and kv_cache is None:
+        warn(
+            [
+                f"the checkpoint asks for an {stated.kv_cache} KV cache, which is an option here: --kv-cache {stated.kv_cache}"
+            ]
+        )
+    if not formats:
+        if stated.format is None:
+            raise InputError(
+                f"quantization_config {stated.stated}",
+                where="--config",
+                next_step="state the nearest format of the weights, such as --weights fp8",
+            )
+        warn(stated.remarks)
+    elif stated.format is None:
+        warn([f"quantization_config {stated.stated}; priced with {option} {asked}"])
+    if stated.format is None or stated.bytes_per_param >= 2.0:
+        return formats
+    own = Precision(name=stated.format, bytes_per_element=stated.bytes_per_param, source=stated.stated, date="")
+    other = [found.name for found in formats if found.name != own.name]
+    if other:
+        warn(
+            [
+                f"the checkpoint holds its weights in {own.name} ({own.source}); {', '.join(other)} of {option} is priced for "
+                "the same matrices, and the others in bf16"
+            ]
+        )
+    return [own if found.name == own.name else found for found in formats] or [own]
+
+
+def _weights_record(
+    stated: CheckpointWeights | None, formats: Sequence[Precision], asked: str | None
+) -> dict[str, object]:
+    """The format that was priced, and who says so."""
+    name, held = (formats[0].name, formats[0].bytes_per_element) if formats else ("bf16", 2.0)
+    record: dict[str, object] = {"format": name, "bytes_per_param": held}
+    if asked is not None:
+        record["source"] = "--weights"
+    else:
+        record["source"] = "default" if stated is None else stated.stated
+    if stated is not None and asked is not None:
+        record["checkpoint"] = stated.format or "not understood"
+    return record
+
+
 def _model(
     config: Path | None,
     n_params: float | None,
@@ -440,9 +516,10 @@ def _model(
     top_k: int | None,
     kv_heads: int | None,
     vocab_size: int | None,
-) -> Architecture:
+) -> tuple[Architecture, CheckpointWeights | None]:
+    """The model, and where a config states it, the format of its weights."""
     from moescale.accounting import count_parameters
-    from moescale.architecture import from_config
+    from moescale.architecture import read_config
     from moescale.family import architecture, find_family
     from moescale.units import format_count
 
@@ -458,7 +535,9 @@ def _model(
                 raise InputError(
                     "goes with --n-params; a config states its own", where=option, next_step="leave it out"
                 )
-        return from_config(config)
+        checkpoint = read_config(config)
+        warn(checkpoint.remarks)
+        return checkpoint.architecture, checkpoint.weights
     assert n_params is not None
     count = experts or 1
     if top_k is not None and top_k > max(count, 2):
@@ -466,9 +545,8 @@ def _model(
     family = replace(find_family("yun2024"), top_k=top_k or 2, kv_heads=kv_heads)
     model = architecture(family, n_params, float(count), vocab_size=vocab_size)
     if count == 1:
-        return model
+        return model, None
     # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.
     total = float(count_parameters(model).total)
-    return replace(
-        model, name=f"N = {format_count(n_params)} with {count} experts ({format_count(total)} parameters in all)"
-    )
+    name = f"N = {format_count(n_params)} with {count} experts ({format_count(total)} parameters in all)"
+    return replace(model, name=name), None

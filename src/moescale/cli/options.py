@@ -22,7 +22,7 @@ from moescale.units import parse_count, parse_quantity
 if TYPE_CHECKING:
     from moescale.architecture import Architecture, FloatArray
     from moescale.fitting import Progress
-    from moescale.hardware import Gpu
+    from moescale.hardware import Gpu, Precision
     from moescale.latency import LatencySource
     from moescale.laws import Law, LawForm
     from moescale.runs import RunTable
@@ -238,7 +238,7 @@ MemoryFraction = Annotated[
 Utilization = Annotated[
     float, number_option("--utilization", "Share of the plateau throughput that traffic uses.", LEAST, 1)
 ]
-Weights = Annotated[str, text_option("--weights", "bf16, fp8 or int4.")]
+Weights = Annotated[str, text_option("--weights", "bf16, fp8, int4, nvfp4 or mxfp4.")]
 KvCache = Annotated[str, text_option("--kv-cache", "Number format of the KV cache: bf16, fp8 or int4.")]
 Reserve = Annotated[
     float | None,
@@ -458,7 +458,7 @@ def warn(messages: Sequence[str]) -> None:
 
 
 def make_deployment(
-    gpu: Gpu, price: float | None, *, weights: str, prompt: float, output: float, max_gpus: int,
+    gpu: Gpu, price: float | None, *, weights: str | Precision, prompt: float, output: float, max_gpus: int,
     max_num_seqs: float | None, memory_fraction: float, utilization: float, kv_cache: str = "bf16",
     reserve_bytes: float = 0.0, expert_parallel: int = 1, replicas: int = 1, scheduling: str = "separate",
     max_ttft_s: float | None = None, max_tpot_s: float | None = None, traffic: Traffic | None = None,
@@ -470,7 +470,7 @@ def make_deployment(
     from moescale.serving import SCHEDULING, Deployment, with_traffic
 
     with at_option("--weights"):
-        weight_format = hardware.find_precision("weights", weights)
+        weight_format = hardware.find_precision("weights", weights) if isinstance(weights, str) else weights
     with at_option("--kv-cache"):
         cache_format = hardware.find_precision("kv_cache", kv_cache)
     if scheduling not in SCHEDULING:

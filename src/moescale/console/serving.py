@@ -42,8 +42,13 @@ def show_burst(console: Console, run: Run, host: str) -> None:
         write_paragraph(console, f"The cache was full {run.n_preemptions} times, and requests were computed again.")
 
 
-def show_cost(console: Console, cost: Cost, deployment: Deployment, traffic: str | None = None) -> None:
-    """The cost of one model: the cheapest GPU count first, then each that was looked at; `traffic` names a trace."""
+def show_cost(
+    console: Console, cost: Cost, deployment: Deployment, traffic: str | None = None, weights: str | None = None
+) -> None:
+    """The cost of one model: the cheapest GPU count first, then each that was looked at.
+
+    `traffic` names a trace, `weights` a format that is not the default.
+    """
     name = deployment.gpu.name
     if cost.usd_per_mtok is not None:
         text = f"{format_usd(cost.usd_per_mtok)} per million output tokens on {cost.gpus} x {name}"
@@ -54,7 +59,7 @@ def show_cost(console: Console, cost: Cost, deployment: Deployment, traffic: str
     write_paragraph(
         console,
         f"{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
-        f"{format_bytes(cost.weight_bytes)}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token{reserve}",
+        f"{format_bytes(cost.weight_bytes)}{f' in {weights}' if weights else ''}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token{reserve}",
     )
     write_paragraph(
         console,
