@@ -287,7 +287,8 @@ class Silicon:
         for window in np.unique(sizes[local > 0]):
             layers = np.where(sizes == window, local, 0.0)
             window_s = share * self._window_kernel_s(stage, model, whole, tokens, heads, kv_heads, float(window))
-            total_s = total_s + layers * window_s
+            # What the window holds is attention to everything, of which more was measured.
+            total_s = total_s + layers * np.where(np.asarray(tokens) <= window, full_s, window_s)
         return total_s
 
     def _window_kernel_s(
