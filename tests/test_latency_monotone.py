@@ -11,12 +11,12 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from moescale.architecture import Architecture, FloatArray, shapes
 from moescale.family import architecture, find_family
-from moescale.hardware import Gpu, find_gpu, gpus
+from moescale.hardware import Gpu, gpus
 from moescale.latency.attention_kernels import attention, attention_kinds
 from moescale.latency.gemm_kernels import gemm_grid, gemm_types
 from moescale.latency.kernel_tables import default_version, find_system
@@ -81,8 +81,9 @@ def test_where_no_fp8_kernel_was_measured_fp8_is_never_dearer(
     model: Architecture, gpu: Gpu, count: float, batch: float, tokens: float, stage: str
 ) -> None:
     wide = ask(Silicon(gpu, host_s=0.0), stage, model, count, batch, tokens)
-    for narrow in ({"weight_bytes_per_param": 1.0}, {"kv_bytes_per_element": 1.0}):
-        assert ask(Silicon(gpu, host_s=0.0, **narrow), stage, model, count, batch, tokens) <= wide * EXACT
+    for weights, cache in ((1.0, 2.0), (2.0, 1.0)):
+        narrow = Silicon(gpu, weight_bytes_per_param=weights, kv_bytes_per_element=cache, host_s=0.0)
+        assert ask(narrow, stage, model, count, batch, tokens) <= wide * EXACT
 
 
 @given(st.sampled_from(PLAIN), st.sampled_from(NVIDIA), GPU_COUNTS, BATCHES, LENGTHS, st.integers(16, 4096), STAGES)
@@ -93,8 +94,11 @@ def test_a_window_that_nobody_measured_never_costs_more_than_full_attention(
     full = replace(model, n_window_layers=0.0)
     local = replace(model, n_window_layers=model.n_layers, window_tokens=float(window))
     source = Silicon(gpu, host_s=0.0)
-    most = worst_fall(source, model, stage)
-    assert ask(source, stage, local, count, batch, tokens) <= ask(source, stage, full, count, batch, tokens) * most
+    windowed, whole = (ask(source, stage, m, count, batch, tokens) for m in (local, full))
+    assume(np.isfinite(whole))  # GB200 and GB300 servers have 4 GPUs
+    if stage == "decode":  # the same kernel on the tokens that are met
+        assert windowed == pytest.approx(ask(source, stage, full, count, batch, min(tokens, window)), rel=1e-9)
+    assert windowed <= whole * worst_fall(source, model, stage)
 
 
 def worst_fall(source: Silicon, model: Architecture, stage: str) -> float:
@@ -116,17 +120,17 @@ def test_inside_its_window_a_model_costs_what_full_attention_does(
     model: Architecture, gpu: Gpu, count: float, batch: float, tokens: float, stage: str
 ) -> None:
     source, inside = Silicon(gpu, host_s=0.0), min(tokens, float(np.max(model.window_tokens)))
-    full = replace(model, n_window_layers=0.0)
-    assert ask(source, stage, model, count, batch, inside) == pytest.approx(
-        ask(source, stage, full, count, batch, inside), rel=1e-9
-    )
+    whole = ask(source, stage, replace(model, n_window_layers=0.0), count, batch, inside)
+    assume(np.isfinite(whole))
+    assert ask(source, stage, model, count, batch, inside) == pytest.approx(whole, rel=1e-9)
 
 
 @given(st.sampled_from(WINDOWED), st.sampled_from(NVIDIA), GPU_COUNTS, BATCHES, LENGTHS, STAGES)
 def test_a_measured_window_costs_more_by_what_its_rows_say_at_most(
     model: Architecture, gpu: Gpu, count: float, batch: float, tokens: float, stage: str
 ) -> None:
-    # Rows just beyond the window: vLLM's kernels of a window of 128 take up to a half longer than full attention to 256.
+    # Just beyond a window its kernels lose: with a window of 128 one request's 256 tokens take H200 15.7 us, and 12.5 in
+    # full attention. From 16 windows on they must gain.
     source, full = Silicon(gpu, host_s=0.0), replace(model, n_window_layers=0.0)
     local, whole = (ask(source, stage, m, count, batch, tokens) for m in (model, full))
     assume(np.isfinite(whole))
@@ -230,13 +234,3 @@ def test_more_tokens_are_faster_by_chance_of_the_rows_only() -> None:
     assert np.mean(found > 1.0 + 1e-9) < 0.03
     assert np.mean(found > 1.05) < 0.01
     assert found.max() < 1.25  # eight B200 reduce 32 to 64 thousand elements more slowly than twice of it
-
-
-@settings(max_examples=20)
-@given(st.sampled_from(PLAIN), st.sampled_from(("h100-sxm", "h200-sxm")), GPU_COUNTS, LENGTHS)
-def test_a_full_server_gains_from_a_narrow_cache(model: Architecture, name: str, count: float, tokens: float) -> None:
-    wide = Silicon(find_gpu(name), host_s=0.0)
-    batch = np.array([512.0, 1024.0]) * 2048.0 / tokens  # a million tokens and more
-    assume(batch[0] >= 8.0)
-    narrow = replace(wide, kv_bytes_per_element=1.0)
-    assert np.all(narrow.decode_s(model, count, batch, tokens) < 1.01 * wide.decode_s(model, count, batch, tokens))
