@@ -274,7 +274,10 @@ def default_of(fits: Iterable[Fitted]) -> Fitted:
 
 
 def measured_gpus() -> tuple[list[Gpu], list[Gpu]]:
-    """GPUs whose own kernels were measured, and those whose kernels silicon scales from another part."""
+    """GPUs whose own kernels were measured, and those whose kernels silicon scales from another part.
+
+    A measured one is fitted with the links that were measured with it, also where a server's are another's.
+    """
     own: list[Gpu] = []
     scaled: list[Gpu] = []
     for gpu in gpus().values():
@@ -282,7 +285,10 @@ def measured_gpus() -> tuple[list[Gpu], list[Gpu]]:
             continue
         system = find_system(gpu.silicon_system)
         same = abs(gpu.memory_bandwidth_bytes_per_s / system.memory_bandwidth_bytes_per_s - 1.0) < SAME
-        (own if same and gpu.silicon_link_system is None else scaled).append(gpu)
+        if same:
+            own.append(replace(gpu, silicon_link_system=None))
+        else:
+            scaled.append(gpu)
     return own, scaled
 
 

@@ -22,6 +22,8 @@ from moescale.family import architecture
 from moescale.hardware import find_gpu, gpus
 from moescale.latency import MOE_EXECUTION, NUMERIC_FIELDS, LatencySource, with_moe_execution
 from moescale.latency.roofline import (
+    ARITHMETIC,
+    MEMORY,
     Roofline,
     RooflineConstants,
     constants_of,
@@ -557,11 +559,18 @@ def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
     assert set(known) >= {gpu.silicon_system for gpu in gpus().values() if gpu.silicon_system is not None}
     assert constants_of(A100) == known["a100_sxm"]
     assert constants_of(find_gpu("a100-sxm-40gb")) == known["a100_sxm"]
-    assert constants_of(find_gpu("mi300x")) == measured_constants()["default"]
+    nobodys = replace(find_gpu("mi300x"), arithmetic_share=None, memory_share=None)
+    assert constants_of(nobodys) == known["default"]
+    mi300x, usual = constants_of(find_gpu("mi300x"), 1.0), known["default.fp8"]
+    assert mi300x.gemm_compute_efficiency == pytest.approx(usual.gemm_compute_efficiency * 0.45 / 0.93)
+    assert mi300x.cache_memory_efficiency == pytest.approx(usual.cache_memory_efficiency * 0.81 / 0.90)
+    assert replace(usual, **{f: getattr(mi300x, f) for f in (*ARITHMETIC, *MEMORY)}) == mi300x
+    assert constants_of(replace(A100, arithmetic_share=0.1)) == known["a100_sxm"]  # tables know better
     assert constants_of(H100, 1.0) == known["h100_sxm.fp8"] != known["h100_sxm"]
     assert constants_of(H100, 0.5) == known["h100_sxm"]  # int4 is multiplied in bf16
     assert constants_of(A100, 1.0) == known["a100_sxm"]  # it has no fp8 arithmetic
     pcie = constants_of(find_gpu("a100-pcie-80gb"))
+    assert constants_of(find_gpu("l40s")).interconnect_contention < 0.5  # that of its tables collapses: 4.5
     assert pcie.interconnect_contention == known["rtx_pro_6000_server"].interconnect_contention
     assert pcie.memory_efficiency == known["a100_sxm"].memory_efficiency
     assert Roofline(H100).decode_s(MODEL, 2, 8, 500) == Roofline(H100, constants=known["h100_sxm"]).decode_s(

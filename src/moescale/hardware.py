@@ -25,6 +25,8 @@ GPU_NUMBERS = {
     "fp8_tflops": (1e-3, 1e7),
     "max_num_seqs": (1, 1e6),
     "usd_per_gpu_hour": (1e-6, 1e6),
+    "arithmetic_share": (1e-3, 1.0),
+    "memory_share": (1e-3, 1.0),
 }
 GPU_TEXTS = ("name", "silicon_system", "silicon_link_system", "source", "date")
 GPU_NEEDED = ("name", "memory_gib", "bandwidth_gb_per_s", "bf16_tflops", "link_gb_per_s")
@@ -52,6 +54,10 @@ class Gpu:
     date: str
     # Whose all-reduce holds for this card, where not that of `silicon_system`: for PCIe cards of a part measured on NVLink.
     silicon_link_system: str | None = None
+    # Shares of the data sheet's arithmetic and bandwidth that large products and long copies were measured to reach, for a
+    # GPU without tables; None: not known, and taken to be as on the measured systems.
+    arithmetic_share: float | None = None
+    memory_share: float | None = None
     usd_per_gpu_hour: float | None = None  # as a file of one's own states it; None: prices are in catalogue/prices.toml
 
 
@@ -97,6 +103,8 @@ def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
         default_max_num_seqs=int(entry["max_num_seqs"]),
         silicon_system=entry.get("silicon_system"),
         silicon_link_system=entry.get("silicon_link_system"),
+        arithmetic_share=entry.get("arithmetic_share"),
+        memory_share=entry.get("memory_share"),
         source=entry["source"],
         date=entry["date"],
     )
@@ -132,7 +140,8 @@ def read_gpu(path: str | os.PathLike[str]) -> Gpu:
 
     name, memory_gib, bandwidth_gb_per_s, bf16_tflops and link_gb_per_s (one direction) are needed; fp8_tflops (without
     it: no fp8 arithmetic), max_num_seqs (vLLM's rule by memory), usd_per_gpu_hour, silicon_system and silicon_link_system
-    (no measured kernels), source and date may be left out. Raises InputError that names the file and the field.
+    (no measured kernels), arithmetic_share and memory_share (of the data sheet, where benchmarks of large products and
+    long copies are known), source and date may be left out. Raises InputError that names the file and the field.
     """
     where = os.fspath(path)
     entry = read_toml(path)

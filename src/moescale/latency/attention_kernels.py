@@ -14,7 +14,7 @@ import numpy as np
 
 from moescale.architecture import FloatArray, Real
 from moescale.errors import InputError
-from moescale.latency.kernel_tables import find_table, read_columns
+from moescale.latency.kernel_tables import find_system, find_table, read_columns
 from moescale.latency.log_grid import LogGrid, grid_of
 
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "latency")
@@ -41,32 +41,66 @@ class Attention:
 
 @cache
 def _rows(system: str, engine: str, version: str, stage: str, cache_type: str) -> dict[str, FloatArray]:
-    """Rows of full-context attention with this type of cached keys and values; empty where it was not measured."""
+    """Rows of attention with this type of cached keys and values; empty where it was not measured."""
     path = find_table(system, "attention", engine, version, f"{stage}_attention_perf")
     if path is None:
         raise InputError(f"no attention was measured for {engine} on {system}", where="silicon")
     columns = read_columns(path, COLUMNS, attn_dtype="bfloat16", kv_cache_dtype=cache_type)
     kv = columns["num_key_value_heads"]
     columns["num_key_value_heads"] = np.where(kv > 0, kv, columns["num_heads"])  # 0 stands for one a query head
-    regular = np.isin(columns["num_key_value_heads"], (1.0, 2.0, 4.0, MOST_KV_HEADS)) & (columns["window_size"] == 0)
+    regular = np.isin(columns["num_key_value_heads"], (1.0, 2.0, 4.0, MOST_KV_HEADS))
     return {name: values[regular] for name, values in columns.items()}
 
 
 @cache
-def head_dims(system: str, engine: str, version: str, stage: str, cache_type: str) -> tuple[float, ...]:
-    """Measured head dimensions, ascending; empty where the cache type was not measured."""
-    return tuple(float(d) for d in np.unique(_rows(system, engine, version, stage, cache_type)["head_dim"]))
+def attention_kinds(
+    system: str, engine: str, version: str, stage: str, cache_type: str
+) -> tuple[tuple[float, float], ...]:
+    """Measured pairs of head dimension and window (0: the full context), ascending; empty where there are none."""
+    rows = _rows(system, engine, version, stage, cache_type)
+    return tuple(sorted({(float(d), float(w)) for d, w in zip(rows["head_dim"], rows["window_size"], strict=True)}))
 
 
 @cache
-def attention(system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float) -> Attention:
-    """Measured attention of a head dimension that head_dims lists."""
+def attention(
+    system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float, window: float = 0.0
+) -> Attention:
+    """Measured attention of a head dimension and a window that attention_kinds lists together."""
+    sizes, seconds, slopes = _grid_rows(system, engine, version, stage, cache_type, head_dim, window)
+    return Attention(grid_of(sizes, seconds, slopes), head_dim)
+
+
+def _grid_rows(
+    system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float, window: float
+) -> tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], FloatArray, tuple[float, float, float, float]]:
+    """Sizes (one array an axis of Attention.grid), seconds and saturated slopes of the rows of one kind."""
     rows = _rows(system, engine, version, stage, cache_type)
-    rows = {name: values[rows["head_dim"] == head_dim] for name, values in rows.items()}
+    asked = (rows["head_dim"] == head_dim) & (rows["window_size"] == window)
+    rows = {name: values[asked] for name, values in rows.items()}
     kv = rows["num_key_value_heads"]
     tokens = rows["step"] + 1.0 if stage == "generation" else rows["isl"]
     # A saturated kernel takes time in proportion to its heads and requests, and decoding to the context; a prompt meets
-    # itself, which takes its square.
-    slopes = (1.0, 1.0, 1.0, 1.0 if stage == "generation" else 2.0)
-    sizes = (kv, rows["num_heads"] / kv, rows["batch_size"], tokens)
-    return Attention(grid_of(sizes, rows["latency"], slopes), head_dim)
+    # itself, which takes its square. Beyond a window decoding takes no longer, and a prompt time in proportion.
+    of_tokens = (1.0 if stage == "generation" else 2.0) - (window > 0)
+    return (kv, rows["num_heads"] / kv, rows["batch_size"], tokens), rows["latency"], (1.0, 1.0, 1.0, of_tokens)
+
+
+def leave_largest_out(
+    system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float, share: float
+) -> FloatArray:
+    """log(predicted / measured) of the largest rows, predicted from the others: what filling holes of the grid is worth.
+
+    Left out are, of each pair of head counts, the rows that hold over `share` of the most tokens of all requests that
+    were measured with it: holes are what a memory of that share would have left. As in latency/silicon.py, no prediction
+    reads the cache faster than the data sheet allows: small ones were measured inside the L2 cache of L40S.
+    """
+    (kv, group, batch, tokens), seconds, slopes = _grid_rows(system, engine, version, stage, cache_type, head_dim, 0.0)
+    held, pair = batch * tokens, np.unique(np.stack([kv, group]), axis=1, return_inverse=True)[1].ravel()
+    most = np.zeros(pair.max() + 1)
+    np.maximum.at(most, pair, held)
+    out = held > share * most[pair]
+    grid = grid_of((kv[~out], group[~out], batch[~out], tokens[~out]), seconds[~out], slopes)
+    cached_bytes = 2.0 * (kv * head_dim * held)[out] * (1.0 if cache_type == "fp8" else 2.0)
+    limit_s = cached_bytes / find_system(system).memory_bandwidth_bytes_per_s
+    predicted = np.maximum(grid.seconds(kv[out], group[out], batch[out], tokens[out]), limit_s)
+    return np.log(predicted / seconds[out])

@@ -26,7 +26,7 @@ from moescale.latency import (
     common_shape,
     local_experts,
 )
-from moescale.latency.attention_kernels import Attention, attention, head_dims
+from moescale.latency.attention_kernels import attention, attention_kinds
 from moescale.latency.gemm_kernels import gemm_grid, gemm_types
 from moescale.latency.kernel_tables import System, default_version, engines, find_system, versions
 from moescale.latency.latent_kernels import MEASURED, latent_grid, latent_roofline_s, latent_types
@@ -306,26 +306,60 @@ class Silicon:
             return self._latent_s(stage, model, gpus, batch, tokens)
         heads, kv_heads = np.maximum(model.n_heads / gpus, 1.0), _kv_heads(model, gpus)
         whole, part = np.maximum(batch, 1.0), np.minimum(batch, 1.0)
-
-        def layer_s(length: Real) -> FloatArray:
-            seconds = self._attention_kernel_s(stage, model, whole, length, heads, kv_heads)
-            return seconds * (part if stage == "context" else 1.0)
-
+        share = part if stage == "context" else 1.0
         local = np.asarray(model.n_window_layers, dtype=np.float64)
-        if not np.any(local > 0):
-            return model.n_layers * layer_s(tokens)
-        window = np.where(local > 0, model.window_tokens, np.inf)
-        inside = np.minimum(tokens, np.maximum(window, 1.0))
-        local_s = layer_s(inside)
-        if stage == "context":  # beyond the window every token meets a whole one, within it half of one on average
-            local_s = local_s * np.maximum(2.0 * np.asarray(tokens, dtype=np.float64) / inside - 1.0, 1.0)
-        return (model.n_layers - local) * layer_s(tokens) + local * local_s
+        full_s = share * self._attention_kernel_s(stage, model, whole, tokens, heads, kv_heads)
+        total_s = (model.n_layers - local) * full_s
+        sizes = np.broadcast_to(np.asarray(model.window_tokens, dtype=np.float64), local.shape)
+        for window in np.unique(sizes[local > 0]):
+            layers = np.where(sizes == window, local, 0.0)
+            window_s = share * self._window_kernel_s(stage, model, whole, tokens, heads, kv_heads, float(window))
+            # What the window holds is attention to everything, of which more was measured.
+            total_s = total_s + layers * np.where(np.asarray(tokens) <= window, full_s, window_s)
+        return total_s
+
+    def _window_kernel_s(
+        self, stage: str, model: Architecture, batch: Real, tokens: Real, heads: Real, kv_heads: Real, window: float
+    ) -> FloatArray:
+        """Seconds of one layer that attends to the last `window` tokens.
+
+        Where this window was measured with the head dimension, its kernels answer. Else full attention does for as much
+        work: a context of the window's tokens, a prompt of as many pairs of tokens (T w - w^2 / 2 of T tokens beyond w).
+        """
+        inside = np.minimum(tokens, max(window, 1.0))
+        if stage == "context":
+            inside = np.sqrt(inside * (2.0 * np.asarray(tokens, dtype=np.float64) - inside))
+        (kind, head_dim), measured_bytes = self._attention_kind(stage, float(np.max(model.head_dim)))
+        if (head_dim, window) not in attention_kinds(*self._tables, stage, kind):
+            return self._attention_kernel_s(stage, model, batch, inside, heads, kv_heads)
+        kernel = attention(*self._tables, stage, kind, head_dim, window)
+        return self._attention_for_this_gpu(
+            kernel.seconds(batch, tokens, heads, kv_heads, model.head_dim),
+            stage, model, batch, inside, heads, kv_heads, measured_bytes,
+        )  # fmt: skip
 
     def _attention_kernel_s(
         self, stage: str, model: Architecture, batch: Real, tokens: Real, heads: Real, kv_heads: Real
     ) -> FloatArray:
-        kernel, measured_bytes = self._attention(stage, float(np.max(model.head_dim)))
-        seconds = kernel.seconds(batch, tokens, heads, kv_heads, model.head_dim)
+        """Seconds of one layer that attends to everything."""
+        (kind, head_dim), measured_bytes = self._attention_kind(stage, float(np.max(model.head_dim)))
+        seconds = attention(*self._tables, stage, kind, head_dim).seconds(
+            batch, tokens, heads, kv_heads, model.head_dim
+        )
+        return self._attention_for_this_gpu(seconds, stage, model, batch, tokens, heads, kv_heads, measured_bytes)
+
+    def _attention_for_this_gpu(
+        self,
+        seconds: FloatArray,
+        stage: str,
+        model: Architecture,
+        batch: Real,
+        tokens: Real,
+        heads: Real,
+        kv_heads: Real,
+        measured_bytes: float,
+    ) -> FloatArray:
+        """Measured seconds of a layer that meets `tokens` tokens, for this GPU and this type of cache."""
         elements = 2.0 * batch * np.asarray(kv_heads) * model.head_dim * tokens
         meets = 4.0 * tokens if stage == "generation" else 2.0 * np.asarray(tokens, dtype=np.float64) ** 2
         flops = meets * batch * np.asarray(heads) * model.head_dim
@@ -349,15 +383,22 @@ class Silicon:
         measured = latent_roofline_s(MEASURED, heads, whole, tokens, stage, self._system, measured_bytes)
         return model.n_layers * seconds * (this / measured) * (part if stage == "context" else 1.0)
 
-    def _attention(self, stage: str, head_dim: float) -> tuple[Attention, float]:
-        """The measured attention nearest in head dimension, and the bytes of its cached elements."""
-        wanted = self.kv_bytes_per_element
-        for kind, measured in (("fp8", 1.0), ("bfloat16", 2.0)):
-            dims = head_dims(*self._tables, stage, kind) if wanted < WIDE_BYTES or kind == "bfloat16" else ()
-            if dims:
-                nearest = min(dims, key=lambda dim: abs(np.log(dim / head_dim)))
-                return attention(*self._tables, stage, kind, nearest), measured
-        raise InputError(f"no attention was measured on {self._system.name}", where="silicon", next_step=ROOFLINE)
+    def _attention_kind(self, stage: str, head_dim: float) -> tuple[tuple[str, float], float]:
+        """Cache type and head dimension of the measured full attention to take, and the bytes of its cached elements.
+
+        The nearest head dimension first, and of those the cache type that is meant: kernels of 512 channels are others
+        than those of 128, which quantisation is not.
+        """
+        narrow = self.kv_bytes_per_element < WIDE_BYTES
+        found: list[tuple[float, int, str, float, float]] = []
+        for order, (kind, measured) in enumerate((("fp8", 1.0), ("bfloat16", 2.0)) if narrow else (("bfloat16", 2.0),)):
+            for dim, window in attention_kinds(*self._tables, stage, kind):
+                if window == 0.0:
+                    found.append((abs(float(np.log(dim / head_dim))), order, kind, dim, measured))
+        if not found:
+            raise InputError(f"no attention was measured on {self._system.name}", where="silicon", next_step=ROOFLINE)
+        _, _, kind, dim, measured = min(found)
+        return (kind, dim), measured
 
     def _moved_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
         """Norms with their residual additions, two a layer (two reads and two writes each), and the embeddings."""
