@@ -143,7 +143,9 @@ def cost(
     vocab_size: Annotated[
         int | None,
         number_option(
-            "--vocab-size", "With --n-params: rows of the embedding tables, as `plan` counts them; default: none.", 2,
+            "--vocab-size",
+            "With --n-params: rows of the embedding tables, as `plan` counts them; default: none.",
+            2,
             whole=True,
         ),
     ] = None,
