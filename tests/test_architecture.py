@@ -483,6 +483,7 @@ FURTHER_KEYS = [
     "moe_layers",
     "no_rope_layer_interval",
     "no_rope_layers",
+    "quantization_config",
     "sliding_window",
     "text_config",
     "use_sliding_window",
@@ -512,12 +513,14 @@ def _check_damaged(config: dict[str, Any], data: st.DataObject) -> None:
     assert 0 < weight_bytes_per_gpu(model, 1.0, 4, 2) < weight_bytes(model)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of fields that belong to another model type
 @given(st.sampled_from(EVERY_FAMILY), st.data())
 def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[str, Any], data: st.DataObject) -> None:
     _check_damaged(config, data)
 
 
 @pytest.mark.fuzz
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @settings(max_examples=20000, deadline=None)
 @given(st.sampled_from(EVERY_FAMILY), st.data())
 def test_any_damage_gives_a_usable_architecture_or_an_input_error_long(

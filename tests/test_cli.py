@@ -107,13 +107,14 @@ def test_compare_answers_with_the_keys_of_the_contract() -> None:
 
 def test_cost_answers_with_the_keys_of_the_contract() -> None:
     found = answer_of("cost", "--n-params", "1.5B", "--experts", 64, "--max-gpus", 5)
-    assert found.keys() == MODELLED | DEPLOYED | SERVED | {"candidates"}
+    assert found.keys() == MODELLED | DEPLOYED | SERVED | {"candidates", "weights"}
+    assert found["weights"] == {"format": "bf16", "bytes_per_param": 2.0, "source": "default"}
     assert [c["gpus"] for c in found["candidates"]] == [1, 2, 4]
     for c in found["candidates"]:
         assert c.keys() == MODELLED | DEPLOYED | ({"infeasible"} if "infeasible" in c else SERVED)
     assert "weights take 66.0 GB" in found["candidates"][0]["infeasible"]
     best = min((c for c in found["candidates"] if "usd_per_mtok" in c), key=lambda c: c["usd_per_mtok"])
-    assert {k: v for k, v in found.items() if k != "candidates"} == best
+    assert {k: v for k, v in found.items() if k not in ("candidates", "weights")} == best
     assert list(nulls(found)) == []
 
 

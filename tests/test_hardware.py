@@ -186,5 +186,6 @@ def test_number_formats_have_sources_and_fewer_bits_fewer_bytes() -> None:
         for entry in precisions(kind).values():
             assert entry.source
             assert entry.date
-            bits = {"bf16": 16, "fp8": 8, "int4": 4}[entry.name]
-            assert bits / 8 <= entry.bytes_per_element < 1.1 * bits / 8
+            bits = {"bf16": 16, "fp8": 8, "int4": 4, "nvfp4": 4, "mxfp4": 4}[entry.name]
+            # An 8-bit scale for 16 numbers of 4 bits adds an eighth, the most there is.
+            assert bits / 8 <= entry.bytes_per_element <= 1.125 * bits / 8

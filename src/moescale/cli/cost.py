@@ -489,8 +489,8 @@ def _weight_formats(
     if other:
         warn(
             [
-                f"the checkpoint holds its weights in {own.name} ({own.source}); {', '.join(other)} of {option} is priced for "
-                "the same matrices, and the others in bf16"
+                f"the checkpoint's weights are {own.name} ({own.source}); priced with {option} {', '.join(other)} instead, "
+                "for the matrices that it quantises"
             ]
         )
     return [own if found.name == own.name else found for found in formats] or [own]
