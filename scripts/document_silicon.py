@@ -16,6 +16,7 @@ import numpy as np
 from moescale.architecture import from_config
 from moescale.files import write_atomically
 from moescale.hardware import Gpu, find_gpu, gpus
+from moescale.latency.attention_kernels import attention_kinds, leave_largest_out
 from moescale.latency.kernel_tables import default_version, engines, find_system, systems
 from moescale.latency.moe_kernels import leave_one_shape_out, moe_types
 from moescale.latency.silicon import LOAD, Silicon
@@ -25,6 +26,7 @@ CONFIGS = Path("examples/configs")
 MODELS = ("mixtral-8x7b", "qwen3-30b-a3b", "llama-3.1-8b")
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 PASSES = ((1, 128), (4, 1024), (16, 512), (64, 512), (256, 600), (512, 300))  # requests, tokens
+MEMORY_LEFT = 0.25  # of what attention's largest rows hold: those beyond it are left out and predicted
 MOST_TOKENS = 16384  # of one pass: more is no server's setting
 
 
@@ -107,6 +109,25 @@ def shape_table(system: str) -> list[str]:
     ]
 
 
+def attention_table() -> list[str]:
+    """Rows of the errors of left-out attention, one a system and engine: decoding and prompts, all head dimensions in bf16."""
+    lines: list[str] = []
+    for system in systems():
+        for backend in engines(system):
+            version, cells = default_version(system, backend), list[str]()
+            for stage in ("generation", "context"):
+                off = np.concatenate(
+                    [
+                        leave_largest_out(system, backend, version, stage, "bfloat16", head_dim, MEMORY_LEFT)
+                        for head_dim, window in attention_kinds(system, backend, version, stage, "bfloat16")
+                        if window == 0.0
+                    ]
+                )
+                cells.append(f"{np.median(np.abs(off)):.1%}, {np.quantile(np.abs(off), 0.9):.0%}, {np.mean(off):+.1%}")
+            lines.append(f"| {system} | {backend} {version} | {' | '.join(cells)} |")
+    return lines
+
+
 def page() -> str:
     """The page's text."""
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
@@ -144,6 +165,17 @@ def page() -> str:
         "| model | GPU | engine | GPU counts | median | worst decoding, prefill |",
         "|---|---|---|---|---|---|",
         *engine_table(),
+        "",
+        "## Attention that no memory held",
+        "",
+        "Rows with more requests and tokens than a GPU's memory holds are missing, and filled from smaller ones (`grid_of` in",
+        f"`latency/log_grid.py` states the rule). Here the rows beyond {MEMORY_LEFT:.0%} of each pair of head counts' largest are left out",
+        "as well, and predicted: median and 90% quantile of |log(predicted / measured)|, and the mean of the logarithm.",
+        "The rule was chosen among three by such errors.",
+        "",
+        "| GPU | engine | decoding | prompts |",
+        "|---|---|---|---|",
+        *attention_table(),
         "",
         "## Experts that no table holds",
         "",

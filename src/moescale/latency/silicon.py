@@ -309,6 +309,8 @@ class Silicon:
         share = part if stage == "context" else 1.0
         local = np.asarray(model.n_window_layers, dtype=np.float64)
         full_s = share * self._attention_kernel_s(stage, model, whole, tokens, heads, kv_heads)
+        if not np.any(local > 0):
+            return model.n_layers * full_s
         total_s = (model.n_layers - local) * full_s
         sizes = np.broadcast_to(np.asarray(model.window_tokens, dtype=np.float64), local.shape)
         for window in np.unique(sizes[local > 0]):
@@ -384,21 +386,11 @@ class Silicon:
         return model.n_layers * seconds * (this / measured) * (part if stage == "context" else 1.0)
 
     def _attention_kind(self, stage: str, head_dim: float) -> tuple[tuple[str, float], float]:
-        """Cache type and head dimension of the measured full attention to take, and the bytes of its cached elements.
-
-        The nearest head dimension first, and of those the cache type that is meant: kernels of 512 channels are others
-        than those of 128, which quantisation is not.
-        """
-        narrow = self.kv_bytes_per_element < WIDE_BYTES
-        found: list[tuple[float, int, str, float, float]] = []
-        for order, (kind, measured) in enumerate((("fp8", 1.0), ("bfloat16", 2.0)) if narrow else (("bfloat16", 2.0),)):
-            for dim, window in attention_kinds(*self._tables, stage, kind):
-                if window == 0.0:
-                    found.append((abs(float(np.log(dim / head_dim))), order, kind, dim, measured))
-        if not found:
+        """Cache type and head dimension of the measured full attention to take, and the bytes of its cached elements."""
+        found = _nearest_attention(*self._tables, stage, self.kv_bytes_per_element < WIDE_BYTES, head_dim)
+        if found is None:
             raise InputError(f"no attention was measured on {self._system.name}", where="silicon", next_step=ROOFLINE)
-        _, _, kind, dim, measured = min(found)
-        return (kind, dim), measured
+        return found
 
     def _moved_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
         """Norms with their residual additions, two a layer (two reads and two writes each), and the embeddings."""
@@ -462,6 +454,26 @@ class Silicon:
         now = np.maximum(np.asarray(wanted_bytes) * (memory / bandwidth), np.asarray(flops) / (measured_peak * peak))
         measured = np.maximum(np.asarray(measured_bytes) * memory, np.asarray(flops) / measured_peak)
         return seconds * (now / measured)
+
+
+@cache
+def _nearest_attention(
+    system: str, engine: str, version: str, stage: str, narrow: bool, head_dim: float
+) -> tuple[tuple[str, float], float] | None:
+    """Cache type, head dimension and bytes of a cached element; None where nothing was measured.
+
+    The nearest head dimension first, and of those the cache type that is meant: kernels of 512 channels are others than
+    those of 128, which quantisation is not.
+    """
+    found: list[tuple[float, int, str, float, float]] = []
+    for order, (kind, measured) in enumerate((("fp8", 1.0), ("bfloat16", 2.0)) if narrow else (("bfloat16", 2.0),)):
+        for dim, window in attention_kinds(system, engine, version, stage, kind):
+            if window == 0.0:
+                found.append((abs(float(np.log(dim / head_dim))), order, kind, dim, measured))
+    if not found:
+        return None
+    _, _, kind, dim, measured = min(found)
+    return (kind, dim), measured
 
 
 def _is_latent(model: Architecture) -> bool:
