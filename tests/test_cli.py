@@ -96,6 +96,48 @@ def test_predict_reads_a_law_that_fit_wrote(saved_law: Path) -> None:
     assert 2 < found["loss"] < 4
 
 
+@pytest.mark.parametrize("error", [MemoryError(), MemoryError("Unable to allocate 7.28 TiB")])
+def test_a_lack_of_memory_is_one_message(error: MemoryError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spent(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("moescale.runs.read_runs", spent)
+    found = run("fit", RUNS)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.startswith("moescale: does not fit in memory")
+    assert str(error) in found.err
+    assert len(found.err.splitlines()) == 1
+
+
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    text = Path(RUNS).read_text(encoding="utf-8")
+    for old, new in (("n_params_dense", "N"), ("n_experts", "routed experts"), ("tokens", "D"), ("loss", "nll")):
+        text = text.replace(f'"{old}"', f'"{new}"')
+    mine, law = tmp_path / "mine.csv", tmp_path / "law.toml"
+    mine.write_text(text, encoding="utf-8")
+    named = ("--size-column", "N", "--tokens-column", "D", "--experts-column", "routed experts", "--loss-column", "nll")
+    quick = ("--law", "chinchilla", "--starts", "2")
+    fits = [
+        answer_of("fit", RUNS, *quick, "--where", "n_experts == 1 and tokens > 3e9"),
+        answer_of("fit", mine, *quick, *named, "--where", "`routed experts` == 1 and D > 3e9", "-o", law),
+    ]
+    assert fits[0]["parameters"] == fits[1]["parameters"]
+    assert fits[0]["n_runs"] == fits[1]["n_runs"]
+    again = run("report", law, "--runs", mine, "-o", tmp_path / "page.html")
+    assert (again.code, again.err) == (0, f"wrote {tmp_path / 'page.html'}\n")  # by the columns that the law names
+    scores = [
+        answer_of("compare", RUNS, "--law", "chinchilla", "--holdout", "tokens > 1e10", "--where", "n_experts == 1"),
+        answer_of("compare", mine, "--law", "chinchilla", "--holdout", "D > 1e10", "--where", "`routed experts` == 1", *named),
+    ]  # fmt: skip
+    assert scores[0][0]["rmsle_holdout"] == scores[1][0]["rmsle_holdout"]
+    for option, words in (("--tokens-column", "no column 'tokens'"), ("--experts-column", "no column 'n_experts'")):
+        at = named.index(option)
+        found = run("fit", mine, *quick, *named[:at], *named[at + 2 :])
+        assert found.code == 2
+        assert words in found.err
+        assert f"name it with {option}" in found.err
+
+
 def test_compare_answers_with_the_keys_of_the_contract() -> None:
     question = ("compare", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--holdout", "tokens >= 2e10")
     (found,) = answer_of(*question)

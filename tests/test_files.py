@@ -164,6 +164,21 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+def test_a_small_file_takes_no_memory_of_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "small").write_text("few bytes")
+    assert read_bytes(tmp_path / "small", limit_bytes=2**60) == b"few bytes"
+
+
+def test_a_pipe_is_read_to_its_end() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 5000)
+    os.close(writer)
+    try:
+        assert read_bytes(f"/dev/fd/{reader}", limit_bytes=6000) == b"x" * 5000
+    finally:
+        os.close(reader)
+
+
 def test_an_endless_file_is_refused() -> None:
     with pytest.raises(InputError, match="larger than"):
         read_bytes("/dev/zero", limit_bytes=1000)

@@ -485,7 +485,10 @@ def test_a_broken_frame_is_named(frame: object, words: tuple[str, ...]) -> None:
         ({"where": "split > 1"}, ("column 'split' is text (for example 'train')",)),
         ({"where": "tokens"}, ("not true or false",)),
         ({"size_column": "n_params"}, ("unknown size column 'n_params'", "nearest: n_params_dense")),
-        ({"size_column": "tokens"}, ("two columns",)),
+        ({"size_column": "tokens"}, ("size and tokens must be two columns, and both are 'tokens'",)),
+        ({"tokens_column": "n_experts"}, ("experts and tokens must be two columns",)),
+        ({"tokens_column": "token"}, ("no column 'token'", "nearest: tokens", "--tokens-column")),
+        ({"experts_column": "experts"}, ("no column 'experts'", "nearest: n_experts", "--experts-column")),
         ({"loss_column": "los"}, ("no column 'los'", "nearest: loss")),
     ],
 )

@@ -264,6 +264,14 @@ def test_a_table_is_fitted_as_the_command_line_does(client: Client, tmp_path: Pa
     assert ask(client, "plan", law=done["law"], experts="1,4,8", **FAST)["law"] == "runs"
 
 
+def test_a_table_of_other_column_names_is_fitted(client: Client) -> None:
+    data = RUNS.read_bytes().replace(b'"tokens"', b'"D"').replace(b'"n_experts"', b'"E"').replace(b'"loss"', b'"L"')
+    columns = {"tokens-column": "D", "experts-column": "E", "loss-column": "L", "size-column": "n_params_dense"}
+    kind, done = fit(client, "runs.csv", data, law="chinchilla", **columns)[-1]
+    assert kind == "done"
+    assert done["fit"]["n_runs"] == 100
+
+
 @pytest.mark.parametrize(
     ("data", "where"),
     [

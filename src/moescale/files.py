@@ -183,7 +183,11 @@ def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BY
         raise InputError("the file name to read is empty", next_step="give a path")
     try:
         with Path(name).open("rb") as stream:
-            data = stream.read(limit_bytes + 1)
+            # Not the limit at once: Python would ask the system for all of it.
+            size = os.fstat(stream.fileno()).st_size
+            data = stream.read(min(limit_bytes, size) + 1)
+            if len(data) > size:  # a pipe or device states no size
+                data += stream.read(limit_bytes + 1 - len(data))
     except (OSError, ValueError) as error:
         raise _read_error(name, error) from error
     except (MemoryError, OverflowError) as error:

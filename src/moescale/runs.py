@@ -48,6 +48,8 @@ class RunTable:
     loss: FloatArray
     size_column: str = SIZE_COLUMNS[0]
     loss_column: str = "loss"
+    tokens_column: str = TOKENS_COLUMN
+    experts_column: str = EXPERTS_COLUMN
     source: str = tables.FRAME
     row_numbers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     columns: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
@@ -87,8 +89,8 @@ class RunTable:
         return {
             **self.columns,
             self.size_column: self.n_params,
-            EXPERTS_COLUMN: self.experts,
-            TOKENS_COLUMN: self.tokens,
+            self.experts_column: self.experts,
+            self.tokens_column: self.tokens,
             self.loss_column: self.loss,
         }
 
@@ -124,12 +126,18 @@ class RunTable:
 
 
 def read_runs(
-    source: Any, *, size_column: str | None = None, loss_column: str = "loss", where: str | None = None
+    source: Any,
+    *,
+    size_column: str | None = None,
+    loss_column: str = "loss",
+    tokens_column: str = TOKENS_COLUMN,
+    experts_column: str = EXPERTS_COLUMN,
+    where: str | None = None,
 ) -> RunTable:
     """The training runs in a file (CSV, TSV, Parquet, JSON lines) or data frame, validated and filtered.
 
-    Needs the columns n_experts, tokens, `loss_column` and a size: `size_column`, else the first of `SIZE_COLUMNS` that
-    is there. Runs marked true in a `diverged` or `flagged` column are left out. Only the rows that `where` keeps and
+    Needs the columns `experts_column`, `tokens_column`, `loss_column` and a size: `size_column`, else the first of
+    `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or `flagged` column are left out. Only the rows that `where` keeps and
     only the columns that are used are validated. Raises InputError with file, row, column, value and next step.
     """
     if isinstance(source, RunTable):
@@ -137,14 +145,13 @@ def read_runs(
     table = tables.read_table(source)
     warnings: list[str] = []
     size = _size_column(table, size_column, warnings)
-    used = dict.fromkeys((size, EXPERTS_COLUMN, TOKENS_COLUMN, loss_column))
-    for name in used:
-        _require_column(table, name, loss_column)
-    if len(used) < 4:
-        raise InputError(
-            f"size {size!r} and loss {loss_column!r} must be two columns, neither {EXPERTS_COLUMN} nor {TOKENS_COLUMN}",
-            where=table.source,
-        )
+    named = (("size", size), ("experts", experts_column), ("tokens", tokens_column), ("loss", loss_column))
+    used: dict[str, str] = {}
+    for role, name in named:
+        _require_column(table, name, role)
+        if name in used:
+            raise InputError(f"{used[name]} and {role} must be two columns, and both are {name!r}", where=table.source)
+        used[name] = role
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
     rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
@@ -161,10 +168,10 @@ def read_runs(
     values = {name: array[kept] for name, (array, _) in numbers.items()}
     texts = {name: mask[kept] for name, (_, mask) in numbers.items()}
     rows = rows[kept]
-    _validate(table, values, texts, rows, loss_column)
+    _validate(table, values, texts, rows, used)
 
-    n_params, experts, tokens, loss = (values[name] for name in (size, EXPERTS_COLUMN, TOKENS_COLUMN, loss_column))
-    warnings += _unit_warnings(n_params, tokens, loss, size, loss_column)
+    n_params, experts, tokens, loss = (values[name] for name in (size, experts_column, tokens_column, loss_column))
+    warnings += _unit_warnings({size: n_params, tokens_column: tokens}, loss, loss_column)
     repeats = _repeats_warning(n_params, tokens, experts, rows)
     others = {
         name: (converted[name] if name in converted else tables.as_values(column))[kept]
@@ -178,6 +185,8 @@ def read_runs(
         loss=loss,
         size_column=size,
         loss_column=loss_column,
+        tokens_column=tokens_column,
+        experts_column=experts_column,
         source=table.source,
         row_numbers=rows,
         columns=others,
@@ -250,19 +259,19 @@ def _size_column(table: tables.Table, wanted: str | None, warnings: list[str]) -
     )
 
 
-def _require_column(table: tables.Table, name: str, loss_column: str) -> None:
+def _require_column(table: tables.Table, name: str, role: str) -> None:
     if name in table.columns:
         return
     advice = {
-        EXPERTS_COLUMN: "add a column n_experts, 1 for dense models",
-        TOKENS_COLUMN: "add the tokens that each run was trained on",
-        loss_column: "name it with --loss-column (loss_column=)",
+        "experts": "name it with --experts-column (experts_column=), or add a column n_experts, 1 for dense models",
+        "tokens": "name it with --tokens-column (tokens_column=), or add the tokens that each run was trained on",
+        "loss": "name it with --loss-column (loss_column=)",
     }
     raise InputError(
         f"no column {name!r}",
         where=table.source,
         nearest=nearest_names(name, table.columns),
-        next_step=f"{advice[name]}; columns: {_listed(table)}",
+        next_step=f"{advice[role]}; columns: {_listed(table)}",
     )
 
 
@@ -337,9 +346,9 @@ def _validate(
     values: Mapping[str, FloatArray],
     texts: Mapping[str, NDArray[np.bool_]],
     rows: NDArray[np.int64],
-    loss_column: str,
+    roles: Mapping[str, str],
 ) -> None:
-    """Raise for the first row that a fit cannot use, for the first fault in it."""
+    """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
     faults: list[tuple[int, str, str, NDArray[np.int64]]] = []
     for name, array in values.items():
         checks: list[tuple[NDArray[np.bool_], str]] = [
@@ -349,15 +358,15 @@ def _validate(
             (array < 0, "is negative"),
             (array == 0, "is zero"),
         ]
-        if name == EXPERTS_COLUMN:
+        if roles[name] == "experts":
             checks.append(((array > 0) & (array < 1), "is less than 1 expert"))
             checks.append((np.isfinite(array) & (array != np.floor(array)), "is not a whole number of experts"))
         faults.extend((int(np.argmax(mask)), name, what, rows[mask]) for mask, what in checks if mask.any())
     if faults:
         _, name, what, bad = min(faults, key=lambda fault: fault[0])
-        if name == EXPERTS_COLUMN and what == "is zero":
+        if roles[name] == "experts" and what == "is zero":
             what = "is zero; dense models have 1"
-        elif name == loss_column and what in ("is zero", "is negative"):
+        elif roles[name] == "loss" and what in ("is zero", "is negative"):
             what += "; a cross-entropy loss is positive"
         raise _bad_cell(table, name, bad, what)
 
@@ -408,12 +417,10 @@ def _rows_text(rows: NDArray[np.int64]) -> str:
     return f"data row{'s' if len(rows) > 1 else ''} {shown}{' ..' if len(rows) > 5 else ''}"
 
 
-def _unit_warnings(
-    n_params: FloatArray, tokens: FloatArray, loss: FloatArray, size_column: str, loss_column: str
-) -> list[str]:
+def _unit_warnings(counts: Mapping[str, FloatArray], loss: FloatArray, loss_column: str) -> list[str]:
     """Notes on columns of which no value is plausible in the unit that a run table has: the rows stay as they are."""
     found: list[str] = []
-    for name, values in ((size_column, n_params), (TOKENS_COLUMN, tokens)):
+    for name, values in counts.items():
         if values.max() < SMALLEST_PLAUSIBLE:
             found.append(
                 f"column {name!r} reaches {values.max():g} at most: if that is in millions or billions, write plain "

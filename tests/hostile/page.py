@@ -14,6 +14,7 @@ from moescale.runs import read_runs
 from moescale.tables import parse_table
 from moescale.web.jobs import Jobs
 from moescale.web.security import Access
+from moescale.web.worker import COLUMNS
 
 PORT = 8765
 
@@ -24,12 +25,8 @@ class BrokenError(Exception):
 
 def _start(self: Jobs, task: dict[str, Any], data: bytes) -> str:
     """What a fit does with an upload before it computes. It does so in a process of its own, which no reader here starts."""
-    read_runs(
-        parse_table(data, str(task["name"])),
-        size_column=task.get("size_column"),
-        where=task.get("where"),
-        loss_column=task.get("loss_column") or "loss",
-    )
+    columns = {name: task[name] for name in COLUMNS if task.get(name)}
+    read_runs(parse_table(data, str(task["name"])), where=task.get("where"), **columns)
     return "0" * 16
 
 

@@ -94,6 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _drop_output()
     except OSError as error:
         _fail(_system_error(error), 2)
+    except MemoryError as error:
+        reason = f" ({error})" if str(error) else ""
+        _fail(f"does not fit in memory{reason}; ask for less at once, or use a machine with more memory", 2)
     except KeyboardInterrupt:
         _fail(_stopped("interrupted", asked), INTERRUPTED)
     else:

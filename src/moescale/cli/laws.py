@@ -49,6 +49,11 @@ if TYPE_CHECKING:
     from moescale.laws import Law
     from moescale.runs import RunTable
 
+SizeColumn = Annotated[str | None, text_option("--size-column", "Column that is N; default n_params_dense.", "COL")]
+TokensColumn = Annotated[str, text_option("--tokens-column", "Column that is D, the training tokens.", "COL")]
+ExpertsColumn = Annotated[str, text_option("--experts-column", "Column that is E, 1 for a dense model.", "COL")]
+LossColumn = Annotated[str, text_option("--loss-column", "Column that is the loss.", "COL")]
+
 
 @app.command(
     epilog=examples(
@@ -84,10 +89,10 @@ def fit(
     fix: Annotated[
         str | None, text_option("--fix", "With --prior: parameters that stay at its values, by commas.", "NAMES")
     ] = None,
-    size_column: Annotated[
-        str | None, text_option("--size-column", "Column that is N; default n_params_dense.")
-    ] = None,
-    loss_column: Annotated[str, text_option("--loss-column", "Column that is the loss.")] = "loss",
+    size_column: SizeColumn = None,
+    tokens_column: TokensColumn = "tokens",
+    experts_column: ExpertsColumn = "n_experts",
+    loss_column: LossColumn = "loss",
     family: Annotated[
         str | None,
         text_option("--family", "Family of the runs (yun2024, ludziejewski2025, dense); default: by columns."),
@@ -132,7 +137,10 @@ def fit(
             check_target(output, [runs, prior])
     check_plot(plot)
     with at_option("--where"):
-        table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
+        table = read_runs(
+            runs, size_column=size_column, tokens_column=tokens_column, experts_column=experts_column,
+            loss_column=loss_column, where=where,
+        )  # fmt: skip
     if named is None and known is not None:
         named = known.family
     about, remarks = (named, []) if named else family_of(table)
@@ -172,6 +180,8 @@ def fit(
             "table_sha256": table.sha256 or "",
             "where": where or "",
             "size_column": table.size_column,
+            "tokens_column": tokens_column,
+            "experts_column": experts_column,
             "loss_column": loss_column,
             "seed": seed,
             "bootstrap": bootstrap,
@@ -179,7 +189,7 @@ def fit(
             "prior": prior or "",
             "fixed": fix or "",
             "definition_of_n": f"column {table.size_column}; family {about.name}",
-            "definition_of_d": "column tokens: training tokens seen",
+            "definition_of_d": f"column {tokens_column}: training tokens seen",
             "starts_option": starts,
             "box": "none (--free)" if free else "the form's physical box",
             "optimiser": "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective",
@@ -335,10 +345,10 @@ def compare(
     holdout: Annotated[str, text_option("--holdout", "Rows to predict, not fit, such as 'tokens >= 12e9'.", "EXPR")],
     law: Annotated[list[str] | None, text_option("--law", "Form of a law; repeat it to compare several.")] = None,
     where: Annotated[str | None, text_option("--where", "Rows to use at all.", "EXPR")] = None,
-    size_column: Annotated[
-        str | None, text_option("--size-column", "Column that is N; default n_params_dense.")
-    ] = None,
-    loss_column: Annotated[str, text_option("--loss-column", "Column that is the loss.")] = "loss",
+    size_column: SizeColumn = None,
+    tokens_column: TokensColumn = "tokens",
+    experts_column: ExpertsColumn = "n_experts",
+    loss_column: LossColumn = "loss",
     unique_tokens: UniqueTokens = None,
     granularity: Granularity = None,
     sparsity: Sparsity = None,
@@ -356,7 +366,10 @@ def compare(
     with at_option("--law"):
         forms = [find_form(name) for name in law or ["yun2024"]]
     with at_option("--where"):
-        table = read_runs(runs, size_column=size_column, loss_column=loss_column, where=where)
+        table = read_runs(
+            runs, size_column=size_column, tokens_column=tokens_column, experts_column=experts_column,
+            loss_column=loss_column, where=where,
+        )  # fmt: skip
     with at_option("--holdout"):
         held_out = evaluate(holdout, table.to_columns())
     given = given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)

@@ -76,16 +76,10 @@ def _runs_of(law: Law, path: Path) -> RunArrays:
     from moescale.runs import read_runs
     from moescale.validation import RunArrays
 
-    known = {
-        name: str(law.evidence.get(name) or "") for name in ("size_column", "loss_column", "where", "table_sha256")
-    }
+    columns = ("size_column", "tokens_column", "experts_column", "loss_column")
+    known = {name: str(law.evidence.get(name) or "") for name in (*columns, "where", "table_sha256")}
     with at_option("--runs"):
-        table = read_runs(
-            path,
-            size_column=known["size_column"] or None,
-            loss_column=known["loss_column"] or "loss",
-            where=known["where"] or None,
-        )
+        table = read_runs(path, where=known["where"] or None, **{name: known[name] for name in columns if known[name]})
     if known["table_sha256"] and table.sha256 != known["table_sha256"]:
         warn([f"{path} is not the table that {law.name} was fitted to: its SHA-256 is another"])
     extra = run_inputs(law.form, table, known_to(law.form, {}))

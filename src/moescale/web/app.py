@@ -254,8 +254,10 @@ def _add_uploads(app: FastAPI, session: Session) -> None:
             "name": name,
             "law": check_form(query.get("law") or "yun2024"),
             "where": query.get("where") or None,
-            "size_column": query.get("size-column") or None,
-            "loss_column": query.get("loss-column") or None,
+            **{
+                f"{column}_column": query.get(f"{column}-column") or None
+                for column in ("size", "tokens", "experts", "loss")
+            },
             "bootstrap": _replicates(query.get("bootstrap") or "0"),
         }
         data = await _body(request, name)

@@ -17,6 +17,7 @@ from typing import Any
 from moescale.errors import MoescaleError
 
 MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays far below, a decompression bomb does not
+COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
 MOST_DRAWN = 5_000  # runs that the page draws of a larger table
 
 
@@ -50,10 +51,8 @@ def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float]
     name = str(task["name"])
     form = find_form(str(task["law"]))
     progress("read", 0.0)
-    table = read_runs(
-        parse_table(data, name), size_column=task.get("size_column"), where=task.get("where"),
-        loss_column=task.get("loss_column") or "loss",
-    )  # fmt: skip
+    columns = {key: str(task[key]) for key in COLUMNS if task.get(key)}
+    table = read_runs(parse_table(data, name), where=task.get("where"), **columns)
     about, remarks = family_of(table)
     extra = further_inputs(form, from_columns(form, table.columns, table.experts, source=name))
     found = fit_law(form, table.n_params, table.tokens, table.experts, table.loss, extra=extra, progress=progress)
@@ -69,7 +68,7 @@ def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float]
         found, about, name=_stem(name), source=f"fitted to {name}", date=datetime.date.today().isoformat(), draws=draws,
         evidence={
             "table": name, "table_sha256": table.sha256 or "", "where": task.get("where") or "", "seed": 0,
-            "size_column": table.size_column, "loss_column": table.loss_column, "bootstrap": replicates,
+            "bootstrap": replicates, **{key: getattr(table, key) for key in COLUMNS},
         },
     )  # fmt: skip
     columns = {key: np.broadcast_to(np.asarray(v, dtype=float), len(table)) for key, v in extra.items()}
