@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from moescale.validation import HoldOut
 
 FRONTIER_ROWS = 10
+INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}  # of a law
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
 
 def range_text(fit_range: Mapping[str, tuple[float, float]]) -> str:
     """The ranges of a fit: N 80M to 700M, D 2B to 20B, E 1 to 32."""
-    letters = {"n_params": "N", "tokens": "D", "experts": "E"}
     return ", ".join(
-        f"{letters.get(name, name)} {format_count(low)} to {format_count(high)}"
+        f"{INPUT_NAMES.get(name, name)} {number(low)} to {number(high)}"
         for name, (low, high) in fit_range.items()
+        for number in (format_flops if name == "training_flops" else format_count,)
     )
 
 

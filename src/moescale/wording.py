@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from moescale.allocation import Budget, at_size
+from moescale.answers import INPUT_NAMES
 from moescale.buildable import Buildable
 from moescale.candidates import Candidate
 from moescale.family import law_size
-from moescale.laws.law import Law, extrapolation
+from moescale.laws.law import Law, extrapolation, unknown_ranges
 from moescale.units import format_count, format_flops, format_usd
 
 
@@ -166,13 +167,23 @@ def _extrapolated(law: Law, model: Candidate, extra: Mapping[str, float]) -> lis
     size = float(law_size(law.family, model.n_params or 1.0, model.experts))
     implied = law.form.implied_inputs
     further = {**(implied(np.array(model.experts), law.family.top_k) if implied else {}), **extra}
+    further["training_flops"] = model.training_flops or 1.0
     far = extrapolation(law, size, model.tokens or 1.0, model.experts, further)
-    words = {"n_params": "N", "tokens": "D", "experts": "E"} | {name: name for name in law.form.extra_inputs}
+    words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
     listed = ", ".join(
         f"{words[name]} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
         for name, factor in far.items()
     )
-    return [f"Extrapolated: {listed}."] if far else []
+    return ([f"Extrapolated: {listed}."] if far else []) + unknown_range_notes(law)
+
+
+def unknown_range_notes(law: Law) -> list[str]:
+    """What a law leaves unsaid about the range that it was fitted on."""
+    unknown = [INPUT_NAMES.get(name, name) for name in unknown_ranges(law)]
+    if not unknown:
+        return []
+    listed = " and ".join((", ".join(unknown[:-1]), unknown[-1])) if len(unknown) > 1 else unknown[0]
+    return [f"{law.name} has no known fitted range of {listed}: nothing says how far this extrapolates in them."]
 
 
 def _beyond(

@@ -60,7 +60,7 @@ NUMBERS: Mapping[str, Bounds] = {
     "gpu-hours": Bounds(1e-6, 1e15),
     "mfu": Bounds(1e-6, 1),
     "match-experts": Bounds(1, 1e6, whole=True),
-    "max-loss": Bounds(1e-12, 1e6),
+    "max-loss": Bounds(1e-12, 1e3),
     "max-usd-per-mtok": Bounds(1e-12, 1e6),
     "max-tokens": Bounds(1, 1e24),
     "unique-tokens": Bounds(1, 1e24),
