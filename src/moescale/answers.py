@@ -186,7 +186,12 @@ def plan_headline(plan: Plan) -> str:
     """The recommendation in one line."""
     model = plan.recommendation.model
     experts = "a dense model" if model.experts == 1 else f"{model.experts:g} experts"
-    return f"train {experts} at N = {format_count(model.n_params or 0.0)} on {format_count(model.tokens or 0.0)} tokens"
+    text = f"train {experts} at N = {format_count(model.n_params or 0.0)} on {format_count(model.tokens or 0.0)} tokens"
+    return (
+        text
+        if plan.training is None or plan.training.spent
+        else f"{text}, with {plan.training.budget_share:.0%} of the budget"
+    )
 
 
 def build_sentence(a: Buildable) -> str:
@@ -210,11 +215,19 @@ def loss_optimal_table(plan: Plan) -> Table:
 
 def bounded_loss_table(plan: Plan) -> Table:
     """The cheapest model of each expert count at the base's loss."""
+    priced = plan.base_usd_per_mtok is not None  # else no cost has a share of the base's
     return _models(
         f"Same loss as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f}), cheapest to serve (Algorithm 1)",
-        (NAME, *SIZES, *SERVING, *RATIOS, Column("in 90% of draws", rank=1)),
+        (NAME, *SIZES, *SERVING, *RATIOS, Column(f"{'cost/base' if priced else '$/Mtok'} in 90% of draws", rank=1)),
         plan.bounded_loss,
-        lambda c: (*_sizes(c), *_serving(c), *_ratios(c), span_text((c.intervals or {}).get("cost_ratio"), ".0%")),
+        lambda c: (
+            *_sizes(c),
+            *_serving(c),
+            *_ratios(c),
+            span_text((c.intervals or {}).get("cost_ratio"), ".0%")
+            if priced
+            else _dollars((c.intervals or {}).get("usd_per_mtok")),
+        ),
     )
 
 
@@ -251,7 +264,7 @@ def lifetime_table(plan: LifetimePlan) -> Table:
             Column("$ to serve"),
             Column("$ in all"),
             *SERVING,
-            Column("in 90% of draws", rank=1),
+            Column(f"{'$ in all' if at_loss else 'loss'} in 90% of draws", rank=1),
         ),
         plan.plans,
         lambda c: (

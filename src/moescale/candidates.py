@@ -15,7 +15,6 @@ from moescale.latency import LatencySource
 from moescale.lifetime import LifetimeCost
 from moescale.serving import REASONS, Deployment, Serving, cheapest
 
-
 PRICED = ("usd_per_mtok", "cost_ratio")  # figures of a model that is served
 
 

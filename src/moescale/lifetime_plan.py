@@ -23,6 +23,7 @@ from moescale.lifetime import (
     life_costs,
     lowest_loss,
 )
+from moescale.second_laws import SecondOpinion
 from moescale.spread import SampledCosts, lifetime_spread, share_of_lowest_loss
 from moescale.units import format_count, format_usd
 from moescale.wording import Recommendation, lifetime_caveats, lifetime_why, named
@@ -85,6 +86,7 @@ class LifetimePlan:
     plans: tuple[Candidate, ...]
     least_training: Candidate | None
     recommendation: Recommendation
+    second_opinions: tuple[SecondOpinion, ...] = ()
 
     @property
     def training_gpu_hours(self) -> float:
@@ -109,6 +111,7 @@ class LifetimePlan:
             "plans": [c.to_dict() for c in self.plans],
             "least_training": self.least_training.to_dict() if self.least_training else None,
             "recommendation": self.recommendation.to_dict(),
+            "second_opinions": [opinion.to_dict() for opinion in self.second_opinions] or None,
         }
         return {key: value for key, value in record.items() if value is not None}
 

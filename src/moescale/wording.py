@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -15,6 +15,32 @@ from moescale.candidates import Candidate
 from moescale.family import law_size
 from moescale.laws.law import Law, extrapolation, unknown_ranges
 from moescale.units import format_count, format_flops, format_usd
+
+SPENT = 0.99  # of a budget: a plan that uses less says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingUse:
+    """What training the recommended model takes; dollars and days where the GPU to train on is known."""
+
+    flops_used: float
+    tokens_per_active_param: float
+    budget_share: float  # of the budget's FLOPs
+    unused_because: str | None = None  # what bounds the training, where the budget is not spent
+    train_gpu: str | None = None
+    mfu: float | None = None
+    gpu_days: float | None = None
+    usd: float | None = None
+
+    @property
+    def spent(self) -> bool:
+        """Whether training uses the budget, but for rounding."""
+        return self.budget_share >= SPENT
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; keys that do not apply are absent."""
+        record = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in record.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +93,25 @@ def why(model: Candidate, rule: str, base: Candidate, bounded_cost: list[Candida
                 f"{best.loss:.4f} at the cost of the loss-optimal {named(base.experts)} ({base.loss:.4f})."
             )
     return " ".join(parts)
+
+
+def training_words(use: TrainingUse, budget_flops: float) -> str:
+    """What training takes: share of the budget, tokens per active parameter, days and dollars, and what is left over."""
+    parts = [
+        "the whole budget"
+        if use.spent
+        else f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})",
+        f"{format_count(use.tokens_per_active_param)} tokens per active parameter",
+    ]
+    if use.gpu_days is not None and use.usd is not None:
+        parts.append(
+            f"{format_count(use.gpu_days)} GPU days of {use.train_gpu} at an MFU of {use.mfu:g}, {format_usd(use.usd)}"
+        )
+    text = f"Training uses {', '.join(parts)}."
+    if use.spent:
+        return text
+    why_left = f": {use.unused_because}" if use.unused_because else ""
+    return f"{text} {1.0 - use.budget_share:.0%} of the budget stays unused{why_left}."
 
 
 def caveats(
@@ -171,7 +216,8 @@ def _extrapolated(law: Law, model: Candidate, extra: Mapping[str, float]) -> lis
     far = extrapolation(law, size, model.tokens or 1.0, model.experts, further)
     words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
     listed = ", ".join(
-        f"{words[name]} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
+        f"{words[name]} at {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
+        f"{'largest' if factor > 1 else 'smallest'} fitted"
         for name, factor in far.items()
     )
     return ([f"Extrapolated: {listed}."] if far else []) + unknown_range_notes(law)
