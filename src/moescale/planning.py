@@ -25,7 +25,7 @@ from moescale.second_laws import Answer, SecondOpinion, budget_of_loss, compared
 from moescale.serving import Deployment
 from moescale.spread import Spread, sample_costs, spread_of
 from moescale.units import format_count, format_flops, format_usd
-from moescale.wording import SPENT, Recommendation, TrainingUse, caveats, named, training_words, why
+from moescale.wording import SPENT, Recommendation, TrainingUse, caveats, named, no_interval_words, training_words, why
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 CURVE_LARGEST = 2.0  # of the loss-optimal size: how far a drawn curve goes on beyond it
@@ -257,6 +257,8 @@ def make_plan(
     draws = law.draws if question.draws is None else law.draws[: question.draws]
     if question.draws is not None and question.draws > len(law.draws):
         notes.append(f"{law.name} carries {len(law.draws)} draws, not {question.draws}; all of them are used")
+    if not len(law.draws) and question.draws != 0:
+        notes.append(no_interval_words(law))
     spread: Spread | None = None
     sampled = sample_costs(costs, e) if len(draws) else None
     if sampled is not None:
@@ -491,6 +493,8 @@ def _second_opinions(
     same_loss = _carried_budget(law, question)
     model, base = plan.recommendation.model, named(plan.base_experts)
     words, share_of = f"cheapest to serve at {_goal(question, same_loss)}", f"the cost of its own loss-optimal {base}"
+    if question.max_loss is None:
+        share_of = "that model's cost"
     if by_loss:
         words = f"lowest loss at {format_usd(question.max_usd_per_mtok or 0.0)} a million tokens or less"
         share_of = f"that of its own loss-optimal {base}"

@@ -14,6 +14,7 @@ from moescale.buildable import Buildable
 from moescale.candidates import Candidate
 from moescale.family import law_size
 from moescale.laws.law import Law, extrapolation, unknown_ranges
+from moescale.lifetime import NEAR_EQUAL
 from moescale.units import format_count, format_flops, format_usd
 
 SPENT = 0.99  # of a budget: a plan that uses less says so
@@ -152,9 +153,19 @@ def caveats(
 
 
 def lifetime_why(
-    model: Candidate, rule: str, hours: float, training_gpu: str, base: Candidate | None, share: float | None
+    model: Candidate,
+    rule: str,
+    hours: float,
+    training_gpu: str,
+    base: Candidate | None,
+    share: float | None,
+    *,
+    at_loss: bool,
 ) -> str:
-    """The recommendation of a lifetime plan in words; `share` of the law's draws in which its expert count is the choice."""
+    """The recommendation of a lifetime plan in words; `share` of the law's draws in which its expert count is the choice.
+
+    `at_loss` tells a target loss, at which dollars vary between draws, from total dollars, at which the loss does.
+    """
     size, tokens = format_count(model.n_params or 0.0), format_count(model.tokens or 0.0)
     training, total = model.training_usd or 0.0, model.total_usd or 0.0
     parts = [
@@ -164,9 +175,11 @@ def lifetime_why(
         f"at {format_usd(model.usd_per_mtok or 0.0)} a million tokens on {model.gpus} GPU{'s' if model.gpus != 1 else ''}: "
         f"{format_usd(total)} in all, {training / total:.0%} of it training."
     ]
-    spread = (model.intervals or {}).get("total_usd")
-    if spread:
-        parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])}.")
+    spread = (model.intervals or {}).get("total_usd" if at_loss else "loss")
+    if spread and at_loss:
+        parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])} in all.")
+    elif spread:
+        parts.append(f"90% of the law's draws: loss {spread[0]:.4f} to {spread[1]:.4f}.")
     if base is not None and base.total_usd and base.n_params != model.n_params:
         parts.append(
             f"The {named(base.experts)} that takes the least training for the same loss ({format_count(base.n_params or 0.0)}) "
@@ -187,9 +200,19 @@ def lifetime_caveats(
     at_loss: bool,
     loss_bound: bool,
     memory_limited: bool,
+    dearer: Mapping[float, float],
 ) -> list[str]:
-    """What could make the recommendation of a lifetime plan wrong; `at_loss` tells a target loss from total dollars."""
+    """What could make the recommendation of a lifetime plan wrong; `at_loss` tells a target loss from total dollars.
+
+    `dearer` holds the expert counts that are shown at another size than their cheapest, and by what share they cost more.
+    """
     notes = _extrapolated(law, model, extra)
+    if dearer:
+        listed = ", ".join(f"{e:g} experts ({share:+.1%})" for e, share in dearer.items())
+        notes.append(
+            f"Not at the cheapest size: {listed}. GPU counts come in steps, so sizes apart cost the same within "
+            f"{NEAR_EQUAL:.0%}; shown are those whose training tokens change least from one expert count to the next."
+        )
     ceiling = law.max_experts or math.inf
     rivals = [c for c in records if c.experts != model.experts and c.experts <= ceiling and c.total_usd]
     if at_loss:
@@ -221,6 +244,19 @@ def _extrapolated(law: Law, model: Candidate, extra: Mapping[str, float]) -> lis
         for name, factor in far.items()
     )
     return ([f"Extrapolated: {listed}."] if far else []) + unknown_range_notes(law)
+
+
+def no_interval_words(law: Law) -> str:
+    """Why a plan has no intervals, and on how many runs its law rests where that is few."""
+    runs, count = law.evidence.get("n_runs"), len(law.form.parameters)
+    prior = law.evidence.get("prior")
+    parts = [f"{law.name} carries no draws, so this plan has no intervals"]
+    if prior:
+        parts.append(f"it was calibrated from {prior} on {runs} runs, for {count} parameters")
+    elif isinstance(runs, int):
+        parts.append(f"it was fitted to {runs} runs for {count} parameters" if runs <= count else "")
+        parts.append("fit it with --bootstrap to have them")
+    return "; ".join(filter(None, parts))
 
 
 def unknown_range_notes(law: Law) -> list[str]:
