@@ -513,7 +513,7 @@ def _second_opinions(
             law=other, model=found, usd=found.usd_per_mtok, base_usd=own.usd_per_mtok, base_loss=own.loss or math.nan
         )
 
-    return _opinions(answer, ours, others, words, share_of, by_loss=by_loss)
+    return _opinions(answer, ours, others, words, share_of, "a million tokens", by_loss=by_loss)
 
 
 def _lifetime_opinions(
@@ -545,17 +545,24 @@ def _lifetime_opinions(
         best, cheap = found.recommendation.model, found.least_training
         return Answer(law=other, model=best, usd=best.total_usd, base_usd=cheap and cheap.total_usd, base_loss=loss)
 
-    return _opinions(answer, ours, others, words, share_of, by_loss=by_loss)
+    return _opinions(answer, ours, others, words, share_of, "in all", by_loss=by_loss)
 
 
 def _opinions(
-    answer: Callable[[Law], Answer], ours: Answer, others: Sequence[Law], words: str, share_of: str, *, by_loss: bool
+    answer: Callable[[Law], Answer],
+    ours: Answer,
+    others: Sequence[Law],
+    words: str,
+    share_of: str,
+    unit: str,
+    *,
+    by_loss: bool,
 ) -> tuple[SecondOpinion, ...]:
     """Each other law's answer beside ours, or why it has none; a law of dense models alone compares with none."""
     opinions: list[SecondOpinion] = []
     for other in others if ours.law.form.uses_experts else ():
         try:
-            opinions.append(compared(answer(other), ours, words, share_of, by_loss=by_loss))
+            opinions.append(compared(answer(other), ours, words, share_of, unit, by_loss=by_loss))
         except InfeasibleError as error:
             opinions.append(unanswered(other, words, error.what))
     return tuple(opinions)

@@ -66,9 +66,10 @@ class Answer:
         return (self.model.loss or math.nan) / self.base_loss
 
 
-def compared(theirs: Answer, ours: Answer, question: str, share_of: str, *, by_loss: bool) -> SecondOpinion:
+def compared(theirs: Answer, ours: Answer, question: str, share_of: str, unit: str, *, by_loss: bool) -> SecondOpinion:
     """Another law's answer beside ours; `question` is what both answer, `share_of` names what each is set against.
 
+    `unit` follows dollars, which are compared where a base cannot be served.
     They agree where they have as many experts and, `by_loss`, losses that are alike over the base's, else costs that are.
     """
     same_experts = theirs.model.experts == ours.model.experts
@@ -80,7 +81,7 @@ def compared(theirs: Answer, ours: Answer, question: str, share_of: str, *, by_l
         measure, brief = f"{theirs.cost_ratio:.0%} of {share_of}", f"{ours.cost_ratio:.0%}"
     else:
         alike, what = _alike(theirs.usd or math.inf, ours.usd or math.inf), "cost"
-        measure, brief = format_usd(theirs.usd or math.inf), format_usd(ours.usd or math.inf)
+        measure, brief = (f"{format_usd(answer.usd or math.inf)} {unit}" for answer in (theirs, ours))
     agrees = same_experts and alike
     verdict = (
         f"differs on the experts ({theirs.model.experts:g} against {ours.model.experts:g})"
