@@ -178,7 +178,9 @@ def test_plan_of_models_that_no_gpu_holds_says_so_and_leaves_their_cost_out() ->
     found = answer_of(*BUDGET, "--max-gpus", 1, "--max-usd-per-mtok", "0.05")
     largest = found["loss_optimal"][-1]
     assert "do not fit" in largest["infeasible"]
-    assert not {"usd_per_mtok", "gpus", "batch", "intervals"} & largest.keys()
+    assert not {"usd_per_mtok", "gpus", "batch"} & largest.keys()
+    assert {"loss", "n_params"} <= largest["intervals"].keys()  # the law knows them, served or not
+    assert not {"usd_per_mtok", "cost_ratio"} & largest["intervals"].keys()
     assert found["recommendation"]["usd_per_mtok"] <= 0.05
 
 
@@ -837,18 +839,89 @@ def test_plan_prices_a_life() -> None:
 
 def test_plan_tells_a_life_in_words() -> None:
     told = run(*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8").out
-    assert "Over its life  Lowest loss for training and 1T served tokens within $20,000: 32 experts" in told
-    assert "Over 1T served tokens: lowest loss within $20,000 of training and serving" in told
+    assert "Over its life  Lowest loss for training and 1T served tokens within $20K: 32 experts" in told
+    assert "Over 1T served tokens: lowest loss within $20K of training and serving" in told
+
+
+def test_total_dollars_are_those_of_a_life() -> None:
+    found = run(*BUDGET, "--max-total-usd", "9")
+    assert found.code == 2
+    assert "--max-total-usd: total dollars are those of training and of serving" in found.err
+    assert "give --lifetime-tokens as well" in found.err
 
 
 @pytest.mark.parametrize(
-    "option", ["--train-gpu=h100-sxm", "--mfu=0.4", "--train-usd-per-gpu-hour=2", "--max-total-usd=9"]
+    ("options", "gpu", "mfu", "usd_per_hour"),
+    [
+        (("--train-gpu", "h100-sxm"), "h100-sxm", 0.4, None),
+        (("--mfu", "0.3"), "a100-sxm-40gb", 0.3, 1.45),
+        (("--train-usd-per-gpu-hour", "2"), "a100-sxm-40gb", 0.4, 2.0),
+        (("--lifetime-tokens", "1T", "--train-gpu", "h200-sxm"), "h200-sxm", 0.4, None),
+    ],
 )
-def test_training_is_priced_for_a_life_only(option: str) -> None:
-    found = run(*BUDGET, option)
+def test_training_days_and_dollars_are_there_where_the_gpu_is_known(
+    options: tuple[str, ...], gpu: str, mfu: float, usd_per_hour: float | None
+) -> None:
+    from moescale.hardware import find_gpu, price
+
+    training = answer_of(*BUDGET, *options, "--bootstrap", "0")["training"]
+    days = training["flops_used"] / (find_gpu(gpu).bf16_flops_per_s * mfu) / 86400
+    assert (training["train_gpu"], training["mfu"]) == (gpu, mfu)
+    assert training["gpu_days"] == pytest.approx(days)
+    assert training["usd"] == pytest.approx(24 * days * (usd_per_hour or price(gpu).usd_per_gpu_hour))
+    assert not {"gpu_days", "usd"} & answer_of(*BUDGET, "--bootstrap", "0")["training"].keys()
+
+
+def test_a_training_gpu_without_a_price_says_which_option_states_one(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('name = "own"\nmemory_gib = 96\nbandwidth_gb_per_s = 3000\nbf16_tflops = 500\nlink_gb_per_s = 100\n')
+    found = run(*BUDGET, "--train-gpu", own)
     assert found.code == 2
-    assert option.split("=", maxsplit=1)[0] in found.err
-    assert "give --lifetime-tokens as well" in found.err
+    assert "--train-gpu: no price is stated for own; give --train-usd-per-gpu-hour as well" in found.err
+    assert answer_of(*BUDGET, "--train-gpu", own, "--train-usd-per-gpu-hour", "1.5")["training"]["train_gpu"] == "own"
+
+
+@pytest.mark.parametrize(
+    ("option", "good", "bad"),
+    [("--max-total-usd", "3e6", "1e16"), ("--max-loss", "2.03", "1e4"), ("--max-usd-per-mtok", "0.05", "1e7")],
+)
+def test_each_bound_has_a_range_of_its_own(option: str, good: str, bad: str) -> None:
+    life = ("--lifetime-tokens", "1T", "--bootstrap", "0")
+    assert run(*BUDGET, *life, option, good).code == 0
+    found = run(*BUDGET, *life, option, bad)
+    assert found.code == 2
+    assert f"{option}: '{bad}' is not a number from 1e-12 to" in found.err
+
+
+def test_a_budget_that_is_not_spent_is_said_first() -> None:
+    found = run("plan", "--budget", "3e24", "--max-tokens", "15T", "--bootstrap", "0")
+    assert found.code == 0
+    assert found.out.splitlines()[0].endswith("on 15T tokens, with 15% of the budget")
+    assert "of 3e24 FLOPs (15%)" in found.out
+    assert "of the budget" not in run(*BUDGET, "--bootstrap", "0").out.splitlines()[0]
+
+
+def test_a_law_of_unknown_range_says_so() -> None:
+    told = run("plan", "--budget", "1e24", "--law", "abnar2025", "--gpu", "h200-sxm", "--experts", "1,4,8,16")
+    assert "Extrapolated: training FLOPs at 1,000 times the largest fitted" in told.out
+    assert "abnar2025 has no known fitted range of N and D" in told.out
+    assert "no known fitted range" not in run(*BUDGET).out
+    found = run("predict", "--law", "krajewski2024-dense", "--n-params", "1B", "--tokens", "20B")
+    assert "krajewski2024-dense has no known fitted range of N and D" in found.err
+    assert "no known fitted range" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
+
+
+def test_a_law_of_few_runs_and_a_prior_warns_of_what_it_rests_on(tmp_path: Path) -> None:
+    runs, saved = Path(__file__).parents[1] / "examples" / "runs.csv", tmp_path / "mine.toml"
+    asked = ("--where", "n_experts <= 4 and tokens <= 3e9 and n_params_dense < 6e8")
+    assert run("fit", runs, *asked, "--prior", "yun2024-joint", "-o", saved).code == 0
+    assert find_law(str(saved)).evidence["n_runs"] == 6
+    found = run("plan", "--budget", "1e21", "--law", saved)
+    assert found.code == 0
+    assert "mine carries no draws, so this plan has no intervals" in found.err
+    assert "calibrated from yun2024-joint on 6 runs, for 10 parameters" in found.err
+    assert "intervals" not in run("plan", "--budget", "1e21", "--law", saved, "--bootstrap", "0").err
+    assert "intervals" not in run(*BUDGET).err
 
 
 def test_fit_calibrates_a_law_to_few_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -340,7 +340,7 @@ def test_every_law_of_the_catalogue_reads() -> None:
         assert law.date
         extra = {"sparsity": 0.5} if law.form.extra_inputs.get("sparsity", 0.0) is None else {}
         assert np.isfinite(loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)).all()
-        assert set(law.fit_range) <= {"n_params", "tokens", "experts", *law.form.extra_inputs}
+        assert set(law.fit_range) <= {"n_params", "tokens", "experts", "training_flops", *law.form.extra_inputs}
         assert any("ranscription" in note or "Coefficients as" in note for note in law.notes) or name in SHIPPED
         if law.form.uses_experts:
             assert law.max_experts is not None

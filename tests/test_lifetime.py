@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from moescale.lifetime import (
     LifetimeCost,
     LifetimeFlops,
     TrainingPrice,
+    _smallest_steps,  # pyright: ignore[reportPrivateUsage]
     best_within_total,
     cheapest_at_loss,
     default_mfu,
@@ -327,6 +329,64 @@ def test_laws_without_a_trade_off_are_refused(name: str) -> None:
     ):
         with pytest.raises(InfeasibleError, match="no loss-optimal size"):
             ask()
+
+
+# The smoother of near-equal lives.
+
+
+def squared_steps(found: LifetimeCost) -> float:
+    return float(np.sum(np.diff(np.log(found.tokens)) ** 2))
+
+
+@few
+@given(st.floats(2.06, 2.4), served, st.sampled_from([0.003, 0.01, 0.05]))
+@example(BUDGET_LOSS, 1e12, 0.05)
+def test_near_equal_lives_are_the_smoother_ones(target: float, tokens: float, tolerance: float) -> None:
+    """Within the tolerance of the fewest dollars, tokens change less over expert counts, and each is a local minimum."""
+    exact = cheapest_at_loss(LAW, EXPERTS, target, life(tokens), stepped)
+    smooth = cheapest_at_loss(LAW, EXPERTS, target, life(tokens), stepped, tolerance=tolerance)
+    assert np.all(smooth.total_usd <= (1 + tolerance) * exact.total_usd * (1 + 1e-6))
+    assert squared_steps(smooth) <= squared_steps(exact) * (1 + 1e-4) + 1e-9
+    np.testing.assert_allclose(smooth.above_fewest, smooth.total_usd / exact.total_usd - 1, atol=1e-5)
+    np.testing.assert_allclose(smooth.loss, target, rtol=1e-14)
+    for share in (0.999, 1.001):
+        n = smooth.n_params * share
+        d = tokens_at_loss(LAW, n, EXPERTS, target)
+        usd = training_flops(LAW.family, n, d, EXPERTS) * USD_PER_FLOP + stepped(n, EXPERTS) * tokens / 1e6
+        assert np.all(np.isnan(usd) | (usd >= smooth.total_usd * (1 - 1e-9)))
+
+
+def test_a_step_in_price_does_not_make_tokens_jump() -> None:
+    """At this price with steps 16 experts alone take nearly twice the tokens of 8 and of 32, to save 0.6% of the dollars."""
+    counts = np.array([1.0, 4.0, 8.0, 16.0, 32.0])
+    exact = cheapest_at_loss(LAW, counts, BUDGET_LOSS, life(10**11.5), stepped)
+    smooth = cheapest_at_loss(LAW, counts, BUDGET_LOSS, life(10**11.5), stepped, tolerance=0.01)
+    assert exact.tokens[3] > 1.4 * max(exact.tokens[2], exact.tokens[4])
+    assert smooth.tokens[4] < smooth.tokens[3] < smooth.tokens[2]
+    assert squared_steps(smooth) < 0.3 * squared_steps(exact)
+    assert smooth.above_fewest[3] == pytest.approx(0.0057, abs=1e-4)
+    # Whichever way the expert counts are given.
+    turned = cheapest_at_loss(LAW, counts[::-1], BUDGET_LOSS, life(10**11.5), stepped, tolerance=0.01)
+    np.testing.assert_allclose(turned.n_params[::-1], smooth.n_params, rtol=1e-6)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.data())
+def test_the_smallest_steps_are_smallest(rows: int, columns: int, data: st.DataObject) -> None:
+    cell = st.floats(-3, 3) | st.just(math.nan)
+    values = np.array(
+        data.draw(st.lists(st.lists(cell, min_size=columns, max_size=columns), min_size=rows, max_size=rows))
+    )
+    order = np.array(data.draw(st.permutations(range(columns))))
+
+    def steps(chosen: tuple[int, ...]) -> float:
+        """Infinite where a NaN is taken although the column has a number."""
+        taken = values[list(chosen), range(columns)]
+        if np.any(np.isnan(taken) & ~np.isnan(values).all(axis=0)):
+            return math.inf
+        return float(np.nansum(np.diff(taken[order]) ** 2))
+
+    found = tuple(_smallest_steps(values, order).tolist())
+    assert steps(found) == pytest.approx(min(map(steps, product(range(rows), repeat=columns))))
 
 
 # The largest model within a cost.

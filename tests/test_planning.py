@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterator
@@ -13,12 +14,16 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from families import DENSE, JOINT, PAPER
 from moescale.accounting import count_parameters
 from moescale.allocation import Budget
+from moescale.answers import bounded_loss_table, loss_optimal_table, plan_headline
 from moescale.architecture import from_config
 from moescale.buildable import buildable, family_of
+from moescale.candidates import Candidate
+from moescale.console.plan import show_plan
 from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
 from moescale.family import architecture, n_total, width
@@ -29,8 +34,9 @@ from moescale.laws import FORMS, Law, find_law, loss
 from moescale.lifetime import TrainingPrice
 from moescale.lifetime_plan import LifetimePlan
 from moescale.planning import Plan, Question, make_plan
+from moescale.second_laws import Answer, budget_of_loss, compared, loss_of_base
 from moescale.serving import Deployment, cheapest
-from moescale.units import format_count
+from moescale.units import format_count, format_usd
 
 YUN = {
     "A": 90.97,
@@ -370,7 +376,13 @@ def test_a_lifetime_changes_nothing_else() -> None:
     before = ask(replace(MAIN, lifetime_tokens=1e12)).to_dict()
     after = plan.to_dict()
     assert "lifetime" not in before
-    assert {key: value for key, value in after.items() if key != "lifetime"} == before
+    training = after.pop("training")
+    del after["lifetime"], before["training"]
+    for record in (before, after):  # but for training days and dollars, which a price of training adds
+        advice = cast("dict[str, object]", record["recommendation"])
+        advice["why"] = str(advice["why"]).partition("Training uses")[0]
+    assert after == before
+    assert {"train_gpu", "mfu", "gpu_days", "usd"} <= cast("dict[str, object]", training).keys()
 
 
 def test_a_life_is_recommended_that_costs_least_at_the_bases_loss() -> None:
@@ -516,7 +528,8 @@ def test_caveats_state_how_far_the_model_lies_outside_the_fit() -> None:
         text = " ".join(advice.caveats)
         assert (f"N at {n / 7e8:.3g} times the largest fitted" in text) == (n > 7e8)
         assert (f"N at {n / 1e8:.3g} times the smallest fitted" in text) == (n < 1e8)
-        assert (f"D at {d / 2e10:.3g} times the largest fitted" in text) == (d > 2e10)
+        times = f"{d / 2e10:{',.0f' if d > 2e13 else '.3g'}}"
+        assert (f"D at {times} times the largest fitted" in text) == (d > 2e10)
         assert "The optimum is flat" in text
     inside = replace(LAW, fit_range={"n_params": (1e6, 1e12), "tokens": (1e6, 1e15), "experts": (1.0, 32.0)})
     assert not any("Extrapolated" in note for note in ask(law=inside).recommendation.caveats)
@@ -546,11 +559,6 @@ def test_a_second_law_gives_its_opinion() -> None:
         f"({LAW.name}: {model.experts:g} at {format_count(known(model.n_params))}, {model.cost_ratio:.0%})"
         in opinion.sentence
     )
-    # A bound of the question's own changes what is recommended, not what the two laws are compared at.
-    for bound in ({"max_loss": 2.03}, {"max_usd_per_mtok": 0.05}):
-        bounded = ask(replace(MAIN, **bound), second=replace(LAW, name="other"))
-        assert bounded.recommendation.model != model
-        assert bounded.second_opinions == (opinion,)
     assert_kept(plan, LAW, served_on())
     # Experts that gain nothing: such a law keeps the base.
     useless = LAW.form.encode(np.array([(YUN | {"B": 1e-6, "d": 0.0})[name] for name in LAW.form.names]))
@@ -561,6 +569,134 @@ def test_a_second_law_gives_its_opinion() -> None:
     assert ask(second=LAW).second_opinions == ()
 
 
+BOUNDS: list[dict[str, float]] = [
+    {},
+    {"max_loss": 2.03},
+    {"max_loss": 2.2},
+    {"max_usd_per_mtok": 0.05},
+    {"max_loss": 2.03, "max_usd_per_mtok": 0.05},
+    {"max_total_usd": 2e5},
+    {"max_loss": 2.03, "max_total_usd": 2e5},
+]
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=str)
+def test_the_same_law_twice_gives_the_same_answer_to_every_question(bound: dict[str, float]) -> None:
+    """A second law that is the first one under another name answers what the plan does, bounds and life included."""
+    plan = ask(replace(LIVED, **bound), second=replace(LAW, name="other"))
+    assert plan.lifetime is not None
+    within_cost = "max_usd_per_mtok" in bound and "max_loss" not in bound
+    within_total = "max_total_usd" in bound and "max_loss" not in bound
+    for advice, opinions, by_loss in (
+        (plan.recommendation, plan.second_opinions, within_cost),
+        (plan.lifetime.recommendation, plan.lifetime.second_opinions, within_total),
+    ):
+        (opinion,), model = opinions, advice.model
+        assert opinion.agrees
+        assert opinion.experts == model.experts
+        assert opinion.n_params == pytest.approx(known(model.n_params), rel=1e-3)
+        if by_loss:
+            assert opinion.loss_ratio == pytest.approx(known(model.loss) / plan.base_loss)
+            assert "Lowest loss" in opinion.sentence
+        else:
+            # Without a base that can be served within the bounds there are dollars, but no share of the base's.
+            assert opinion.cost_ratio is not None or "$" in opinion.sentence
+            assert (
+                f"{'Fewest dollars' if advice is plan.lifetime.recommendation else 'Cheapest to serve'}"
+                in opinion.sentence
+            )
+        assert ("--max-loss in its units" in opinion.sentence) == ("max_loss" in bound)
+    record = cast("dict[str, Any]", plan.to_dict())
+    assert record["lifetime"]["second_opinions"][0]["sentence"] == plan.lifetime.second_opinions[0].sentence
+    assert "Second law over the life: other agrees. " in plan_words(plan)
+
+
+def test_a_loss_is_carried_to_another_law_by_the_budget_of_the_base() -> None:
+    other = find_law("moescale2026-joint")
+    for target in (2.03, 2.2, main_plan().base_loss):
+        flops = budget_of_loss(LAW, MAIN.budget, 4.0, target)
+        assert loss_of_base(LAW, MAIN.budget, 4.0, known(flops)) == pytest.approx(target, rel=1e-7)
+        plan = ask(replace(MAIN, max_loss=target), second=other)
+        (opinion,) = plan.second_opinions
+        own = loss_of_base(other, MAIN.budget, 4.0, known(flops))
+        theirs = ask(replace(MAIN, max_loss=own), law=other).recommendation.model
+        assert opinion.n_params == pytest.approx(known(theirs.n_params), rel=1e-4)
+        assert opinion.cost_ratio == pytest.approx(known(theirs.cost_ratio), rel=1e-4)
+    assert budget_of_loss(LAW, MAIN.budget, 4.0, 0.01) is None
+    assert known(budget_of_loss(LAW, MAIN.budget, 4.0, main_plan().base_loss)) == pytest.approx(BUDGET, rel=1e-5)
+
+
+def test_a_second_law_without_an_answer_says_so() -> None:
+    small = replace(LAW, name="small", max_experts=2.0)
+    (opinion,) = ask(replace(MAIN, experts=(4.0, 8.0)), second=small).second_opinions
+    assert (opinion.experts, opinion.agrees) == (None, False)
+    assert "small has no answer. Cheapest to serve at the loss of its own" in opinion.sentence
+    assert "at most 2 experts" in opinion.sentence
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(16.0, 32.0), (32.0, 16.0), (1.0, 4.0)])
+def test_other_expert_counts_are_no_agreement(theirs: float, ours: float) -> None:
+    one = Candidate(experts=ours, n_params=1e9, loss=2.0)
+
+    def answer(law: Law, experts: float) -> Answer:
+        return Answer(law=law, model=replace(one, experts=experts), usd=0.5, base_usd=1.0, base_loss=2.1)
+
+    for by_loss in (True, False):
+        opinion = compared(answer(JOINED, theirs), answer(LAW, ours), "a question", "the base", "$", by_loss=by_loss)
+        assert not opinion.agrees
+        assert "agrees" not in opinion.sentence
+        assert f"({theirs:g} against {ours:g})" in opinion.sentence
+        assert compared(answer(JOINED, ours), answer(LAW, ours), "a", "b", "$", by_loss=by_loss).agrees
+
+
+JOINED = replace(LAW, name="joined", family=JOINT)
+
+
+# Training.
+
+
+def plan_words(plan: Plan) -> str:
+    """The command line's answer in one line."""
+    text = io.StringIO()
+    show_plan(Console(file=text, width=100), plan, chart=False)
+    return " ".join(text.getvalue().split())
+
+
+@given(
+    st.floats(20.0, 24.5),
+    st.floats(10.5, 13.5),
+    st.sampled_from([{}, {"max_usd_per_mtok": 0.05}]),
+)
+@settings(max_examples=20, deadline=None)
+def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, float]) -> None:
+    question = replace(MAIN, budget=Budget(10.0**power, max_tokens=10.0**cap), training=TRAINING, draws=0, **bound)
+    try:
+        plan = ask(question, gpu="h200-sxm")
+    except InfeasibleError:
+        return
+    model, use = plan.recommendation.model, plan.training
+    assert use is not None
+    for c in (*plan.loss_optimal, *plan.bounded_loss, *plan.frontier, model):
+        if c.tokens is not None:
+            assert c.training_flops == pytest.approx(6 * known(c.n_params_active) * c.tokens, rel=1e-12)
+            assert known(c.training_flops) <= plan.budget_flops * (1 + 1e-9)
+    assert use.flops_used == model.training_flops
+    assert use.budget_share == pytest.approx(use.flops_used / plan.budget_flops)
+    assert use.tokens_per_active_param == pytest.approx(known(model.tokens) / known(model.n_params_active))
+    assert use.gpu_days == pytest.approx(TRAINING.gpu_hours(use.flops_used) / 24)
+    assert use.usd == pytest.approx(TRAINING.usd_per_flop * use.flops_used)
+    headline, text = plan_headline(plan), plan.recommendation.why
+    if use.budget_share < 0.99:
+        assert f"with {use.budget_share:.0%} of the budget" in headline
+        assert "--max-tokens ends training at" in text
+        assert ("a larger model costs more than $0.0500" in text) == bool(bound)
+    else:
+        assert "of the budget" not in headline
+        assert "Training uses the whole budget" in text
+    assert cast("dict[str, object]", plan.to_dict()["training"]).keys() >= {"flops_used", "gpu_days", "usd"}
+    assert "gpu_days" not in cast("dict[str, object]", main_plan().to_dict()["training"])
+
+
 def test_as_many_experts_for_another_share_of_the_cost_are_no_agreement() -> None:
     plan = ask(second=find_law("moescale2026-joint"))
     (opinion,), model = plan.second_opinions, plan.recommendation.model
@@ -569,6 +705,8 @@ def test_as_many_experts_for_another_share_of_the_cost_are_no_agreement() -> Non
     assert not opinion.agrees
     assert "agrees on the experts but not on the saving" in opinion.sentence
     assert "1.25B with embeddings" in opinion.sentence  # which the plan's own law does not count
+    # A reader compares shares of the cost: the law's own answer stands beside.
+    assert f"({LAW.name}: {model.experts:g} at {format_count(known(model.n_params))}, " in opinion.sentence
 
 
 # Intervals.
@@ -604,6 +742,46 @@ def test_intervals_hold_the_middle_of_the_draws() -> None:
     assert all(c.intervals is None for c in (*none.loss_optimal, *none.bounded_loss, *none.bounded_cost))
     few = ask(replace(MAIN, draws=500), law=DRAWN)
     assert any("carries 40 draws, not 500" in note for note in few.warnings)
+
+
+def test_intervals_are_shown_where_the_base_cannot_be_served() -> None:
+    plan = ask(replace(MAIN, budget=Budget(3e24, max_tokens=1.5e13)), law=DRAWN)
+    assert plan.base_usd_per_mtok is None
+    unserved = [c for c in plan.loss_optimal if c.infeasible is not None]
+    assert unserved
+    for c in unserved:  # how well it would do is known, what it would cost is not
+        assert {"loss", "n_params", "tokens"} <= known(c.intervals).keys()  # type: ignore[arg-type]
+        assert "usd_per_mtok" not in (c.intervals or {})
+    for table, head in (
+        (loss_optimal_table(plan), "loss in 90% of draws"),
+        (bounded_loss_table(plan), "$/Mtok in 90% of draws"),
+    ):
+        at = [column.head for column in table.columns].index(head)
+        assert at in table.filled()
+    served = next(c for c in plan.bounded_loss if c.usd_per_mtok is not None)
+    low, high = known(served.intervals)["usd_per_mtok"]  # type: ignore[index]
+    assert f"{format_usd(low)} to {format_usd(high)}" in {row[-1] for row in bounded_loss_table(plan).rows}
+
+
+def test_the_interval_of_a_life_is_of_what_varies() -> None:
+    _, at_loss = lived(law=DRAWN)
+    low, high = known(at_loss.recommendation.model.intervals)["total_usd"]  # type: ignore[index]
+    assert f"90% of the law's draws: {format_usd(low)} to {format_usd(high)} in all." in at_loss.recommendation.why
+    _, within = lived(replace(LIVED, max_total_usd=1e5), DRAWN)
+    low, high = known(within.recommendation.model.intervals)["loss"]  # type: ignore[index]
+    assert low < high
+    assert f"90% of the law's draws: loss {low:.4f} to {high:.4f}." in within.recommendation.why
+    assert "$100K to $100K" not in within.recommendation.why
+
+
+def test_a_law_without_draws_is_warned_of() -> None:
+    assert any("recovered carries no draws" in note for note in main_plan().warnings)
+    for silent in (ask(law=DRAWN), ask(replace(MAIN, draws=0))):
+        assert not any("carries no draws" in note for note in silent.warnings)
+    few = replace(LAW, evidence={"n_runs": 7, "prior": "yun2024-joint"})
+    assert any("calibrated from yun2024-joint on 7 runs, for 10 parameters" in note for note in ask(law=few).warnings)
+    few = replace(LAW, evidence={"n_runs": 9, "prior": ""})
+    assert any("fitted to 9 runs for 10 parameters" in note for note in ask(law=few).warnings)
 
 
 def test_draws_that_all_agree_give_intervals_of_no_width() -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from moescale.validation import HoldOut
 
 FRONTIER_ROWS = 10
+INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}  # of a law
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
 
 def range_text(fit_range: Mapping[str, tuple[float, float]]) -> str:
     """The ranges of a fit: N 80M to 700M, D 2B to 20B, E 1 to 32."""
-    letters = {"n_params": "N", "tokens": "D", "experts": "E"}
     return ", ".join(
-        f"{letters.get(name, name)} {format_count(low)} to {format_count(high)}"
+        f"{INPUT_NAMES.get(name, name)} {number(low)} to {number(high)}"
         for name, (low, high) in fit_range.items()
+        for number in (format_flops if name == "training_flops" else format_count,)
     )
 
 
@@ -185,7 +186,12 @@ def plan_headline(plan: Plan) -> str:
     """The recommendation in one line."""
     model = plan.recommendation.model
     experts = "a dense model" if model.experts == 1 else f"{model.experts:g} experts"
-    return f"train {experts} at N = {format_count(model.n_params or 0.0)} on {format_count(model.tokens or 0.0)} tokens"
+    text = f"train {experts} at N = {format_count(model.n_params or 0.0)} on {format_count(model.tokens or 0.0)} tokens"
+    return (
+        text
+        if plan.training is None or plan.training.spent
+        else f"{text}, with {plan.training.budget_share:.0%} of the budget"
+    )
 
 
 def build_sentence(a: Buildable) -> str:
@@ -209,11 +215,19 @@ def loss_optimal_table(plan: Plan) -> Table:
 
 def bounded_loss_table(plan: Plan) -> Table:
     """The cheapest model of each expert count at the base's loss."""
+    priced = plan.base_usd_per_mtok is not None  # else no cost has a share of the base's
     return _models(
         f"Same loss as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f}), cheapest to serve (Algorithm 1)",
-        (NAME, *SIZES, *SERVING, *RATIOS, Column("in 90% of draws", rank=1)),
+        (NAME, *SIZES, *SERVING, *RATIOS, Column(f"{'cost/base' if priced else '$/Mtok'} in 90% of draws", rank=1)),
         plan.bounded_loss,
-        lambda c: (*_sizes(c), *_serving(c), *_ratios(c), span_text((c.intervals or {}).get("cost_ratio"), ".0%")),
+        lambda c: (
+            *_sizes(c),
+            *_serving(c),
+            *_ratios(c),
+            span_text((c.intervals or {}).get("cost_ratio"), ".0%")
+            if priced
+            else _dollars((c.intervals or {}).get("usd_per_mtok")),
+        ),
     )
 
 
@@ -250,7 +264,7 @@ def lifetime_table(plan: LifetimePlan) -> Table:
             Column("$ to serve"),
             Column("$ in all"),
             *SERVING,
-            Column("in 90% of draws", rank=1),
+            Column(f"{'$ in all' if at_loss else 'loss'} in 90% of draws", rank=1),
         ),
         plan.plans,
         lambda c: (

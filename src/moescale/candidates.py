@@ -16,6 +16,8 @@ from moescale.latency import LatencySource
 from moescale.lifetime import LifetimeCost
 from moescale.serving import REASONS, Deployment, Serving, cheapest, degrees
 
+PRICED = ("usd_per_mtok", "cost_ratio")  # figures of a model that is served
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -39,7 +41,7 @@ class Candidate:
     active_ratio_to_base: float | None = None
     cost_ratio: float | None = None
     lifetime_usd: float | None = None  # serving the lifetime tokens
-    training_flops: float | None = None  # where they differ between models, as in a lifetime plan
+    training_flops: float | None = None  # that its tokens take: the whole budget, where tokens do not run out first
     training_usd: float | None = None
     serving_usd: float | None = None
     total_usd: float | None = None
@@ -52,8 +54,9 @@ class Candidate:
         return {k: plain(v) for k, v in record.items() if v is not None}
 
     def with_intervals(self, intervals: dict[str, tuple[float, float]]) -> Candidate:
-        """The same model with intervals, where it is feasible and there are any."""
-        return replace(self, intervals=intervals) if intervals and self.infeasible is None else self
+        """The same model with intervals, where there are any; of what it costs only where it is served."""
+        known = intervals if self.infeasible is None else {k: v for k, v in intervals.items() if k not in PRICED}
+        return replace(self, intervals=known) if known and self.n_params is not None else self
 
     def alone(self, *, size_ratio: float) -> Candidate:
         """The same model without intervals and without a base to compare with."""
@@ -178,6 +181,7 @@ def candidates(
             n_params_total=float(total[i]),
             tokens=float(allocation.tokens[i]),
             loss=float(allocation.loss[i]),
+            training_flops=6.0 * float(active[i]) * float(allocation.tokens[i]),
         )
         usd = float(served.usd_per_mtok[i])
         if math.isfinite(usd):

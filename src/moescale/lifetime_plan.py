@@ -14,6 +14,7 @@ from moescale.candidates import Candidate, Costs, lifetime_candidates
 from moescale.errors import InfeasibleError
 from moescale.laws.law import Law
 from moescale.lifetime import (
+    NEAR_EQUAL,
     Lifetime,
     LifetimeCost,
     TrainingPrice,
@@ -23,9 +24,12 @@ from moescale.lifetime import (
     life_costs,
     lowest_loss,
 )
+from moescale.second_laws import SecondOpinion
 from moescale.spread import SampledCosts, lifetime_spread, share_of_lowest_loss
 from moescale.units import format_count, format_usd
 from moescale.wording import Recommendation, lifetime_caveats, lifetime_why, named
+
+TOLD = 5e-4  # of a life's dollars: a size that costs this much more than the cheapest is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,11 @@ class LifetimeQuestion:
             max_usd_per_mtok=self.max_usd_per_mtok,
             extra=self.extra,
         )
+
+    @property
+    def tolerance(self) -> float:
+        """The share of the dollars within which the smoother choice over expert counts is taken; none below a limit."""
+        return NEAR_EQUAL if self.max_total_usd is None else 0.0
 
     @property
     def within_dollars(self) -> bool:
@@ -85,6 +94,7 @@ class LifetimePlan:
     plans: tuple[Candidate, ...]
     least_training: Candidate | None
     recommendation: Recommendation
+    second_opinions: tuple[SecondOpinion, ...] = ()
 
     @property
     def training_gpu_hours(self) -> float:
@@ -109,6 +119,7 @@ class LifetimePlan:
             "plans": [c.to_dict() for c in self.plans],
             "least_training": self.least_training.to_dict() if self.least_training else None,
             "recommendation": self.recommendation.to_dict(),
+            "second_opinions": [opinion.to_dict() for opinion in self.second_opinions] or None,
         }
         return {key: value for key, value in record.items() if value is not None}
 
@@ -132,7 +143,7 @@ def plan_lifetime(
         found = best_within_total(law, experts, question.max_total_usd or 0.0, life, costs.usd_per_mtok)
         reasons = [_too_dear(question)] * experts.size
     else:
-        found = cheapest_at_loss(law, experts, target, life, costs.usd_per_mtok)
+        found = cheapest_at_loss(law, experts, target, life, costs.usd_per_mtok, tolerance=question.tolerance)
         reasons = _out_of_reach(law, question, experts, target)
     rows = lifetime_candidates(found, costs, reasons)
     allowed = experts <= (law.max_experts or math.inf)
@@ -172,6 +183,7 @@ def plan_lifetime(
                 question.training.gpu.name,
                 least,
                 None if shares is None else float(shares[rows.index(chosen)]),
+                at_loss=not question.within_dollars,
             ),
             caveats=(
                 *built.notes,
@@ -184,6 +196,11 @@ def plan_lifetime(
                     at_loss=not question.within_dollars,
                     loss_bound=question.max_loss is not None,
                     memory_limited=costs.deployment.max_num_seqs is None,
+                    dearer={
+                        float(e): float(share)
+                        for e, share in zip(experts, found.above_fewest, strict=True)
+                        if share >= TOLD
+                    },
                 ),
             ),
             architecture=built.shape,
@@ -214,7 +231,7 @@ def _under_draws(
     if question.within_dollars:
         return best_within_total(law, experts, question.max_total_usd or 0.0, life, cost_of, theta=draws)
     target = base.losses[:, None] if question.max_loss is None else np.full((len(draws), 1), question.max_loss)
-    return cheapest_at_loss(law, experts, target, life, cost_of, theta=draws)
+    return cheapest_at_loss(law, experts, target, life, cost_of, theta=draws, tolerance=question.tolerance)
 
 
 def _least_training(law: Law, life: Lifetime, costs: Costs, experts: float, loss: float) -> Candidate | None:

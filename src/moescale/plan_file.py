@@ -17,8 +17,9 @@ from moescale.files import read_text
 from moescale.hardware import Gpu, find_gpu
 from moescale.lifetime import TrainingPrice
 from moescale.lifetime_plan import LifetimePlan
-from moescale.planning import Plan, SecondOpinion
-from moescale.wording import Recommendation
+from moescale.planning import Plan
+from moescale.second_laws import SecondOpinion
+from moescale.wording import Recommendation, TrainingUse
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -76,6 +77,7 @@ def _plan_of(table: Any, where: str) -> Plan:
         bounded_cost=tuple(table.bounded_cost.plans),
         frontier=tuple(table.frontier),
         recommendation=_recommendation(table.recommendation),
+        training=table.training,
         second_opinions=tuple(table.second_opinions),
         lifetime=None
         if table.lifetime is None or table.lifetime.infeasible is not None
@@ -123,6 +125,7 @@ def _validated(record: object, where: str) -> BaseModel:
         plans: list[Candidate] = Field(default_factory=list[Candidate])
         least_training: Candidate | None = None
         recommendation: Advice | None = None
+        second_opinions: list[SecondOpinion] = Field(default_factory=list[SecondOpinion])
 
     class Curve(Finite):
         experts: float
@@ -147,6 +150,7 @@ def _validated(record: object, where: str) -> BaseModel:
         frontier: list[Candidate]
         recommendation: Advice
         warnings: list[str] = Field(default_factory=list[str])
+        training: TrainingUse | None = None
         second_opinions: list[SecondOpinion] = Field(default_factory=list[SecondOpinion])
         lifetime: Life | None = None
         asked: dict[str, object] = Field(default_factory=dict[str, object])
@@ -201,6 +205,10 @@ def _check_rows(plan: Plan, where: str) -> None:
                 least = LEAST if name in ("loss", "usd_per_mtok") else -MOST
                 if not least <= low <= high <= MOST:
                     raise InputError(f"{place}: intervals of {name}", where=where, next_step=AGAIN)
+    if plan.training is not None:
+        figures = (getattr(plan.training, f.name) for f in fields(plan.training))
+        if not all(LEAST <= value <= MOST for value in figures if isinstance(value, int | float)):
+            raise InputError("damaged plan at training", where=where, next_step=AGAIN)
     numbers = [plan.base_experts, plan.base_loss, plan.base_usd_per_mtok or 1.0, plan.budget_flops]
     numbers += [
         x for c in plan.curves for column in (c.n_params, c.tokens, c.loss, c.usd_per_mtok) for x in column.tolist()
@@ -247,6 +255,7 @@ def _lifetime(life: Any, where: str) -> LifetimePlan:
         plans=tuple(life.plans),
         least_training=life.least_training,
         recommendation=_recommendation(life.recommendation),
+        second_opinions=tuple(life.second_opinions),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -22,10 +22,11 @@ from moescale.laws.further_inputs import known_to
 from moescale.laws.law import Law
 from moescale.lifetime import TrainingPrice
 from moescale.lifetime_plan import Base, LifetimePlan, LifetimeQuestion, plan_lifetime
+from moescale.second_laws import Answer, SecondOpinion, budget_of_loss, compared, loss_of_base, unanswered
 from moescale.serving import Deployment
 from moescale.spread import Spread, sample_costs, spread_of
-from moescale.units import format_count, format_usd
-from moescale.wording import Recommendation, caveats, named, why
+from moescale.units import format_count, format_flops, format_usd
+from moescale.wording import SPENT, Recommendation, TrainingUse, caveats, named, no_interval_words, training_words, why
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 CURVE_LARGEST = 2.0  # of the loss-optimal size: how far a drawn curve goes on beyond it
@@ -36,19 +37,6 @@ SECOND_LAWS = (
     "yun2024-joint",
     "moescale2026-joint",
 )  # asked beside the chosen one: its equation, and another, on public runs
-ALIKE = 2.0  # answers no further apart than this factor are the same advice: expert counts are tried in such steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecondOpinion:
-    """What another law answers to Algorithm 1: the cheapest model at the loss of its own loss-optimal base."""
-
-    law: str
-    experts: float
-    n_params: float
-    cost_ratio: float
-    agrees: bool
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +59,7 @@ class Plan:
     bounded_cost: tuple[Candidate, ...]
     frontier: tuple[Candidate, ...]
     recommendation: Recommendation
+    training: TrainingUse | None = None  # None in files of before it was there
     second_opinions: tuple[SecondOpinion, ...] = ()
     lifetime: LifetimePlan | None = None  # where the question has a price of training
     lifetime_infeasible: str | None = None  # why it has no answer
@@ -106,14 +95,14 @@ class Plan:
             "asked": dict(self.asked),
             "curves": [c.to_dict() for c in self.curves if np.isfinite(c.usd_per_mtok).any()],
         }
+        if self.training is not None:
+            record["training"] = self.training.to_dict()
         if self.lifetime is not None:
             record["lifetime"] = self.lifetime.to_dict()
         elif self.lifetime_infeasible is not None:
             record["lifetime"] = {"infeasible": self.lifetime_infeasible}
         if self.second_opinions:
-            record["second_opinions"] = [
-                {f.name: plain(getattr(opinion, f.name)) for f in fields(opinion)} for opinion in self.second_opinions
-            ]
+            record["second_opinions"] = [opinion.to_dict() for opinion in self.second_opinions]
         return record
 
 
@@ -127,7 +116,7 @@ class Question:
     max_loss: float | None = None
     max_usd_per_mtok: float | None = None
     lifetime_tokens: float | None = None
-    training: TrainingPrice | None = None  # with lifetime_tokens: also the cheapest model over training and serving
+    training: TrainingPrice | None = None  # for training days and dollars; with lifetime_tokens also the cheapest life
     max_total_usd: float | None = None  # of training and serving
     kv_heads: float | None = None  # key-value heads of a layer; None: the family's own, one a query head for most
     vocab_size: int | None = None  # rows of the tables that are served; None: those that N counts, or the recipe's
@@ -252,36 +241,33 @@ def make_plan(
 ) -> Plan:
     """The plan of one training budget under a law and a deployment.
 
-    The base is the loss-optimal model with `question.match_experts` experts. `second_laws` are asked for the cheapest model
-    at the loss of their own base, each for a sentence that says whether it agrees. Raises InfeasibleError when no model meets the bounds or none can be served,
-    InputError for impossible questions.
+    The base is the loss-optimal model with `question.match_experts` experts. `second_laws` answer the same question, each
+    with a sentence that says whether it agrees; a bound on loss is carried to them by the budget at which the base has it.
+    Raises InfeasibleError when no model meets the bounds or none can be served, InputError for impossible questions.
     """
     law, question, notes = prepare(law, question)
     budget, e = question.budget, np.array(question.experts)
     base_at = question.experts.index(question.match_experts)
     costs = costs_of(law, question, deployment, latency)
 
-    def rows(allocation: Allocation, unreachable: str = "") -> list[Candidate]:
-        return candidates(allocation, costs, lifetime_tokens=question.lifetime_tokens, unreachable=unreachable)
-
-    def at_loss(limit: float) -> list[Candidate]:
-        return _at_loss(law, question, costs, best, optima, limit)
-
-    def within_cost(limit: float) -> list[Candidate]:
-        found = best_within_cost(law, budget, e, limit, costs.usd_per_mtok, optimal=best)
-        return with_ratios(rows(found, f"every size costs more than {format_usd(limit)}"), optima, base)
+    def rows(allocation: Allocation) -> list[Candidate]:
+        return candidates(allocation, costs, lifetime_tokens=question.lifetime_tokens)
 
     best = loss_optimal(law, budget, e)
     optima = rows(best)
     base, base_loss = optima[base_at], float(best.loss[base_at])
-    bounded_loss = at_loss(base_loss)
-    bounded_cost = [] if base.usd_per_mtok is None else within_cost(base.usd_per_mtok)
+    bounded_loss = _at_loss(law, question, costs, best, optima, base_loss)
+    bounded_cost = (
+        [] if base.usd_per_mtok is None else _within_cost(law, question, costs, best, optima, base.usd_per_mtok)
+    )
     if base.usd_per_mtok is None:
         notes.append(f"the loss-optimal {named(base.experts)} cannot be served: {base.infeasible}")
 
     draws = law.draws if question.draws is None else law.draws[: question.draws]
     if question.draws is not None and question.draws > len(law.draws):
         notes.append(f"{law.name} carries {len(law.draws)} draws, not {question.draws}; all of them are used")
+    if not len(law.draws) and question.draws != 0:
+        notes.append(no_interval_words(law))
     spread: Spread | None = None
     sampled = sample_costs(costs, e) if len(draws) else None
     if sampled is not None:
@@ -292,8 +278,8 @@ def make_plan(
         if bounded_cost:
             bounded_cost = [c.with_intervals(x) for c, x in zip(bounded_cost, spread.bounded_cost, strict=True)]
 
-    lifetime: LifetimePlan | None = None
-    unanswered: str | None = None
+    whole, lifetime = question, None
+    no_life: str | None = None
     if question.lifetime_tokens is not None and question.training is not None:
         of_base = Base(experts=base.experts, loss=base_loss, losses=_base_losses(law, budget, base.experts, draws))
         asked = _lifetime_question(question, question.lifetime_tokens, question.training)
@@ -302,19 +288,16 @@ def make_plan(
         except InfeasibleError as error:
             if question.max_loss is not None or question.max_total_usd is not None:
                 raise
-            unanswered = str(error)  # the budget's plan has an answer of its own
-            notes.append(f"no plan for the whole life: {unanswered}")
-    answering = bounded_loss
-    if question.max_loss is not None:
-        answering = at_loss(question.max_loss)
-        if lifetime is not None and not any(_recommendable(law, c) for c in answering):
-            notes.append(
-                f"no model of {budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime part "
-                f"this plan is about the loss of the loss-optimal {named(base.experts)}"
-            )
-            question, answering = replace(question, max_loss=None, max_usd_per_mtok=None), bounded_loss
-    elif question.max_usd_per_mtok is not None:
-        answering = within_cost(question.max_usd_per_mtok)
+            no_life = str(error)  # the budget's plan has an answer of its own
+            notes.append(f"no plan for the whole life: {no_life}")
+    bounded = question.max_loss is not None or question.max_usd_per_mtok is not None
+    answering = _answering(law, question, costs, best, optima) if bounded else bounded_loss
+    if question.max_loss is not None and lifetime is not None and not any(_recommendable(law, c) for c in answering):
+        notes.append(
+            f"no model of {budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime part "
+            f"this plan is about the loss of the loss-optimal {named(base.experts)}"
+        )
+        question, answering = replace(question, max_loss=None, max_usd_per_mtok=None), bounded_loss
     model, rule = _choose(question, law, answering, optima)
     built = _built(law, question, costs, model, optima, base, base_loss)
     model = built.model
@@ -323,6 +306,8 @@ def make_plan(
     if spread is not None and answering is bounded_loss:
         share = float(spread.cheapest_share[question.experts.index(model.experts)])
         reasons += f" {model.experts:g} experts are the cheapest in {share:.0%} of the law's draws."
+    training = _training_use(question, model)
+    reasons += f" {training_words(training, budget.flops)}"
     plan = Plan(
         budget_flops=budget.flops,
         law=law.name,
@@ -358,13 +343,17 @@ def make_plan(
             ),
             architecture=built.shape,
         ),
+        training=training,
         lifetime=lifetime,
-        lifetime_infeasible=unanswered,
+        lifetime_infeasible=no_life,
         warnings=tuple(notes),
         curves=_curves(law, budget, best, costs),
         asked=_asked(question, deployment),
     )
     others = [other for other in second_laws if other.name != law.name]
+    if lifetime is not None:
+        opinions = _lifetime_opinions(plan, lifetime, law, others, whole, deployment, latency)
+        plan = replace(plan, lifetime=replace(lifetime, second_opinions=opinions))
     return replace(plan, second_opinions=_second_opinions(plan, law, others, question, deployment, latency))
 
 
@@ -400,6 +389,29 @@ def _built(
     return built
 
 
+def _training_use(question: Question, model: Candidate) -> TrainingUse:
+    """What training a model of the plan takes, and why some of the budget is left over."""
+    flops, tokens, budget = model.training_flops or 0.0, model.tokens or 0.0, question.budget
+    share, because = flops / budget.flops, None
+    if share < SPENT and budget.max_tokens is not None and tokens > SPENT * budget.max_tokens:
+        because = f"--max-tokens ends training at {format_count(budget.max_tokens)} tokens, and "
+        if question.max_loss is None and question.max_usd_per_mtok is not None:
+            because += f"a larger model costs more than {format_usd(question.max_usd_per_mtok)} a million tokens"
+        else:
+            because += "a model of this size reaches the loss with them"
+    use = TrainingUse(
+        flops_used=flops,
+        tokens_per_active_param=tokens / (model.n_params_active or math.inf),
+        budget_share=share,
+        unused_because=because,
+    )
+    price = question.training
+    if price is None:
+        return use
+    days, usd = price.gpu_hours(flops) / 24.0, price.usd_per_flop * flops
+    return replace(use, train_gpu=price.gpu.name, mfu=price.mfu, gpu_days=days, usd=usd)
+
+
 def _lifetime_question(question: Question, served_tokens: float, training: TrainingPrice) -> LifetimeQuestion:
     return LifetimeQuestion(
         served_tokens=served_tokens,
@@ -419,6 +431,26 @@ def _base_losses(law: Law, budget: Budget, experts: float, draws: FloatArray) ->
 
 def _recommendable(law: Law, model: Candidate) -> bool:
     return model.n_params is not None and model.experts <= (law.max_experts or math.inf)
+
+
+def _answering(
+    law: Law, question: Question, costs: Costs, best: Allocation, optima: list[Candidate]
+) -> list[Candidate]:
+    """The models among which the question chooses: at its loss, within its cost, or at the base's loss."""
+    if question.max_loss is None and question.max_usd_per_mtok is not None:
+        return _within_cost(law, question, costs, best, optima, question.max_usd_per_mtok)
+    base = optima[question.experts.index(question.match_experts)]
+    return _at_loss(law, question, costs, best, optima, question.max_loss or base.loss or math.nan)
+
+
+def _within_cost(
+    law: Law, question: Question, costs: Costs, best: Allocation, optima: list[Candidate], limit: float
+) -> list[Candidate]:
+    """Algorithm 2 at every expert count: the lowest loss within a serving cost."""
+    found = best_within_cost(law, question.budget, best.experts, limit, costs.usd_per_mtok, optimal=best)
+    missed = f"every size costs more than {format_usd(limit)}"
+    records = candidates(found, costs, lifetime_tokens=question.lifetime_tokens, unreachable=missed)
+    return with_ratios(records, optima, optima[question.experts.index(question.match_experts)])
 
 
 def _at_loss(
@@ -500,68 +532,107 @@ def _asked(question: Question, deployment: Deployment) -> dict[str, object]:
 def _second_opinions(
     plan: Plan, law: Law, others: Sequence[Law], question: Question, deployment: Deployment, latency: LatencySource
 ) -> tuple[SecondOpinion, ...]:
-    """What other laws answer to Algorithm 1, each with its own base; without those that have no answer.
-
-    Algorithm 1 has no bound but its base's loss, so the plan's answer to it, and not its recommendation under a bound of
-    the question's own, is what each is set beside.
-    """
-    if not law.form.uses_experts:
-        return ()
-    free = replace(question, convention=None, max_loss=None, max_usd_per_mtok=None)
-    try:
-        ours, _ = _choose(free, law, list(plan.bounded_loss), list(plan.loss_optimal))
-    except InfeasibleError:
-        return ()
-    answers = (_matching(other, free, deployment, latency) for other in others)
-    return tuple(
-        _opinion(other, found, law, ours, plan.base_experts)
-        for other, found in zip(others, answers, strict=True)
-        if found is not None
+    """What other laws answer to the plan's own question."""
+    by_loss = question.max_loss is None and question.max_usd_per_mtok is not None
+    same_loss = _carried_budget(law, question)
+    model, base = plan.recommendation.model, named(plan.base_experts)
+    words, share_of = f"cheapest to serve at {_goal(question, same_loss)}", f"the cost of its own loss-optimal {base}"
+    if question.max_loss is None:
+        share_of = "that model's cost"
+    if by_loss:
+        words = f"lowest loss at {format_usd(question.max_usd_per_mtok or 0.0)} a million tokens or less"
+        share_of = f"that of its own loss-optimal {base}"
+    ours = Answer(
+        law=law, model=model, usd=model.usd_per_mtok, base_usd=plan.base_usd_per_mtok, base_loss=plan.base_loss
     )
 
-
-def _matching(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Candidate | None:
-    """A law's cheapest model at the loss of its own loss-optimal base; None where it has none."""
-    budget = replace(question.budget, extra=known_to(law.form, question.budget.extra))
-    law, asked, _ = prepare(law, replace(question, budget=budget))
-    costs = costs_of(law, asked, deployment, latency)
-    try:
-        best = loss_optimal(law, asked.budget, np.array(asked.experts))
+    def answer(other: Law) -> Answer:
+        other, asked = _asked_of(other, question, same_loss)
+        costs = costs_of(other, asked, deployment, latency)
+        best = loss_optimal(other, asked.budget, np.array(asked.experts))
         optima = candidates(best, costs)
-        base_loss = float(best.loss[asked.experts.index(asked.match_experts)])
-        found, _ = _choose(asked, law, _at_loss(law, asked, costs, best, optima, base_loss), optima)
-    except InfeasibleError:
+        found, _ = _choose(asked, other, _answering(other, asked, costs, best, optima), optima)
+        own = optima[asked.experts.index(asked.match_experts)]
+        return Answer(
+            law=other, model=found, usd=found.usd_per_mtok, base_usd=own.usd_per_mtok, base_loss=own.loss or math.nan
+        )
+
+    return _opinions(answer, ours, others, words, share_of, "a million tokens", by_loss=by_loss)
+
+
+def _lifetime_opinions(
+    plan: Plan, life: LifetimePlan, law: Law, others: Sequence[Law], question: Question, deployment: Deployment,
+    latency: LatencySource,
+) -> tuple[SecondOpinion, ...]:  # fmt: skip
+    """What other laws answer to the question of the model's whole life."""
+    by_loss, same_loss = life.target_loss is None, _carried_budget(law, question)
+    training, served, base = question.training, question.lifetime_tokens, named(plan.base_experts)
+    if training is None or served is None:
+        return ()
+    words = f"fewest dollars for training and {format_count(served)} served tokens at {_goal(question, same_loss)}"
+    share_of = f"the dollars of its own {base} that takes the least training"
+    if by_loss:
+        words = f"lowest loss for training and {format_count(served)} served tokens within {format_usd(life.max_total_usd or 0.0)}"
+        share_of = f"that of its own loss-optimal {base} of {format_flops(plan.budget_flops)} FLOPs"
+    model, least = life.recommendation.model, life.least_training
+    ours = Answer(
+        law=law, model=model, usd=model.total_usd, base_usd=least and least.total_usd, base_loss=plan.base_loss
+    )
+
+    def answer(other: Law) -> Answer:
+        other, asked = _asked_of(other, question, same_loss)
+        costs = costs_of(other, asked, deployment, latency)
+        loss = loss_of_base(other, asked.budget, asked.match_experts, asked.budget.flops)
+        own = Base(experts=asked.match_experts, loss=loss, losses=np.empty(0))
+        asked_life, none = _lifetime_question(asked, served, training), np.empty((0, other.theta.size))
+        found = plan_lifetime(other, asked_life, costs, np.array(asked.experts), own, draws=none)
+        best, cheap = found.recommendation.model, found.least_training
+        return Answer(law=other, model=best, usd=best.total_usd, base_usd=cheap and cheap.total_usd, base_loss=loss)
+
+    return _opinions(answer, ours, others, words, share_of, "in all", by_loss=by_loss)
+
+
+def _opinions(
+    answer: Callable[[Law], Answer],
+    ours: Answer,
+    others: Sequence[Law],
+    words: str,
+    share_of: str,
+    unit: str,
+    *,
+    by_loss: bool,
+) -> tuple[SecondOpinion, ...]:
+    """Each other law's answer beside ours, or why it has none; a law of dense models alone compares with none."""
+    opinions: list[SecondOpinion] = []
+    for other in others if ours.law.form.uses_experts else ():
+        try:
+            opinions.append(compared(answer(other), ours, words, share_of, unit, by_loss=by_loss))
+        except InfeasibleError as error:
+            opinions.append(unanswered(other, words, error.what))
+    return tuple(opinions)
+
+
+def _carried_budget(law: Law, question: Question) -> float | None:
+    """The budget whose loss-optimal base has the loss that the question bounds: with it another law is asked in its units."""
+    if question.max_loss is None:
         return None
-    return None if found.cost_ratio is None or found.n_params is None else found
+    return budget_of_loss(law, question.budget, question.match_experts, question.max_loss)
 
 
-def _opinion(other: Law, theirs: Candidate, law: Law, ours: Candidate, base_experts: float) -> SecondOpinion:
-    """How another law's answer stands to ours, by experts and cost: laws count N differently, with or without embeddings."""
-    n_params, cost_ratio = theirs.n_params or 0.0, theirs.cost_ratio or 0.0
-    same_side = (theirs.experts > base_experts) == (ours.experts > base_experts)
-    experts_alike = same_side and _alike(theirs.experts, ours.experts)
-    agrees = experts_alike and (ours.cost_ratio is None or _alike(cost_ratio, ours.cost_ratio))
-    verdict = "agrees" if agrees else "agrees on the experts but not on the saving" if experts_alike else "differs"
-    counted = " with embeddings" if _counts_embeddings(other) and not _counts_embeddings(law) else ""
-    here = f" ({law.name}: {ours.experts:g} at {format_count(ours.n_params or 0.0)}"
-    here += ")" if ours.cost_ratio is None else f", {ours.cost_ratio:.0%})"
-    sentence = (
-        f"{other.name} {verdict}: with it {theirs.experts:g} experts at {format_count(n_params)}{counted} match "
-        f"its loss-optimal {named(base_experts)} at {cost_ratio:.0%} of the cost{here}."
-    )
-    return SecondOpinion(
-        law=other.name,
-        experts=theirs.experts,
-        n_params=n_params,
-        cost_ratio=cost_ratio,
-        agrees=agrees,
-        sentence=sentence,
-    )
+def _goal(question: Question, same_loss: float | None) -> str:
+    """The loss of the question as every law can be asked for it."""
+    base = f"its own loss-optimal {named(question.match_experts)}"
+    if question.max_loss is None:
+        return f"the loss of {base}"
+    return f"the loss of {base} of {format_flops(same_loss or math.nan)} FLOPs, which is --max-loss in its units"
 
 
-def _counts_embeddings(law: Law) -> bool:
-    return law.family.embedding_matrices * law.family.vocab_size > 0
-
-
-def _alike(theirs: float, ours: float) -> bool:
-    return max(theirs, ours) <= ALIKE * min(theirs, ours)
+def _asked_of(law: Law, question: Question, same_loss: float | None) -> tuple[Law, Question]:
+    """The law and the question as it can be asked of it: its own further inputs, and a loss in its own units."""
+    budget = replace(question.budget, extra=known_to(law.form, question.budget.extra))
+    law, asked, _ = prepare(law, replace(question, budget=budget, convention=None))
+    if question.max_loss is None:
+        return law, asked
+    if same_loss is None:
+        raise InfeasibleError("--max-loss has no counterpart in the units of another law")
+    return law, replace(asked, max_loss=loss_of_base(law, budget, asked.match_experts, same_loss))

@@ -144,10 +144,14 @@ def format_bytes(value: float) -> str:
 
 
 def format_usd(value: float) -> str:
-    """Dollars with the digits that matter: $1,234 from a hundred up, $12.34 from one up, $0.0512 below."""
+    """Dollars with the digits that matter: $29.2K, $1.21M, $1,234 from a hundred up, $12.34 from one up, $0.0512 below."""
     if not math.isfinite(value):
         return f"{value}"
     size, sign = abs(value), "-" if value < 0 else ""
+    if float(f"{size:.2e}") >= 1e15:
+        return f"{sign}${format_flops(size)}"
+    if float(f"{size:.2e}") >= 1e4:
+        return f"{sign}${format_count(size)}"
     if float(f"{size:.2e}") >= 100:
         return f"{sign}${size:,.0f}"
     if size == 0 or float(f"{size:.2e}") >= 1:

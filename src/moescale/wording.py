@@ -4,16 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from moescale.allocation import Budget, at_size
+from moescale.answers import INPUT_NAMES
 from moescale.buildable import Buildable
 from moescale.candidates import Candidate
 from moescale.family import law_size
-from moescale.laws.law import Law, extrapolation
+from moescale.laws.law import Law, extrapolation, unknown_ranges
+from moescale.lifetime import NEAR_EQUAL
 from moescale.units import format_count, format_flops, format_usd
+
+SPENT = 0.99  # of a budget: a plan that uses less says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingUse:
+    """What training the recommended model takes; dollars and days where the GPU to train on is known."""
+
+    flops_used: float
+    tokens_per_active_param: float
+    budget_share: float  # of the budget's FLOPs
+    unused_because: str | None = None  # what bounds the training, where the budget is not spent
+    train_gpu: str | None = None
+    mfu: float | None = None
+    gpu_days: float | None = None
+    usd: float | None = None
+
+    @property
+    def spent(self) -> bool:
+        """Whether training uses the budget, but for rounding."""
+        return self.budget_share >= SPENT
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; keys that do not apply are absent."""
+        record = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in record.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +96,25 @@ def why(model: Candidate, rule: str, base: Candidate, bounded_cost: list[Candida
     return " ".join(parts)
 
 
+def training_words(use: TrainingUse, budget_flops: float) -> str:
+    """What training takes: share of the budget, tokens per active parameter, days and dollars, and what is left over."""
+    parts = [
+        "the whole budget"
+        if use.spent
+        else f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})",
+        f"{format_count(use.tokens_per_active_param)} tokens per active parameter",
+    ]
+    if use.gpu_days is not None and use.usd is not None:
+        parts.append(
+            f"{format_count(use.gpu_days)} GPU days of {use.train_gpu} at an MFU of {use.mfu:g}, {format_usd(use.usd)}"
+        )
+    text = f"Training uses {', '.join(parts)}."
+    if use.spent:
+        return text
+    why_left = f": {use.unused_because}" if use.unused_because else ""
+    return f"{text} {1.0 - use.budget_share:.0%} of the budget stays unused{why_left}."
+
+
 def caveats(
     law: Law,
     budget: Budget,
@@ -106,9 +153,19 @@ def caveats(
 
 
 def lifetime_why(
-    model: Candidate, rule: str, hours: float, training_gpu: str, base: Candidate | None, share: float | None
+    model: Candidate,
+    rule: str,
+    hours: float,
+    training_gpu: str,
+    base: Candidate | None,
+    share: float | None,
+    *,
+    at_loss: bool,
 ) -> str:
-    """The recommendation of a lifetime plan in words; `share` of the law's draws in which its expert count is the choice."""
+    """The recommendation of a lifetime plan in words; `share` of the law's draws in which its expert count is the choice.
+
+    `at_loss` tells a target loss, at which dollars vary between draws, from total dollars, at which the loss does.
+    """
     size, tokens = format_count(model.n_params or 0.0), format_count(model.tokens or 0.0)
     training, total = model.training_usd or 0.0, model.total_usd or 0.0
     parts = [
@@ -118,9 +175,11 @@ def lifetime_why(
         f"at {format_usd(model.usd_per_mtok or 0.0)} a million tokens on {model.gpus} GPU{'s' if model.gpus != 1 else ''}: "
         f"{format_usd(total)} in all, {training / total:.0%} of it training."
     ]
-    spread = (model.intervals or {}).get("total_usd")
-    if spread:
-        parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])}.")
+    spread = (model.intervals or {}).get("total_usd" if at_loss else "loss")
+    if spread and at_loss:
+        parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])} in all.")
+    elif spread:
+        parts.append(f"90% of the law's draws: loss {spread[0]:.4f} to {spread[1]:.4f}.")
     if base is not None and base.total_usd and base.n_params != model.n_params:
         parts.append(
             f"The {named(base.experts)} that takes the least training for the same loss ({format_count(base.n_params or 0.0)}) "
@@ -141,9 +200,19 @@ def lifetime_caveats(
     at_loss: bool,
     loss_bound: bool,
     memory_limited: bool,
+    dearer: Mapping[float, float],
 ) -> list[str]:
-    """What could make the recommendation of a lifetime plan wrong; `at_loss` tells a target loss from total dollars."""
+    """What could make the recommendation of a lifetime plan wrong; `at_loss` tells a target loss from total dollars.
+
+    `dearer` holds the expert counts that are shown at another size than their cheapest, and by what share they cost more.
+    """
     notes = _extrapolated(law, model, extra)
+    if dearer:
+        listed = ", ".join(f"{e:g} experts ({share:+.1%})" for e, share in dearer.items())
+        notes.append(
+            f"Not at the cheapest size: {listed}. GPU counts come in steps, so sizes apart cost the same within "
+            f"{NEAR_EQUAL:.0%}; shown are those whose training tokens change least from one expert count to the next."
+        )
     ceiling = law.max_experts or math.inf
     rivals = [c for c in records if c.experts != model.experts and c.experts <= ceiling and c.total_usd]
     if at_loss:
@@ -166,13 +235,37 @@ def _extrapolated(law: Law, model: Candidate, extra: Mapping[str, float]) -> lis
     size = float(law_size(law.family, model.n_params or 1.0, model.experts))
     implied = law.form.implied_inputs
     further = {**(implied(np.array(model.experts), law.family.top_k) if implied else {}), **extra}
+    further["training_flops"] = model.training_flops or 1.0
     far = extrapolation(law, size, model.tokens or 1.0, model.experts, further)
-    words = {"n_params": "N", "tokens": "D", "experts": "E"} | {name: name for name in law.form.extra_inputs}
+    words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
     listed = ", ".join(
-        f"{words[name]} at {factor:.3g} times the {'largest' if factor > 1 else 'smallest'} fitted"
+        f"{words[name]} at {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
+        f"{'largest' if factor > 1 else 'smallest'} fitted"
         for name, factor in far.items()
     )
-    return [f"Extrapolated: {listed}."] if far else []
+    return ([f"Extrapolated: {listed}."] if far else []) + unknown_range_notes(law)
+
+
+def no_interval_words(law: Law) -> str:
+    """Why a plan has no intervals, and on how many runs its law rests where that is few."""
+    runs, count = law.evidence.get("n_runs"), len(law.form.parameters)
+    prior = law.evidence.get("prior")
+    parts = [f"{law.name} carries no draws, so this plan has no intervals"]
+    if prior:
+        parts.append(f"it was calibrated from {prior} on {runs} runs, for {count} parameters")
+    elif isinstance(runs, int):
+        parts.append(f"it was fitted to {runs} runs for {count} parameters" if runs <= count else "")
+        parts.append("fit it with --bootstrap to have them")
+    return "; ".join(filter(None, parts))
+
+
+def unknown_range_notes(law: Law) -> list[str]:
+    """What a law leaves unsaid about the range that it was fitted on."""
+    unknown = [INPUT_NAMES.get(name, name) for name in unknown_ranges(law)]
+    if not unknown:
+        return []
+    listed = " and ".join((", ".join(unknown[:-1]), unknown[-1])) if len(unknown) > 1 else unknown[0]
+    return [f"{law.name} has no known fitted range of {listed}: nothing says how far this extrapolates in them."]
 
 
 def _beyond(

@@ -26,6 +26,7 @@ export function flops(value: number): string {
 
 export function usd(value: number): string {
   const size = Math.abs(value);
+  if (Number(size.toPrecision(3)) >= 1e4) return (value < 0 ? "-$" : "$") + count(size);
   if (Number(size.toPrecision(3)) >= 100) return "$" + Math.round(value).toLocaleString("en-US");
   if (size === 0 || Number(size.toPrecision(3)) >= 1) return "$" + value.toFixed(2);
   return "$" + value.toFixed(Math.min(2 - Math.floor(Math.log10(Number(size.toPrecision(3)))), 20));

@@ -325,6 +325,9 @@ def predict(
             where="--law",
             next_step="stay nearer to the range that it was fitted on, or take another law",
         )
+    from moescale.wording import unknown_range_notes
+
+    warn([note.rstrip(".") for note in unknown_range_notes(chosen)])
     if json_:
         print_json(predicted.to_dict())
         return

@@ -40,6 +40,9 @@ MOST_REQUEST_TOKENS = 1e9
 MOST_BYTES = 1e15  # reserved on a GPU
 MOST_SECONDS = 1e6
 MOST_USD = 1e9  # for one GPU
+MOST_TOTAL_USD = 1e15  # of training and serving: more than the world produces in a year
+MOST_LOSS = 1e3  # nats a token: a model that guesses among a million tokens has 14
+MOST_USD_PER_MTOK = 1e6  # a dollar a token
 LEAST = 1e-6  # of shares and prices, which must be above zero
 PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
 LONGEST_WAIT_S = 10.0  # for a token: who states more without a unit means milliseconds
@@ -53,7 +56,7 @@ INTERRUPTED = 130  # what shells report for Ctrl-C
 # The headings of long helps, and the options below each; those of a first question stand above all of them.
 PANELS: dict[str, tuple[str, ...]] = {
     "Bounds": ("--max-loss", "--max-usd-per-mtok", "--max-tokens"),
-    "Training dollars: the whole life of a model": (
+    "Training days and dollars; the whole life of a model": (
         "--lifetime-tokens",
         "--max-total-usd",
         "--train-gpu",

@@ -17,8 +17,11 @@ from moescale.cli.options import (
     LEAST_BOUND,
     MOST,
     MOST_COUNTS,
+    MOST_LOSS,
     MOST_REPLICATES,
     MOST_TOKENS,
+    MOST_TOTAL_USD,
+    MOST_USD_PER_MTOK,
     Capital,
     Convention,
     ExpertParallel,
@@ -109,11 +112,18 @@ def plan(
     ] = 4,
     max_loss: Annotated[
         float | None,
-        number_option("--max-loss", "Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND),
+        number_option(
+            "--max-loss", "Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND, MOST_LOSS
+        ),
     ] = None,
     max_usd_per_mtok: Annotated[
         float | None,
-        number_option("--max-usd-per-mtok", "Best model within this cost per million output tokens.", LEAST_BOUND),
+        number_option(
+            "--max-usd-per-mtok",
+            "Best model within this cost per million output tokens.",
+            LEAST_BOUND,
+            MOST_USD_PER_MTOK,
+        ),
     ] = None,
     max_tokens: Annotated[
         float | None,
@@ -136,16 +146,17 @@ def plan(
             "--max-total-usd",
             "With --lifetime-tokens: lowest loss for so many dollars of training and serving.",
             LEAST_BOUND,
+            MOST_TOTAL_USD,
         ),
     ] = None,
     train_gpu: Annotated[
-        str | None, text_option("--train-gpu", "With --lifetime-tokens or --export: GPU to train on; default: --gpu.")
+        str | None, text_option("--train-gpu", "GPU to train on: adds training days and dollars; default: --gpu.")
     ] = None,
     mfu: Annotated[
         float | None,
         number_option(
             "--mfu",
-            "With --lifetime-tokens or --export: share of the GPU's peak in training; default: 0.4.",
+            "Share of the training GPU's peak that training reaches; default: 0.4.",
             LEAST,
             1,
         ),
@@ -154,7 +165,7 @@ def plan(
         float | None,
         number_option(
             "--train-usd-per-gpu-hour",
-            "With --lifetime-tokens: price of a GPU hour of training; default: as serving.",
+            "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.",
             LEAST,
         ),
     ] = None,
@@ -306,26 +317,31 @@ def _training_price(
     usd_per_gpu_hour: float | None,
     export: str | None,
 ) -> TrainingPrice | None:
-    """The price of training, where a lifetime is asked for: by default of the GPU that serves, at what that costs."""
+    """The price of training, where a training GPU or a lifetime is stated: by default of the GPU that serves, at its price.
+
+    Without a lifetime an exported run may train on a GPU that has no price: then there is none.
+    """
     from moescale import hardware
     from moescale.lifetime import TrainingPrice, default_mfu
 
-    if lifetime_tokens is None:
-        given: dict[str, object] = {"--train-usd-per-gpu-hour": usd_per_gpu_hour}
-        if export is None:
-            given |= {"--train-gpu": train_gpu, "--mfu": mfu}
-        for option, value in given.items():
-            if value is not None:
-                raise InputError(
-                    "training is priced for a lifetime only", where=option, next_step="give --lifetime-tokens as well"
-                )
+    if lifetime_tokens is None and train_gpu is None and mfu is None and usd_per_gpu_hour is None:
         return None
     gpu = _training_gpu(deployment, train_gpu)
     if usd_per_gpu_hour is None:
         same = gpu.name == deployment.gpu.name
-        with at_option("--train-gpu"):
-            own = float(deployment.usd_per_gpu_hour)
-            usd_per_gpu_hour = own if same else hardware.usd_per_gpu_hour(gpu)
+        try:
+            with at_option("--train-gpu"):
+                own = float(deployment.usd_per_gpu_hour)
+                usd_per_gpu_hour = own if same else hardware.usd_per_gpu_hour(gpu)
+        except InputError as error:
+            if lifetime_tokens is None and export is not None:
+                return None
+            raise InputError(
+                error.what,
+                where=error.where,
+                nearest=error.nearest,
+                next_step="give --train-usd-per-gpu-hour as well",
+            ) from error
     return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour, mfu=default_mfu() if mfu is None else mfu)
 
 

@@ -38,6 +38,8 @@ def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> Non
         write_paragraph(console, f"Second law: {opinion.sentence}")
     if plan.lifetime is not None:
         write_paragraph(console, plan.lifetime.recommendation.why, lead="Over its life")
+        for opinion in plan.lifetime.second_opinions:
+            write_paragraph(console, f"Second law over the life: {opinion.sentence}")
     elif model.lifetime_usd is not None:
         write_paragraph(console, f"Serving the lifetime tokens costs {format_usd(model.lifetime_usd)}.")
     write_line(console)

@@ -94,6 +94,13 @@ def extrapolation(
     return factors
 
 
+def unknown_ranges(law: Law) -> tuple[str, ...]:
+    """Inputs of the law whose fitted range is not known, so that `extrapolation` says nothing of them."""
+    used = {"n_params": True, "tokens": law.form.uses_tokens, "experts": law.form.uses_experts}
+    names = [name for name, is_used in used.items() if is_used] + list(law.form.extra_inputs)
+    return tuple(name for name in names if name not in law.fit_range)
+
+
 def interval(values: FloatArray, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
     """Lower and upper quantiles of draws along the first axis that hold `level` of them."""
     tail = 50.0 * (1.0 - level)

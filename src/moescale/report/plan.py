@@ -31,6 +31,7 @@ from moescale.report.markup import Html, bullets, facts, html_table, joined, lin
 from moescale.report.page import Origin, Section, meta_line, page, reproduction
 from moescale.report.svg import illustration
 from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
+from moescale.wording import TrainingUse
 
 LATENCY = {
     "silicon": "measured kernels of NVIDIA's aiconfigurator-core, composed into passes of the model",
@@ -82,10 +83,13 @@ def _answer(plan: Plan) -> Html:
         ("active for a token", format_count(model.n_params_active or 0.0)),
         ("training tokens", format_count(model.tokens or 0.0)),
     ]
+    if plan.training is not None:
+        tiles += _training_tiles(plan.training)
     further = [best.why, build_sentence(best.architecture)]
     further += [f"Second law: {opinion.sentence}" for opinion in plan.second_opinions]
     if plan.lifetime is not None:
         further.append(f"Over its life: {plan.lifetime.recommendation.why}")
+        further += [f"Second law over the life: {opinion.sentence}" for opinion in plan.lifetime.second_opinions]
     elif model.lifetime_usd is not None:
         further.append(f"Serving the lifetime tokens costs {format_usd(model.lifetime_usd)}.")
     return joined(
@@ -93,6 +97,19 @@ def _answer(plan: Plan) -> Html:
         facts(tiles, "tiles"),
         *(tag("p", linked(text)) for text in further),
     )
+
+
+def _training_tiles(use: TrainingUse) -> list[tuple[object, object]]:
+    tiles: list[tuple[object, object]] = [
+        ("of the training budget used", f"{use.budget_share:.0%}"),
+        ("training tokens per active parameter", format_count(use.tokens_per_active_param)),
+    ]
+    if use.gpu_days is not None and use.usd is not None:
+        tiles += [
+            (f"GPU days of training on {use.train_gpu} at an MFU of {use.mfu:g}", format_count(use.gpu_days)),
+            ("US$ to train", format_usd(use.usd)),
+        ]
+    return tiles
 
 
 def _evidence(plan: Plan) -> Html:

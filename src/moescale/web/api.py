@@ -221,10 +221,18 @@ def _plan_record(found: Plan, asked: Asked) -> Record:
     record["sentence"] = found.recommendation.why
     record["looks"] = [look(c.experts) for c in found.loss_optimal]
     record["recommended"] = look(model.experts)
-    record["budget"] = format_flops(found.budget_flops)
+    record["budget"] = _spent(found)
     record["command"] = asked.command
     record["warnings"] = [*asked.notes, *found.warnings]
     return record
+
+
+def _spent(found: Plan) -> str:
+    """The training FLOPs of a plan's headline: those that it uses, of those that there are."""
+    whole = format_flops(found.budget_flops)
+    if found.training is None or found.training.spent:
+        return whole
+    return f"{format_flops(found.training.flops_used)} of {whole}"
 
 
 def _curve(found: Draft, i: int) -> Record:

@@ -16,7 +16,7 @@ from moescale.errors import InputError, MoescaleError, unknown_name
 from moescale.hardware import Gpu, find_gpu, find_precision, measured_reserve_bytes, usd_per_gpu_hour
 from moescale.latency import LatencySource
 from moescale.laws.law import Law
-from moescale.lifetime import default_mfu, flops_of_gpu_hours
+from moescale.lifetime import TrainingPrice, default_mfu, flops_of_gpu_hours
 from moescale.planning import Question
 from moescale.serving import Deployment
 from moescale.units import parse_count
@@ -60,7 +60,7 @@ NUMBERS: Mapping[str, Bounds] = {
     "gpu-hours": Bounds(1e-6, 1e15),
     "mfu": Bounds(1e-6, 1),
     "match-experts": Bounds(1, 1e6, whole=True),
-    "max-loss": Bounds(1e-12, 1e6),
+    "max-loss": Bounds(1e-12, 1e3),
     "max-usd-per-mtok": Bounds(1e-12, 1e6),
     "max-tokens": Bounds(1, 1e24),
     "unique-tokens": Bounds(1, 1e24),
@@ -78,7 +78,7 @@ TEXTS = ("law", "experts", "gpu", "train-gpu", "max-num-seqs", "weights", "kv-ca
 KEYS = (*NUMBERS, *TEXTS, *VIEW_KEYS)
 OPTION_ORDER = (
     "budget", "law", "experts", "match-experts", "max-loss", "max-usd-per-mtok", "max-tokens", "unique-tokens",
-    "granularity", "sparsity", "gpu", "max-gpus", "usd-per-gpu-hour", "prompt", "output", "utilization",
+    "granularity", "sparsity", "train-gpu", "mfu", "gpu", "max-gpus", "usd-per-gpu-hour", "prompt", "output", "utilization",
     "memory-fraction", "max-num-seqs", "weights", "kv-cache", "kv-heads", "latency",
 )  # fmt: skip
 
@@ -131,8 +131,13 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         max_loss=number.get("max-loss"),
         max_usd_per_mtok=number.get("max-usd-per-mtok"),
         kv_heads=number.get("kv-heads"),
+        training=_training(text, number, deployment),
     )
     said = {**given, "budget": f"{flops!r}"} if "gpu-hours" in number else {"budget": text["budget"], **given}
+    if question.training is None:
+        said = {key: value for key, value in said.items() if key not in ("train-gpu", "mfu")}
+    else:
+        said["train-gpu"] = question.training.gpu.name
     if own_price is not None:
         said["usd-per-gpu-hour"] = text["usd-per-gpu-hour"]
     return Asked(
@@ -173,6 +178,18 @@ def _budget(text: Mapping[str, str], number: Mapping[str, float]) -> float:
         return number["budget"]
     gpu = _at("train-gpu", lambda: find_gpu(text.get("train-gpu", text["gpu"])))
     return flops_of_gpu_hours(gpu, hours, number.get("mfu", default_mfu()))
+
+
+def _training(text: Mapping[str, str], number: Mapping[str, float], deployment: Deployment) -> TrainingPrice | None:
+    """The price of training where a GPU to train on is named or hours of it are; None where it has no price."""
+    if "gpu-hours" not in number and "train-gpu" not in text:
+        return None
+    gpu = _at("train-gpu", lambda: find_gpu(text.get("train-gpu", text["gpu"])))
+    try:
+        usd = float(deployment.usd_per_gpu_hour) if gpu.name == deployment.gpu.name else usd_per_gpu_hour(gpu)
+    except InputError:
+        return None
+    return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=number.get("mfu", default_mfu()))
 
 
 def _deployment(text: Mapping[str, str], number: Mapping[str, float], gpu: Gpu) -> tuple[Deployment, float | None]:
