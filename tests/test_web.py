@@ -519,6 +519,8 @@ def test_work_ends_when_its_client_leaves(tmp_path: Path) -> None:
             assert lives(pid)
         until(lambda: not lives(pid), "the process has ended")
         assert client.get("/api/draft").json() == {}
+        assert [lives(pid) for pid in asked(tmp_path)].count(True) == 1  # that waits for the next question
+    assert not [pid for pid in asked(tmp_path) if lives(pid)]
 
 
 def test_an_answer_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
