@@ -469,11 +469,9 @@ def raw(
 @contextmanager
 def stuck(folder: Path) -> Iterator[Client]:
     """A server whose processes never answer a question of bands; in `folder` is a file for each that was asked."""
-    with listen(0) as bound:
-        app = create_app(bound.getsockname()[1])
-        with served(bound, app) as client:
-            assert client.get("/").status_code == 200  # it has started
-            app.state.pool = pool.Pool((sys.executable, "-c", STUCK, str(folder)))
+    with listen(0) as bound, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "Pool", lambda: pool.Pool((sys.executable, "-c", STUCK, str(folder))))
+        with served(bound, create_app(bound.getsockname()[1])) as client:
             yield client
 
 
@@ -556,10 +554,11 @@ def test_few_questions_are_computed_at_a_time_and_few_wait(tmp_path: Path, monke
                 return None
             return answer
 
+        assert client.get("/api/draft").json() == {}
         answer = until(turned_away, "a request is turned away")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert "too many questions" in answer.json()["error"]["what"]
-        assert len(asked(tmp_path)) == pool.MOST_WORKING
+        until(lambda: len(asked(tmp_path)) == pool.MOST_WORKING, "both processes are asked")
         assert client.get("/app.js").status_code == 200
     assert not [pid for pid in asked(tmp_path) if lives(pid)]  # the server has ended, and they with it
 

@@ -39,12 +39,17 @@ async def _computed(self: Pool, task: dict[str, Any], left: asyncio.Future[None]
     return json.dumps(answer(json.loads(json.dumps(task))), allow_nan=False).encode()
 
 
+async def _nothing(self: Pool) -> None:
+    """No process is started."""
+
+
 @lru_cache(maxsize=1)
 def _app() -> tuple[Any, asyncio.AbstractEventLoop]:
     from moescale.web.app import create_app
 
     Jobs.start = _start  # type: ignore[method-assign]
     Pool.ask = _computed  # type: ignore[method-assign]
+    Pool.start = _nothing  # type: ignore[method-assign]
     app = create_app(PORT)
     loop = asyncio.new_event_loop()
     lifespan = app.router.lifespan_context(app)

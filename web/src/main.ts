@@ -23,12 +23,12 @@ let early: { query: string; draft: Promise<Draft> } | undefined;
 async function start(): Promise<void> {
   // The first curves are on their way while the controls and the charts are made.
   const first = State.asked(location.search);
+  const catalogue = get<Catalogue>("catalogue");
   early = { query: first, draft: get<Draft>("draft", first) };
   early.draft.catch(() => undefined); // told where it is shown
-  const catalogue = await get<Catalogue>("catalogue");
-  const state = new State(catalogue.defaults);
+  const state = new State((await catalogue).defaults);
   theme.apply(state);
-  const page = new Page(state, catalogue);
+  const page = new Page(state, await catalogue);
   await page.begin();
 }
 

@@ -75,6 +75,7 @@ def create_app(port: int, *, law_text: str | None = None, law_name: str = "") ->
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         app.state.pool, app.state.jobs = Pool(), Jobs(laws)
+        await app.state.pool.start()
         yield
         await end_work(app)
 

@@ -29,15 +29,20 @@ class BrokenError(Exception):
 
 
 class Pool:
-    """Processes that run `command`, started when they are first needed and kept for the next question."""
+    """Processes that run `command`: one from `start` on, the others once it has answered, so that they do not load at a time."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = command
-        self._turns = asyncio.Semaphore(MOST_WORKING)
+        self._turns = asyncio.Semaphore(1)
+        self._more: asyncio.Task[None] | None = None
         self._idle: list[Process] = []
         self._every: set[Process] = set()
         self._asked = 0
         self._closed = False
+
+    async def start(self) -> None:
+        """Start the first process, which loads what it needs while the page is on its way."""
+        self._idle.append(await self._started())
 
     async def ask(self, task: dict[str, Any], left: asyncio.Future[None]) -> bytes:
         """The answer to a task as JSON; `left` is done when the client has gone, and nothing is returned then.
@@ -83,6 +88,7 @@ class Pool:
         finally:
             if reply.done() and not reply.cancelled() and reply.result():
                 self._idle.append(process)
+                self._more = self._more or asyncio.ensure_future(self._start_more())
             else:
                 reply.cancel()
                 await self._end(process)
@@ -93,6 +99,15 @@ class Pool:
             if process.returncode is None:
                 return process
             self._every.discard(process)
+        return await self._started()
+
+    async def _start_more(self) -> None:
+        with suppress(BrokenError):
+            for _ in range(MOST_WORKING - 1):
+                self._idle.insert(0, await self._started())  # those that have loaded are taken first
+                self._turns.release()
+
+    async def _started(self) -> Process:
         if self._closed:
             raise BrokenError
         # Its standard error is ours: an error of its own leaves its traceback there.
