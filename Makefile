@@ -63,9 +63,8 @@ bench: $(VENV)/.test ## the speed claims, import time and size of the wheel, mea
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/package.py
 
-page: $(VENV)/.test ## build the page of `moescale web` into src/moescale/web/static (needs Node.js), and what it opens with
+page: ## build the page of `moescale web` into src/moescale/web/static (needs Node.js)
 	cd web && npm ci --no-audit --no-fund && npm run build
-	$(BIN)/python scripts/write_opening.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) build dist web/node_modules .pytest_cache .ruff_cache .hypothesis

@@ -594,9 +594,9 @@ def test_the_same_law_twice_gives_the_same_answer_to_every_question(bound: dict[
         (opinion,), model = opinions, advice.model
         assert opinion.agrees
         assert opinion.experts == model.experts
-        assert opinion.n_params == pytest.approx(known(model.n_params), rel=1e-3)
+        assert opinion.n_params == pytest.approx(known(model.n_params), rel=0.03)  # which is of whole layers and heads
         if by_loss:
-            assert opinion.loss_ratio == pytest.approx(known(model.loss) / plan.base_loss)
+            assert opinion.loss_ratio == pytest.approx(known(model.loss) / plan.base_loss, rel=1e-3)
             assert "Lowest loss" in opinion.sentence
         else:
             # Without a base that can be served within the bounds there are dollars, but no share of the base's.
@@ -620,8 +620,8 @@ def test_a_loss_is_carried_to_another_law_by_the_budget_of_the_base() -> None:
         (opinion,) = plan.second_opinions
         own = loss_of_base(other, MAIN.budget, 4.0, known(flops))
         theirs = ask(replace(MAIN, max_loss=own), law=other).recommendation.model
-        assert opinion.n_params == pytest.approx(known(theirs.n_params), rel=1e-4)
-        assert opinion.cost_ratio == pytest.approx(known(theirs.cost_ratio), rel=1e-4)
+        assert opinion.n_params == pytest.approx(known(theirs.n_params), rel=0.03)  # which is of whole layers and heads
+        assert opinion.cost_ratio == pytest.approx(known(theirs.cost_ratio), rel=0.1)
     assert budget_of_loss(LAW, MAIN.budget, 4.0, 0.01) is None
     assert known(budget_of_loss(LAW, MAIN.budget, 4.0, main_plan().base_loss)) == pytest.approx(BUDGET, rel=1e-5)
 

@@ -644,7 +644,6 @@ _PATHS = (
     "/api/draft",
     "/api/draft",
     "/api/catalogue",
-    "/api/opening",
     "/api/law",
     "/api/scales",
     "/api/evidence",

@@ -15,8 +15,14 @@ async function answer<T>(response: Response): Promise<T> {
   return record as T;
 }
 
+const MOST_TRIES = 10; // where the server has too much to do and asks to come again
+
 export async function get<T>(name: string, query = "", signal?: AbortSignal): Promise<T> {
-  return answer<T>(await fetch(`/api/${name}${query ? `?${query}` : ""}`, { signal }));
+  for (let tries = 1; ; tries++) {
+    const response = await fetch(`/api/${name}${query ? `?${query}` : ""}`, { signal });
+    if (response.status !== 503 || tries === MOST_TRIES) return answer<T>(response);
+    await new Promise((wait) => setTimeout(wait, 1000 * Number(response.headers.get("retry-after") ?? 1)));
+  }
 }
 
 export async function upload<T>(name: string, file: File, query: Record<string, string>): Promise<T> {

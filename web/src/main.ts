@@ -10,7 +10,7 @@ import * as controls from "./controls";
 import * as format from "./format";
 import { State } from "./state";
 import * as theme from "./theme";
-import { Candidate, Catalogue, Draft, Evidence, Failure, Opening, Plan, Scales } from "./types";
+import { Candidate, Catalogue, Draft, Evidence, Failure, Plan, Scales } from "./types";
 import * as uploads from "./upload";
 
 const REST_MS = 180; // after the last change, before the slower answers are asked for
@@ -23,14 +23,12 @@ let early: { query: string; draft: Promise<Draft> } | undefined;
 async function start(): Promise<void> {
   // The first curves are on their way while the controls and the charts are made.
   const first = State.asked(location.search);
-  // Without a question the server need not compute them: they are as shipped.
-  const opening = first ? {} : await get<Opening>("opening");
-  early = { query: first, draft: opening.draft ? Promise.resolve(opening.draft) : get<Draft>("draft", first) };
+  const catalogue = get<Catalogue>("catalogue");
+  early = { query: first, draft: get<Draft>("draft", first) };
   early.draft.catch(() => undefined); // told where it is shown
-  const catalogue = opening.catalogue ?? (await get<Catalogue>("catalogue"));
-  const state = new State(catalogue.defaults);
+  const state = new State((await catalogue).defaults);
   theme.apply(state);
-  const page = new Page(state, catalogue);
+  const page = new Page(state, await catalogue);
   await page.begin();
 }
 

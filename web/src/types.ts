@@ -166,7 +166,3 @@ export interface Evidence {
 }
 
 /** What the page opens with where nothing was asked; empty where the server has other laws or kernels. */
-export interface Opening {
-  catalogue?: Catalogue;
-  draft?: Draft;
-}

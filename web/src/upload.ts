@@ -65,8 +65,8 @@ export function build(catalogue: Catalogue, found: (law: string) => Promise<void
     events.addEventListener("done", async (event) => {
       const done = JSON.parse((event as MessageEvent).data) as Done;
       stop();
-      good.textContent = `${done.name}: ${done.fit.law} fitted to ${done.fit.n_runs} runs, RMSLE ${format.significant(1e3 * done.fit.rmsle)}×10⁻³. ${done.fit.warnings.join(" ")}`;
       await found(done.law);
+      good.textContent = `${done.name}: ${done.fit.law} fitted to ${done.fit.n_runs} runs, RMSLE ${format.significant(1e3 * done.fit.rmsle)}×10⁻³. ${done.fit.warnings.join(" ")}`;
     });
   };
   file.addEventListener("change", async () => {
@@ -80,9 +80,9 @@ export function build(catalogue: Catalogue, found: (law: string) => Promise<void
       }
       if (chosen.name.toLowerCase().endsWith(".toml")) {
         const law = await upload<{ law: string; name: string }>("laws", chosen, {});
-        good.textContent = `${law.name}: read.`;
         file.value = "";
         await found(law.law);
+        good.textContent = `${law.name}: read.`;
       } else await fit(chosen);
     } catch (error) {
       fail(error as Error);

@@ -12,20 +12,20 @@ import numpy.typing as npt
 
 from moescale.architecture import FloatArray
 from moescale.draft import OPTIMUM, Draft, draft_plan, loss_band, scaling
-from moescale.errors import InputError, MoescaleError
+from moescale.errors import InputError
 from moescale.figures import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.hardware import gpus, precisions, usd_per_gpu_hour
-from moescale.laws import catalogue_names, find_form, find_law
+from moescale.laws import catalogue_names, find_law
 from moescale.laws import loss as law_loss
 from moescale.laws.law import Law
-from moescale.laws.store import FORMS
+from moescale.laws.store import FORMS, law_text, parse_law
 from moescale.lifetime import default_mfu
 from moescale.planning import SECOND_LAWS, Plan, make_plan
 from moescale.serving import LIMITS, REASONS
 from moescale.units import format_count, format_flops
-from moescale.web.security import UPLOAD_LIMIT_BYTES
+from moescale.web.security import TABLE_LIMIT_BYTES
 from moescale.web.state import DEFAULTS, NUMBERS, Asked, read_state
-from moescale.web.store import Laws
+from moescale.web.store import PREFIX, Laws, Uploaded, name_of
 
 Record = dict[str, Any]
 Query = Mapping[str, str]
@@ -55,7 +55,7 @@ def look(experts: float) -> Record:
 def catalogue(laws: Laws, default_law: str) -> Record:
     """What the controls offer, with their bounds and defaults."""
     known = [_law_entry(name, find_law(name)) for name in catalogue_names()]
-    own = [_law_entry(kept.name, kept.law) for kept in laws.every()]
+    own = [kept.entry for kept in laws.every()]
     return {
         "laws": own + known,
         "forms": [{"name": form.name, "equation": form.equation} for form in FORMS.values()],
@@ -78,7 +78,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
         },
         "looks": [look(2.0**power) for power in range(10)],
         "accent": ACCENT,
-        "upload_limit_bytes": UPLOAD_LIMIT_BYTES,
+        "upload_limit_bytes": TABLE_LIMIT_BYTES,
     }  # fmt: skip
 
 
@@ -195,19 +195,15 @@ def evidence(query: Query, laws: Laws) -> Record:
     return record
 
 
-def failure(error: MoescaleError) -> Record:
-    """A refusal as the page shows it."""
-    from moescale.web.worker import error_record
-
-    return {"error": error_record(error)}
+def law_file(name: str, laws: Laws) -> str:
+    """The TOML file of a law, to save and to give to the command line."""
+    return laws.uploaded(name).text if name.startswith(PREFIX) else law_text(laws.find(name))
 
 
-def check_form(name: str) -> str:
-    """The form's own name; InputError for an unknown one."""
-    try:
-        return find_form(name).name
-    except InputError as error:
-        raise InputError(error.what, where="law", nearest=error.nearest, next_step=error.next_step) from error
+def read_law(text: str, where: str) -> Uploaded:
+    """An uploaded law file; `where` names it in errors. InputError for what is no law."""
+    law, name = parse_law(text, where=where), name_of(text)
+    return Uploaded(name, law.name, text, _law_entry(name, law))
 
 
 def _evidence(law: Law, query: Query, laws: Laws) -> Record:

@@ -1,4 +1,4 @@
-"""The server of the page: static files by a fixed manifest, answers by `api`, uploads into memory."""
+"""The server of the page: static files by a fixed manifest, answers by processes that compute them, uploads into memory."""
 
 from __future__ import annotations
 
@@ -8,32 +8,46 @@ import json
 import socket
 import threading
 import webbrowser
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
-from importlib import metadata, resources
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from importlib import resources
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from moescale.errors import InputError, MoescaleError
-from moescale.web.security import UPLOAD_LIMIT_BYTES, Access, Guard
+from moescale.files import decode_utf8
+from moescale.web.jobs import Jobs
+from moescale.web.pool import BrokenError, BusyError, Pool
+from moescale.web.security import LAW_LIMIT_BYTES, TABLE_LIMIT_BYTES, Guard
+from moescale.web.store import PREFIX, Laws, Uploaded
+from moescale.web.worker import error_record
 
-if TYPE_CHECKING:
-    from moescale.web.jobs import Jobs
-    from moescale.web.store import Laws
-
+ADDRESS = "127.0.0.1"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
 }
 UPLOAD_TYPE = "application/octet-stream"  # never a form's, so that another site's page must ask before it may send one
 MOST_BOOTSTRAP = 1000  # replicates that the page offers; the command line takes more
-HEAD_START_S = 1.0  # of the page's files before the server loads libraries, unless it is asked something before
-PATIENCE_S = 30.0  # that a request waits for the libraries to be loaded
 NO_STORE = {"cache-control": "no-store"}
+JSON = "application/json"
+CLIENT_LEFT = 499  # the status of an answer that nobody reads, by nginx's convention
+
+# A connection is closed when its next request is not there, headers and all, after REQUEST_S, when an upload is not there after
+# UPLOAD_S, and when what was sent is not read for READING_S. All are far beyond what a browser on this machine takes.
+REQUEST_S = 10.0
+UPLOAD_S = 60.0
+READING_S = 60.0
+MOST_HEADER_BYTES = 32 * 2**10  # an address and its headers; a browser sends about 1 KiB
+MOST_CONNECTIONS = 100  # a browser opens six a page
 
 
 def static_files() -> dict[str, bytes]:
@@ -47,120 +61,67 @@ def static_files() -> dict[str, bytes]:
     return files
 
 
-def opening_text() -> str:
-    """What the page opens with, in JSON: the catalogue and the first curves, computed beforehand by scripts/write_opening.py.
-
-    So a chart stands before the server has loaded NumPy. Where other kernel tables are installed than it was computed
-    with, the answer is empty and the page asks for both.
-    """
-    text = (resources.files("moescale.web") / "opening.json").read_text(encoding="utf-8")
-    return text if json.loads(text)["kernels"] == kernels_version() else "{}"
-
-
-def kernels_version() -> str:
-    """The version of the package with the kernel tables, or nothing."""
-    try:
-        return metadata.version("aiconfigurator-core")
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-class Session:
-    """What lives as long as the server: laws and fits. Made on first use, so that the page is served before NumPy is there."""
-
-    def __init__(self, law_text: str | None, law_name: str) -> None:
-        self._lock = threading.Lock()
-        self._laws: Laws | None = None
-        self._given = law_text, law_name
-        self._default = ""
-        # Set from the start where nothing is warmed.
-        self.controls_ready, self.answers_ready = threading.Event(), threading.Event()
-        self._wanted = threading.Event()
-
-    def laws(self) -> tuple[Laws, str]:
-        """The laws, and the name of the page's default one; InputError for a broken law that was given."""
-        from moescale.web.state import DEFAULTS
-        from moescale.web.store import Laws
-
-        with self._lock:
-            if self._laws is None:
-                laws, (text, name) = Laws(), self._given
-                self._default = DEFAULTS["law"] if text is None else laws.add(text, where=name).name
-                self._laws = laws
-            return self._laws, self._default
-
-    def as_shipped(self) -> bool:
-        """Whether there is no law but the catalogue's. Takes no lock: the thread that loads libraries has it for long."""
-        laws = self._laws
-        return self._given[0] is None and not (laws and laws.every())
-
-    def warm(self) -> None:
-        """Load, in a thread, the libraries and tables that the first question needs.
-
-        Requests wait for it: two threads that import the same libraries at a time do it twice, or block each other. The
-        page's own files go first, since loading holds the interpreter.
-        """
-
-        def load() -> None:
-            self._wanted.wait(HEAD_START_S)
-            try:
-                from moescale.web import api
-
-                laws, default = self.laws()
-                api.catalogue(laws, default)
-                self.controls_ready.set()
-                with suppress(MoescaleError):
-                    api.draft({"law": default}, laws)
-            finally:
-                self.ready()
-
-        threading.Thread(target=load, daemon=True).start()
-
-    def wait(self, ready: threading.Event) -> None:
-        """Return when the thread has loaded what a request needs; it begins at once."""
-        self._wanted.set()
-        ready.wait(PATIENCE_S)
-
-    def ready(self) -> None:
-        """Let every request through."""
-        self.controls_ready.set()
-        self.answers_ready.set()
-
-
-def create_app(access: Access, *, law_text: str | None = None, law_name: str = "", warm: bool = True) -> FastAPI:
-    """The application; `law_text` is a law file's text, which is then the page's default law."""
-    session = Session(law_text, law_name)
+def create_app(port: int, *, law_text: str | None = None, law_name: str = "") -> FastAPI:
+    """The application of a server on `port`; `law_text` is a law file's text, which is then the page's default law."""
+    laws, defaults = Laws(), dict[str, str]()
     if law_text is not None:
-        session.laws()
+        from moescale.web.api import read_law
+
+        given = read_law(law_text, law_name)
+        laws.keep(given)
+        defaults["law"] = given.name
     files = static_files()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        jobs: Jobs | None = None
-        app.state.jobs = jobs
-        if warm:
-            session.warm()
-        else:
-            session.ready()
+        app.state.pool, app.state.jobs = Pool(), Jobs(laws)
+        await app.state.pool.start()
         yield
-        if (jobs := cast("Jobs | None", app.state.jobs)) is not None:
-            await jobs.close()
+        await end_work(app)
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.add_middleware(Guard, access=access)  # pyright: ignore[reportArgumentType]  # its scopes are plain mappings
+    app.add_middleware(Guard, port=port)  # pyright: ignore[reportArgumentType]  # its scopes are plain mappings
 
-    async def refuse(_: Request, error: Exception) -> Response:
-        # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
-        from moescale.web.api import failure
-
-        assert isinstance(error, MoescaleError)
-        return JSONResponse(failure(error), headers=NO_STORE)
-
-    app.add_exception_handler(MoescaleError, refuse)
+    for kind, answer in _FAILURES.items():
+        app.add_exception_handler(kind, answer)
     _add_files(app, files)
-    _add_answers(app, session)
-    _add_uploads(app, session)
+    _add_answers(app, laws, defaults)
+    _add_uploads(app, laws)
     return app
+
+
+async def end_work(app: FastAPI) -> None:
+    """End every process that works for a request."""
+    await cast(Pool, app.state.pool).close()
+    await cast(Jobs, app.state.jobs).close()
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
+    assert isinstance(error, MoescaleError)
+    return JSONResponse({"error": error_record(error)}, headers=NO_STORE)
+
+
+async def _busy(_: Request, __: Exception) -> Response:
+    error = MoescaleError("the server has too many questions under way", next_step="ask again in a second")
+    return JSONResponse({"error": error_record(error)}, 503, headers={**NO_STORE, "retry-after": "1"})
+
+
+async def _broken(_: Request, __: Exception) -> Response:
+    error = MoescaleError("the answer ended unexpectedly", next_step="see the terminal that `moescale web` runs in")
+    return JSONResponse({"error": error_record(error)}, 500, headers=NO_STORE)
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)
+
+
+_FAILURES: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    MoescaleError: _refused,
+    BusyError: _busy,
+    BrokenError: _broken,
+    ClientDisconnect: _left,
+}
 
 
 def _add_files(app: FastAPI, files: dict[str, bytes]) -> None:
@@ -180,15 +141,36 @@ def _add_files(app: FastAPI, files: dict[str, bytes]) -> None:
         app.add_api_route("/" if name == "index.html" else f"/{name}", file(name), methods=["GET"])
 
 
-def _add_answers(app: FastAPI, session: Session) -> None:
-    def route(name: str) -> Callable[[Request], Response]:
-        def answer(request: Request) -> Response:
-            session.wait(session.answers_ready)
-            from moescale.web import api
+async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Uploaded]) -> bytes:
+    """The answer of a process to a question of this request, as JSON; ClientDisconnect where the client left first."""
 
-            laws, default_law = session.laws()
-            query = {"law": default_law, **_query(request)}
-            return JSONResponse(getattr(api, name)(query, laws), headers=NO_STORE)
+    async def leaves() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    left = asyncio.ensure_future(leaves())
+    try:
+        task = {"name": name, "query": query, "laws": [asdict(law) for law in laws]}
+        answer = await cast(Pool, request.app.state.pool).ask(task, left)
+        if left.done():
+            raise ClientDisconnect
+        return answer
+    finally:
+        left.cancel()
+
+
+def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
+    def wanted(query: dict[str, str], *, runs: bool) -> list[Uploaded]:
+        if not query.get("law", "").startswith(PREFIX):
+            return []
+        law = laws.uploaded(query["law"])
+        return [law if runs else replace(law, evidence={})]
+
+    def route(name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            query = {**defaults, **_query(request)}
+            asked = await _ask(request, name, query, wanted(query, runs=name == "evidence"))
+            return Response(asked, media_type=JSON, headers=NO_STORE)
 
         return answer
 
@@ -196,27 +178,19 @@ def _add_answers(app: FastAPI, session: Session) -> None:
         app.add_api_route(f"/api/{name}", route(name), methods=["GET"])
 
     @app.get("/api/catalogue")
-    def catalogue() -> Response:
-        session.wait(session.controls_ready)
-        from moescale.web import api
-
-        return JSONResponse(api.catalogue(*session.laws()), headers=NO_STORE)
-
-    @app.get("/api/opening")
-    def opening() -> Response:
-        text = opening_text() if session.as_shipped() else "{}"
-        return Response(text, media_type="application/json", headers=NO_STORE)
+    async def catalogue(request: Request) -> Response:
+        entries = [replace(law, text="", evidence={}) for law in laws.every()]
+        asked = await _ask(request, "catalogue", defaults, entries)
+        return Response(asked, media_type=JSON, headers=NO_STORE)
 
     @app.get("/api/law")
-    def law(request: Request) -> Response:
+    async def law(request: Request) -> Response:
         """The TOML file of a law, to save and to give to the command line."""
-        from moescale.laws.store import law_text
-        from moescale.web.store import PREFIX
-
-        laws, default_law = session.laws()
-        name = _query(request).get("law", default_law)
-        text = laws.uploaded(name).text if name.startswith(PREFIX) else law_text(laws.find(name))
-        return Response(text, media_type="application/toml; charset=utf-8", headers=NO_STORE)
+        query = {key: value for key, value in {**defaults, **_query(request)}.items() if key == "law"}
+        asked = json.loads(await _ask(request, "law", query, wanted(query, runs=False)))
+        if "error" in asked:
+            return JSONResponse(asked, headers=NO_STORE)
+        return Response(asked["text"], media_type="application/toml; charset=utf-8", headers=NO_STORE)
 
 
 def _query(request: Request) -> dict[str, str]:
@@ -226,33 +200,28 @@ def _query(request: Request) -> dict[str, str]:
     return dict(pairs)
 
 
-def _add_uploads(app: FastAPI, session: Session) -> None:
+def _add_uploads(app: FastAPI, laws: Laws) -> None:
     def jobs() -> Jobs:
-        from moescale.web.jobs import Jobs
-
-        if app.state.jobs is None:
-            app.state.jobs = Jobs(session.laws()[0])
         return app.state.jobs
 
     @app.post("/api/laws")
     async def upload_law(request: Request) -> Response:
-        from moescale.files import decode_utf8
-
         name = _file_name(_query(request))
-        data = await _body(request, name)
-        laws, _ = session.laws()
-        kept = await asyncio.to_thread(lambda: laws.add(decode_utf8(data, where=name), where=name))
-        return JSONResponse({"law": kept.name, "name": kept.law.name}, headers=NO_STORE)
+        text = decode_utf8(await _body(request, name, LAW_LIMIT_BYTES), where=name)
+        asked = json.loads(await _ask(request, "read", {"text": text, "where": name}, []))
+        if "error" in asked:
+            return JSONResponse(asked, headers=NO_STORE)
+        kept = Uploaded(**asked)
+        laws.keep(kept)
+        return JSONResponse({"law": kept.name, "name": kept.law_name}, headers=NO_STORE)
 
     @app.post("/api/fits")
     async def start_fit(request: Request) -> Response:
-        from moescale.web.api import check_form
-
         query = _query(request)
         name = _file_name(query)
         task: dict[str, Any] = {
             "name": name,
-            "law": check_form(query.get("law") or "yun2024"),
+            "law": query.get("law") or "yun2024",
             "where": query.get("where") or None,
             **{
                 f"{column}_column": query.get(f"{column}-column") or None
@@ -260,7 +229,7 @@ def _add_uploads(app: FastAPI, session: Session) -> None:
             },
             "bootstrap": _replicates(query.get("bootstrap") or "0"),
         }
-        data = await _body(request, name)
+        data = await _body(request, name, TABLE_LIMIT_BYTES)
         return JSONResponse({"fit": jobs().start(task, data)}, headers=NO_STORE)
 
     @app.get("/api/fits/{key}")
@@ -290,8 +259,8 @@ def _replicates(text: str) -> int:
     return int(text)
 
 
-async def _body(request: Request, name: str) -> bytes:
-    """The bytes of an upload; InputError beyond the limit, without reading on."""
+async def _body(request: Request, name: str, most_bytes: int) -> bytes:
+    """The bytes of an upload; InputError beyond the limits of size and time, without reading on."""
     if request.headers.get("content-type", "") != UPLOAD_TYPE:
         raise InputError(
             f"an upload is sent as {UPLOAD_TYPE}",
@@ -300,44 +269,100 @@ async def _body(request: Request, name: str) -> bytes:
         )
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > UPLOAD_LIMIT_BYTES:
-            raise InputError(
-                f"is larger than {UPLOAD_LIMIT_BYTES // 2**20} MiB, the most that the page takes", where=name,
-                next_step="fit it with `moescale fit -o law.toml` and upload the law",
-            )  # fmt: skip
-        parts.append(part)
+    try:
+        async with asyncio.timeout(UPLOAD_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > most_bytes:
+                    raise InputError(
+                        f"is larger than {most_bytes // 2**20} MiB, the most that the page takes", where=name,
+                        next_step="fit it with `moescale fit -o law.toml` and upload the law"
+                        if most_bytes == TABLE_LIMIT_BYTES else "use the command line, which has no such limit",
+                    )  # fmt: skip
+                parts.append(part)
+    except TimeoutError as error:
+        raise InputError(f"did not arrive within {UPLOAD_S:g} s", where=name, next_step="upload it again") from error
     return b"".join(parts)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; InputError where the address cannot be had."""
-    bound: socket.socket | None = None
+def listen(port: int) -> socket.socket:
+    """A socket that listens on loopback; InputError where the port cannot be had."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        bound = socket.socket(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0], socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
+        bound.bind((ADDRESS, port))
         bound.listen(128)
-    except ValueError as error:  # UnicodeError among them: a label that is empty or too long, a NUL byte
-        raise InputError(f"{host!r} is no address", where="--host", nearest="127.0.0.1") from error
     except OSError as error:
-        if bound is not None:
-            bound.close()
+        bound.close()
         raise InputError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}",
-            where="--host" if isinstance(error, socket.gaierror) else "--port",
+            f"cannot listen on {ADDRESS} port {port}: {error.strerror or error}",
+            where="--port",
             next_step="take another port, or --port 0 for any free one",
         ) from error
     return bound
 
 
+class Patient(H11Protocol):
+    """HTTP on a connection that is closed when its client keeps it waiting: uvicorn itself waits for ever for a request."""
+
+    waiting: asyncio.TimerHandle | None = None
+    unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._expect_request()
+
+    def on_response_complete(self) -> None:
+        self._expect_request()
+        super().on_response_complete()
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and self.waiting is not None:
+            self.waiting.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread = self.loop.call_later(READING_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.unread is not None:
+            self.unread.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self.waiting, self.unread):
+            if timer is not None:
+                timer.cancel()
+
+    def _expect_request(self) -> None:
+        if self.waiting is not None:
+            self.waiting.cancel()
+        self.waiting = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+
+class Server(uvicorn.Server):
+    """Ends the work of its requests before it waits for them."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await end_work(cast(FastAPI, self.config.app))
+        await super().shutdown(sockets)
+
+
+def make_server(app: FastAPI) -> Server:
+    """A server of the page with its limits; `run(sockets=[..])` serves."""
+    config = uvicorn.Config(
+        app, http=Patient, log_level="warning", access_log=False, server_header=False, ws="none",
+        limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=MOST_HEADER_BYTES, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    return Server(config)
+
+
 def serve(app: FastAPI, bound: socket.socket, *, open_url: str | None = None) -> None:
     """Serve until interrupted; opens `open_url` in a browser once the server answers."""
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
+    server = make_server(app)
     if open_url is not None:
         threading.Timer(0.2, webbrowser.open, (open_url,)).start()
     server.run(sockets=[bound])

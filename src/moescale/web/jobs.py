@@ -1,4 +1,7 @@
-"""Fits under way: each a worker process whose lines become server-sent events; cancelled by ending the process."""
+"""Fits under way: each a worker process whose lines become server-sent events; cancelled by ending the process.
+
+A fit that nobody listens to is cancelled too: the page that started it was closed.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 from moescale.errors import InputError, MoescaleError
-from moescale.web.store import Laws
+from moescale.web.store import Laws, Uploaded
 from moescale.web.worker import error_record
 
 MOST_RUNNING = 2
 MOST_KEPT = 16
+LONELY_S = 20.0  # that a fit goes on without a listener: a browser that lost its connection is back after some seconds
 LINE_LIMIT_BYTES = 64 * 2**20  # a worker's last line holds the runs
 ENDS = ("done", "error", "cancelled")
 
@@ -30,6 +34,8 @@ class Job:
         self.more = asyncio.Condition()
         self.process: asyncio.subprocess.Process | None = None
         self.task: asyncio.Task[None] | None = None
+        self.listeners = 0
+        self.lonely: asyncio.TimerHandle | None = None
 
     @property
     def ended(self) -> bool:
@@ -66,21 +72,27 @@ class Jobs:
         for old in [k for k, j in self._jobs.items() if j.ended][: max(len(self._jobs) - MOST_KEPT, 0)]:
             del self._jobs[old]
         job.task = asyncio.create_task(self._run(job, task, data))
+        self._expect_listener(job)
         return key
 
     async def events(self, key: str) -> AsyncIterator[str]:
         """The events of a job from its first on, as lines of a text/event-stream."""
         job, told = self.find(key), 0
-        while True:
-            async with job.more:
-                while told == len(job.events):
-                    await job.more.wait()
-                new = job.events[told:]
-            for kind, data in new:
-                yield f"event: {kind}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
-            told += len(new)
-            if job.ended and told == len(job.events):
-                return
+        job.listeners += 1
+        try:
+            while True:
+                async with job.more:
+                    while told == len(job.events):
+                        await job.more.wait()
+                    new = job.events[told:]
+                for kind, data in new:
+                    yield f"event: {kind}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
+                told += len(new)
+                if job.ended and told == len(job.events):
+                    return
+        finally:
+            job.listeners -= 1
+            self._expect_listener(job)
 
     async def cancel(self, key: str) -> None:
         """End a job's process and wait until it is gone; nothing of the fit is kept."""
@@ -93,6 +105,17 @@ class Jobs:
         for job in self._jobs.values():
             await job.tell("cancelled", {"name": job.name})
             await self._end(job)
+
+    def _expect_listener(self, job: Job) -> None:
+        if job.lonely is not None:
+            job.lonely.cancel()
+        if not job.ended:
+            job.lonely = asyncio.get_running_loop().call_later(LONELY_S, self._leave, job)
+
+    def _leave(self, job: Job) -> None:
+        if not job.listeners and job.process is not None and job.process.returncode is None:
+            with suppress(ProcessLookupError):
+                job.process.kill()  # ends as a failure, which nobody reads
 
     async def _end(self, job: Job) -> None:
         if job.process is not None and job.process.returncode is None:
@@ -140,6 +163,6 @@ class Jobs:
         elif "error" in message:
             await job.tell("error", message["error"])
         elif not job.ended:
-            done = message["done"]
-            kept = self._laws.add(done["law"], where=job.name, evidence=done["evidence"])
-            await job.tell("done", {"law": kept.name, "name": kept.law.name, "fit": done["evidence"]["fit"]})
+            kept = Uploaded(**message["done"])
+            self._laws.keep(kept)
+            await job.tell("done", {"law": kept.name, "name": kept.law_name, "fit": kept.evidence["fit"]})

@@ -40,6 +40,11 @@ DEFAULTS: Mapping[str, str] = {
 }
 VIEW_KEYS = ("theme", "bands", "size")  # how the page shows it; no part of the question
 MOST_COUNTS = 256  # expert counts of one plan
+# What one request may ask for: expert counts x (GPU counts of a replica + the law's draws / DRAWS_PER_GPU). An answer takes
+# some 3 ms of processor time for each count and GPU, and as much for each count and 50 draws (measured over 1 to 64
+# counts, 1 to 640 GPUs and 64 to 20,000 draws): two seconds at the limit. The command line has no such bound.
+MOST_WORK = 700.0
+DRAWS_PER_GPU = 50.0
 LONGEST = 200  # characters of a value
 
 T = TypeVar("T")
@@ -115,6 +120,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
     source, notes = _latency(text["latency"], deployment)
     counts = _expert_counts(text["experts"])
     match = number["match-experts"]
+    _check_work(len({*counts, match}), deployment.max_gpus, len(law.draws))
     ceiling = law.max_experts
     if ceiling is not None and min(*counts, match) > ceiling:
         raise InputError(
@@ -229,6 +235,24 @@ def _expert_counts(text: str) -> tuple[float, ...]:
         what = f"{len(parts)} expert counts" if parts else f"{text!r} is not a list of expert counts"
         raise InputError(what, where="experts", nearest=f"1 to {MOST_COUNTS} counts", next_step="such as 1,4,8,16")
     return tuple(_whole("experts", part) for part in parts)
+
+
+def _check_work(counts: int, gpus: int, draws: int) -> None:
+    if counts * (gpus + draws / DRAWS_PER_GPU) <= MOST_WORK:
+        return
+    # What each of the three may be where the others stay, by the key that sets it.
+    most = {
+        "max-gpus": (math.floor(MOST_WORK / counts - draws / DRAWS_PER_GPU), "GPUs"),
+        "experts": (math.floor(MOST_WORK / (gpus + draws / DRAWS_PER_GPU)), "expert counts"),
+        "law": (math.floor(DRAWS_PER_GPU * (MOST_WORK / counts - gpus)), "draws"),
+    }
+    less = {key: f"{value} {name}" for key, (value, name) in most.items() if value >= 1}
+    raise InputError(
+        f"{counts} expert counts on up to {gpus} GPUs under a law of {draws} draws are more than the page computes at a time",
+        where=next(iter(less), "max-gpus"),
+        nearest=" or ".join(less.values()) or None,
+        next_step="ask for less, or run `moescale plan`, which has no such limit",
+    )
 
 
 def _latency(name: str, deployment: Deployment) -> tuple[LatencySource, tuple[str, ...]]:

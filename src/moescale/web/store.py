@@ -7,15 +7,15 @@ the same file has the same name, and a link finds it again.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from moescale.errors import InputError
-from moescale.laws import catalogue_names, find_law
-from moescale.laws.law import Law
-from moescale.laws.store import parse_law
+from moescale.errors import InputError, unknown_name
+
+if TYPE_CHECKING:  # the server itself reads no law, so that it starts without NumPy
+    from moescale.laws.law import Law
 
 PREFIX = "upload:"
 MOST_LAWS = 32  # kept at a time; the oldest goes first
@@ -23,36 +23,36 @@ MOST_LAWS = 32  # kept at a time; the oldest goes first
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A law of this session: its TOML text and, where it was fitted here, the fit's record and the runs behind it."""
+    """A law of this session: its TOML text, how the controls show it and, where it was fitted here, the fit and its runs."""
 
     name: str
-    law: Law
+    law_name: str
     text: str
+    entry: dict[str, Any]
     evidence: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
+def name_of(text: str) -> str:
+    """The name of an uploaded law with this text."""
+    return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 class Laws:
-    """The catalogue and this session's laws; may be used from several threads."""
+    """The catalogue and uploaded laws."""
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, Uploaded] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, kept: tuple[Uploaded, ...] = ()) -> None:
+        self._kept: OrderedDict[str, Uploaded] = OrderedDict((one.name, one) for one in kept)
 
-    def add(self, text: str, *, where: str, evidence: dict[str, Any] | None = None) -> Uploaded:
-        """Keep a law given as TOML; InputError as of `parse_law`."""
-        law = parse_law(text, where=where)
-        found = Uploaded(PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16], law, text, evidence or {})
-        with self._lock:
-            old = self._kept.pop(found.name, None)
-            self._kept[found.name] = found if evidence or old is None else old
-            while len(self._kept) > MOST_LAWS:
-                self._kept.popitem(last=False)
-        return found
+    def keep(self, law: Uploaded) -> None:
+        """Keep a law; its evidence is not lost when the same text comes again without any."""
+        old = self._kept.pop(law.name, None)
+        self._kept[law.name] = law if law.evidence or old is None else old
+        while len(self._kept) > MOST_LAWS:
+            self._kept.popitem(last=False)
 
     def uploaded(self, name: str) -> Uploaded:
         """A law of this session; InputError where it has none of this name."""
-        with self._lock:
-            found = self._kept.get(name)
+        found = self._kept.get(name)
         if found is None:
             raise InputError(
                 "the law of this link was uploaded to another session, which has ended",
@@ -63,15 +63,21 @@ class Laws:
 
     def every(self) -> list[Uploaded]:
         """This session's laws, the oldest first."""
-        with self._lock:
-            return list(self._kept.values())
+        return list(self._kept.values())
 
     def find(self, name: str) -> Law:
         """A law by name. Names are looked up and never opened as files."""
-        if name.startswith(PREFIX):
-            return self.uploaded(name).law
-        if name.lower() not in catalogue_names():
-            from moescale.errors import unknown_name
+        from moescale.laws import catalogue_names, find_law
 
+        if name.startswith(PREFIX):
+            return _parsed(self.uploaded(name).text)
+        if name.lower() not in catalogue_names():
             raise unknown_name("law", name, catalogue_names(), where="law")
         return find_law(name)
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> Law:
+    from moescale.laws.store import parse_law
+
+    return parse_law(text, where="the uploaded law")

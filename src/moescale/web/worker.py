@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, TextIO
 
 from moescale.errors import MoescaleError
 
@@ -34,7 +34,7 @@ def error_record(error: MoescaleError) -> dict[str, Any]:
 
 
 def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float], None]) -> dict[str, Any]:
-    """Read, validate and fit a table as `moescale fit` does: the law's text, the fit's record and the runs behind it."""
+    """Read, validate and fit a table as `moescale fit` does: the law as `store.Uploaded`, with its fit and the runs behind it."""
     import datetime
 
     import numpy as np
@@ -47,6 +47,7 @@ def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float]
     from moescale.runs import read_runs
     from moescale.tables import parse_table
     from moescale.validation import RunArrays, residuals
+    from moescale.web.api import read_law
 
     name = str(task["name"])
     form = find_form(str(task["law"]))
@@ -74,38 +75,47 @@ def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float]
     columns = {key: np.broadcast_to(np.asarray(v, dtype=float), len(table)) for key, v in extra.items()}
     error = residuals(found, RunArrays(table.n_params, table.tokens, table.experts, table.loss, columns))
     shown = np.linspace(0, len(table) - 1, min(len(table), MOST_DRAWN)).astype(int)
-    return {
-        "law": law_text(law),
-        "evidence": {
-            "fit": found.to_dict(intervals),
-            "n_runs": len(table),
-            "runs": {
-                "n_params": table.n_params[shown].tolist(),
-                "tokens": table.tokens[shown].tolist(),
-                "experts": table.experts[shown].tolist(),
-                "loss": table.loss[shown].tolist(),
-                "residual": error[shown].tolist(),
-                "row": table.row_numbers[shown].tolist(),
-            },
-            "further": {key: float(np.median(values)) for key, values in columns.items()},
+    evidence = {
+        "fit": found.to_dict(intervals),
+        "n_runs": len(table),
+        "runs": {
+            "n_params": table.n_params[shown].tolist(),
+            "tokens": table.tokens[shown].tolist(),
+            "experts": table.experts[shown].tolist(),
+            "loss": table.loss[shown].tolist(),
+            "residual": error[shown].tolist(),
+            "row": table.row_numbers[shown].tolist(),
         },
+        "further": {key: float(np.median(values)) for key, values in columns.items()},
     }
+    return asdict(replace(read_law(law_text(law), name), evidence=evidence))
 
 
 def _stem(name: str) -> str:
     return name.rsplit(".", 1)[0] or "law"
 
 
-def main() -> None:
-    """Answer the one task on standard input."""
-    with suppress(ImportError, OSError, ValueError):  # no such limits on this system
+def limit_memory() -> None:
+    """Give this process MEMORY_LIMIT_BYTES of addresses at most, where the system has such limits."""
+    with suppress(ImportError, OSError, ValueError):
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         most = MEMORY_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT_BYTES, hard)
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # libraries print; the answers keep a channel of their own
+
+
+def answer_channel() -> TextIO:
+    """Standard output for the answers alone: what libraries print goes to standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    return answers
+
+
+def main() -> None:
+    """Answer the one task on standard input."""
+    limit_memory()
+    answers = answer_channel()
 
     def answer(value: dict[str, Any]) -> None:
         answers.write(json.dumps(value, allow_nan=False) + "\n")
