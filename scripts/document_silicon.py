@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def engine_errors(config: Path, gpu: Gpu, count: int, backend: str) -> tuple[lis
     from aiconfigurator_core.sdk.engine import EngineHandle
 
     content: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
-    source, model = Silicon(gpu, backend, host_s=0.0), from_config(content)
+    own_links = replace(gpu, silicon_link_system=None)  # as the engine has them, also where a server's are another's
+    source, model = Silicon(own_links, backend, host_s=0.0), from_config(content)
     decode: list[float] = []
     prefill: list[float] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -106,6 +106,7 @@ def engine(folder: Path, config: dict[str, Any], system: str, gpus: int, backend
         (LLAMA, "h100-sxm", 1, "vllm", "fp8"),
         (MIXTRAL, "h100-sxm", 2, "trtllm", "bfloat16"),
         (MIXTRAL, "l40s", 2, "vllm", "bfloat16"),
+        (LLAMA, "l40s", 8, "vllm", "bfloat16"),
         (QWEN3_MOE, "a100-sxm-80gb", 1, "vllm", "bfloat16"),
         (QWEN3_MOE, "a100-sxm-80gb", 4, "vllm", "bfloat16"),
         (QWEN3_MOE, "h100-sxm", 4, "vllm", "bfloat16"),
@@ -119,7 +120,7 @@ def engine(folder: Path, config: dict[str, Any], system: str, gpus: int, backend
 def test_tabulated_models_take_what_the_packages_engine_says(
     config: dict[str, Any], gpu: str, gpus: int, backend: str, weights: str, tmp_path: Path
 ) -> None:
-    card, model = find_gpu(gpu), from_config(config)
+    card, model = replace(find_gpu(gpu), silicon_link_system=None), from_config(config)
     source = Silicon(card, backend, weight_bytes_per_param=2.0 if weights == "bfloat16" else 1.0, host_s=0.0)
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
     judge = engine(tmp_path / "model", config, str(card.silicon_system), gpus, backend, weights)
@@ -207,6 +208,10 @@ def test_a_slower_card_of_the_same_cores_is_slower_by_no_more_than_its_bandwidth
 
 def test_cards_on_pcie_reduce_more_slowly() -> None:
     nvlink, pcie = Silicon(A100, host_s=0.0), Silicon(find_gpu("a100-pcie-80gb"), host_s=0.0)
+    # The L40S server of the tables keeps 6% of its links at 8 GPUs, that of the RTX PRO 6000 37%.
+    l40s = find_gpu("l40s")
+    usual, collapsed = (Silicon(gpu, host_s=0.0) for gpu in (l40s, replace(l40s, silicon_link_system=None)))
+    assert float(usual.prefill_s(MODEL, 8, 1, 2048)) < 0.4 * float(collapsed.prefill_s(MODEL, 8, 1, 2048))
     one = pcie.prefill_s(MODEL, 1, 1, 2048) / nvlink.prefill_s(MODEL, 1, 1, 2048)
     four = pcie.prefill_s(MODEL, 4, 1, 2048) / nvlink.prefill_s(MODEL, 4, 1, 2048)
     assert float(one) < 1.06 < float(four)
