@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,72 @@ def test_every_tracked_path_is_printable_ascii() -> None:
     paths = [path for path in listed.stdout.split(b"\0") if path]
     assert b"pyproject.toml" in paths
     assert [path for path in paths if not all(0x20 <= byte < 0x7F for byte in path)] == []
+
+
+# As another system: without the modules and the functions that only POSIX has, and without NVIDIA's kernel tables.
+ELSEWHERE = """
+import os, signal, sys
+
+BLOCKED = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "aiconfigurator_core"}
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+for name in BLOCKED & set(sys.modules):
+    del sys.modules[name]
+sys.meta_path.insert(0, Blocker())
+for name in (
+    "waitid", "killpg", "getpgrp", "getpgid", "setsid", "fork", "getuid", "geteuid", "getgid", "chown", "fchown", "lchown",
+    "statvfs", "mkfifo", "pread", "pwrite", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "P_PID", "WNOWAIT", "sched_getaffinity",
+):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("SIGHUP", "SIGKILL", "SIGALRM", "SIGUSR1", "SIGQUIT"):
+    if hasattr(signal, name):
+        delattr(signal, name)
+from moescale.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("plan --budget 5.15e21 --bootstrap 0", 0, "Recommendation: train"),
+        ("cost --config mixtral.json --gpu h100-sxm", 0, "per million output tokens"),
+        ("fit runs.csv --law chinchilla --starts 2 -o law.toml", 0, "80 runs"),
+        ("compare runs.csv --law chinchilla --holdout 'tokens > 1e10'", 0, "chinchilla"),
+        ("predict --n-params 1B --tokens 1e11", 0, "nats per token"),
+        ("pack text.txt --tokenizer bytes --validation 0 -o corpus", 0, "training tokens"),
+        ("sweep sweep.toml --dry-run", 0, "FLOPs"),
+        ("train run.toml --dry-run", 0, "batch_tokens"),
+        ("sweep sweep.toml", 2, "a sweep needs file locks and process groups, which this system"),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else None,
+)
+def test_a_system_without_posix_modules_answers(command: str, code: int, told: str, tmp_path: Path) -> None:
+    examples = ROOT / "examples"
+    for source, name in (
+        ("configs/mixtral-8x7b.json", "mixtral.json"),
+        ("sweep.toml", "sweep.toml"),
+        ("run.toml", "run.toml"),
+    ):
+        shutil.copy(examples / source, tmp_path / name)
+    lines = (examples / "runs.csv").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "runs.csv").write_text("\n".join(lines[:81]) + "\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text("some words to train on\n" * 100, encoding="utf-8")
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "elsewhere.py", *shlex.split(command)], cwd=tmp_path,
+        env=environment(PYTHONPATH=str(SOURCE)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert told in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    if code:
+        assert len(done.stderr.splitlines()) == 1
 
 
 def interpreters() -> list[str]:
