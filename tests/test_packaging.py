@@ -179,6 +179,70 @@ def test_a_system_without_posix_modules_answers(command: str, code: int, told: s
         assert len(done.stderr.splitlines()) == 1
 
 
+# Stands for the interpreter of the version in the file beside it: answers as that, makes environments as `venv` does (one
+# that is there keeps its Python), installs nothing.
+STAND_IN = """#!/bin/sh
+version=$(cat "$0.version")
+case "$1 $2" in
+  --version*) echo "Python $version" ;;
+  -c*) test "${version#3.}" != "$version" && test "$(echo "$version" | cut -d. -f2)" -ge 11 ;;
+  "-m pip") test -e "$(dirname "$0")/moescale" ;;
+  "-m venv")
+    shift 2
+    if test "$1" = --clear; then rm -rf "$2"; shift; fi
+    mkdir -p "$1/bin"
+    test -e "$1/bin/python" || { cp "$0" "$1/bin/python"; cp "$0.version" "$1/bin/python.version"; }
+    printf '#!/bin/sh\\necho planned\\n' > "$1/bin/moescale"
+    chmod +x "$1/bin/moescale" ;;
+esac
+"""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_asks_the_python_before_it_makes_an_environment(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "bin").mkdir()
+    for name, version in {"python3": "3.11.7", "python3.10": "3.10.12", "python3.12": "3.12.1"}.items():
+        (tmp_path / "bin" / name).write_text(STAND_IN, encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+        (tmp_path / "bin" / f"{name}.version").write_text(version, encoding="utf-8")
+    made = tmp_path / ".venv" / "bin" / "python.version"
+
+    def make(*arguments: str) -> tuple[int, str]:
+        path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        outer = {key: value for key, value in environment(PATH=path).items() if not key.startswith(("MAKE", "MFLAGS"))}
+        done = subprocess.run(
+            ["make", *arguments], cwd=tmp_path, env=outer, capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            assert done.stdout.splitlines()[-1] == "planned", done.stderr
+        return done.returncode, done.stderr
+
+    for python, what in (("python3.10", "is Python 3.10.12"), ("python-nowhere", "is not found")):
+        code, err = make("plan", f"PYTHON={python}")
+        assert code != 0
+        assert f"moescale needs Python 3.11 or later, and {python} {what}; name another: make plan PYTHON=" in err
+        assert not (tmp_path / ".venv").exists()
+    assert make("plan") == (0, "")
+    assert make("plan") == (0, "")
+    assert made.read_text() == "3.11.7"
+    assert make("plan", "PYTHON=python3.12") == (0, ".venv is made anew: its Python is not python3.12\n")
+    assert make("plan") == (0, "")  # nobody asked for another
+    assert make("plan", "PYTHON=python3.10")[0] != 0
+    assert made.read_text() == "3.12.1"  # and it is as it was
+    (tmp_path / ".venv" / "bin" / "python").unlink()
+    assert make("plan") == (0, ".venv is made anew: its Python does not run, or is older than 3.11\n")
+    assert make("plan") == (0, "")
+    # What an earlier version left where the Python was too old.
+    shutil.rmtree(tmp_path / ".venv")
+    subprocess.run([tmp_path / "bin" / "python3.10", "-m", "venv", ".venv"], cwd=tmp_path, check=True)
+    assert make("plan") == (0, ".venv is made anew: its Python does not run, or is older than 3.11\n")
+    assert made.read_text() == "3.11.7"
+    (tmp_path / "pyproject.toml").touch()  # installed again, into the environment that is there
+    assert make("plan") == (0, "")
+
+
 def interpreters() -> list[str]:
     """This Python and every other supported one on PATH; MOESCALE_PYTHONS names more (separated as PATH is)."""
     asked = [name for name in os.environ.get("MOESCALE_PYTHONS", "").split(os.pathsep) if name]
