@@ -84,6 +84,10 @@ def test_the_wheel_says_what_it_is_and_stays_small(built: tuple[Path, Path]) -> 
         entries = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
         assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
     assert "License-Expression: Apache-2.0" in said
+    table = (ROOT / "README.md").read_text(encoding="utf-8")
+    for system in ("POSIX :: Linux", "MacOS", "Microsoft :: Windows"):
+        assert f"Classifier: Operating System :: {system}\n" in said
+        assert system.split()[-1].lower() in table.partition("| system |")[2].partition("\n\n")[0].lower()
     assert "Requires-Python: >=3.11" in said
     assert "moescale = moescale.__main__:main" in entries
     assert wheel.stat().st_size < 4 * MIB  # of code and tables; the page's own files included
