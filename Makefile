@@ -3,7 +3,13 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SUPPORTED := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+# Why the environment that is there cannot be used and is made anew; empty where it can, and where there is none.
+STALE := $(shell test ! -e $(VENV) \
+  || if ! $(BIN)/python $(SUPPORTED) 2>/dev/null; then echo "its Python does not run, or is older than 3.11"; \
+  elif test "$(origin PYTHON)" != file && test "$$($(PYTHON) --version 2>&1)" != "$$($(BIN)/python --version 2>&1)"; \
+  then echo "its Python is not $(PYTHON)"; fi)
 # Public run and serving data that some tests check against; they skip with a reason where it is absent.
 ifneq ($(wildcard ../shared/data),)
 export MOESCALE_SHARED ?= $(abspath ../shared)
@@ -15,8 +21,22 @@ endif
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
+ifneq ($(STALE),)
+$(VENV)/.installed: anew
+endif
+.PHONY: anew
+anew:
+
+# The Python is asked first: an environment of one that is too old would stay, and be taken at the next call.
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	@if test -n "$(STALE)" || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  found=$$($(PYTHON) --version 2>&1 | head -n 1); \
+	  command -v $(PYTHON) >/dev/null || found="not found"; \
+	  if ! $(PYTHON) $(SUPPORTED) 2>/dev/null; then \
+	    echo "moescale needs Python 3.11 or later, and $(PYTHON) is $$found;" \
+	      "name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; fi; \
+	  test -z "$(STALE)" || echo "$(VENV) is made anew: $(STALE)" >&2; \
+	  $(PYTHON) -m venv $(if $(STALE),--clear) $(VENV); fi
 	$(PIP) --editable .
 	@touch $@
 

@@ -99,6 +99,7 @@ def slow_sweep() -> None:
     Path("sweep.toml").write_text(tomli_w.dumps(SETTINGS))
     Path("sweep").mkdir()
     Path("sweep/stub.json").write_text('{"*": {"sleep_s": 1.0}}')
+    driver.check_libraries = lambda: None
     driver.train_command = lambda run_file, resume=True: [sys.executable, "-S", str(STUB_TRAINING), str(run_file)]
     main(["sweep", "sweep.toml"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,10 @@ def test_the_wheel_says_what_it_is_and_stays_small(built: tuple[Path, Path]) -> 
         entries = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
         assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
     assert "License-Expression: Apache-2.0" in said
+    table = (ROOT / "README.md").read_text(encoding="utf-8")
+    for system in ("POSIX :: Linux", "MacOS", "Microsoft :: Windows"):
+        assert f"Classifier: Operating System :: {system}\n" in said
+        assert system.split()[-1].lower() in table.partition("| system |")[2].partition("\n\n")[0].lower()
     assert "Requires-Python: >=3.11" in said
     assert "moescale = moescale.__main__:main" in entries
     assert wheel.stat().st_size < 4 * MIB  # of code and tables; the page's own files included
@@ -110,6 +115,136 @@ def test_every_tracked_path_is_printable_ascii() -> None:
     paths = [path for path in listed.stdout.split(b"\0") if path]
     assert b"pyproject.toml" in paths
     assert [path for path in paths if not all(0x20 <= byte < 0x7F for byte in path)] == []
+
+
+# As another system: without the modules and the functions that only POSIX has, and without NVIDIA's kernel tables.
+ELSEWHERE = """
+import os, signal, sys
+
+BLOCKED = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "aiconfigurator_core"}
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+for name in BLOCKED & set(sys.modules):
+    del sys.modules[name]
+sys.meta_path.insert(0, Blocker())
+for name in (
+    "waitid", "killpg", "getpgrp", "getpgid", "setsid", "fork", "getuid", "geteuid", "getgid", "chown", "fchown", "lchown",
+    "statvfs", "mkfifo", "pread", "pwrite", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "P_PID", "WNOWAIT", "sched_getaffinity",
+):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("SIGHUP", "SIGKILL", "SIGALRM", "SIGUSR1", "SIGQUIT"):
+    if hasattr(signal, name):
+        delattr(signal, name)
+from moescale.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("plan --budget 5.15e21 --bootstrap 0", 0, "Recommendation: train"),
+        ("cost --config mixtral.json --gpu h100-sxm", 0, "per million output tokens"),
+        ("fit runs.csv --law chinchilla --starts 2 -o law.toml", 0, "80 runs"),
+        ("compare runs.csv --law chinchilla --holdout 'tokens > 1e10'", 0, "chinchilla"),
+        ("predict --n-params 1B --tokens 1e11", 0, "nats per token"),
+        ("pack text.txt --tokenizer bytes --validation 0 -o corpus", 0, "training tokens"),
+        ("sweep sweep.toml --dry-run", 0, "FLOPs"),
+        ("train run.toml --dry-run", 0, "batch_tokens"),
+        ("sweep sweep.toml", 2, "a sweep needs file locks and process groups, which this system"),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else None,
+)
+def test_a_system_without_posix_modules_answers(command: str, code: int, told: str, tmp_path: Path) -> None:
+    examples = ROOT / "examples"
+    for source, name in (
+        ("configs/mixtral-8x7b.json", "mixtral.json"),
+        ("sweep.toml", "sweep.toml"),
+        ("run.toml", "run.toml"),
+    ):
+        shutil.copy(examples / source, tmp_path / name)
+    lines = (examples / "runs.csv").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "runs.csv").write_text("\n".join(lines[:81]) + "\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text("some words to train on\n" * 100, encoding="utf-8")
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "elsewhere.py", *shlex.split(command)], cwd=tmp_path,
+        env=environment(PYTHONPATH=str(SOURCE)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert told in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    if code:
+        assert len(done.stderr.splitlines()) == 1
+
+
+# Stands for the interpreter of the version in the file beside it: answers as that, makes environments as `venv` does (one
+# that is there keeps its Python), installs nothing.
+STAND_IN = """#!/bin/sh
+version=$(cat "$0.version")
+case "$1 $2" in
+  --version*) echo "Python $version" ;;
+  -c*) test "${version#3.}" != "$version" && test "$(echo "$version" | cut -d. -f2)" -ge 11 ;;
+  "-m pip") test -e "$(dirname "$0")/moescale" ;;
+  "-m venv")
+    shift 2
+    if test "$1" = --clear; then rm -rf "$2"; shift; fi
+    mkdir -p "$1/bin"
+    test -e "$1/bin/python" || { cp "$0" "$1/bin/python"; cp "$0.version" "$1/bin/python.version"; }
+    printf '#!/bin/sh\\necho planned\\n' > "$1/bin/moescale"
+    chmod +x "$1/bin/moescale" ;;
+esac
+"""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_asks_the_python_before_it_makes_an_environment(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "bin").mkdir()
+    for name, version in {"python3": "3.11.7", "python3.10": "3.10.12", "python3.12": "3.12.1"}.items():
+        (tmp_path / "bin" / name).write_text(STAND_IN, encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+        (tmp_path / "bin" / f"{name}.version").write_text(version, encoding="utf-8")
+    made = tmp_path / ".venv" / "bin" / "python.version"
+
+    def make(*arguments: str) -> tuple[int, str]:
+        path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        outer = {key: value for key, value in environment(PATH=path).items() if not key.startswith(("MAKE", "MFLAGS"))}
+        done = subprocess.run(
+            ["make", *arguments], cwd=tmp_path, env=outer, capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            assert done.stdout.splitlines()[-1] == "planned", done.stderr
+        return done.returncode, done.stderr
+
+    for python, what in (("python3.10", "is Python 3.10.12"), ("python-nowhere", "is not found")):
+        code, err = make("plan", f"PYTHON={python}")
+        assert code != 0
+        assert f"moescale needs Python 3.11 or later, and {python} {what}; name another: make plan PYTHON=" in err
+        assert not (tmp_path / ".venv").exists()
+    assert make("plan") == (0, "")
+    assert make("plan") == (0, "")
+    assert made.read_text() == "3.11.7"
+    assert make("plan", "PYTHON=python3.12") == (0, ".venv is made anew: its Python is not python3.12\n")
+    assert make("plan") == (0, "")  # nobody asked for another
+    assert make("plan", "PYTHON=python3.10")[0] != 0
+    assert made.read_text() == "3.12.1"  # and it is as it was
+    (tmp_path / ".venv" / "bin" / "python").unlink()
+    assert make("plan") == (0, ".venv is made anew: its Python does not run, or is older than 3.11\n")
+    assert make("plan") == (0, "")
+    # What an earlier version left where the Python was too old.
+    shutil.rmtree(tmp_path / ".venv")
+    subprocess.run([tmp_path / "bin" / "python3.10", "-m", "venv", ".venv"], cwd=tmp_path, check=True)
+    assert make("plan") == (0, ".venv is made anew: its Python does not run, or is older than 3.11\n")
+    assert made.read_text() == "3.11.7"
+    (tmp_path / "pyproject.toml").touch()  # installed again, into the environment that is there
+    assert make("plan") == (0, "")
 
 
 def interpreters() -> list[str]:

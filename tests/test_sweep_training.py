@@ -348,6 +348,14 @@ def test_finished_runs_are_not_trained_again(tmp_path: Path, undisturbed: list[s
     assert (drive_stub(larger).finished, len(read_runs(sweep.table))) == (2, 6)
 
 
+@pytest.fixture(params=[True, False], ids=["waitid", "no waitid"])
+def _with_and_without_waitid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Linux, and as macOS before Python 3.13, which has no os.waitid."""
+    if not request.param:
+        monkeypatch.delattr(os, "waitid")
+
+
+@pytest.mark.usefixtures("_with_and_without_waitid")
 def test_a_killed_worker_goes_on_from_its_checkpoint(tmp_path: Path, undisturbed: list[str]) -> None:
     sweep = made(tmp_path)
     victim = sweep.runs[1].name
@@ -523,6 +531,7 @@ def test_a_signal_while_a_run_is_being_started_leaves_nothing_behind(
     assert not any(is_held(run.lock) for run in sweep.runs)
 
 
+@pytest.mark.usefixtures("_with_and_without_waitid")
 def test_the_limit_of_time_stops_runs_that_go_on_later(tmp_path: Path, undisturbed: list[str]) -> None:
     sweep = made(tmp_path)
     faults(sweep, every={"sleep_s": 5.0})
@@ -539,6 +548,49 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     other = made(tmp_path, training={"sequence_tokens": 64, "batch_tokens": 2048})
     with pytest.raises(InputError, match="holds a finished run of other settings"):
         drive_stub(other)
+
+
+def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("moescale.training.run.LIBRARIES", ("no_such_library",))
+    (tmp_path / "sweep.toml").write_text(tomli_w.dumps(document()))
+    code, out, err = run(capsys, "sweep.toml")
+    assert (code, out) == (2, "")
+    assert err == "moescale: training needs no_such_library, which is not installed; pip install 'moescale[train]'\n"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["sweep", "sweep.toml"]
+    assert run(capsys, "sweep.toml", "--dry-run")[0] == 0
+    drive_stub(know(read_sweep("sweep.toml")))
+    assert run(capsys, "sweep.toml")[0] == 0  # nothing is left to train
+
+
+def test_one_run_without_the_libraries_that_train_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("moescale.training.run.LIBRARIES", ("no_such_library",))
+    file = tmp_path / "run.toml"
+    file.write_text(tomli_w.dumps(expand(document()).runs[0].settings.to_dict()))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(file)])
+    assert stop.value.code == 2
+    assert "pip install 'moescale[train]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("absent", ["fcntl", "killpg"])
+def test_a_system_without_locks_or_groups_refuses_a_sweep_and_lists_it(
+    absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if absent == "fcntl":
+        monkeypatch.setitem(sys.modules, "fcntl", None)
+    else:
+        monkeypatch.delattr(os, "killpg")
+    sweep = made(tmp_path)
+    with pytest.raises(InputError, match="a sweep needs file locks and process groups, which this system"):
+        drive_stub(sweep)
+    assert not sweep.folder.exists()
+    assert len(dry_run(sweep).runs) == 4
 
 
 def test_a_command_that_cannot_start_is_an_error(tmp_path: Path) -> None:
@@ -623,6 +675,7 @@ def test_a_command_ends_with_the_job_that_runs_it(number: signal.Signals, tmp_pa
 def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with a sweep.toml, and the stub in place of training."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(driver, "check_libraries", lambda: None)
     monkeypatch.setattr(driver, "train_command", lambda file, resume=True: stub_command(file))
     (tmp_path / "sweep.toml").write_text(tomli_w.dumps(document()))
     know(read_sweep("sweep.toml"))

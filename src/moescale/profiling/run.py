@@ -369,7 +369,10 @@ class Worker:
 
     def _end(self) -> None:
         with suppress(OSError):  # already gone
-            os.killpg(self._process.pid, signal.SIGKILL)
+            if hasattr(os, "killpg"):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:  # Windows: the engine alone
+                self._process.kill()
         self._process.wait()
         self._reader.join()
         for stream in (self._process.stdin, self._process.stdout):

@@ -26,9 +26,11 @@ from moescale.training.executors import (
     Local,
     Ray,
     Submitit,
+    check_system,
     train_command,
 )
 from moescale.training.progress import Progress, RunState, Status, read_progress
+from moescale.training.run import check_libraries
 from moescale.training.run_table import add_rows, check_run_table, read_result
 from moescale.training.sweep import Execution, PlannedRun, Sweep
 
@@ -158,16 +160,19 @@ def drive(
     `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
     its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
     next call. Without `resume` a run that was interrupted starts anew. Ctrl-C and SIGTERM stop the runs and raise
-    KeyboardInterrupt and interrupts.Terminated. Raises InputError where a folder holds another run, and where table or
-    place cannot be used.
+    KeyboardInterrupt and interrupts.Terminated. Raises InputError where a folder holds another run, where table or place
+    cannot be used, where the libraries that train are missing, and on Windows.
     """
     if not resume and command is not None:
         raise InputError("resume=False goes with moescale's own command")
+    check_system()
     check_run_table(_made(sweep.table))
     _made(sweep.folder / "x")
     results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
     add_rows(sweep.table, [row for rows in results.values() for row in rows])
     todo = [run for run in sweep.runs if run.name not in results]
+    if todo and command is None:  # else each run would find out for itself, and be started again
+        check_libraries()
     for run in todo:
         write_atomically(run.run_file, tomli_w.dumps(run.settings.to_dict()), follow_links=False)
     state = _Drive(

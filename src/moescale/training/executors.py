@@ -118,8 +118,8 @@ class Process:
 
     def poll(self) -> int | None:
         """Its exit code, or None while it runs; once it has ended, so has everything it started."""
-        if self._process.returncode is None and _has_ended(self._process.pid):
-            # Before it is reaped: until then no other process can have its id.
+        if self._process.returncode is None and _has_ended(self._process):
+            # Before it is reaped, where the system can say so: until then no other process can have its id.
             self._kill_all()
             self._process.wait()
         return self._process.poll()
@@ -339,10 +339,28 @@ def _library(name: str, where: str) -> Any:
         ) from error
 
 
-def _has_ended(pid: int) -> bool:
-    """Whether a child has ended; it stays a zombie, and its id its own."""
+def check_system() -> None:
+    """Raise InputError where runs cannot be told apart and ended: on systems without file locks and process groups."""
+    from importlib import import_module
+
     try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        import_module("fcntl")
+        groups = hasattr(os, "killpg")
+    except ImportError:
+        groups = False
+    if not groups:
+        raise InputError(
+            f"a sweep needs file locks and process groups, which this system ({sys.platform}) does not have",
+            next_step="start it on Linux or macOS, or in WSL; --dry-run works here",
+        )
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a child has ended; where the system has waitid it stays a zombie, and its id its own."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return process.poll() is not None
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
 

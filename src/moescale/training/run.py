@@ -45,7 +45,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
     """
     folder = Path(settings.output)
     make_folder(folder)
-    _check_libraries()
+    check_libraries()
     group = int(os.environ.get("WORLD_SIZE", "1")) == settings.parallel.processes  # of a torchrun around this process
     if group and os.environ.get("RANK", "0") != "0":
         if not (resume and read_result(folder)):
@@ -144,7 +144,8 @@ def _row(
 # Before.
 
 
-def _check_libraries() -> None:
+def check_libraries() -> None:
+    """Raise InputError, with what to install, where a library that trains is missing from this interpreter."""
     for name in LIBRARIES:
         if importlib.util.find_spec(name) is None:
             raise InputError(
@@ -274,7 +275,10 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.wait(30)
         except subprocess.TimeoutExpired:
             with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+                if hasattr(os, "killpg"):
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
             process.wait()
     if process.stdout is not None:
         process.stdout.close()
