@@ -904,10 +904,10 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
 def test_a_law_of_unknown_range_says_so() -> None:
     told = run("plan", "--budget", "1e24", "--law", "abnar2025", "--gpu", "h200-sxm", "--experts", "1,4,8,16")
     assert "Extrapolated: training FLOPs at 1,000 times the largest fitted" in told.out
-    assert "abnar2025 has no known fitted range of N and D" in told.out
+    assert "abnar2025 has no known fitted range of N and D: how far" in told.out
     assert "no known fitted range" not in run(*BUDGET).out
     found = run("predict", "--law", "krajewski2024-dense", "--n-params", "1B", "--tokens", "20B")
-    assert "krajewski2024-dense has no known fitted range of N and D" in found.err
+    assert "krajewski2024-dense has no known fitted range of N and D: how far" in found.err
     assert "no known fitted range" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
 
 

@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "wording",
         "lifetime_plan",
         "planning",
+        "second_laws",
         "plan_file",
         "draft",
     ),

@@ -34,7 +34,8 @@ from moescale.lifetime import (
     lowest_loss,
     tokens_at_loss,
 )
-from moescale.serving import Deployment
+from moescale.lifetime_plan import Base, LifetimePlan, LifetimeQuestion, plan_lifetime
+from moescale.serving import Deployment, Serving
 
 EXPERTS = np.array([1.0, 4.0, 16.0, 32.0])
 USD_PER_FLOP = 1.45 / 3600 / (312e12 * 0.4)
@@ -368,6 +369,32 @@ def test_a_step_in_price_does_not_make_tokens_jump() -> None:
     # Whichever way the expert counts are given.
     turned = cheapest_at_loss(LAW, counts[::-1], BUDGET_LOSS, life(10**11.5), stepped, tolerance=0.01)
     np.testing.assert_allclose(turned.n_params[::-1], smooth.n_params, rtol=1e-6)
+
+
+class Stepped(Costs):
+    """A server whose price has steps."""
+
+    def serving(self, n_params: FloatArray, experts: FloatArray) -> Serving:
+        return replace(Costs.serving(self, n_params, experts), usd_per_mtok=stepped(n_params, experts))
+
+
+def test_a_plan_takes_the_smoother_life_and_says_what_it_costs() -> None:
+    counts, known = np.array([1.0, 4.0, 8.0, 16.0, 32.0]), costs()
+    price = TrainingPrice(gpu=known.deployment.gpu, usd_per_gpu_hour=1.45, mfu=0.4)
+    question = LifetimeQuestion(served_tokens=10**11.5, training=price)
+    base = Base(experts=4.0, loss=BUDGET_LOSS, losses=np.empty(0))
+    server = Stepped(known.family, known.latency, known.deployment, None)
+
+    def plan(question: LifetimeQuestion) -> LifetimePlan:
+        return plan_lifetime(LAW, question, server, counts, base, draws=LAW.draws[:0])
+
+    rows = {row.experts: row.tokens or 0.0 for row in plan(question).plans}
+    assert rows[32] < rows[16] < rows[8]
+    (said,) = [text for text in plan(question).recommendation.caveats if "Not at the cheapest size" in text]
+    assert "16 experts (+0.6%)." in said
+    # A limit on the dollars is held to the cent: there is nothing to give away.
+    limited = plan(replace(question, max_loss=BUDGET_LOSS, max_total_usd=1e9))
+    assert not any("Not at the cheapest size" in text for text in limited.recommendation.caveats)
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.data())

@@ -54,8 +54,11 @@ def test_a_plan_comes_back_from_its_json(plan: Plan, record: dict[str, Any], tmp
     assert hours == pytest.approx(record["lifetime"]["training_gpu_hours"], rel=1e-12)
     assert again == {**record, "lifetime": {k: v for k, v in record["lifetime"].items() if k != "training_gpu_hours"}}
     assert read.recommendation == plan.recommendation
+    assert read.training == plan.training
+    assert read.second_opinions == plan.second_opinions
     assert read.lifetime is not None
     assert plan.lifetime is not None
+    assert read.lifetime.second_opinions == plan.lifetime.second_opinions
     assert read.lifetime.training.usd_per_flop == pytest.approx(plan.lifetime.training.usd_per_flop, rel=1e-12)
     assert read.asked["max_gpus"] == 8
 
@@ -70,8 +73,14 @@ def test_curves_are_those_of_the_plan_to_six_digits(plan: Plan, record: dict[str
 
 
 def test_a_plan_without_curves_or_conditions_is_read(record: dict[str, Any]) -> None:
-    old = {k: v for k, v in record.items() if k not in ("curves", "asked", "second_opinions", "lifetime", "warnings")}
-    assert parse_plan(old, where="x").curves == ()
+    old = {
+        k: v
+        for k, v in record.items()
+        if k not in ("curves", "asked", "second_opinions", "lifetime", "warnings", "training")
+    }
+    read = parse_plan(old, where="x")
+    assert read.curves == ()
+    assert read.training is None
 
 
 def changed(record: dict[str, Any], path: tuple[Any, ...], value: object) -> dict[str, Any]:
@@ -97,6 +106,8 @@ def changed(record: dict[str, Any], path: tuple[Any, ...], value: object) -> dic
         (("lifetime", "train_usd_per_gpu_hour"), 0, "lifetime"),
         (("lifetime", "training_flops"), 0, "lifetime"),
         (("lifetime", "mfu"), 7.0, "lifetime"),
+        (("training", "gpu_days"), -1.0, "damaged plan at training"),
+        (("training", "flops_used"), "much", "training.flops_used"),
         (("recommendation", "loss"), None, "recommendation: no loss"),
         (("loss_optimal", 0, "tokens"), None, "loss_optimal.0: no tokens"),
         (("bounded_loss", "plans", 1, "usd_per_mtok"), -1.0, "bounded_loss.1: usd_per_mtok"),

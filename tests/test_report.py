@@ -23,6 +23,7 @@ from moescale.laws import find_law
 from moescale.plan_file import parse_plan
 from moescale.report import Origin, comparison_report, law_report, plan_report, read_answer
 from moescale.report.markup import escaped, linked, tag
+from moescale.units import format_count, format_usd
 from moescale.validation import HoldOut
 
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.example/x onerror=alert(1)>"
@@ -151,6 +152,11 @@ def test_the_page_of_a_plan_holds_its_numbers(folder: Path) -> None:
         assert "loss" not in row or f"{row['loss']:.4f}" in words
     assert record["lifetime"]["recommendation"]["why"] in words
     assert "8 a100-sxm-40gb" in words
+    training = record["training"]
+    for text in ("of the training budget used", format_count(training["gpu_days"]), format_usd(training["usd"])):
+        assert text in words
+    for opinion in (*record["second_opinions"], *record["lifetime"]["second_opinions"]):
+        assert opinion["sentence"] in words
 
 
 def test_a_plan_of_before_there_were_curves_is_reported(folder: Path) -> None:

@@ -36,8 +36,10 @@ from hypothesis import strategies as st
 
 from moescale.errors import InputError
 from moescale.figures import colour_of
+from moescale.hardware import price
 from moescale.laws import find_law
 from moescale.laws.store import law_text
+from moescale.units import format_flops
 from moescale.web import app as server
 from moescale.web import jobs as fits
 from moescale.web import pool
@@ -133,6 +135,24 @@ def test_the_command_gives_the_same_plan(client: Client, query: dict[str, str]) 
     quick = client.get("/api/plan", params=query).json()
     assert quick["recommendation"]["n_params"] == told["recommendation"]["n_params"]
     assert "intervals" not in json.dumps(quick)
+
+
+def test_a_budget_that_is_not_spent_is_said_in_the_headline(client: Client) -> None:
+    """The page's headline is "With .. FLOPs train", and its text says why some of them are left."""
+    page = ask(client, "plan", **{"budget": "1e24", "max-tokens": "15T", **FAST})
+    used = page["training"]["flops_used"]
+    assert page["budget"] == f"{format_flops(used)} of 1e24"
+    assert 0.2 < page["training"]["budget_share"] < 0.5
+    assert "--max-tokens ends training at 15T tokens" in page["sentence"]
+    assert ask(client, "plan", budget="1e22", **FAST)["budget"] == "1e22"
+
+
+def test_hours_of_a_training_gpu_give_days_and_dollars(client: Client) -> None:
+    page = ask(client, "plan", **{"gpu-hours": "100K", "train-gpu": "h100-sxm", "mfu": "0.35", **FAST})
+    assert page["training"]["gpu_days"] == pytest.approx(1e5 / 24, rel=1e-6)
+    assert page["training"]["usd"] == pytest.approx(1e5 * price("h100-sxm").usd_per_gpu_hour, rel=1e-6)
+    assert "--train-gpu h100-sxm --mfu 0.35" in page["command"]
+    assert "gpu_days" not in ask(client, "plan", **FAST)["training"]
 
 
 def test_a_draft_has_the_plans_numbers(client: Client) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from moescale.validation import HoldOut
 
 FRONTIER_ROWS = 10
-INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}  # of a law
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,8 @@ def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
 
 def range_text(fit_range: Mapping[str, tuple[float, float]]) -> str:
     """The ranges of a fit: N 80M to 700M, D 2B to 20B, E 1 to 32."""
+    from moescale.laws.law import INPUT_NAMES
+
     return ", ".join(
         f"{INPUT_NAMES.get(name, name)} {number(low)} to {number(high)}"
         for name, (low, high) in fit_range.items()
@@ -218,7 +219,7 @@ def bounded_loss_table(plan: Plan) -> Table:
     priced = plan.base_usd_per_mtok is not None  # else no cost has a share of the base's
     return _models(
         f"Same loss as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f}), cheapest to serve (Algorithm 1)",
-        (NAME, *SIZES, *SERVING, *RATIOS, Column(f"{'cost/base' if priced else '$/Mtok'} in 90% of draws", rank=1)),
+        (NAME, *SIZES, *SERVING, *RATIOS, Column(f"{'' if priced else '$/Mtok '}in 90% of draws", rank=1)),
         plan.bounded_loss,
         lambda c: (
             *_sizes(c),
@@ -264,7 +265,7 @@ def lifetime_table(plan: LifetimePlan) -> Table:
             Column("$ to serve"),
             Column("$ in all"),
             *SERVING,
-            Column(f"{'$ in all' if at_loss else 'loss'} in 90% of draws", rank=1),
+            Column(f"{'$' if at_loss else 'loss'} in 90% of draws", rank=1),
         ),
         plan.plans,
         lambda c: (

@@ -9,11 +9,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from moescale.allocation import Budget, at_size
-from moescale.answers import INPUT_NAMES
 from moescale.buildable import Buildable
 from moescale.candidates import Candidate
 from moescale.family import law_size
-from moescale.laws.law import Law, extrapolation, unknown_ranges
+from moescale.laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.lifetime import NEAR_EQUAL
 from moescale.units import format_count, format_flops, format_usd
 
@@ -265,7 +264,7 @@ def unknown_range_notes(law: Law) -> list[str]:
     if not unknown:
         return []
     listed = " and ".join((", ".join(unknown[:-1]), unknown[-1])) if len(unknown) > 1 else unknown[0]
-    return [f"{law.name} has no known fitted range of {listed}: nothing says how far this extrapolates in them."]
+    return [f"{law.name} has no known fitted range of {listed}: how far this extrapolates is unknown."]
 
 
 def _beyond(

@@ -12,6 +12,8 @@ from moescale.family import ModelFamily
 from moescale.laws.form import LawForm, make_inputs
 from moescale.laws.further_inputs import further_inputs
 
+INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
