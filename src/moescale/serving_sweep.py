@@ -279,7 +279,7 @@ def operating_points(
     columns: dict[str, list[npt.NDArray[Any]]] = {}
     missing = list(left_out)
     for index, (platform, room) in enumerate(zip(platforms, rooms, strict=True)):
-        d = replace(room, max_num_seqs=caps)
+        d = replace(room, max_num_seqs=caps, batching="largest")  # every batch is a point of its own
         served = serve(model, counts.reshape(-1, 1, 1), platform.latency, d)  # (counts, ways, caps)
         kept = served.infeasible == 0
         kept[..., 1:] &= served.batch[..., 1:] > served.batch[..., :-1] * (1.0 + SAME_BATCH)
@@ -290,7 +290,6 @@ def operating_points(
             "expert_parallel": np.broadcast_to(ways.reshape(-1, 1), served.batch.shape),
             "max_num_seqs": np.broadcast_to(caps, served.batch.shape),
             "limited_by": served.limited_by.astype(np.intp),
-            "tpot_s": served.iteration_s,
         }
         for name in SERVED:
             taken[name] = getattr(served, name)
@@ -335,7 +334,7 @@ def _batch_caps(
 
 
 SERVED = (
-    "batch", "prefill_s", "decode_s", "ttft_s", "throughput_tok_s", "usd_per_mtok", "weight_bytes_per_gpu",
+    "batch", "prefill_s", "decode_s", "tpot_s", "ttft_s", "throughput_tok_s", "usd_per_mtok", "weight_bytes_per_gpu",
     "kv_bytes_per_token",
 )  # fmt: skip
 
