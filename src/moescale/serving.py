@@ -1,15 +1,28 @@
 """Batch, iteration latency, throughput and dollars per token of a served model (the paper's appendix B).
 
-Legend: g GPUs of one replica, p prompt and n output tokens a request, b concurrent requests. Memory of one GPU times
+Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service. Memory of one GPU times
 memory_fraction holds its share of the weights, the reserve and its share of the KV cache, so b = free bytes / KV bytes
-of a request of p + n/2 tokens, its time average. One iteration decodes b tokens and starts b/n prompts: prefill(b/n) +
-decode(b), with prefill(x) = x prefill(1) below one prompt. As in the paper, the two are separate passes: near b/n = 1
-weights are read twice. `scheduling` "chunked" does both in one pass.
+of a request of p + n/2 tokens, its time average. One iteration decodes b tokens in D = decode(b) and starts x = b/n
+prompts; a prompt is processed in one pass, so that below x = 1 a share x of the iterations has one. y = min(x, 1).
 
-A request's time per output token is one iteration. Its time to first token, where a place is free for it, is at most
-the iteration under way plus the pass that processes its prompt whole: prefill(max(1, b/n)), or that pass mixed with the
-b decodes; waiting for a place is not part of it. Latency limits shrink b until both hold. `host` adds what a server's
-CPU does for each pass; the paper's formula, and the default, counts none.
+    separate (the paper's): prompts have passes of A = prefill(max(x, 1)), so that the weights are read twice
+        I = D + y A                     seconds of an iteration; b/I output tokens a second, X = b/(n I) requests a second
+        TPOT = D + A min(b - 1, n - 1)/n                       TTFT = W + A        b = X (A + n TPOT)
+    chunked: prompts ride in passes that decode, which take D + A, A = min(mixed(b, max(x, 1)) - D, prefill(max(x, 1)))
+        I = D + y A
+        TPOT = D + A min(b - 1, n - 1)/(n - 1)                 TTFT = W + D + A    b = X (D + A + (n - 1) TPOT)
+
+TPOT, the mean time between a request's output tokens as its client measures it, holds the prompts of the b - 1 others
+and not its own: D for a batch of one. TTFT is the pass of its own prompt and W, the mean rest of the pass under way when
+it comes, which is E[S^2] / 2 E[S] of passes of S seconds: none for a batch of one. In a closed loop requests start evenly
+spaced, so that no further prompt waits before it; those in service are b = X times a request's time in service
+(Little's law), and with the waiting ones c = b + X W = X (TTFT + n TPOT), where the paper charges n decodes beside the
+prompt's pass and chunked prefill n - 1. A client that holds more requests in flight than b waits for a place: its TTFT is
+c/X - n TPOT, and nothing else changes.
+
+Latency limits shrink b until both hold. Seconds per token nearly always fall with b; where measured kernels have them
+rise, `batching` "cheapest" takes a smaller batch. `host` adds what a server's CPU does for each pass; the paper's
+formula, and the default, counts none.
 """
 
 from __future__ import annotations
@@ -434,7 +447,6 @@ def _times(
     for at, part in nodes:
         prefill_s = latency.prefill_s(model, count, whole, at, expert_parallel=ways)
         alone_s = alone_s + part * d.host.pass_s(prefill_s, whole)
-    # Of the others' prompts, those that start while one request decodes; of one that starts with each token, n - 1 do.
     others = np.minimum(batch, n) - 1.0
     if d.scheduling == "chunked":
         both_s = np.asarray(0.0)
