@@ -25,6 +25,7 @@ from moescale.latency import LatencySource, common_shape
 from moescale.serving import (
     ARRAY_FIELDS,
     LIMITS,
+    REASONS,
     Deployment,
     Serving,
     batch_by_memory,
@@ -61,6 +62,7 @@ class LeftOut:
     """Configurations without an answer, and why; what is None stands for all of its kind."""
 
     reason: str
+    cause: str | None = None  # the kind of reason, one of serving.REASONS: reasons with other numbers have the same
     gpu: str | None = None
     weights: str | None = None
     kv_cache: str | None = None
@@ -386,6 +388,7 @@ def _missing(
                 found.append(
                     LeftOut(
                         reason=text,
+                        cause=REASONS[reason],
                         gpus=count if reason == 3 else None,
                         expert_parallel=way if reason == 6 else None,
                     )
@@ -394,6 +397,7 @@ def _missing(
         found.append(
             LeftOut(
                 reason=text,
+                cause=REASONS[reason],
                 gpu=platform.gpu.name,
                 weights=platform.weights.name,
                 kv_cache=platform.kv_cache.name,
@@ -406,20 +410,17 @@ def _missing(
 
 
 def _why_none(left_out: Sequence[LeftOut]) -> str:
-    """Why nothing has an answer: the reason of the last configuration, which is the largest; heads aside, if others failed."""
+    """Why nothing has an answer: of each GPU and cause the reason of the largest; heads aside, if others failed."""
     told = [entry for entry in left_out if entry.gpu is not None] or list(left_out)
     if not told:
         return "there is no platform to serve on"
-    last = told[-1]
-    where = ", ".join(
-        [
-            *([last.gpu] if last.gpu else []),
-            *([f"{last.weights} weights"] if last.weights else []),
-            *([f"{last.kv_cache} cache"] if last.kv_cache else []),
-        ]
-    )
-    return (
-        f"no configuration has an answer; {where}: {last.reason}"
-        if where
-        else f"no configuration has an answer: {last.reason}"
-    )
+    last = {(entry.gpu, entry.cause): entry for entry in told}  # a later one takes the place
+    return f"no configuration has an answer: {'; '.join(_named(entry) for entry in last.values())}"
+
+
+def _named(entry: LeftOut) -> str:
+    """The reason after the platform that it is of."""
+    formats = [f"{entry.weights} weights"] if entry.weights else []
+    formats += [f"{entry.kv_cache} cache"] if entry.kv_cache else []
+    where = ", ".join([*([entry.gpu] if entry.gpu else []), *formats])
+    return f"{where}: {entry.reason}" if where else entry.reason
