@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from families import PAPER
 from moescale.accounting import kv_bytes_per_request, weight_bytes_per_gpu
-from moescale.architecture import Architecture, FloatArray, Real
+from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import architecture
 from moescale.hardware import find_gpu, find_precision, gpus, measured_reserve_bytes
 from moescale.latency import common_shape
 from moescale.latency.roofline import Roofline, RooflineConstants
+from moescale.latency.silicon import Silicon
 from moescale.serving import (
     ARRAY_FIELDS,
     LIMITS,
@@ -31,6 +32,7 @@ from moescale.serving import (
     with_traffic,
 )
 from moescale.traffic import summarise
+from random_models import models
 
 A100, H100 = find_gpu("a100-sxm-40gb"), find_gpu("h100-sxm")
 LATENCY = Roofline(A100)
@@ -40,45 +42,6 @@ PERFECT = RooflineConstants(
     **{f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
 )
 
-family_models = st.builds(
-    lambda size, n_experts: architecture(PAPER, size, n_experts),
-    st.floats(1e8, 5e10),
-    st.sampled_from([1.0, 2.0, 4.0, 16.0, 64.0]),
-)
-
-
-@st.composite
-def real_models(draw: st.DrawFn) -> Architecture:
-    """Shapes as published models have them: grouped queries, windows, latent attention, shared experts, first dense layers."""
-    layers, heads = draw(st.integers(2, 96)), draw(st.sampled_from([8, 16, 40, 64, 128]))
-    experts = draw(st.sampled_from([1, 8, 60, 128, 256]))
-    shape: dict[str, Any] = {
-        "n_layers": layers,
-        "d_model": draw(st.sampled_from([512, 2880, 4096, 7168])),
-        "n_heads": heads,
-        "n_kv_heads": draw(st.sampled_from([1, 2, 8, heads])),
-        "head_dim": draw(st.sampled_from([64, 128])),
-        "d_ffn": draw(st.sampled_from([1024, 14336])),
-        "vocab_size": draw(st.sampled_from([0, 32000, 201088])),
-    }
-    if experts > 1:
-        shape |= {
-            "n_experts": experts,
-            "n_moe_layers": draw(st.integers(1, layers)),
-            "top_k": draw(st.integers(1, 8)),
-            "d_expert": draw(st.sampled_from([256, 2048])),
-            "d_shared_expert": draw(st.sampled_from([0, 2048])),
-        }
-    kind = draw(st.sampled_from(["full", "window", "latent"]))
-    if kind == "window":
-        shape |= {"n_window_layers": draw(st.integers(1, layers)), "window_tokens": draw(st.sampled_from([128, 4096]))}
-    if kind == "latent":
-        shape |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 192, "n_kv_heads": heads}
-        shape["q_lora_rank"] = draw(st.sampled_from([0, 1536]))
-    return Architecture(**shape)
-
-
-models = st.one_of(family_models, real_models())
 given_deployments: Mapping[str, st.SearchStrategy[Any]] = {
     "gpu": st.sampled_from([gpus()[name] for name in ("a100-sxm-40gb", "h100-sxm", "l40s", "mi300x")]),
     "usd_per_gpu_hour": st.floats(0.01, 100),
@@ -132,22 +95,89 @@ def figures(serving: Serving, index: tuple[int, ...] = ()) -> dict[str, float]:
 # Times by hand.
 
 
-def test_first_token_waits_for_the_iteration_under_way_and_its_own_prefill() -> None:
+def test_a_request_waits_for_the_pass_under_way_and_its_own_prefill() -> None:
     served = serve(MOE, 2, Straight(), replace(PLAIN, max_num_seqs=20.3))
-    own_s = 0.1 + 1e-4 * 230 + 1e-6 * 230**2
-    assert served.decode_s == pytest.approx(0.1 + 1e-5 * 20.3 * 331.5, rel=1e-12)
+    own_s, decode_s = 0.1 + 1e-4 * 230 + 1e-6 * 230**2, 0.1 + 1e-5 * 20.3 * 331.5
+    iteration_s = decode_s + 0.1 * own_s
+    assert served.decode_s == pytest.approx(decode_s, rel=1e-12)
     assert served.prefill_s == pytest.approx(0.1 * own_s, rel=1e-12)
     assert served.iteration_s == served.prefill_s + served.decode_s
-    assert served.ttft_s == pytest.approx(served.iteration_s + own_s, rel=1e-12)
+    # The 19.3 others start 19.3 / 203 prompts an iteration; a random moment meets a pass in proportion to its length.
+    assert served.tpot_s == pytest.approx(decode_s + 19.3 / 203 * own_s, rel=1e-12)
+    rest_s = (decode_s * decode_s / 2 + 0.1 * own_s * own_s / 2) / iteration_s
+    assert served.ttft_s == pytest.approx(rest_s + own_s, rel=1e-12)
 
 
-def test_chunked_prefill_is_one_pass_and_a_prompt_is_processed_in_one() -> None:
+def test_chunked_prefill_mixes_whole_prompts_into_a_share_of_the_passes() -> None:
     served = serve(MOE, 2, Straight(), replace(PLAIN, max_num_seqs=20.3, scheduling="chunked"))
-    decode_s = 0.1 + 1e-5 * 20.3 * 331.5
-    assert served.iteration_s == pytest.approx(decode_s + 0.1 * (1e-4 * 230 + 1e-6 * 230**2), rel=1e-12)
+    decode_s, added_s = 0.1 + 1e-5 * 20.3 * 331.5, 1e-4 * 230 + 1e-6 * 230**2
+    assert served.iteration_s == pytest.approx(decode_s + 0.1 * added_s, rel=1e-12)
     assert served.decode_s == pytest.approx(decode_s, rel=1e-12)
-    assert served.prefill_s == pytest.approx(served.iteration_s - decode_s, rel=1e-12)
-    assert served.ttft_s == pytest.approx(served.iteration_s + decode_s + 1e-4 * 230 + 1e-6 * 230**2, rel=1e-12)
+    assert served.prefill_s == pytest.approx(0.1 * added_s, rel=1e-12)
+    assert served.tpot_s == pytest.approx(decode_s + 19.3 / 202 * added_s, rel=1e-12)
+    rest_s = (0.9 * decode_s**2 + 0.1 * (decode_s + added_s) ** 2) / 2 / float(served.iteration_s)
+    assert served.ttft_s == pytest.approx(rest_s + decode_s + added_s, rel=1e-12)
+
+
+def test_a_pass_with_more_than_one_prompt_holds_them_all() -> None:
+    served = serve(MOE, 2, Straight(), replace(PLAIN, max_num_seqs=609, output_tokens=203, scheduling="chunked"))
+    decode_s, added_s = 0.1 + 1e-5 * 609 * 331.5, 3 * (1e-4 * 230 + 1e-6 * 230**2)
+    assert served.iteration_s == served.tpot_s == pytest.approx(decode_s + added_s, rel=1e-12)
+
+
+@given(models, gpu_counts, st.floats(1, 1e5), st.floats(1, 1e4), st.sampled_from(["separate", "chunked"]))
+def test_a_request_alone_has_decodes_between_its_tokens(
+    model: Architecture, count: float, prompt: float, output: float, scheduling: str
+) -> None:
+    place = replace(PLAIN, gpu=H100, prompt_tokens=prompt, output_tokens=output, max_num_seqs=1, scheduling=scheduling)
+    served = serve(model, count, Roofline(H100), place)
+    if served.infeasible == 0:
+        assert served.tpot_s == served.decode_s
+        own_s = float(Roofline(H100).prefill_s(model, count, 1.0, prompt))
+        assert served.ttft_s <= (own_s + (served.decode_s if scheduling == "chunked" else 0.0)) * (1 + 1e-12)
+
+
+@given(models, gpu_counts, st.floats(1, 1e5), st.floats(1, 1e4), st.sampled_from(["separate", "chunked"]))
+def test_times_and_throughput_are_those_of_a_closed_loop(
+    model: Architecture, count: float, prompt: float, output: float, scheduling: str
+) -> None:
+    """c = X (TTFT + n TPOT), of which b are in service and the others wait for less than the longest pass."""
+    place = replace(PLAIN, gpu=H100, prompt_tokens=prompt, output_tokens=output, scheduling=scheduling)
+    served = serve(model, count, Roofline(H100), place)
+    if served.infeasible:
+        return
+    decodes = output - 1.0 if scheduling == "chunked" else output
+    requests_per_s = served.throughput_tok_s / output
+    loop = requests_per_s * (served.ttft_s + decodes * served.tpot_s)
+    longest_s = float(Roofline(H100).prefill_s(model, count, max(float(served.batch) / output, 1.0), prompt))
+    longest_s += float(served.decode_s)
+    assert served.batch * (1 - 1e-9) <= loop <= (served.batch + requests_per_s * longest_s) * (1 + 1e-9)
+    assert served.decode_s <= served.tpot_s <= served.iteration_s * (1 + 1e-12)
+
+
+def test_a_limit_on_time_per_token_admits_a_server_whose_decode_meets_it() -> None:
+    """Llama-3.1-8B, 32,000 prompt and 100 output tokens: its own prompt is no part of the time between tokens."""
+    model = shapes()["llama-3.1-8b"]
+    place = Deployment(gpu=H100, usd_per_gpu_hour=3.9, prompt_tokens=32000, output_tokens=100, max_tpot_s=8e-3)
+    for source in (Roofline(H100), Silicon(H100)):
+        record = cost(model, source, place, gpus=1)
+        assert record.tpot_s is not None
+        assert record.tpot_s <= 8e-3
+        assert record.limited_by == "latency"
+
+
+def test_one_prompt_now_and_then_reads_few_more_experts() -> None:
+    """Qwen3-235B on eight GPUs, batch 4, 8,000/1,000: spread over every pass, a prompt would read nearly all experts."""
+    model = shapes()["qwen3-235b-a22b"]
+    place = Deployment(
+        gpu=H100, usd_per_gpu_hour=3.9, prompt_tokens=8000, output_tokens=1000, max_num_seqs=4, scheduling="chunked"
+    )
+    source = Silicon(H100)
+    served = serve(model, 8, source, place)
+    whole_s = float(source.mixed_s(model, 8, 4.0, 8500.0, 1.0, 8000.0))
+    expected_s = float(served.decode_s) + 4 / 1000 * (whole_s - float(served.decode_s))
+    assert served.iteration_s == pytest.approx(expected_s, rel=0.01)
+    assert served.iteration_s < 0.7 * source.mixed_s(model, 8, 4.0, 8500.0, 0.004, 8000.0)
 
 
 def test_one_pass_for_both_is_cheaper_as_weights_are_read_once() -> None:
@@ -215,12 +245,12 @@ def test_a_limit_on_time_per_token_is_met_exactly_where_it_binds() -> None:
     free = serve(MOE, 2, Straight(), PLAIN)
     limit_s = 0.15
     held = serve(MOE, 2, Straight(), replace(PLAIN, max_tpot_s=limit_s))
-    assert free.iteration_s > limit_s
-    assert held.iteration_s == pytest.approx(limit_s, rel=1e-9)
-    assert held.iteration_s <= limit_s
+    assert free.tpot_s > limit_s
+    assert held.tpot_s == pytest.approx(limit_s, rel=1e-9)
+    assert held.tpot_s <= limit_s
     assert LIMITS[int(held.limited_by)] == "latency"
-    # 0.1 + 1e-5 b 331.5 + b / 203 (0.1 + 0.023 + 0.0529) = 0.15
-    assert held.batch == pytest.approx(0.05 / (331.5e-5 + 0.1759 / 203), rel=1e-6)
+    # 0.1 + 1e-5 b 331.5 + (b - 1) / 203 (0.1 + 0.023 + 0.0529) = 0.15
+    assert held.batch == pytest.approx((0.05 + 0.1759 / 203) / (331.5e-5 + 0.1759 / 203), rel=1e-6)
 
 
 def test_a_limit_that_does_not_bind_changes_nothing() -> None:
@@ -230,11 +260,11 @@ def test_a_limit_that_does_not_bind_changes_nothing() -> None:
 
 
 def test_a_limit_below_a_batch_of_one_is_infeasible_with_its_arithmetic() -> None:
-    deployment = replace(PLAIN, max_ttft_s=0.25, max_tpot_s=0.2)
+    deployment = replace(PLAIN, max_ttft_s=0.15, max_tpot_s=0.2)
     served = serve(MOE, 2, Straight(), deployment)
     assert np.isinf(served.usd_per_mtok)
     assert served.batch == served.throughput_tok_s == 0
-    with pytest.raises(InfeasibleError, match=r"batch of 1 .* time to first token 280 ms, allowed 250 ms"):
+    with pytest.raises(InfeasibleError, match=r"batch of 1 .* time to first token 176 ms, allowed 150 ms"):
         cost(MOE, Straight(), deployment, gpus=2)
 
 
@@ -250,7 +280,7 @@ def test_batch_and_throughput_shrink_with_tighter_limits(
     assert tight.infeasible >= loose.infeasible
     for served, scale in ((loose, 1.0), (tight, factor)):
         if served.infeasible == 0:
-            assert served.iteration_s <= limits["max_tpot_s"] * scale * (1 + 1e-9)
+            assert served.tpot_s <= limits["max_tpot_s"] * scale * (1 + 1e-9)
             assert served.ttft_s <= limits["max_ttft_s"] * scale * (1 + 1e-9)
 
 
@@ -363,6 +393,7 @@ def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
         ({"replicas": 0.0}, "replicas must be finite and at least 1"),
         ({"replicas": np.array([1.0, 2.5])}, "replicas must be a whole number, not 2.5"),
         ({"scheduling": "both"}, "unknown scheduling 'both'"),
+        ({"batching": "all"}, "unknown batching 'all'"),
         ({"max_tpot_s": 0.0}, "max_tpot_s must be positive"),
         ({"max_ttft_s": np.nan}, "max_ttft_s must be positive, not nan"),
         ({"memory_fraction": np.array([0.5, 1.5])}, "memory_fraction must be above 0 and at most 1, not 1.5"),

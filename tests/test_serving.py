@@ -16,7 +16,7 @@ from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.errors import InfeasibleError, InputError
 from moescale.family import architecture
 from moescale.hardware import Gpu, find_gpu
-from moescale.hosts import NO_OVERHEAD, find_host
+from moescale.hosts import NO_OVERHEAD, default_overhead, find_host
 from moescale.latency import LatencySource, common_shape
 from moescale.latency.roofline import Roofline
 from moescale.serving import LIMITS, Deployment, Serving, candidates, cheapest, cost, degrees, infeasible_reason, serve
@@ -132,6 +132,32 @@ def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
     served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=11))
     assert served.batch.tolist() == [pytest.approx(10.3375), 11]
     assert [LIMITS[int(i)] for i in served.limited_by] == ["memory", "max_num_seqs"]
+
+
+@dataclass(frozen=True)
+class Stepped(Straight):
+    """Decoding beyond a batch of 6 takes 0.3 s more, so that batches of 6 are the cheapest up to 16.67."""
+
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        batch = np.asarray(batch)
+        latency_s = 0.1 + 0.01 * batch + np.where(batch > 6.0, 0.3, 0.0)
+        return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
+
+
+def test_a_server_need_not_fill_its_memory() -> None:
+    filled = replace(TINY_SERVED, batching="largest")
+    largest = serve(TINY, 1, Stepped(), filled)
+    assert largest.batch == pytest.approx(6616 / 640, rel=1e-15)
+    assert LIMITS[int(largest.limited_by)] == "memory"
+    record = cost(TINY, Stepped(), TINY_SERVED, gpus=1)
+    assert record.limited_by == "optimum"
+    assert record.batch == pytest.approx(6.0, rel=0.01)
+    assert record.usd_per_mtok == pytest.approx(0.001 * (0.2 / 20 + 0.1 / 6 + 0.01) * 1e6 / 0.5, rel=0.01)
+    # With more memory the whole batch is the cheaper one again.
+    roomy = replace(TINY_SERVED, gpu=replace(TINY_GPU, memory_bytes=40_000.0))
+    assert cost(TINY, Stepped(), roomy, gpus=1).limited_by == "memory"
 
 
 def test_infeasible_entries_cost_infinity_and_say_why() -> None:
@@ -369,10 +395,29 @@ def test_the_host_adds_to_every_pass_and_asynchronous_hosts_hide() -> None:
     np.testing.assert_allclose(in_line.iteration_s, bare.iteration_s + host_s, rtol=1e-12)
     assert np.all((bare.iteration_s < hidden.iteration_s) & (hidden.iteration_s < in_line.iteration_s))
     streaming = replace(base, host=replace(NO_OVERHEAD, front_end_s_per_token=1e-3))
-    streamed = serve(shapes()["llama-3.1-8b"], 1, source, streaming).throughput_tok_s
-    np.testing.assert_allclose(streamed, np.minimum(bare.throughput_tok_s, 1000.0))
+    streamed = serve(shapes()["llama-3.1-8b"], 1, source, streaming)
+    np.testing.assert_allclose(streamed.throughput_tok_s, np.minimum(bare.throughput_tok_s, 1000.0))
+    limits = [LIMITS[int(i)] for i in streamed.limited_by]
+    assert limits == ["front_end" if tok_s > 1000.0 else "max_num_seqs" for tok_s in bare.throughput_tok_s.tolist()]
     with pytest.raises(InputError, match="in-line"):
         find_host("inline")
+
+
+def test_one_api_server_is_no_limit_of_a_server() -> None:
+    """A small model on eight GPUs streams more than the 15,400 tokens a second of one front-end process."""
+    source = Roofline(find_gpu("h200-sxm"))
+    base = Deployment(gpu=source.gpu, usd_per_gpu_hour=1.0, prompt_tokens=128, output_tokens=2048, max_num_seqs=1024)
+    small = shapes()["qwen3-0.6b"]
+    place = replace(base, host=find_host("asynchronous"))
+    assert serve(small, 8, source, place).throughput_tok_s > 40_000
+    one = replace(place, host=replace(default_overhead(1), asynchronous=True))
+    four = replace(place, host=replace(default_overhead(4), asynchronous=True))
+    capped, scaled = serve(small, 8, source, one), serve(small, 8, source, four)
+    assert capped.throughput_tok_s == pytest.approx(1 / 6.5e-5)
+    assert LIMITS[int(capped.limited_by)] == "front_end"
+    assert scaled.throughput_tok_s > 2 * capped.throughput_tok_s
+    with pytest.raises(InputError, match="api_servers"):
+        default_overhead(0)
 
 
 @pytest.mark.parametrize(

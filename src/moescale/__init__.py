@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from moescale.allocation import Allocation, Budget, best_within_cost, loss_optimal, smallest_at_loss
     from moescale.architecture import Architecture, from_config
+    from moescale.burst import Arrivals, simulate
     from moescale.calibration import calibrate
     from moescale.errors import InfeasibleError, InputError, MoescaleError
     from moescale.family import ModelFamily, families, find_family
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "allocation": ("Allocation", "Budget", "best_within_cost", "loss_optimal", "smallest_at_loss"),
     "architecture": ("Architecture", "from_config"),
+    "burst": ("Arrivals", "simulate"),
     "calibration": ("calibrate",),
     "errors": ("InfeasibleError", "InputError", "MoescaleError"),
     "family": ("ModelFamily", "families", "find_family"),
@@ -78,6 +80,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Allocation",
     "Architecture",
+    "Arrivals",
     "Budget",
     "Cost",
     "Deployment",
@@ -138,6 +141,7 @@ __all__ = [
     "read_trace",
     "save_law",
     "serve",
+    "simulate",
     "smallest_at_loss",
     "with_traffic",
 ]

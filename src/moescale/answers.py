@@ -147,15 +147,16 @@ def comparison_table(records: Sequence[HoldOut]) -> Table:
     )
 
 
-def cost_table(cost: Cost) -> Table:
-    """Each GPU count that was looked at."""
+def cost_table(cost: Cost, *, priced: bool = True) -> Table:
+    """Each GPU count that was looked at; without dollars where there is no price."""
     limits = {"max_ttft": "latency: first token", "max_tpot": "latency: per token"}
+    others = {"optimum": "lowest cost", "front_end": "API servers"}
     looked_at = cost.candidates or (cost,)
     return Table(
         "",
         (
             Column("GPUs"),
-            Column("$/Mtok"),
+            *((Column("$/Mtok"),) if priced else ()),
             Column("batch"),
             Column("output tok/s"),
             Column("first token"),
@@ -166,12 +167,12 @@ def cost_table(cost: Cost) -> Table:
         tuple(
             (
                 str(c.gpus),
-                format_usd(c.usd_per_mtok),
+                *((format_usd(c.usd_per_mtok),) if priced else ()),
                 f"{c.batch:.0f}",
                 f"{c.throughput_tok_s:,.0f}",
                 format_seconds(c.ttft_s or 0.0),
                 format_seconds(c.tpot_s or 0.0),
-                limits.get(c.latency_limit or "", c.limited_by or ""),
+                limits.get(c.latency_limit or "", others.get(c.limited_by or "", c.limited_by or "")),
                 "<- cheapest" if c.gpus == cost.gpus else "",
             )
             for c in looked_at

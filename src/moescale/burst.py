@@ -183,7 +183,7 @@ def simulate(
     host = default_overhead() if overhead is None else overhead
     trace = _run(arrival_s, prompt, output, limits, prices, host)
 
-    # One API server handles the passes' tokens in turn: out_j = max(out_(j-1), end_j) + tokens_j c, unrolled.
+    # The API servers handle the passes' tokens in turn: out_j = max(out_(j-1), end_j) + tokens_j c, unrolled.
     ends, tokens = np.concatenate(trace.pass_ends), np.concatenate(trace.pass_tokens)
     work = np.cumsum(tokens) * host.front_end_s_per_token
     out = work + np.maximum.accumulate(ends - work + tokens * host.front_end_s_per_token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.architecture import FloatArray, Real
-from moescale.errors import unknown_name
+from moescale.errors import InputError, unknown_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class HostOverhead:
     per_pass_s: float  # scheduling, sampling, input preparation of one pass
     per_sequence_s: float  # the same, for each running sequence
     gap_s: float  # what stays visible between two passes when the host works on the next one while the GPU runs
-    front_end_s_per_token: float  # one API server: detokenisation and streaming of one output token
+    front_end_s_per_token: float  # detokenisation and streaming of one output token, over the API servers that share it
     # Whether the host works on the next pass while the GPU runs (asynchronous scheduling, which vLLM turns on by default
     # since 0.14), so that the longer of the two sets the pace. In line is the default: docs/servings.md says why.
     asynchronous: bool = False
@@ -36,16 +37,25 @@ NO_OVERHEAD = HostOverhead(per_pass_s=0.0, per_sequence_s=0.0, gap_s=0.0, front_
 
 HOSTS = {
     "none": "kernels alone",
-    "in-line": "vLLM's published host times around each pass (as it ran before 0.14), and one API server's token rate",
+    "in-line": "vLLM's published host times around each pass (as it ran before 0.14)",
     "asynchronous": "the same times while the GPU runs; the longer of the two sets the pace",
 }
 
 
 @cache
-def default_overhead() -> HostOverhead:
-    """The published host overheads of catalogue/servers.toml, in line with the kernels."""
-    entries = catalogue.read("servers.toml")["host_overhead"]
-    return replace(NO_OVERHEAD, **{name: float(entry["value"]) for name, entry in entries.items()})
+def default_overhead(api_servers: float = math.inf) -> HostOverhead:
+    """The published host overheads of catalogue/servers.toml, in line with the kernels.
+
+    One front-end process streams 15,400 tokens a second; `api_servers` of them share the tokens. By default the front end
+    is left out: how many processes run beside the engine (vLLM's --api-server-count, by default one a data-parallel rank)
+    is a setting that costs no GPU, other engines have other front ends, and so it is no property of the server that is
+    priced. Raises InputError for less than one.
+    """
+    if not api_servers >= 1:
+        raise InputError(f"api_servers must be at least 1, not {api_servers:g}", where="host")
+    figures = {name: float(entry["value"]) for name, entry in catalogue.read("servers.toml")["host_overhead"].items()}
+    figures["front_end_s_per_token"] /= api_servers
+    return replace(NO_OVERHEAD, **figures)
 
 
 def find_host(name: str) -> HostOverhead:

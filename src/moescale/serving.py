@@ -1,15 +1,28 @@
 """Batch, iteration latency, throughput and dollars per token of a served model (the paper's appendix B).
 
-Legend: g GPUs of one replica, p prompt and n output tokens a request, b concurrent requests. Memory of one GPU times
+Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service. Memory of one GPU times
 memory_fraction holds its share of the weights, the reserve and its share of the KV cache, so b = free bytes / KV bytes
-of a request of p + n/2 tokens, its time average. One iteration decodes b tokens and starts b/n prompts: prefill(b/n) +
-decode(b), with prefill(x) = x prefill(1) below one prompt. As in the paper, the two are separate passes: near b/n = 1
-weights are read twice. `scheduling` "chunked" does both in one pass.
+of a request of p + n/2 tokens, its time average. One iteration decodes b tokens in D = decode(b) and starts x = b/n
+prompts; a prompt is processed in one pass, so that below x = 1 a share x of the iterations has one. y = min(x, 1).
 
-A request's time per output token is one iteration. Its time to first token, where a place is free for it, is at most
-the iteration under way plus the pass that processes its prompt whole: prefill(max(1, b/n)), or that pass mixed with the
-b decodes; waiting for a place is not part of it. Latency limits shrink b until both hold. `host` adds what a server's
-CPU does for each pass; the paper's formula, and the default, counts none.
+    separate (the paper's): prompts have passes of A = prefill(max(x, 1)), so that the weights are read twice
+        I = D + y A                     seconds of an iteration; b/I output tokens a second, X = b/(n I) requests a second
+        TPOT = D + A min(b - 1, n - 1)/n                       TTFT = W + A        b = X (A + n TPOT)
+    chunked: prompts ride in passes that decode, which take D + A, A = min(mixed(b, max(x, 1)) - D, prefill(max(x, 1)))
+        I = D + y A
+        TPOT = D + A min(b - 1, n - 1)/(n - 1)                 TTFT = W + D + A    b = X (D + A + (n - 1) TPOT)
+
+TPOT, the mean time between a request's output tokens as its client measures it, holds the prompts of the b - 1 others
+and not its own: D for a batch of one. TTFT is the pass of its own prompt and W, the mean rest of the pass under way when
+it comes, which is E[S^2] / 2 E[S] of passes of S seconds: none for a batch of one. In a closed loop requests start evenly
+spaced, so that no further prompt waits before it; those in service are b = X times a request's time in service
+(Little's law), and with the waiting ones c = b + X W = X (TTFT + n TPOT), where the paper charges n decodes beside the
+prompt's pass and chunked prefill n - 1. A client that holds more requests in flight than b waits for a place: its TTFT is
+c/X - n TPOT, and nothing else changes.
+
+Latency limits shrink b until both hold. Seconds per token nearly always fall with b; where measured kernels have them
+rise, `batching` "cheapest" takes a smaller batch. `host` adds what a server's CPU does for each pass; the paper's
+formula, and the default, counts none.
 """
 
 from __future__ import annotations
@@ -36,6 +49,10 @@ from moescale.traffic import Traffic
 
 BoolArray = npt.NDArray[np.bool_]
 
+BATCHES = {
+    "cheapest": "the batch with the fewest dollars per token, up to what memory and limits allow",
+    "largest": "all that memory and limits allow (the paper's)",
+}
 SCHEDULING = {
     "separate": "prompts and output tokens in passes of their own (the paper's)",
     "chunked": "one pass for both (chunked prefill, the default of vLLM and SGLang)",
@@ -64,6 +81,7 @@ class Deployment:
     expert_parallel: Real = 1.0  # so many of a replica's GPUs split whole experts; 1: every expert is split over all
     replicas: Real = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
+    batching: str = "cheapest"  # a name of BATCHES
     host: HostOverhead = NO_OVERHEAD  # the CPU side of the server, added to the kernels of every pass
     max_ttft_s: Real | None = None  # longest time to first token; None: no limit
     max_tpot_s: Real | None = None  # longest time per output token; None: no limit
@@ -128,7 +146,8 @@ class Serving:
     batch: FloatArray  # concurrent requests of one replica, a time average (0 where infeasible)
     prefill_s: FloatArray  # NaN where infeasible, as the other times; chunked: what prompts add to the pass
     decode_s: FloatArray
-    iteration_s: FloatArray  # time per output token of a request
+    iteration_s: FloatArray  # a token for every request, and the prompts that start meanwhile
+    tpot_s: FloatArray  # mean time between the output tokens of a request, as its client measures it
     ttft_s: FloatArray  # time to first token of a request that finds a place
     throughput_tok_s: FloatArray  # output tokens a second of the whole deployment (0 where infeasible)
     usd_per_mtok: FloatArray  # dollars per million output tokens (inf where infeasible)
@@ -141,7 +160,7 @@ class Serving:
 
 MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the pen from filling the memory
 
-LIMITS = ("memory", "max_num_seqs", "latency")
+LIMITS = ("memory", "max_num_seqs", "latency", "optimum", "front_end")
 
 REASONS = (
     "feasible",
@@ -198,12 +217,55 @@ def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: D
     source of another GPU or number format than the deployment's. What cannot be
     served is not an error here: it costs infinity and carries the index of its reason (see `infeasible_reason`).
     """
+    return _serve(model, gpus, latency, deployment)
+
+
+def _serve(
+    model: Architecture, gpus: Real, latency: LatencySource, deployment: Deployment, *, every: bool = False
+) -> Serving:
+    """As `serve`; `every` looks at a ladder of batches, for questions of a few entries."""
+    count = _counts(gpus, latency, deployment)
+    found = _largest(model, count, latency, deployment)
+    if deployment.batching == "cheapest":
+        found = _cheapest_batch(found, found.served, model, latency, deployment, every=every)
+    return _figures(found, model, deployment)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Batches with their times, before they are figures; arrays broadcast to the common shape of the question."""
+
+    count: FloatArray
+    per_gpu: FloatArray  # bytes of weights
+    batch: FloatArray
+    times: _Times
+    limited_by: FloatArray
+    reason: FloatArray
+
+    @property
+    def served(self) -> BoolArray:
+        seconds = self.times.iteration_s
+        return (self.reason == 0) & (seconds > 0) & (seconds < math.inf)  # false for NaN, too
+
+    def usd_per_mtok(self, deployment: Deployment) -> FloatArray:
+        """Dollars per million tokens; infinite where it is not served."""
+        usd_per_mega_s = deployment.usd_per_gpu_hour / 3600.0 * 1e6 / deployment.utilization
+        return np.where(self.served, self.count * usd_per_mega_s * self.times.iteration_s / self.batch, math.inf)
+
+
+def _counts(gpus: Real, latency: LatencySource, deployment: Deployment) -> FloatArray:
+    """GPU counts as numbers, the whole question checked."""
     _check(deployment)
     _check_source(latency, deployment)
-    d = deployment
     count = np.asarray(gpus, dtype=np.float64)
     if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
         raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {gpus!r}", where="gpus")
+    return count
+
+
+def _largest(model: Architecture, count: FloatArray, latency: LatencySource, deployment: Deployment) -> _Found:
+    """The largest batches that memory, max_num_seqs and the latency limits allow."""
+    d = deployment
     per_gpu = weight_bytes_per_gpu(model, d.weight_bytes_per_param, count, d.expert_parallel)
     free = d.gpu.memory_bytes * d.memory_fraction - per_gpu - d.reserve_bytes
     longest = kv_bytes_per_request(model, _longest(d), d.kv_bytes_per_element, count)
@@ -218,39 +280,117 @@ def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: D
     by_memory = free / kv_bytes_per_request(model, _context(d), d.kv_bytes_per_element, count)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
 
-    prefill_s, decode_s, iteration_s, ttft_s = _latencies(model, count, batch, latency, d)
+    times = _times(model, count, batch, latency, d)
     limited_by = np.where(by_memory > cap, 1.0, 0.0)
     if d.max_ttft_s is not None or d.max_tpot_s is not None:
-        late = fits & _late(iteration_s, ttft_s, d)
+        late = fits & _late(times, d)
         if np.any(late):
             batch, late = _within_limits(model, count, batch, late, latency, d)
-            prefill_s, decode_s, iteration_s, ttft_s = _latencies(model, count, batch, latency, d)
-            reason = np.where(late & _late(iteration_s, ttft_s, d), 5.0, reason)
+            times = _times(model, count, batch, latency, d)
+            reason = np.where(late & _late(times, d), 5.0, reason)
             limited_by = np.where(late, 2.0, limited_by)
-    fits = reason == 0
-    served = fits & (iteration_s > 0) & (iteration_s < math.inf)  # false for NaN, too
-    usd_per_iteration = count * (d.usd_per_gpu_hour / 3600.0 * 1e6 / d.utilization) * iteration_s
-    iteration_s = np.where(served, iteration_s, math.nan)
+    if d.host.front_end_s_per_token > 0:
+        limited_by = np.where(times.passes_s < times.iteration_s, 4.0, limited_by)
+    return _Found(count, per_gpu, batch, times, limited_by, reason)
 
-    shape = _shape(model, count, d)
+
+PROBES = (8.0, 2.0, 1.1)  # by so much smaller batches show whether seconds per token still fall at the largest
+LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
+ZOOM = 9  # batches between the neighbours of the best
+WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
+
+
+def _cheapest_batch(
+    found: _Found,
+    among: BoolArray,
+    model: Architecture,
+    latency: LatencySource,
+    deployment: Deployment,
+    *,
+    every: bool = False,
+) -> _Found:
+    """The same with smaller batches where those take fewer seconds per token, among the entries of a mask.
+
+    A batch shares its weights, so that seconds per token nearly always fall up to the largest; measured kernels have
+    steps. The best of a few smaller batches, or of `every` one on a ladder, is refined between its neighbours.
+    """
+    shape = _shape(model, found.count, deployment)
+    batch, among = np.broadcast_to(found.batch, shape), np.broadcast_to(among & (found.batch > 1.0), shape)
+    if not np.any(among):
+        return found
+    asked, most = _only(among, model, found.count, deployment), batch[among]
+    seconds = np.broadcast_to(found.times.iteration_s, shape)[among] / most
+    steps = np.linspace(0.0, 1.0, LADDER)[:-1, np.newaxis]
+    tried = most**steps if every else np.maximum(most / np.reshape(PROBES, (-1, 1)), 1.0)
+    least, at = _least(tried, asked, latency)
+    better = least < seconds * (1.0 - WORTH)
+    if not np.any(better):
+        return found
+    asked, at = _only(better, *asked), at[better]
+    around = np.concatenate([np.ones_like(most)[np.newaxis], tried, most[np.newaxis]])[:, better]
+    low, best, high = (np.take_along_axis(around, (at + step)[np.newaxis], axis=0)[0] for step in (0, 1, 2))
+    zoomed = np.exp(np.linspace(np.log(low), np.log(high), ZOOM + 2)[1:-1])
+    finest, at = _least(zoomed, asked, latency)
+    best = np.where(finest < least[better], np.take_along_axis(zoomed, at[np.newaxis], axis=0)[0], best)
+    place = np.flatnonzero(among)[better]
+    chosen, limited_by = np.array(batch), np.array(np.broadcast_to(found.limited_by, shape))
+    chosen.flat[place], limited_by.flat[place] = best, 3.0
+    times = _times(model, found.count, chosen, latency, deployment)
+    return replace(found, batch=chosen, limited_by=limited_by, times=times)
+
+
+def _least(
+    batch: FloatArray, asked: tuple[Architecture, FloatArray, Deployment], latency: LatencySource
+) -> tuple[FloatArray, npt.NDArray[np.intp]]:
+    """The fewest seconds per token among batches (k, ..) and their place; infinite where all are late or unanswered."""
+    model, count, deployment = asked
+    times = _times(model, count, batch, latency, deployment)
+    known = (times.iteration_s > 0) & ~_late(times, deployment)
+    seconds = np.where(known, times.iteration_s / batch, math.inf)
+    return np.min(seconds, axis=0), np.argmin(seconds, axis=0)
+
+
+def _only(
+    chosen: BoolArray, model: Architecture, count: FloatArray, deployment: Deployment
+) -> tuple[Architecture, FloatArray, Deployment]:
+    """The question of the chosen entries alone, each array flat; `chosen` has the common shape."""
+
+    def taken(values: Real) -> Real:
+        return np.broadcast_to(values, chosen.shape)[chosen] if np.ndim(values) else values
+
+    some_model = replace(model, **{name: taken(getattr(model, name)) for name in NUMERIC_FIELDS})
+    given = {name: getattr(deployment, name) for name in ARRAY_FIELDS}
+    some = replace(deployment, **{name: taken(value) for name, value in given.items() if value is not None})
+    return some_model, np.broadcast_to(count, chosen.shape)[chosen], some
+
+
+def _figures(found: _Found, model: Architecture, deployment: Deployment) -> Serving:
+    """Everything in the common shape of the question."""
+    d, times, served, shape = deployment, found.times, found.served, _shape(model, found.count, deployment)
 
     def full(values: Real) -> FloatArray:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
 
+    def seconds(values: FloatArray) -> FloatArray:
+        return full(np.where(served, values, math.nan))
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        per_s = d.replicas * (found.batch / times.iteration_s)
     return Serving(
-        gpus=full(count),
-        batch=full(np.where(served, batch, 0.0)),
-        prefill_s=full(np.where(served, prefill_s, math.nan)),
-        decode_s=full(np.where(served, decode_s, math.nan)),
-        iteration_s=full(iteration_s),
-        ttft_s=full(np.where(served, ttft_s, math.nan)),
-        throughput_tok_s=full(np.where(served, d.replicas * (batch / iteration_s), 0.0)),
-        usd_per_mtok=full(np.where(served, usd_per_iteration / batch, math.inf)),
+        gpus=full(found.count),
+        batch=full(np.where(served, found.batch, 0.0)),
+        prefill_s=seconds(times.prefill_s),
+        decode_s=seconds(times.decode_s),
+        iteration_s=seconds(times.iteration_s),
+        tpot_s=seconds(times.tpot_s),
+        ttft_s=seconds(times.ttft_s),
+        throughput_tok_s=full(np.where(served, per_s, 0.0)),
+        usd_per_mtok=full(found.usd_per_mtok(d)),
         weight_bytes=full(weight_bytes(model, d.weight_bytes_per_param)),
-        weight_bytes_per_gpu=full(per_gpu),
+        weight_bytes_per_gpu=full(found.per_gpu),
         kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
-        limited_by=full(limited_by),
-        infeasible=full(np.where(fits & ~served, 4.0, reason)),
+        limited_by=full(found.limited_by),
+        infeasible=full(np.where((found.reason == 0) & ~served, 4.0, found.reason)),
     )
 
 
@@ -282,46 +422,66 @@ def _longest(deployment: Deployment) -> Real:
     return d.prompt_tokens + d.output_tokens if d.longest_request_tokens is None else d.longest_request_tokens
 
 
-def _latencies(
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds with so many requests in service; see the module's legend."""
+
+    prefill_s: FloatArray
+    decode_s: FloatArray
+    passes_s: FloatArray  # both
+    iteration_s: FloatArray  # no shorter than the front end takes for its tokens
+    tpot_s: FloatArray
+    ttft_s: FloatArray
+
+
+def _times(
     model: Architecture, count: FloatArray, batch: FloatArray, latency: LatencySource, deployment: Deployment
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Seconds of prefill, decode, the whole iteration, and to a first token, with `batch` requests in flight."""
-    d, ways = deployment, deployment.expert_parallel
-    starting = batch / d.output_tokens
-    whole = np.maximum(starting, 1.0)  # a prompt is processed in one pass
-    host, front_end_s = d.host, d.host.front_end_s_per_token * batch
-    decode_s = host.pass_s(latency.decode_s(model, count, batch, _context(d), expert_parallel=ways), batch)
-    if d.scheduling == "chunked":
-        # Fewer prompts that are longer have the tokens, and the pairs of tokens, of all prompts on average.
-        length, prompts_each = d.prompt_tokens, 1.0
-        if d.prompt_nodes:
-            length = sum(share * at**2 for at, share in d.prompt_nodes) / d.prompt_tokens
-            prompts_each = d.prompt_tokens / length
-
-        def mixed_s(prompts: FloatArray) -> FloatArray:
-            kernels_s = latency.mixed_s(
-                model, count, batch, _context(d), prompts * prompts_each, length, expert_parallel=ways
-            )
-            return host.pass_s(kernels_s, batch)
-
-        iteration_s = np.maximum(mixed_s(starting), front_end_s)
-        own_s = iteration_s if np.all(starting >= 1.0) else mixed_s(whole)
-        return iteration_s - decode_s, decode_s, iteration_s, iteration_s + own_s
+) -> _Times:
+    """The times of an iteration and of a request with `batch` requests in service."""
+    d, n, ways = deployment, np.asarray(deployment.output_tokens, dtype=np.float64), deployment.expert_parallel
+    starting = batch / n
+    whole, share = np.maximum(starting, 1.0), np.minimum(starting, 1.0)  # a prompt is processed in one pass
     nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
-    passes = [
-        host.pass_s(latency.prefill_s(model, count, whole, at, expert_parallel=ways), whole) * share
-        for at, share in nodes
-    ]
-    own_s = sum(passes[1:], passes[0])
-    prefill_s = own_s * np.minimum(starting, 1.0)
-    iteration_s = np.maximum(prefill_s + decode_s, front_end_s)  # one API server streams every token
-    return prefill_s, decode_s, iteration_s, iteration_s + own_s
+    decode_s = d.host.pass_s(latency.decode_s(model, count, batch, _context(d), expert_parallel=ways), batch)
+    alone_s = np.asarray(0.0)
+    for at, part in nodes:
+        prefill_s = latency.prefill_s(model, count, whole, at, expert_parallel=ways)
+        alone_s = alone_s + part * d.host.pass_s(prefill_s, whole)
+    others = np.minimum(batch, n) - 1.0
+    if d.scheduling == "chunked":
+        both_s = np.asarray(0.0)
+        for at, part in nodes:
+            mixed_s = latency.mixed_s(model, count, batch, _context(d), whole, at, expert_parallel=ways)
+            both_s = both_s + part * d.host.pass_s(mixed_s, batch)
+        added_s = np.minimum(both_s - decode_s, alone_s)  # a prompt may always have a pass of its own
+        own_s = decode_s + added_s
+        tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
+        squares = (1.0 - share) * decode_s**2 + share * own_s**2
+    else:
+        added_s = own_s = alone_s
+        tpot_s = decode_s + added_s * (others / n)
+        squares = decode_s**2 + share * own_s**2
+    prefill_s = share * added_s
+    passes_s = prefill_s + decode_s
+    under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
+    front_end_s = d.host.front_end_s_per_token * batch
+    return _Times(
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+        passes_s=passes_s,
+        iteration_s=np.maximum(passes_s, front_end_s),
+        tpot_s=np.maximum(tpot_s, front_end_s),
+        ttft_s=under_way_s + own_s,
+    )
 
 
-def _late(iteration_s: FloatArray, ttft_s: FloatArray, deployment: Deployment) -> BoolArray:
+TINY = np.finfo(np.float64).tiny
+
+
+def _late(times: _Times, deployment: Deployment) -> BoolArray:
     most_ttft_s = math.inf if deployment.max_ttft_s is None else deployment.max_ttft_s
     most_tpot_s = math.inf if deployment.max_tpot_s is None else deployment.max_tpot_s
-    return (iteration_s > most_tpot_s) | (ttft_s > most_ttft_s)
+    return (times.tpot_s > most_tpot_s) | (times.ttft_s > most_ttft_s)
 
 
 HALVINGS = 40  # of the logarithm of the batch: far below a millionth of a request
@@ -337,23 +497,17 @@ def _within_limits(
 ) -> tuple[FloatArray, BoolArray]:
     """The largest batch from 1 to `batch` that meets the latency limits, where `late`, and `late` in full shape.
 
-    Where even a batch of 1 is late, it is 1. Bisection: latency grows with the batch.
+    Where even a batch of 1 is late, it is 1. Bisection: latency grows with the batch, and where a measured one does not, a
+    looser limit still finds no smaller batch.
     """
     shape = _shape(model, count, deployment)
     batch, late = np.array(np.broadcast_to(batch, shape)), np.broadcast_to(late, shape)
-
-    def taken(values: Real) -> Real:
-        return np.broadcast_to(values, shape)[late] if np.ndim(values) else values
-
-    some_model = replace(model, **{name: taken(getattr(model, name)) for name in NUMERIC_FIELDS})
-    given = {name: getattr(deployment, name) for name in ARRAY_FIELDS}
-    some = replace(deployment, **{name: taken(value) for name, value in given.items() if value is not None})
-    some_count = np.broadcast_to(count, shape)[late]
+    some_model, some_count, some = _only(late, model, count, deployment)
     low, high = np.ones_like(batch[late]), batch[late]
     for _ in range(HALVINGS):
         middle = np.sqrt(low * high)
-        _, _, iteration_s, ttft_s = _latencies(some_model, some_count, middle, latency, some)
-        beyond = _late(iteration_s, ttft_s, some) | np.isnan(ttft_s)
+        times = _times(some_model, some_count, middle, latency, some)
+        beyond = _late(times, some) | np.isnan(times.ttft_s)
         low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
     batch[late] = low
     return batch, late
@@ -362,14 +516,20 @@ def _within_limits(
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment) -> Serving:
     """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
 
-    Ties go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and costs infinity.
+    Counts are compared at their largest batches. Ties go to fewer GPUs. Where no count serves a model, the entry is that
+    of the largest, and costs infinity.
     """
     _check(deployment)
     shape = _shape(model, 1.0, deployment)
-    counts = np.asarray(degrees(deployment), dtype=np.float64).reshape(-1, *(1 for _ in shape))
-    every = serve(model, counts, latency, deployment)
+    degree = np.asarray(degrees(deployment), dtype=np.float64).reshape(-1, *(1 for _ in shape))
+    count = _counts(degree, latency, deployment)
+    found = _largest(model, count, latency, deployment)
+    if deployment.batching == "cheapest":
+        usd = found.usd_per_mtok(deployment)
+        found = _cheapest_batch(found, found.served & (usd <= np.min(usd, axis=0)), model, latency, deployment)
+    every = _figures(found, model, deployment)
     best = np.argmin(every.usd_per_mtok, axis=0)
-    best = np.where(np.isinf(np.min(every.usd_per_mtok, axis=0)), len(counts) - 1, best)[np.newaxis]
+    best = np.where(np.isinf(np.min(every.usd_per_mtok, axis=0)), len(degree) - 1, best)[np.newaxis]
     return Serving(**{f.name: np.take_along_axis(getattr(every, f.name), best, axis=0)[0] for f in fields(every)})
 
 
@@ -488,12 +648,12 @@ def _why_not(
     if int(serving.infeasible[index]) != 5:
         return told
     count = np.asarray(serving.gpus[index])
-    _, _, iteration_s, ttft_s = _latencies(model, count, np.asarray(1.0), latency, d)
+    times = _times(model, count, np.asarray(1.0), latency, d)
     parts = [
         f"{kind} {float(value) * 1e3:.3g} ms, allowed {float(np.asarray(most)) * 1e3:.3g} ms"
         for kind, value, most in (
-            ("time to first token", ttft_s, d.max_ttft_s),
-            ("time per output token", iteration_s, d.max_tpot_s),
+            ("time to first token", times.ttft_s, d.max_ttft_s),
+            ("time per output token", times.tpot_s, d.max_tpot_s),
         )
         if most is not None and value > most
     ]
@@ -505,7 +665,7 @@ def _records(model: Architecture, counts: FloatArray, latency: LatencySource, de
         raise InputError("a record describes one model, but this architecture holds arrays", next_step="use serve()")
     if _shape(model, 1.0, deployment):
         raise InputError("a record describes one deployment, but this one holds arrays", next_step="use serve()")
-    serving = serve(model, counts, latency, deployment)
+    serving = _serve(model, counts, latency, deployment, every=True)
     parameters = count_parameters(model)
     replicas = int(np.asarray(deployment.replicas))
 
@@ -536,7 +696,7 @@ def _records(model: Architecture, counts: FloatArray, latency: LatencySource, de
             decode_s=float(serving.decode_s[i]),
             iteration_s=float(serving.iteration_s[i]),
             ttft_s=float(serving.ttft_s[i]),
-            tpot_s=float(serving.iteration_s[i]),
+            tpot_s=float(serving.tpot_s[i]),
             throughput_tok_s=float(serving.throughput_tok_s[i]),
         )
 
@@ -549,7 +709,7 @@ def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str 
         return None
     limits = (
         ("max_ttft", serving.ttft_s[index], deployment.max_ttft_s),
-        ("max_tpot", serving.iteration_s[index], deployment.max_tpot_s),
+        ("max_tpot", serving.tpot_s[index], deployment.max_tpot_s),
     )
     return max((float(taken / most), name) for name, taken, most in limits if most is not None)[1]
 
@@ -610,8 +770,9 @@ def _check(deployment: Deployment) -> None:
                 f"{name} must be a whole number, not {number[number != np.floor(number)].flat[0]:g}", where="deployment"
             )
     degrees(d)
-    if d.scheduling not in SCHEDULING:
-        raise unknown_name("scheduling", d.scheduling, SCHEDULING, where="deployment")
+    for name, known in (("scheduling", SCHEDULING), ("batching", BATCHES)):
+        if getattr(d, name) not in known:
+            raise unknown_name(name, getattr(d, name), known, where="deployment")
     if np.any(np.asarray(_longest(d)) < _context(d)):
         raise InputError("longest_request_tokens must not be below what a request holds on average", where="deployment")
     if d.prompt_nodes:

@@ -25,6 +25,7 @@ from moescale.latency import LatencySource, common_shape
 from moescale.serving import (
     ARRAY_FIELDS,
     LIMITS,
+    REASONS,
     Deployment,
     Serving,
     batch_by_memory,
@@ -61,6 +62,7 @@ class LeftOut:
     """Configurations without an answer, and why; what is None stands for all of its kind."""
 
     reason: str
+    cause: str | None = None  # the kind of reason, one of serving.REASONS: reasons with other numbers have the same
     gpu: str | None = None
     weights: str | None = None
     kv_cache: str | None = None
@@ -279,7 +281,7 @@ def operating_points(
     columns: dict[str, list[npt.NDArray[Any]]] = {}
     missing = list(left_out)
     for index, (platform, room) in enumerate(zip(platforms, rooms, strict=True)):
-        d = replace(room, max_num_seqs=caps)
+        d = replace(room, max_num_seqs=caps, batching="largest")  # every batch is a point of its own
         served = serve(model, counts.reshape(-1, 1, 1), platform.latency, d)  # (counts, ways, caps)
         kept = served.infeasible == 0
         kept[..., 1:] &= served.batch[..., 1:] > served.batch[..., :-1] * (1.0 + SAME_BATCH)
@@ -290,7 +292,6 @@ def operating_points(
             "expert_parallel": np.broadcast_to(ways.reshape(-1, 1), served.batch.shape),
             "max_num_seqs": np.broadcast_to(caps, served.batch.shape),
             "limited_by": served.limited_by.astype(np.intp),
-            "tpot_s": served.iteration_s,
         }
         for name in SERVED:
             taken[name] = getattr(served, name)
@@ -335,7 +336,7 @@ def _batch_caps(
 
 
 SERVED = (
-    "batch", "prefill_s", "decode_s", "ttft_s", "throughput_tok_s", "usd_per_mtok", "weight_bytes_per_gpu",
+    "batch", "prefill_s", "decode_s", "tpot_s", "ttft_s", "throughput_tok_s", "usd_per_mtok", "weight_bytes_per_gpu",
     "kv_bytes_per_token",
 )  # fmt: skip
 
@@ -387,6 +388,7 @@ def _missing(
                 found.append(
                     LeftOut(
                         reason=text,
+                        cause=REASONS[reason],
                         gpus=count if reason == 3 else None,
                         expert_parallel=way if reason == 6 else None,
                     )
@@ -395,6 +397,7 @@ def _missing(
         found.append(
             LeftOut(
                 reason=text,
+                cause=REASONS[reason],
                 gpu=platform.gpu.name,
                 weights=platform.weights.name,
                 kv_cache=platform.kv_cache.name,
@@ -407,20 +410,17 @@ def _missing(
 
 
 def _why_none(left_out: Sequence[LeftOut]) -> str:
-    """Why nothing has an answer: the reason of the last configuration, which is the largest; heads aside, if others failed."""
+    """Why nothing has an answer: of each GPU and cause the reason of the largest; heads aside, if others failed."""
     told = [entry for entry in left_out if entry.gpu is not None] or list(left_out)
     if not told:
         return "there is no platform to serve on"
-    last = told[-1]
-    where = ", ".join(
-        [
-            *([last.gpu] if last.gpu else []),
-            *([f"{last.weights} weights"] if last.weights else []),
-            *([f"{last.kv_cache} cache"] if last.kv_cache else []),
-        ]
-    )
-    return (
-        f"no configuration has an answer; {where}: {last.reason}"
-        if where
-        else f"no configuration has an answer: {last.reason}"
-    )
+    last = {(entry.gpu, entry.cause): entry for entry in told}  # a later one takes the place
+    return f"no configuration has an answer: {'; '.join(_named(entry) for entry in last.values())}"
+
+
+def _named(entry: LeftOut) -> str:
+    """The reason after the platform that it is of."""
+    formats = [f"{entry.weights} weights"] if entry.weights else []
+    formats += [f"{entry.kv_cache} cache"] if entry.kv_cache else []
+    where = ", ".join([*([entry.gpu] if entry.gpu else []), *formats])
+    return f"{where}: {entry.reason}" if where else entry.reason

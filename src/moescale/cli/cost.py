@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from typer import Option
 
@@ -198,7 +198,8 @@ def cost(
     if burst is not None and (sweep or replicas > 1 or trace is not None):
         raise InputError(
             "is of one model on one replica, with requests of one length", where="--burst",
-            next_step="leave out --sweep, --replicas and --trace, or use moescale.simulate in Python",
+            next_step="leave out --sweep and --replicas (each replica serves its share of the requests), and --trace "
+            "(moescale.simulate takes a length for each request)",
         )  # fmt: skip
     if not sweep:
         _refuse_without_sweep(asked, gpu)
@@ -212,6 +213,7 @@ def cost(
     cap = own_cap if max_num_seqs is None else parse_max_num_seqs(max_num_seqs)
     model, stated = _model(config, n_params, experts, top_k, kv_heads, vocab_size)
     price = stated_price(usd_per_gpu_hour, capital_usd_per_gpu, years, power_w, usd_per_kwh, pue)
+    priced = sweep or price is not None or _has_price(card)
     if max_gpus < replicas:
         raise InputError(
             f"{max_gpus} GPUs are too few for {replicas} replicas", where="--max-gpus", nearest=f"{replicas}"
@@ -221,7 +223,8 @@ def cost(
     given = _one_of("weights", sweep_weights, weights) if sweep else weights
     formats = _weight_formats(stated, given, "--sweep-weights" if sweep_weights else "--weights", kv_cache)
     deployment = make_deployment(
-        card, _template_price(cards, price) if sweep else price, weights=formats[0] if formats else "bf16",
+        card, _template_price(cards, price) if sweep else price if priced else 1.0,
+        weights=formats[0] if formats else "bf16",
         kv_cache="bf16" if kv_cache is None else kv_cache,
         prompt=traffic.prompt_tokens, output=traffic.output_tokens, traffic=traffic, max_num_seqs=cap,
         max_gpus=max_gpus // replicas if each is None else each, memory_fraction=memory_fraction,
@@ -245,14 +248,38 @@ def cost(
         run = _burst(model, source, deployment, answer.tensor_parallel or 1, burst, request_rate, host)
     if json_:
         held = {"weights": _weights_record(stated, formats, weights)}
-        print_json(answer.to_dict() | held | ({} if run is None else {"burst": run.to_dict()}))
+        record = answer.to_dict() | held | ({} if run is None else {"burst": run.to_dict()})
+        print_json(record if priced else _without_dollars(record))
         return
     from moescale.console import show_burst, show_cost, terminal
 
     own = formats[0].name if stated is not None and formats else None
-    show_cost(terminal(), answer, deployment, traffic.source if trace is not None else None, weights=own)
+    source_name = traffic.source if trace is not None else None
+    show_cost(terminal(), answer, deployment, source_name, weights=own, priced=priced)
     if run is not None:
-        show_burst(terminal(), run, host or "in-line")
+        show_burst(terminal(), run, host or "in-line", priced=priced)
+
+
+def _has_price(card: Gpu) -> bool:
+    """Whether an hour of the GPU has a price; a warning where it has none: everything but the dollars is answered."""
+    from moescale.hardware import usd_per_gpu_hour
+
+    try:
+        usd_per_gpu_hour(card)
+    except InputError as error:
+        warn([f"no dollars, because {error.what}; pass --usd-per-gpu-hour with what you pay"])
+        return False
+    return True
+
+
+def _without_dollars(record: object) -> object:
+    """The record without its dollars, also within its parts."""
+    if isinstance(record, dict):
+        parts = cast("dict[str, object]", record)
+        return {name: _without_dollars(part) for name, part in parts.items() if not name.startswith("usd")}
+    if isinstance(record, list):
+        return [_without_dollars(part) for part in cast("list[object]", record)]
+    return record
 
 
 def _burst(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SWEEP_ROWS = 16
 
 
-def show_burst(console: Console, run: Run, host: str) -> None:
+def show_burst(console: Console, run: Run, host: str, *, priced: bool = True) -> None:
     """A simulated run in three lines; the times are medians and what 99% of the requests stay within."""
     record = run.to_dict()
 
@@ -35,7 +35,8 @@ def show_burst(console: Console, run: Run, host: str) -> None:
     write_paragraph(
         console,
         f"Simulated: {len(run.arrival_s)} requests in {format_seconds(run.makespan_s)}, {run.output_tok_s:,.0f} output tokens "
-        f"a second, {format_usd(run.usd_per_mtok)} per million; at most {run.peak_running} at a time; host: {host}.",
+        f"a second{f', {format_usd(run.usd_per_mtok)} per million' if priced else ''}; at most {run.peak_running} at a time; "
+        f"host: {host}.",
     )
     write_paragraph(console, f"First token after {spread('ttft_s')}, then {spread('tpot_s')} a token.")
     if run.n_preemptions:
@@ -43,15 +44,24 @@ def show_burst(console: Console, run: Run, host: str) -> None:
 
 
 def show_cost(
-    console: Console, cost: Cost, deployment: Deployment, traffic: str | None = None, weights: str | None = None
+    console: Console,
+    cost: Cost,
+    deployment: Deployment,
+    traffic: str | None = None,
+    *,
+    weights: str | None = None,
+    priced: bool = True,
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
 
-    `traffic` names a trace, `weights` a format that is not the default.
+    `traffic` names a trace, `weights` a format that is not the default. Without a price (`priced` False) all figures but
+    the dollars.
     """
     name = deployment.gpu.name
     if cost.usd_per_mtok is not None:
         text = f"{format_usd(cost.usd_per_mtok)} per million output tokens on {cost.gpus} x {name}"
+        if not priced:
+            text = f"{cost.throughput_tok_s or 0.0:,.0f} output tokens a second on {cost.gpus} x {name}"
         copies = cost.replicas or 1
         shape = f" ({copies} replicas of {cost.tensor_parallel})" if copies > 1 else ""
         write_line(console, text + shape, bold=len(text))
@@ -64,10 +74,10 @@ def show_cost(
     write_paragraph(
         console,
         f"{_traffic(deployment)}{f', {traffic}' if traffic else ''}; "
-        f"{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour; "
+        f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour; ' if priced else ''}"
         f"utilization {deployment.utilization:g}; latency from {cost.latency_source}",
     )
-    write_table(console, cost_table(cost))
+    write_table(console, cost_table(cost, priced=priced))
 
 
 def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = None) -> None:
@@ -198,8 +208,8 @@ def _few(counts: Sequence[int]) -> str:
 
 
 def _left_out(console: Console, points: OperatingPoints) -> None:
-    """What has no answer; of several GPU counts with one fate, the reason of the largest."""
-    groups: dict[str, list[LeftOut]] = {}
+    """What has no answer; of several GPU counts with one cause, the reason of the largest."""
+    groups: dict[tuple[str, str], list[LeftOut]] = {}
     for entry in sorted(points.left_out, key=lambda e: e.gpu is not None):  # what holds for all first
         formats = f" {entry.weights}/{entry.kv_cache}" if entry.weights and entry.kv_cache else ""
         who = [f"{entry.gpu}{formats}"] if entry.gpu else []
@@ -207,13 +217,13 @@ def _left_out(console: Console, points: OperatingPoints) -> None:
             who.append(f"expert-parallel {entry.expert_parallel}")
         if entry.max_num_seqs is not None:
             who.append("larger batches")
-        groups.setdefault(", ".join(who), []).append(entry)
+        groups.setdefault((", ".join(who), entry.cause or entry.reason), []).append(entry)
     if not groups:
         return
     write_line(console)
     write_line(console, "Left out", bold=8)
     told: list[tuple[str, str]] = []
-    for who, entries in groups.items():
+    for (who, _), entries in groups.items():
         counts = list(dict.fromkeys(entry.gpus for entry in entries if entry.gpus is not None))
         on = f"{_few(counts)} GPU{'' if counts == [1] else 's'}" if counts else ""
         told.append((" on ".join(filter(None, (who, on))), entries[-1].reason))

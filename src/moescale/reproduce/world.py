@@ -216,8 +216,9 @@ class HostBound:
 
 
 def as_in_the_paper(deployment: Deployment) -> Deployment:
-    """The same deployment at every GPU count up to its largest, as the paper looks at them."""
-    return replace(deployment, tensor_parallel_degrees=tuple(range(1, deployment.max_gpus + 1)))
+    """The same deployment as the paper has it: every GPU count up to the largest, and batches that fill the memory."""
+    every = tuple(range(1, deployment.max_gpus + 1))
+    return replace(deployment, tensor_parallel_degrees=every, batching="largest")
 
 
 def changed_deployment(deployment: Deployment, setting: Setting) -> Deployment:

@@ -1,0 +1,51 @@
+"""Random shapes for property tests: the paper's family at any size, and shapes as published models have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from families import PAPER
+from moescale.architecture import Architecture
+from moescale.family import architecture
+
+
+@st.composite
+def family_models(draw: st.DrawFn) -> Architecture:
+    """The paper's family: real-valued shapes."""
+    return architecture(PAPER, draw(st.floats(1e8, 5e10)), draw(st.sampled_from([1.0, 2.0, 4.0, 16.0, 64.0])))
+
+
+@st.composite
+def real_models(draw: st.DrawFn) -> Architecture:
+    """Shapes as published models have them: grouped queries, windows, latent attention, shared experts, first dense layers."""
+    layers, heads = draw(st.integers(2, 96)), draw(st.sampled_from([8, 16, 40, 64, 128]))
+    experts = draw(st.sampled_from([1, 8, 60, 128, 256]))
+    shape: dict[str, Any] = {
+        "n_layers": layers,
+        "d_model": draw(st.sampled_from([512, 2880, 4096, 7168])),
+        "n_heads": heads,
+        "n_kv_heads": draw(st.sampled_from([1, 2, 8, heads])),
+        "head_dim": draw(st.sampled_from([64, 128])),
+        "d_ffn": draw(st.sampled_from([1024, 14336])),
+        "vocab_size": draw(st.sampled_from([0, 32000, 201088])),
+    }
+    if experts > 1:
+        shape |= {
+            "n_experts": experts,
+            "n_moe_layers": draw(st.integers(1, layers)),
+            "top_k": draw(st.integers(1, 8)),
+            "d_expert": draw(st.sampled_from([256, 2048])),
+            "d_shared_expert": draw(st.sampled_from([0, 2048])),
+        }
+    kind = draw(st.sampled_from(["full", "window", "latent"]))
+    if kind == "window":
+        shape |= {"n_window_layers": draw(st.integers(1, layers)), "window_tokens": draw(st.sampled_from([128, 4096]))}
+    if kind == "latent":
+        shape |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 192, "n_kv_heads": heads}
+        shape["q_lora_rank"] = draw(st.sampled_from([0, 1536]))
+    return Architecture(**shape)
+
+
+models = st.one_of(family_models(), real_models())
