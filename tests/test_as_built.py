@@ -25,7 +25,7 @@ from moescale.latency.roofline import Roofline
 from moescale.laws import find_law
 from moescale.planning import Plan, Question, make_plan
 from moescale.recipe import recipe_for
-from moescale.serving import Deployment, cheapest
+from moescale.serving import Deployment, cost
 
 GPUS = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 LAWS = ("yun2024-recovered", "yun2024-joint", "moescale2026-joint", "ludziejewski2025")
@@ -36,9 +36,9 @@ def assert_as_built(plan: Plan, question: Question, law_name: str, deployment: D
     model, shape = plan.recommendation.model, plan.recommendation.architecture
     recipe = recipe_for(1e9, 1e11, vocab_size=shape.vocab_size)
     exported = from_config(json.loads(json.dumps(huggingface_config(shape, recipe))))
-    served = cheapest(exported, Roofline(deployment.gpu), deployment)
-    assert model.usd_per_mtok == pytest.approx(float(served.usd_per_mtok), rel=1e-9)
-    assert model.gpus == int(served.gpus)
+    served = cost(exported, Roofline(deployment.gpu), deployment)
+    assert model.usd_per_mtok == pytest.approx(served.usd_per_mtok, rel=1e-9)
+    assert model.gpus == served.gpus
     law = find_law(law_name)
     built = replace(law, family=family_of(shape, law.family))
     found = at_size(built, question.budget, np.array([shape.n_params]), np.array([model.experts]))

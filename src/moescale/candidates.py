@@ -150,7 +150,7 @@ class Costs:
     def serving(self, n_params: FloatArray, experts: FloatArray) -> Serving:
         """All serving figures at the cheapest GPU count. Arguments of one shape."""
         if self.shape is not None:
-            built = cheapest(self.shape.architecture(), self.latency, self.deployment)
+            built = cheapest(self.shape.architecture(), self.latency, self.deployment, every=True)
             return Serving(**{f.name: np.broadcast_to(getattr(built, f.name), n_params.shape) for f in fields(built)})
         shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
         return cheapest(shapes, self.latency, self.deployment)

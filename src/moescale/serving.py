@@ -513,11 +513,12 @@ def _within_limits(
     return batch, late
 
 
-def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment) -> Serving:
+def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
     """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
 
-    Counts are compared at their largest batches. Ties go to fewer GPUs. Where no count serves a model, the entry is that
-    of the largest, and costs infinity.
+    Counts are compared at their largest batches; with `every`, for questions of a few entries, at the cheapest of a ladder
+    of batches, as `cost` does. Ties go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and
+    costs infinity.
     """
     _check(deployment)
     shape = _shape(model, 1.0, deployment)
@@ -526,11 +527,12 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     found = _largest(model, count, latency, deployment)
     if deployment.batching == "cheapest":
         usd = found.usd_per_mtok(deployment)
-        found = _cheapest_batch(found, found.served & (usd <= np.min(usd, axis=0)), model, latency, deployment)
-    every = _figures(found, model, deployment)
-    best = np.argmin(every.usd_per_mtok, axis=0)
-    best = np.where(np.isinf(np.min(every.usd_per_mtok, axis=0)), len(degree) - 1, best)[np.newaxis]
-    return Serving(**{f.name: np.take_along_axis(getattr(every, f.name), best, axis=0)[0] for f in fields(every)})
+        among = found.served & (every | (usd <= np.min(usd, axis=0)))
+        found = _cheapest_batch(found, among, model, latency, deployment, every=every)
+    figures = _figures(found, model, deployment)
+    best = np.argmin(figures.usd_per_mtok, axis=0)
+    best = np.where(np.isinf(np.min(figures.usd_per_mtok, axis=0)), len(degree) - 1, best)[np.newaxis]
+    return Serving(**{f.name: np.take_along_axis(getattr(figures, f.name), best, axis=0)[0] for f in fields(figures)})
 
 
 def candidates(model: Architecture, latency: LatencySource, deployment: Deployment) -> list[Cost]:
