@@ -148,7 +148,7 @@ def many_operating_points(*, silicon: bool) -> Callable[[], object]:
     )
 
     def call() -> object:
-        points = operating_points(model, platforms, deployment, batch_caps=caps)
+        points = operating_points(model, platforms, deployment, gpus=range(1, 9), batch_caps=caps)
         assert points.n_configurations > 100_000
         return points
 
@@ -162,7 +162,7 @@ def main() -> int:
         ("import moescale, cold process", 0.3, cold("-c", "import moescale")),
         ("moescale plan, measured kernels, cold process", 3.0, cold("-m", "moescale", *PLAN)),
         ("moescale plan, roofline, cold process", 2.0, cold("-m", "moescale", *PLAN, "--latency", "roofline")),
-        ("moescale cost, 8 GPU counts, measured kernels, cold", 1.5, cold("-m", "moescale", *COST)),
+        ("moescale cost, 4 GPU counts, measured kernels, cold", 1.5, cold("-m", "moescale", *COST)),
         ("make_plan, measured kernels, warm", 0.15, warm_plan(silicon=True)),
         ("make_plan, roofline, warm", 0.1, warm_plan(silicon=False)),
         ("roofline, 1,000,000 decode passes in process", 1.0, many_latencies()),

@@ -136,13 +136,13 @@ def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
 
 @dataclass(frozen=True)
 class Stepped(Straight):
-    """Decoding beyond a batch of 6 takes 0.3 s more, so that batches of 6 are the cheapest up to 16.67."""
+    """Decoding beyond a batch of 6 takes 0.5 s more, so that 6 is the cheapest batch of up to 36."""
 
     def decode_s(
         self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
     ) -> FloatArray:
         batch = np.asarray(batch)
-        latency_s = 0.1 + 0.01 * batch + np.where(batch > 6.0, 0.3, 0.0)
+        latency_s = 0.1 + 0.01 * batch + np.where(batch > 6.0, 0.5, 0.0)
         return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
 
 
@@ -155,6 +155,15 @@ def test_a_server_need_not_fill_its_memory() -> None:
     assert record.limited_by == "optimum"
     assert record.batch == pytest.approx(6.0, rel=0.01)
     assert record.usd_per_mtok == pytest.approx(0.001 * (0.2 / 20 + 0.1 / 6 + 0.01) * 1e6 / 0.5, rel=0.01)
+    # Among arrays, too, where fewer smaller batches are looked at.
+    several = replace(TINY_SERVED, usd_per_gpu_hour=np.array([3.6, 7.2]), max_gpus=1)
+    for found in (cheapest(TINY, Stepped(), several), serve(TINY, 1, Stepped(), several)):
+        assert [LIMITS[int(i)] for i in found.limited_by] == ["optimum"] * 2
+        np.testing.assert_allclose(found.batch, 6.0, rtol=0.15)
+        np.testing.assert_array_equal(found.throughput_tok_s, found.batch / found.iteration_s)
+        assert np.all(
+            found.usd_per_mtok < 0.9 * serve(TINY, 1, Stepped(), replace(several, batching="largest")).usd_per_mtok
+        )
     # With more memory the whole batch is the cheaper one again.
     roomy = replace(TINY_SERVED, gpu=replace(TINY_GPU, memory_bytes=40_000.0))
     assert cost(TINY, Stepped(), roomy, gpus=1).limited_by == "memory"

@@ -294,7 +294,7 @@ def _largest(model: Architecture, count: FloatArray, latency: LatencySource, dep
     return _Found(count, per_gpu, batch, times, limited_by, reason)
 
 
-PROBES = (8.0, 2.0, 1.1)  # by so much smaller batches show whether seconds per token still fall at the largest
+PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
 WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
@@ -322,32 +322,41 @@ def _cheapest_batch(
     seconds = np.broadcast_to(found.times.iteration_s, shape)[among] / most
     steps = np.linspace(0.0, 1.0, LADDER)[:-1, np.newaxis]
     tried = most**steps if every else np.maximum(most / np.reshape(PROBES, (-1, 1)), 1.0)
-    least, at = _least(tried, asked, latency)
-    better = least < seconds * (1.0 - WORTH)
+    tried_s, _ = _seconds_per_token(tried, asked, latency)
+    better = np.min(tried_s, axis=0) < seconds * (1.0 - WORTH)
     if not np.any(better):
         return found
-    asked, at = _only(better, *asked), at[better]
+    at = np.argmin(tried_s, axis=0)[better]
     around = np.concatenate([np.ones_like(most)[np.newaxis], tried, most[np.newaxis]])[:, better]
-    low, best, high = (np.take_along_axis(around, (at + step)[np.newaxis], axis=0)[0] for step in (0, 1, 2))
-    zoomed = np.exp(np.linspace(np.log(low), np.log(high), ZOOM + 2)[1:-1])
-    finest, at = _least(zoomed, asked, latency)
-    best = np.where(finest < least[better], np.take_along_axis(zoomed, at[np.newaxis], axis=0)[0], best)
-    place = np.flatnonzero(among)[better]
-    chosen, limited_by = np.array(batch), np.array(np.broadcast_to(found.limited_by, shape))
-    chosen.flat[place], limited_by.flat[place] = best, 3.0
-    times = _times(model, found.count, chosen, latency, deployment)
-    return replace(found, batch=chosen, limited_by=limited_by, times=times)
+    low, best, high = (_row(around, at + step) for step in (0, 1, 2))
+    between = np.exp(np.linspace(np.log(low), np.log(high), ZOOM + 2)[1:-1])
+    zoomed = np.concatenate([best[np.newaxis], between])
+    zoomed_s, times = _seconds_per_token(zoomed, _only(better, *asked), latency)
+    at, place = np.argmin(zoomed_s, axis=0), np.flatnonzero(among)[better]
+
+    def with_new(values: FloatArray, new: FloatArray | float) -> FloatArray:
+        changed = np.array(np.broadcast_to(values, shape))
+        changed.flat[place] = new
+        return changed
+
+    both = {f.name: with_new(getattr(found.times, f.name), _row(getattr(times, f.name), at)) for f in fields(_Times)}
+    limited_by = with_new(found.limited_by, 3.0)
+    return replace(found, batch=with_new(batch, _row(zoomed, at)), limited_by=limited_by, times=_Times(**both))
 
 
-def _least(
+def _row(values: FloatArray, at: npt.NDArray[np.intp]) -> FloatArray:
+    """Of values (k, m), the one in row `at` (m,) of each column."""
+    return np.take_along_axis(values, at[np.newaxis], axis=0)[0]
+
+
+def _seconds_per_token(
     batch: FloatArray, asked: tuple[Architecture, FloatArray, Deployment], latency: LatencySource
-) -> tuple[FloatArray, npt.NDArray[np.intp]]:
-    """The fewest seconds per token among batches (k, ..) and their place; infinite where all are late or unanswered."""
+) -> tuple[FloatArray, _Times]:
+    """Seconds of an iteration over its batch, infinite where it is late or has no answer, and all times."""
     model, count, deployment = asked
     times = _times(model, count, batch, latency, deployment)
     known = (times.iteration_s > 0) & ~_late(times, deployment)
-    seconds = np.where(known, times.iteration_s / batch, math.inf)
-    return np.min(seconds, axis=0), np.argmin(seconds, axis=0)
+    return np.where(known, times.iteration_s / batch, math.inf), times
 
 
 def _only(
