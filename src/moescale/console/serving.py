@@ -232,4 +232,4 @@ def _left_out(console: Console, points: OperatingPoints) -> None:
 
 
 def _traffic(deployment: Deployment) -> str:
-    return f"{deployment.prompt_tokens:.4g} prompt and {deployment.output_tokens:.4g} output tokens a request"
+    return f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens a request"
