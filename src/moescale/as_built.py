@@ -66,7 +66,7 @@ def as_built(law: Law, costs: Costs, model: Candidate, record: Record, bounds: B
         )
         if built.usd_per_mtok is None:
             continue
-        tries.append(Built(shape, replace(built, intervals=model.intervals)))
+        tries.append(Built(shape, replace(built, intervals=_carried(model, built))))
         if bounds.excess(built) <= SLACK:
             return tries[-1]
     if not tries:
@@ -75,6 +75,16 @@ def as_built(law: Law, costs: Costs, model: Candidate, record: Record, bounds: B
         return Built(shape, model, (note,))
     nearest = min(tries, key=lambda built: bounds.excess(built.model))
     return replace(nearest, notes=(_missed(nearest.model, bounds),))
+
+
+def _carried(model: Candidate, built: Candidate) -> dict[str, tuple[float, float]] | None:
+    """The intervals of a real-valued model around the built one: the same factors of each figure."""
+    if model.intervals is None:
+        return None
+    factors = {
+        name: (getattr(built, name, None) or 1.0) / (getattr(model, name, None) or 1.0) for name in model.intervals
+    }
+    return {name: (low * factors[name], high * factors[name]) for name, (low, high) in model.intervals.items()}
 
 
 def _missed(model: Candidate, bounds: Bounds) -> str:

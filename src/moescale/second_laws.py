@@ -18,7 +18,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.laws.law import Law
 from moescale.units import format_count, format_usd
 
-ALIKE = 2.0  # shares of a cost, or gains of a loss, no further apart than this factor are the same advice
+ALIKE = 1.5  # shares of a cost, or gains of a loss, no further apart than this factor are the same advice
 NO_GAIN = 0.002  # of a loss, relative: below what seeds differ by (0.2% to 0.4% in the public runs of arXiv 2502.05172)
 LEAST_BUDGET, MOST_BUDGET = 1e12, 1e32  # training FLOPs between which a loss is looked for
 CLOSE = 1e-6  # of a budget, relative
