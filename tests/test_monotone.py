@@ -122,3 +122,11 @@ def test_more_gpu_counts_to_choose_from_are_never_dearer(
 
 def test_the_bound_of_the_search_is_a_few_percent() -> None:
     assert pytest.approx(0.049, abs=0.005) == STEP
+
+
+@given(models, places, counts)
+def test_a_cache_of_half_the_bytes_is_never_dearer_on_the_roofline(
+    model: Architecture, place: Deployment, count: int
+) -> None:
+    wide, narrow = (replace(place, kv_bytes_per_element=size) for size in (2.0, 1.0))
+    never_dearer("roofline", usd(model, "roofline", wide, count), usd(model, "roofline", narrow, count))

@@ -159,7 +159,8 @@ def test_a_server_need_not_fill_its_memory() -> None:
     several = replace(TINY_SERVED, usd_per_gpu_hour=np.array([3.6, 7.2]), max_gpus=1)
     for found in (cheapest(TINY, Stepped(), several), serve(TINY, 1, Stepped(), several)):
         assert [LIMITS[int(i)] for i in found.limited_by] == ["optimum"] * 2
-        np.testing.assert_allclose(found.batch, 6.0, rtol=0.15)
+        # Refined in ten steps between a batch of 1 and the largest over 1.4.
+        assert np.all((found.batch <= 6.0) & (found.batch > 6.0 / (6616 / 640 / 1.4) ** 0.1))
         np.testing.assert_array_equal(found.throughput_tok_s, found.batch / found.iteration_s)
         assert np.all(
             found.usd_per_mtok < 0.9 * serve(TINY, 1, Stepped(), replace(several, batching="largest")).usd_per_mtok
