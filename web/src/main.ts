@@ -378,7 +378,7 @@ class Page {
             shown("batch", `${format.significant(at("batch") ?? 0)}, limited by ${this.draft.limits[at("limited_by") ?? 0]}`),
             shown("weights a GPU", format.gigabytes(at("weight_bytes_per_gpu") ?? 0)),
             shown("KV cache a token", `${format.significant((at("kv_bytes_per_token") ?? 0) / 1e3)} kB`),
-            shown("time per output token", format.seconds(at("iteration_s") ?? 0)),
+            shown("time per output token", format.seconds(at("tpot_s") ?? 0)),
             shown("time to first token", format.seconds(at("ttft_s") ?? 0)),
             shown("throughput", `${format.count(at("throughput_tok_s") ?? 0)} tokens/s`),
             shown("latency from", this.draft.latency_source),

@@ -68,7 +68,7 @@ export interface Curve extends Look {
   batch: Num[];
   prefill_s: Num[];
   decode_s: Num[];
-  iteration_s: Num[];
+  tpot_s: Num[];
   ttft_s: Num[];
   throughput_tok_s: Num[];
   weight_bytes_per_gpu: Num[];

@@ -250,7 +250,6 @@ def _curve(found: Draft, i: int) -> Record:
         "batch": of(served.batch),
         "prefill_s": of(served.prefill_s),
         "decode_s": of(served.decode_s),
-        "iteration_s": of(served.iteration_s),
         "tpot_s": of(served.tpot_s),
         "ttft_s": of(served.ttft_s),
         "throughput_tok_s": of(served.throughput_tok_s),
