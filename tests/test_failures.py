@@ -716,10 +716,11 @@ def test_sigterm_ends_the_page_and_its_fits(tmp_path: Path) -> None:
             asked.append("fit" in answer.json())
         return asked[0]
 
-    ended = interrupted(["-m", "moescale", "web", "--no-open", "--port", port], tmp_path, fitting, signal.SIGTERM, 1)
+    # The process that answers, and that of the fit.
+    ended = interrupted(["-m", "moescale", "web", "--no-open", "--port", port], tmp_path, fitting, signal.SIGTERM, 2)
     assert ended[:2] == (143, "moescale: ended by SIGTERM")
-    assert len(ended[2]) == 1
-    wait_for(lambda: not is_running(ended[2][0]))
+    assert len(ended[2]) == 2
+    wait_for(lambda: not any(is_running(pid) for pid in ended[2]))
 
 
 # Jobs of a cluster.
