@@ -202,7 +202,7 @@ def build_sentence(a: Buildable) -> str:
     if a.n_experts > 1:
         where = {1: "every layer", 2: "every other layer"}.get(a.moe_every, f"one layer in {a.moe_every}")
         text += f", {a.n_experts} experts in {where}, top-{a.top_k}"
-    return f"Build it as {text}: {format_count(a.n_params_total)} parameters without embeddings."
+    return f"Build it as {text}: {format_count(a.n_params_total)} parameters without embeddings; the figures above are of this shape."
 
 
 def loss_optimal_table(plan: Plan) -> Table:

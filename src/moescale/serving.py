@@ -562,11 +562,9 @@ def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gp
     served = [record for record in looked_at if record.usd_per_mtok is not None]
     if not served:
         where = f"{'1 to ' if gpus is None and len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}"
+        reason = _last_word(looked_at)
         raise InfeasibleError(
-            f"no GPU count serves {model.name or 'the model'}: {_last_word(looked_at)}",
-            where=where,
-            next_step="allow more GPUs, take a GPU with more memory, fp8 weights, shorter requests, a looser latency "
-            "limit, or the roofline where a latency source has no answer",
+            f"no GPU count serves {model.name or 'the model'}: {reason}", where=where, next_step=_remedy(reason)
         )
     best = min(served, key=lambda record: (record.usd_per_mtok or 0.0, record.gpus))
     return replace(best, candidates=tuple(looked_at))
@@ -668,7 +666,7 @@ def _why_not(
         )
         if most is not None and value > most
     ]
-    return f"a batch of 1 {_on(int(count))} is too slow: {'; '.join(parts)}"
+    return f"a batch of 1 {_on(int(count))} {TOO_SLOW}: {'; '.join(parts)}"
 
 
 def _records(model: Architecture, counts: FloatArray, latency: LatencySource, deployment: Deployment) -> list[Cost]:
@@ -726,9 +724,28 @@ def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str 
 
 
 def _last_word(looked_at: list[Cost]) -> str:
-    """The reason of the largest count, where a model comes closest to fitting; heads aside, if others failed too."""
+    """The reason of the largest count, where a model comes closest to fitting; heads aside, if others failed too.
+
+    Latency does not fall with every further GPU: counts that are too slow are all named.
+    """
     reasons = [record.infeasible or "" for record in looked_at]
+    if slow := [reason for reason in reasons if TOO_SLOW in reason]:
+        return "; ".join(slow)
     return next((reason for reason in reversed(reasons) if " heads evenly" not in reason), reasons[-1])
+
+
+TOO_SLOW = "is too slow"
+
+
+def _remedy(reason: str) -> str:
+    """What to change about a reason that no GPU count serves a model."""
+    if TOO_SLOW in reason:
+        return "relax the limit, shorten the prompts, or take a faster GPU or fewer bytes a weight"
+    if " heads evenly" in reason:
+        return "ask for a GPU count that it names"
+    if "has no answer" in reason:
+        return "take the roofline (--latency roofline), at most 8 GPUs, or a smaller batch"
+    return "allow more GPUs, take a GPU with more memory, fewer bytes a weight, or shorter requests"
 
 
 def _is_whole(model: Architecture) -> BoolArray | bool:

@@ -89,7 +89,7 @@ def why(model: Candidate, rule: str, base: Candidate, bounded_cost: list[Candida
         best = min(better, key=lambda c: c.loss or math.inf)
         if best.loss is not None and base.loss is not None and best.loss < base.loss - 1e-9:
             parts.append(
-                f"If quality matters more: {best.experts:g} experts at {format_count(best.n_params or 0.0)} reach "
+                f"If quality matters more: {best.experts:g} expert{'s' if best.experts != 1 else ''} at {format_count(best.n_params or 0.0)} reach{'es' if best.experts == 1 else ''} "
                 f"{best.loss:.4f} at the cost of the loss-optimal {named(base.experts)} ({base.loss:.4f})."
             )
     return " ".join(parts)

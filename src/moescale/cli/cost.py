@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from moescale.serving import Deployment
     from moescale.serving_sweep import LeftOut, Platform
 
+LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have no measured kernels here
+
 
 @app.command(
     cls=Panelled,
@@ -242,6 +244,12 @@ def cost(
         )  # fmt: skip
         return
     source = latency_source(latency, deployment, model)
+    if source.name.startswith("silicon") and float(deployment.weight_bytes_per_param) < LEAST_MEASURED_BYTES:
+        warn(
+            [
+                "4-bit products and experts are not read from the measured kernels yet: bf16 kernels scaled by the roofline"
+            ]
+        )
     answer = serving_cost(model, source, deployment, each)
     run = None
     if burst is not None:
