@@ -215,6 +215,7 @@ def test_a_kernel_falls_by_no_more_than_its_rows(system: str, data: st.DataObjec
 # Whole passes, a fixed draw of them: how often the tables make more work faster, and by how much.
 
 
+@pytest.mark.system
 def test_more_tokens_are_faster_by_chance_of_the_rows_only() -> None:
     rng, falls = np.random.default_rng(0), []
     for _ in range(200):

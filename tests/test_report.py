@@ -103,6 +103,7 @@ def page(request: pytest.FixtureRequest, folder: Path) -> tuple[str, str]:
     return request.param, target.read_text(encoding="utf-8")
 
 
+@pytest.mark.system
 def test_a_page_needs_nothing_else(page: tuple[str, str]) -> None:
     parsed = Page(page[1])
     names = {tag for tag, _ in parsed.elements}
@@ -162,6 +163,7 @@ def test_a_plan_of_before_there_were_curves_is_reported(folder: Path) -> None:
     assert "moescale plan --budget 5.15e+21" in text
 
 
+@pytest.mark.system
 def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
     record: dict[str, Any] = json.loads((folder / "plan.json").read_text())
     record |= {"law": EVIL, "gpu": EVIL, "latency_source": EVIL, "warnings": [EVIL], "convention": EVIL}
@@ -189,6 +191,7 @@ def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
         assert "evil.example" not in "".join(tag for tag, _ in parsed.elements)
 
 
+@pytest.mark.system
 def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "runs.csv"
     lines = Path(RUNS).read_text().splitlines()
@@ -199,6 +202,7 @@ def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> N
     assert "not the runs that" in (tmp_path / "x.html").read_text()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "text", "options", "words"),
     [

@@ -21,7 +21,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", QUESTIONS.asked)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.system] * q.get("slow", False)) for n, q in QUESTIONS.asked.items()]
+)
 @pytest.mark.usefixtures("workplace")
 def test_an_answer_is_the_stored_one(name: str) -> None:
     question = QUESTIONS.asked[name]

@@ -40,6 +40,7 @@ def judged(shared: str) -> list[Any]:
     return servings().highest(row for row in rows if row.engine == "vllm")
 
 
+@pytest.mark.system
 def test_the_page_states_what_the_simulation_gives(shared: str) -> None:
     page = (ROOT / "docs" / "servings.md").read_text(encoding="utf-8")
     assert page == servings().page(shared), "run `python scripts/document_servings.py`"
