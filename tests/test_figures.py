@@ -53,6 +53,8 @@ from moescale.runs import read_runs
 from moescale.serving import Deployment
 from moescale.validation import RunArrays, diagnose, hold_out
 
+pytestmark = pytest.mark.system
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "runs.csv"
 
 
@@ -232,7 +234,6 @@ def test_colours_rise_in_lightness_so_that_order_survives_grey_print_and_colour_
     assert len(set(CATEGORIES)) == 8
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_neither_overlap_nor_leave_the_page(figures: dict[str, Figure], name: str) -> None:
     assert overlapping(figures[name]) == []
@@ -267,7 +268,6 @@ def test_fit_figure_lines_are_the_law(figures: dict[str, Figure], found: Fit, ru
         assert (x.min(), x.max()) == pytest.approx((runs.tokens.min(), runs.tokens.max()))
 
 
-@pytest.mark.system
 def test_many_sizes_share_panels(found: Fit, runs: RunArrays) -> None:
     spread = replace(runs, n_params=runs.n_params * np.linspace(0.9, 1.1, runs.n_params.size))
     figure = fit_figure(found, spread)
@@ -415,7 +415,6 @@ def test_isoflop_figure_shows_runs_minima_and_exponents(figures: dict[str, Figur
 # -- files
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
 def test_the_same_result_gives_the_same_bytes(tmp_path: Path, plan: Plan, suffix: str) -> None:
     first = save_figure(plan_figure(plan), tmp_path / f"a{suffix}").read_bytes()
@@ -468,7 +467,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-@pytest.mark.system
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize(
     "arguments",
@@ -493,7 +491,6 @@ def test_the_command_line_draws(arguments: list[str], tmp_path: Path, capsys: py
     assert [p.name for p in tmp_path.iterdir()] == ["figure.svg"]
 
 
-@pytest.mark.system
 def test_without_matplotlib_the_message_says_how_to_get_it(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"

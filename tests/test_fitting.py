@@ -245,6 +245,7 @@ def test_counting_tokens_in_thousands_changes_the_data_amplitude_only(noisy: Col
     assert found.parameters == pytest.approx(moved, rel=1e-6)
 
 
+@pytest.mark.system
 def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
     n, d, e, loss = noisy
     residual = predicted(noisy_fit, n, d, e) - np.log(loss)

@@ -24,6 +24,8 @@ from moescale.latency.link_kernels import all_reduce_grid
 from moescale.latency.log_grid import LogGrid
 from moescale.latency.silicon import Silicon
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
 
 ENGINE = "vllm"
@@ -215,7 +217,6 @@ def test_a_kernel_falls_by_no_more_than_its_rows(system: str, data: st.DataObjec
 # Whole passes, a fixed draw of them: how often the tables make more work faster, and by how much.
 
 
-@pytest.mark.system
 def test_more_tokens_are_faster_by_chance_of_the_rows_only() -> None:
     rng, falls = np.random.default_rng(0), []
     for _ in range(200):

@@ -25,6 +25,8 @@ from moescale.report import Origin, comparison_report, law_report, plan_report, 
 from moescale.report.markup import escaped, linked, tag
 from moescale.validation import HoldOut
 
+pytestmark = pytest.mark.system
+
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.example/x onerror=alert(1)>"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 HEADINGS = ["Question", "Answer", "Evidence", "Assumptions", "Caveats", "How to reproduce it"]
@@ -103,7 +105,6 @@ def page(request: pytest.FixtureRequest, folder: Path) -> tuple[str, str]:
     return request.param, target.read_text(encoding="utf-8")
 
 
-@pytest.mark.system
 def test_a_page_needs_nothing_else(page: tuple[str, str]) -> None:
     parsed = Page(page[1])
     names = {tag for tag, _ in parsed.elements}
@@ -163,7 +164,6 @@ def test_a_plan_of_before_there_were_curves_is_reported(folder: Path) -> None:
     assert "moescale plan --budget 5.15e+21" in text
 
 
-@pytest.mark.system
 def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
     record: dict[str, Any] = json.loads((folder / "plan.json").read_text())
     record |= {"law": EVIL, "gpu": EVIL, "latency_source": EVIL, "warnings": [EVIL], "convention": EVIL}
@@ -191,7 +191,6 @@ def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
         assert "evil.example" not in "".join(tag for tag, _ in parsed.elements)
 
 
-@pytest.mark.system
 def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "runs.csv"
     lines = Path(RUNS).read_text().splitlines()
@@ -202,7 +201,6 @@ def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> N
     assert "not the runs that" in (tmp_path / "x.html").read_text()
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "text", "options", "words"),
     [

@@ -16,6 +16,8 @@ import pytest
 
 from script_modules import load_script
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -40,7 +42,6 @@ def judged(shared: str) -> list[Any]:
     return servings().highest(row for row in rows if row.engine == "vllm")
 
 
-@pytest.mark.system
 def test_the_page_states_what_the_simulation_gives(shared: str) -> None:
     page = (ROOT / "docs" / "servings.md").read_text(encoding="utf-8")
     assert page == servings().page(shared), "run `python scripts/document_servings.py`"
