@@ -187,6 +187,7 @@ def test_more_experts_are_never_fewer_parameters(model: Architecture) -> None:
     assert added == model.n_moe_layers * (model.d_model + model.router_bias)
 
 
+@pytest.mark.system
 @given(architectures(), st.lists(st.integers(1, 512), min_size=2, max_size=4))
 def test_broadcasting_equals_scalar_calls(model: Architecture, experts: list[int]) -> None:
     many = replace(model, n_experts=np.array(experts, dtype=float), top_k=1, d_model=np.array([[64.0], [512.0]]))

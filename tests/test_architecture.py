@@ -513,6 +513,7 @@ def _check_damaged(config: dict[str, Any], data: st.DataObject) -> None:
     assert 0 < weight_bytes_per_gpu(model, 1.0, 4, 2) < weight_bytes(model)
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of fields that belong to another model type
 @given(st.sampled_from(EVERY_FAMILY), st.data())
 def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[str, Any], data: st.DataObject) -> None:

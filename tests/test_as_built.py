@@ -49,6 +49,7 @@ def assert_as_built(plan: Plan, question: Question, law_name: str, deployment: D
     assert 1 / 1.5 <= aspect <= 1.5
 
 
+@pytest.mark.system
 @given(
     st.sampled_from(LAWS),
     st.floats(20.5, 24.5).map(lambda x: 10.0**x),

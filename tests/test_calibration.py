@@ -13,6 +13,8 @@ from moescale.errors import InputError
 from moescale.fitting import fit
 from moescale.laws import find_law, make_inputs
 
+pytestmark = pytest.mark.system
+
 LAW = find_law("yun2024-joint")
 A, C, F = (LAW.form.names.index(name) for name in "ACF")
 

@@ -21,6 +21,8 @@ from command_line import BUDGET, MODEL, ROOT, RUNS, Answer, answer_of, run
 from moescale.cli import COMMANDS, main
 from moescale.laws import find_law
 
+pytestmark = pytest.mark.system
+
 
 @cache
 def a_plan() -> Any:

@@ -16,6 +16,8 @@ from command_line import ROOT, RUNS, run
 from moescale.cli import COMMANDS
 from moescale.cli.options import app
 
+pytestmark = pytest.mark.system
+
 HOSTILE = [
     "",
     " ",

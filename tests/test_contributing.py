@@ -61,6 +61,20 @@ def test_every_make_target_is_there() -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
+def test_every_script_that_writes_a_tracked_file_is_regenerated_once() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    listed = [
+        name
+        for names in re.findall(r"^(?:GENERATORS|BY_NAME) := (.*)$", makefile, re.MULTILINE)
+        for name in names.split()
+    ]
+    # The site's hooks write nothing; fit_joint takes the runs that it is given.
+    assert sorted([*listed, "site_hooks", "fit_joint"]) == sorted(
+        ["page", *(path.stem for path in (ROOT / "scripts").glob("*.py"))]
+    )
+    assert listed.index("refresh_docs") > max(listed.index(name) for name in listed if name.startswith("document_"))
+
+
 def test_the_law_of_the_page_is_known_and_fits(law: LawForm) -> None:
     assert find_form("example2026") is law
     truth = np.array([400.0, 0.34, 410.0, 0.28])

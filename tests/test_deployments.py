@@ -268,6 +268,7 @@ def test_a_limit_below_a_batch_of_one_is_infeasible_with_its_arithmetic() -> Non
         cost(MOE, Straight(), deployment, gpus=2)
 
 
+@pytest.mark.system
 @given(models, gpu_counts, deployments, st.floats(0.1, 1))
 def test_batch_and_throughput_shrink_with_tighter_limits(
     model: Architecture, count: float, deployment: Deployment, factor: float
@@ -317,6 +318,7 @@ def test_the_longest_request_must_fit() -> None:
 # Everything at once.
 
 
+@pytest.mark.system
 @given(models, gpu_counts, deployments)
 def test_any_deployment_is_served_within_its_memory_or_costs_infinity(
     model: Architecture, count: float, deployment: Deployment
@@ -342,6 +344,7 @@ def test_any_deployment_is_served_within_its_memory_or_costs_infinity(
     assert found["throughput_tok_s"] <= perfect.throughput_tok_s * (1 + 1e-12)
 
 
+@pytest.mark.system
 @given(models, gpu_counts, deployments, st.floats(1, 10))
 def test_cost_rises_with_price_and_falls_with_utilization_only(
     model: Architecture, count: float, deployment: Deployment, factor: float
@@ -358,6 +361,7 @@ def test_cost_rises_with_price_and_falls_with_utilization_only(
 ARRAYS = {name: given_deployments[name] for name in ARRAY_FIELDS if name in given_deployments}
 
 
+@pytest.mark.system
 @given(st.data(), st.sampled_from(["separate", "chunked"]), st.booleans())
 def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
     data: st.DataObject, scheduling: str, limited: bool

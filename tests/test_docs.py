@@ -1,18 +1,27 @@
-"""Every block of the README and the docs runs and prints what the page shows, or says why it does not run."""
+"""Every block of the README and the docs runs and prints what the page shows, or says why it does not run.
+
+Commands of moescale and Python code run in this process: interpreters of their own, each of which reads the kernel tables
+anew, would take most of the time. The README, and commands that start processes, go to a shell as they stand.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import command_line
 import moescale
 from moescale.cli import COMMANDS
 from script_modules import load_script
@@ -27,6 +36,17 @@ ENGINE_PAGES = [page for page in PAGES if any(b.engine for b in refresh.blocks(p
 RUN = ("console", "sh", "python")
 # `moescale` is the package beside these tests, also in an environment that has no such script.
 SHELL = f'set -o pipefail; moescale() {{ "{sys.executable}" -m moescale "$@"; }}; '
+HERE = (
+    "plan",
+    "cost",
+    "report",
+    "fit",
+    "compare",
+    "predict",
+    "laws",
+    "import",
+    "pack",
+)  # commands that start no process
 LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
 
 
@@ -40,13 +60,46 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def run(command: str, folder: Path) -> tuple[int, str]:
-    """The exit code of a command that writes to `folder` in place of /tmp, and what it prints on both streams."""
+def words_of(command: str) -> list[str] | None:
+    """The words of a command that a shell would do nothing to but split; None where it would do more."""
+    text = command.replace("\\\n", " ")
+    if re.search(r"[$`*?~\n]", text):
+        return None
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError:  # a quotation that does not end
+        return None
+    return None if any(set(word) <= set("();<>|&") for word in words) else words
+
+
+def in_shell(command: str, given: str = "") -> tuple[int, str, str]:
+    """The exit code of a command that a shell runs, and what it prints; `given` is its standard input."""
     done = subprocess.run(
-        ["bash", "-c", f"{SHELL}{command.replace('/tmp/', f'{folder}/')}"],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=120,
+        ["bash", "-c", f"{SHELL}{command}"],
+        cwd=ROOT, env=environment(), input=given, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    return done.returncode, (done.stdout + done.stderr).replace(f"{folder}/", "/tmp/")
+    return done.returncode, done.stdout, done.stderr
+
+
+def run(command: str, folder: Path, *, shell: bool = False) -> tuple[int, str]:
+    """The exit code of a command that writes to `folder` in place of /tmp, and what it prints on both streams.
+
+    The shell runs what is not ours: the rest of a pipe, and everything where `shell` is set.
+    """
+    command = command.replace("/tmp/", f"{folder}/")
+    ours, pipe, rest = command.partition(" | ")
+    words = None if shell else words_of(ours)
+    if words is not None and words[0] == "moescale" and words[1] in HERE:
+        with contextlib.chdir(ROOT):
+            code, out, err = command_line.run(*words[1:])
+        if pipe and not code:
+            code, out, more = in_shell(rest, out)
+            err += more
+    else:
+        code, out, err = in_shell(command)
+    return code, (out + err).replace(f"{folder}/", "/tmp/")
 
 
 def same(shown: str, real: str) -> bool:
@@ -119,7 +172,7 @@ def fault(block: Any) -> str:
 
 def check_command(command: str, shown: str | None, folder: Path, page: Path) -> None:
     """Run a command; it must succeed, and print what the page shows where it shows anything."""
-    code, real = run(command, folder)
+    code, real = run(command, folder, shell=page.name == "README.md")
     # A page may show a question that has no answer (exit code 1), with its message. A pipe that `head` closes early
     # is no failure either: the program ends quietly then.
     answerless = code == 1 and "moescale: " in (shown or "")
@@ -131,6 +184,14 @@ def check_command(command: str, shown: str | None, folder: Path, page: Path) -> 
 
 
 def check_python(text: str, folder: Path) -> None:
+    """Run Python code as a program; warnings are errors."""
+    code = compile(text.replace("/tmp/", f"{folder}/"), "<block>", "exec")
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec(code, {"__name__": "__main__"})
+
+
+def check_python_apart(text: str, folder: Path) -> None:
     """Run Python code in an interpreter of its own; warnings are errors."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", text.replace("/tmp/", f"{folder}/")],
@@ -149,7 +210,8 @@ def check_block(block: Any, folder: Path, page: Path) -> None:
             for command in shell_lines(block.text):
                 check_command(command, None, folder, page)
         case "python":
-            check_python(block.text, folder)
+            # An engine changes the process that it starts in: threads, signals, the environment.
+            (check_python_apart if block.engine else check_python)(block.text, folder)
         case "toml":
             tomllib.loads(block.text)
         case "json":
@@ -169,6 +231,14 @@ def test_outputs_are_compared_line_by_line() -> None:
         assert not same("16 to 64.65", other)
     assert same("fitted in 1.2 s", "fitted in 930 ms")
     assert not same("batch 1.2 s  x", "batch 1.3 s  x")
+
+
+def test_what_a_shell_has_to_run_is_told_from_what_it_would_only_split() -> None:
+    assert words_of("moescale fit a.csv --where 'x >= 2 and y < 3' \\\n  -o b.toml") == [
+        "moescale", "fit", "a.csv", "--where", "x >= 2 and y < 3", "-o", "b.toml",
+    ]  # fmt: skip
+    for command in ("a | head", "a 'b", "a > b", "a && b", "a; b", "a $HOME", "a *.csv", "a\nb", "a `b`", "(a)"):
+        assert words_of(command) is None, command
 
 
 def test_the_readme_shows_commands() -> None:
@@ -214,6 +284,7 @@ def test_blocks_are_read_with_their_reasons() -> None:
     ]
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.name == "nt", reason="the pages show a POSIX shell")
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_blocks_do_what_the_page_shows(page: Path, tmp_path: Path) -> None:

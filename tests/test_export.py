@@ -148,6 +148,7 @@ def test_expert_parallelism_divides_the_experts_alone() -> None:
         assert memory.optimizer_bytes == pytest.approx(found[0].optimizer_bytes)
 
 
+@pytest.mark.system
 @given(shape=shapes(), gpus=st.sampled_from((1, 2, 3, 4, 8, 12, 16, 24, 64)), name=st.sampled_from(list(TRAINERS)))
 def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int, name: str) -> None:
     model, run, trainer = model_of(shape), recipe(), TRAINERS[name]

@@ -34,7 +34,10 @@ from moescale.locks import lock_beside, locked
 from moescale.training.executors import LOST, execute
 from moescale.training.run_table import add_rows
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals, forks and /proc as Linux has them")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(sys.platform != "linux", reason="signals, forks and /proc as Linux has them"),
+]
 
 FAULTS = Path(__file__).with_name("faulty_files.py")
 FIT = ("fit", "runs.csv", "--law", "chinchilla", "--starts", "1", "--where", "n_experts == 1")

@@ -53,6 +53,8 @@ from moescale.runs import read_runs
 from moescale.serving import Deployment
 from moescale.validation import RunArrays, diagnose, hold_out
 
+pytestmark = pytest.mark.system
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "runs.csv"
 
 

@@ -48,6 +48,7 @@ def study(name: str) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, di
     return n, d, e, loss(law, n, d, e, extra=extra), extra
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_fit_to_runs_without_noise_predicts_and_plans_as_the_law(name: str) -> None:
     law = find_law(PUBLISHED[name])
@@ -159,6 +160,7 @@ def test_predict_takes_further_inputs(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no input 'granularity'" in message
 
 
+@pytest.mark.system
 def test_fit_and_compare_read_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     n, d, e, measured, extra = study("krajewski2024")
     header = "n_params_total,tokens,n_experts,loss,granularity,blank"

@@ -122,6 +122,7 @@ def run(*arguments: object, hidden: bool = False) -> subprocess.CompletedProcess
 MODEL = ("--n-params", "1.5B", "--experts", 16, "--max-gpus", 2, "--json")
 
 
+@pytest.mark.system
 def test_cost_and_plan_serve_on_a_gpu_by_numbers() -> None:
     done = run("cost", *MODEL, "--gpu", TPU)
     answer = json.loads(done.stdout)
@@ -138,6 +139,7 @@ def test_cost_and_plan_serve_on_a_gpu_by_numbers() -> None:
     assert json.loads(planned.stdout)["gpu"] == "tpu-v5e"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("arguments", [("cost", *MODEL, "--gpu", "h100-sxm"), ("plan", "--budget", "1e21", "--json")])
 def test_without_the_package_the_roofline_answers_and_a_warning_says_why(arguments: tuple[object, ...]) -> None:
     automatic, chosen = run(*arguments, "--latency", "auto", hidden=True), run(*arguments, "--latency", "roofline")

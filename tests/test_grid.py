@@ -71,6 +71,7 @@ def test_the_factorised_objective_is_the_objective(form: LawForm) -> None:
     np.testing.assert_allclose(slope, gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.name}-{form.equation4}")
 def test_compiled_and_numpy_searches_take_the_same_steps(form: LawForm) -> None:
     pytest.importorskip("numba", reason="the extra `fast` is not installed")
@@ -97,6 +98,7 @@ def test_searches_descend_inside_the_box() -> None:
     np.testing.assert_allclose(objective(yun2024.FORM, found.theta, x, ln_loss), found.value, rtol=1e-9)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("law", "seed"), [("yun2024-recovered", 0), ("yun2024-joint", 1)])
 def test_the_default_search_finds_the_optimum_of_the_grid(law: str, seed: int) -> None:
     runs = _runs(law, seed)
@@ -124,6 +126,7 @@ def test_starts_that_the_box_makes_equal_are_searched_once_and_counted_all() -> 
     assert grid.grid_size(grid.distinct_axes(grid.published_axes(yun2024.FORM, observed), box)[0]) == 270_000
 
 
+@pytest.mark.system
 def test_interruption_keeps_the_best_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid, "has_numba", lambda: False)
     monkeypatch.setattr(grid, "NUMPY_NUMBERS", 20 * 100)
@@ -185,6 +188,7 @@ def test_any_law_with_a_grid_can_be_searched() -> None:
     assert by_grid.objective == pytest.approx(auto.objective, rel=SAME_OPTIMUM)
 
 
+@pytest.mark.system
 def test_the_default_fit_loads_no_compiler() -> None:
     code = (
         "import sys, numpy as np; from moescale.fitting import fit; from moescale.laws import find_form;"
@@ -200,6 +204,7 @@ def _fit_in_units(law: str, runs: Runs, unit: float) -> Fit:
     return fit(find_form(law), runs[0] / unit, *runs[1:])
 
 
+@pytest.mark.system
 def test_only_the_centred_law_fits_alike_in_every_unit_of_size() -> None:
     n, d, e, lo = (v[::2] for v in _runs("yun2024-joint", 2))
     runs = n, d, e, lo
@@ -210,6 +215,7 @@ def test_only_the_centred_law_fits_alike_in_every_unit_of_size() -> None:
     assert centred.objective <= min(published, published_in_millions) * (1.0 + SAME_OPTIMUM)
 
 
+@pytest.mark.system
 def test_without_the_box_a_law_with_less_than_one_expert_wins_on_real_runs() -> None:
     shared = os.environ.get("MOESCALE_SHARED")
     if shared is None:

@@ -28,7 +28,7 @@ SEED = os.environ.get("MOESCALE_FUZZ_SEED", "0")
 SLICE = 20
 PATIENCE_S = 1800  # of wall time: CPU time is what is limited, by the guard
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")]
 
 # What opens, parses or maps content, and by which reader each such module is fuzzed, or why it reads nothing from outside.
 READS = re.compile(

@@ -212,6 +212,7 @@ def _faults(root: Path) -> list[str]:
     return faults
 
 
+@pytest.mark.system
 def test_the_house_is_in_order() -> None:
     assert _faults(SOURCE) == []
 

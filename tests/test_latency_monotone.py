@@ -24,6 +24,8 @@ from moescale.latency.link_kernels import all_reduce_grid
 from moescale.latency.log_grid import LogGrid
 from moescale.latency.silicon import Silicon
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
 
 ENGINE = "vllm"

@@ -101,6 +101,7 @@ def difference(f: Callable[[FloatArray], FloatArray], at: FloatArray, column: in
     return (8.0 * (f(at + step) - f(at - step)) - (f(at + 2 * step) - f(at - 2 * step))) / (12.0 * h)
 
 
+@pytest.mark.system
 @every_form
 def test_derivatives_equal_differences(form: LawForm) -> None:
     x = some_inputs(form)

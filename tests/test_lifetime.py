@@ -127,6 +127,7 @@ def test_a_loss_out_of_reach_has_no_tokens() -> None:
 # The objective of Sardana and Frankle.
 
 
+@pytest.mark.system
 @few
 @given(dense_laws, st.floats(20.0, 25.0), served)
 def test_the_first_order_condition(law: Law, power: float, inference_tokens: float) -> None:
@@ -143,6 +144,7 @@ def test_the_first_order_condition(law: Law, power: float, inference_tokens: flo
     assert 6 * n * d + 2 * n * inference_tokens == pytest.approx(float(found.total_flops[0]), rel=1e-12)
 
 
+@pytest.mark.system
 @few
 @given(st.sampled_from([LAW, replace(LAW, family=replace(LAW.family, convention="exact"))]), st.floats(19.0, 25.0))
 def test_without_inference_it_is_the_loss_optimal_model(law: Law, power: float) -> None:
@@ -216,6 +218,7 @@ def usd_per_mtok(found: LifetimeCost, tokens: float) -> FloatArray:
     return found.serving_usd / tokens * 1e6
 
 
+@pytest.mark.system
 @few
 @given(served, st.floats(1.2, 100.0), st.sampled_from(["stepped", "roofline"]))
 def test_more_served_tokens_buy_a_model_that_is_cheaper_to_serve(tokens: float, factor: float, kind: str) -> None:
@@ -236,6 +239,7 @@ def test_a_better_model_costs_more(target: float, worse: float, tokens: float) -
     assert np.all(lax.total_usd <= strict.total_usd)
 
 
+@pytest.mark.system
 @few
 @given(served, st.sampled_from(["stepped", "roofline"]))
 @example(10.0**11.515625, "stepped")  # the best lies on the edge of a jump in price, away from the best of the scan
@@ -339,6 +343,7 @@ def squared_steps(found: LifetimeCost) -> float:
     return float(np.sum(np.diff(np.log(found.tokens)) ** 2))
 
 
+@pytest.mark.system
 @few
 @given(st.floats(2.06, 2.4), served, st.sampled_from([0.003, 0.01, 0.05]))
 @example(BUDGET_LOSS, 1e12, 0.05)
@@ -397,6 +402,7 @@ def test_a_plan_takes_the_smoother_life_and_says_what_it_costs() -> None:
     assert not any("Not at the cheapest size" in text for text in limited.recommendation.caveats)
 
 
+@pytest.mark.system
 @given(st.integers(1, 4), st.integers(1, 5), st.data())
 def test_the_smallest_steps_are_smallest(rows: int, columns: int, data: st.DataObject) -> None:
     cell = st.floats(-3, 3) | st.just(math.nan)

@@ -162,6 +162,7 @@ def search(runs: RunTable, starts: int) -> float:
     return min(float(one.cost) for one in found)
 
 
+@pytest.mark.system
 def test_the_fit_is_the_optimum_of_an_independent_search(runs: RunTable) -> None:
     found = fit(find_form("moescale2026"), runs.n_params, runs.tokens, runs.experts, runs.loss)
     other = search(runs, 12)
@@ -172,6 +173,7 @@ def test_the_fit_is_the_optimum_of_an_independent_search(runs: RunTable) -> None
     np.testing.assert_allclose(list(found.parameters.values()), list(LAW.parameters.values()), rtol=1e-4)
 
 
+@pytest.mark.system
 def test_errors_in_and_out_of_sample_are_those_that_were_measured(runs: RunTable) -> None:
     found = fit(FORM, runs.n_params, runs.tokens, runs.experts, runs.loss)
     assert found.rmsle <= 2.093e-3 * 1.01

@@ -22,7 +22,10 @@ from command_line import answer_of, run
 pytest.importorskip("fastapi", reason="the extra web is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"),
+]
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "examples" / "runs.csv"

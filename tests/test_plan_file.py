@@ -139,6 +139,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.system
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_part_may_be_anything_and_the_answer_is_a_plan_or_a_message(

@@ -239,6 +239,7 @@ def test_promises_hold_for_the_laws_that_are_shipped(name: str) -> None:
     assert max(c.experts for c in plan.frontier) <= 32
 
 
+@pytest.mark.system
 def test_serving_options_reach_the_costs() -> None:
     for serving in (
         {"max_num_seqs": 64.0},
@@ -663,6 +664,7 @@ def plan_words(plan: Plan) -> str:
     return " ".join(text.getvalue().split())
 
 
+@pytest.mark.system
 @given(
     st.floats(20.0, 24.5),
     st.floats(10.5, 13.5),

@@ -56,6 +56,7 @@ def rows_of(table: Path) -> tuple[Measurement, ...]:
     return rows
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 def test_the_table_holds_what_the_engine_took(suffix: str, tmp_path: Path) -> None:
     table = tmp_path / f"t{suffix}"
@@ -72,6 +73,7 @@ def test_the_table_holds_what_the_engine_took(suffix: str, tmp_path: Path) -> No
     assert np.isnan(read.decode_s(model, 1, 5, 16))
 
 
+@pytest.mark.system
 def test_a_laws_size_meets_the_table_without_embeddings(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     models = [model_of_size(n, 4, vocab_size=50_000) for n in (2e6, 2e7)]
@@ -113,6 +115,7 @@ def test_what_does_not_fit_is_a_row_and_larger_ones_are_not_tried(tmp_path: Path
     assert np.isnan(read.decode_s(model, 1, 2, 16))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("stub", "status", "reason"),
     [
@@ -169,6 +172,7 @@ def test_engines_are_not_mixed_in_one_table(tmp_path: Path) -> None:
         read_latency_table(tmp_path / "mixed.csv")
 
 
+@pytest.mark.system
 def test_a_killed_profile_loses_no_row_and_repeats_none(tmp_path: Path) -> None:
     table, log = tmp_path / "t.csv", tmp_path / "log"
     code = (
@@ -536,6 +540,7 @@ def test_setup_follows_the_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         setup.set_up("vllm", tmp_path / "env")
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 def test_ctrl_c_ends_the_engine_and_keeps_the_rows(tmp_path: Path) -> None:
     table, log = tmp_path / "t.csv", tmp_path / "log"

@@ -234,6 +234,7 @@ def test_two_formats_have_the_bytes_of_both() -> None:
         assert bytes_of(config) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "how",
     [
@@ -304,6 +305,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.system
 @given(
     st.sampled_from(EVERY_FAMILY),
     st.lists(st.sampled_from(MODULES), max_size=3),

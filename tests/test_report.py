@@ -26,6 +26,8 @@ from moescale.report.markup import escaped, linked, tag
 from moescale.units import format_count, format_usd
 from moescale.validation import HoldOut
 
+pytestmark = pytest.mark.system
+
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.example/x onerror=alert(1)>"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 HEADINGS = ["Question", "Answer", "Evidence", "Assumptions", "Caveats", "How to reproduce it"]

@@ -40,6 +40,8 @@ from moescale.reproduce.tables import (
 from moescale.reproduce.world import ExactPricing, HostBound
 from moescale.serving import Deployment
 
+pytestmark = pytest.mark.system
+
 # The ids of the list of the paper's quantities.
 IDS = ["fit.rmsle", "fit.huber", "flops.16v4", "flops.few", "few.serve", "dense.opt", "e8.opt", "e8.over.dense", "e8.active.dense", "e8.active.e4", "cost.e8.dense", "cost.e8.e4", "cost.e16.e4", "size.bounded.dense", "size.bounded.e4", "size.comment", "cost.many", "saturate", "ratio.constant", "no.DE", "mfu", "flops.e4.match8", "budget.saved", "recommend", "deq.e8", "deq.e16", "lr"]  # fmt: skip
 # What scripts/recover_yun2024.py uses, and quotients of it.

@@ -592,6 +592,7 @@ def _repeated(rows: int, **others: Any) -> bytes:
     return _parquet(pa.table({"n_params_dense": one, "n_experts": one, "tokens": one, "loss": one, **others}))
 
 
+@pytest.mark.system
 def test_a_parquet_file_that_unpacks_to_very_much_is_refused(tmp_path: Path) -> None:
     note = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), 20_000), pa.array(["x" * 20_000]))
     for content in (
@@ -607,6 +608,7 @@ def test_a_parquet_file_that_unpacks_to_very_much_is_refused(tmp_path: Path) -> 
     assert len(read_runs(path)) == 1_000_000
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_very_many_columns_are_refused_before_they_are_read(tmp_path: Path, suffix: str) -> None:
     names = [f"c{i}" for i in range(COLUMN_LIMIT + 1)]
@@ -626,6 +628,7 @@ def test_very_many_columns_are_refused_before_they_are_read(tmp_path: Path, suff
         read_runs({name: [1] for name in names})
 
 
+@pytest.mark.system
 def test_a_damaged_statistic_of_a_parquet_file_does_not_end_the_process(tmp_path: Path) -> None:
     # pyarrow 26 aborts where the metadata of a single column is asked for; found by a cut footer.
     good = _parquet(pa.table(_columns()))
@@ -696,6 +699,7 @@ def test_any_bytes_are_a_table_or_an_input_error_long(tmp_path: Path, content: b
     _fuzz_one(tmp_path / name, content)
 
 
+@pytest.mark.system
 def test_importing_runs_loads_no_frame_library() -> None:
     code = "import sys, moescale.runs; print({'pyarrow', 'pandas', 'polars', 'narwhals', 'scipy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -269,6 +269,7 @@ def test_more_experts_leave_room_for_fewer_requests(size: float, gpus: int) -> N
     assert np.all(np.diff(batch) <= 0)
 
 
+@pytest.mark.system
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(1, 8))
 def test_cheapest_is_the_minimum_over_gpu_counts(some_sizes: list[float], max_gpus: int) -> None:
     model = architecture(PAPER, np.array(some_sizes)[:, None], np.array([1.0, 8.0, 64.0]))
@@ -306,6 +307,7 @@ def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> No
     assert nowhere.gpus[1] == SHARE_GPT.max_gpus
 
 
+@pytest.mark.system
 @given(st.data())
 def test_an_array_call_equals_the_scalar_calls(data: st.DataObject) -> None:
     some_sizes = data.draw(st.lists(sizes, min_size=2, max_size=3))

@@ -96,6 +96,7 @@ def engine(folder: Path, config: dict[str, Any], system: str, gpus: int, backend
     )  # fmt: skip
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("config", "gpu", "gpus", "backend", "weights"),
     [
@@ -144,6 +145,7 @@ def test_measured_experts_are_answered_from_their_own_rows(system: str, version:
     assert np.quantile(off, 0.95) < 0.03
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("system", "least", "median", "most"), [("a100_sxm", 0.031, 0.078, 0.117), ("h100_sxm", 0.024, 0.082, 0.141)]
 )
@@ -309,6 +311,7 @@ def test_the_host_sets_the_pace_of_small_models() -> None:
 # Tables and grids.
 
 
+@pytest.mark.system
 def test_every_system_of_the_package_can_be_asked() -> None:
     assert {"a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "l40s"} <= set(systems())
     gpu = find_gpu("h100-sxm")

@@ -129,6 +129,7 @@ def alone(points: OperatingPoints, i: int) -> Deployment:
 # Points.
 
 
+@pytest.mark.system
 @settings(max_examples=40)
 @given(deployments, some_platforms, caps_lists, ways_lists, st.data())
 def test_a_point_is_what_cost_says_alone(
@@ -147,6 +148,7 @@ def test_a_point_is_what_cost_says_alone(
     assert float(points.weight_bytes_per_gpu[i]) == one.weight_bytes_per_gpu
 
 
+@pytest.mark.system
 @given(deployments, some_platforms, caps_lists)
 def test_batch_throughput_and_time_grow_with_the_cap(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None
@@ -166,6 +168,7 @@ def test_batch_throughput_and_time_grow_with_the_cap(
         assert points.max_num_seqs.max() <= deployment.max_num_seqs
 
 
+@pytest.mark.system
 @given(deployments, some_platforms, caps_lists, ways_lists)
 def test_no_pareto_point_is_dominated_and_all_others_are(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None, ways: list[int]
@@ -189,6 +192,7 @@ def test_no_pareto_point_is_dominated_and_all_others_are(
         assert not np.any(better[np.ix_(own, points.pareto)])
 
 
+@pytest.mark.system
 @settings(max_examples=40)
 @given(deployments, some_platforms, st.floats(0.1, 10))
 def test_dollars_follow_the_price_and_nothing_else_does(
@@ -262,6 +266,7 @@ def test_what_does_not_fit_is_left_out_for_each_platform_and_heads_once() -> Non
     ]
 
 
+@pytest.mark.system
 @settings(max_examples=40)
 @given(deployments, some_platforms, caps_lists)
 def test_every_gpu_count_has_points_or_a_reason(

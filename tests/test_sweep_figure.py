@@ -26,6 +26,8 @@ from moescale.serving import Deployment
 from moescale.serving_sweep import OperatingPoints, Platform, operating_points
 from test_figures import off_the_page, overlapping
 
+pytestmark = pytest.mark.system
+
 PLAIN = Deployment(gpu=find_gpu("h100-sxm"), usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
 
 

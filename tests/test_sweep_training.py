@@ -39,6 +39,8 @@ from moescale.training.settings import settings_of
 from moescale.training.sweep import Sweep, expand, paper_shapes, read_sweep
 from script_modules import load_script
 
+pytestmark = pytest.mark.system
+
 STUB = Path(__file__).with_name("stub_training.py")
 ROOT = Path(__file__).parents[1]
 GRID: dict[str, Any] = {"shapes": [[64, 2], [128, 2]], "experts": [1, 4], "tokens": ["1M"]}

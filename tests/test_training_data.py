@@ -80,6 +80,7 @@ def test_any_position_is_computed_alone(n: int, key: str, data: st.DataObject) -
     assert [int(permuted(one, n, key)) for one in at] == found.tolist()
 
 
+@pytest.mark.system
 def test_the_order_looks_random() -> None:
     n, keys = 50, 4000
     first = np.array([permuted([0, 1, 49], n, f"{key}") for key in range(keys)])
@@ -152,6 +153,7 @@ def test_a_corpus_holds_every_document_once(
     assert run() == corpus == open_corpus(folder / "out")
 
 
+@pytest.mark.system
 @settings(max_examples=25)
 @given(
     count=st.integers(1, 40),
@@ -215,6 +217,7 @@ def test_opening_reads_no_tokens(tmp_path: Path) -> None:
         verify(corpus)
 
 
+@pytest.mark.system
 def test_the_validation_share_is_met(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", map(str, range(20_000)))
     for seed in (0, 1):
@@ -373,6 +376,7 @@ def killed_here(source: Path, folder: Path, call: int) -> int:
     return 0
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
 @pytest.mark.parametrize("call", [2, 5])
 def test_a_pack_survives_sigkill(tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -705,6 +709,7 @@ def test_a_damaged_state_of_a_killed_pack_starts_over(tmp_path: Path, content: s
     assert not path.exists()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.json.gz", "a.jsonl.zst", "a.parquet"])
 def test_a_small_file_that_unpacks_to_very_much_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

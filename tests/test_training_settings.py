@@ -83,6 +83,7 @@ def test_a_size_has_one_dense_shape_for_every_number_of_experts(size: str, exper
     assert abs(math.log(estimate(settings_of({**tables(), "model": model}))["n_params"] / wanted)) < 0.15
 
 
+@pytest.mark.system
 @given(
     experts=st.sampled_from([1, 4, 8]),
     heads=st.integers(1, 8),

@@ -49,6 +49,8 @@ from moescale.web.security import LAW_LIMIT_BYTES, TABLE_LIMIT_BYTES
 from moescale.web.state import DEFAULTS, NUMBERS, read_state
 from moescale.web.store import MOST_LAWS, Laws
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[1]
 BYTES = {"content-type": "application/octet-stream"}
 RUNS = ROOT / "examples" / "runs.csv"

@@ -188,6 +188,7 @@ def test_ludziejewski_errors_on_its_own_runs(joint_runs: RunTable, split: str, r
     assert np.sqrt(np.mean(error**2)) == pytest.approx(rmsle, abs=5e-8)
 
 
+@pytest.mark.system
 def test_ludziejewski_refit_beats_the_published_coefficients(joint_runs: RunTable) -> None:
     runs = joint_runs.where("tokens / n_params_active >= 2")
     law = find_law("ludziejewski2025")

@@ -16,6 +16,8 @@ import pytest
 
 from script_modules import load_script
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[2]
 
 
