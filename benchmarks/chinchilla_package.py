@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from moescale import find_form, fit
-from moescale.fitting import objective
-from moescale.laws import make_inputs
+from moescale.fitting.fit import objective
+from moescale.scaling_laws import make_inputs
 
 PEER = """
 import json, sys, time

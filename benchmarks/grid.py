@@ -4,7 +4,7 @@
     python benchmarks/grid.py --sets 2 --json  the first two only, as JSON
 
 For each set of runs: the objective of `starts="auto"` and of all 810,000 starts of the paper's appendix, how many starts
-reached the optimum (a lower bound, see moescale.fitting.fit), seconds, and how many times less a start costs than with
+reached the optimum (a lower bound, see moescale.fitting.fit.fit), seconds, and how many times less a start costs than with
 scipy.optimize.minimize(method="L-BFGS-B") and numeric gradients, timed on a sample of the same starts in the same run.
 Of the 810,000 starts the box makes many equal (all d above 1): those are searched from once, and count as they are given.
 Exits 1 if the two searches differ by more than 1e-6 anywhere or a time limit is missed.
@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.architecture import FloatArray
-from moescale.fitting import HUBER_DELTA, Fit, fit, huber
-from moescale.grid import has_numba, published_axes, starts_at
-from moescale.laws import Observed, find_form, find_law, loss, make_inputs
-from moescale.runs import read_runs
+from moescale.fitting.fit import HUBER_DELTA, Fit, fit, huber
+from moescale.fitting.multistart import has_numba, published_axes, starts_at
+from moescale.runs.table import read_runs
+from moescale.scaling_laws import Observed, find_form, find_law, loss, make_inputs
+from moescale.typing import FloatArray
 
 NOISE = 3e-3
 SCIPY_STARTS = 6

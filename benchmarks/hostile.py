@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from moescale import InputError, find_form, find_law, fit, loss
-from moescale.architecture import FloatArray
-from moescale.laws import make_inputs
-from moescale.validation import RunArrays, diagnose
+from moescale.fitting.holdout import RunArrays, diagnose
+from moescale.scaling_laws import make_inputs
+from moescale.typing import FloatArray
 
 LAW, FORM = find_law("yun2024-recovered"), find_form("yun2024")
 SIZES, TOKENS, EXPERTS = [81e6, 185e6, 289e6, 679e6], [2.5e9, 5e9, 7.5e9, 1e10, 2e10], [1.0, 4.0, 8.0, 16.0, 32.0]

@@ -17,11 +17,11 @@ from importlib import resources
 import numpy as np
 
 from moescale import Budget, find_family, find_form, find_law, loss, loss_optimal
-from moescale.architecture import FloatArray
-from moescale.family import training_flops
-from moescale.fitting import fit, fitted_law
-from moescale.laws import make_inputs
-from moescale.uncertainty import bootstrap
+from moescale.fitting.bootstrap import bootstrap
+from moescale.fitting.fit import fit, fitted_law
+from moescale.models.family import training_flops
+from moescale.scaling_laws import make_inputs
+from moescale.typing import FloatArray
 
 NOISE, STARTS = 0.003, 32
 EXPERTS = np.array([1.0, 8.0, 32.0])

@@ -310,9 +310,9 @@ def predict(cases: Iterable[Case], setting: Setting) -> dict[Case, Prediction]:
 
 
 def _predict_group(group: list[Case], setting: Setting) -> dict[Case, Prediction]:
-    from moescale.architecture import from_config
     from moescale.errors import MoescaleError
-    from moescale.hardware import find_gpu, find_precision
+    from moescale.hardware.gpus import find_gpu, find_precision
+    from moescale.models.hf_config import from_config
 
     first = group[0]
     stated = config(first.model)
@@ -350,12 +350,12 @@ def _reason(error: Any) -> str:
 def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: Setting) -> tuple[Any, Any]:
     """The latency source of the command line's --latency, and a deployment with its defaults."""
     from moescale.cli.cost import cost
-    from moescale.hardware import measured_reserve_bytes
-    from moescale.hosts import NO_OVERHEAD, find_host
+    from moescale.hardware.gpus import measured_reserve_bytes
     from moescale.latency import kernels_alone
     from moescale.latency.roofline import Roofline
     from moescale.latency.silicon import Silicon
-    from moescale.serving import Deployment
+    from moescale.serving.deployment import Deployment
+    from moescale.serving.host import NO_OVERHEAD, find_host
 
     usual = inspect.signature(cost).parameters
     scheduling = setting.scheduling or usual["scheduling"].default
@@ -372,7 +372,7 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
 
 def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any) -> list[Prediction]:
     """Closed loops of `max_num_seqs` clients each, in one call."""
-    from moescale.serving import REASONS, serve
+    from moescale.serving.steady_state import REASONS, serve
 
     def column(name: str) -> Any:
         return np.asarray([getattr(case, name) for case in cases], dtype=np.float64)
@@ -398,9 +398,9 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
 
 def _burst(case: Case, model: Any, source: Any, template: Any) -> Prediction:
     """All requests at once, as `moescale cost --burst`; latencies are means over the requests."""
-    from moescale.burst import Arrivals, simulate
     from moescale.errors import MoescaleError
     from moescale.latency import kernels_alone
+    from moescale.serving.simulator import Arrivals, simulate
 
     assert case.n_requests is not None
     deployment = replace(
@@ -433,10 +433,10 @@ class Scored:
 
 def implausible(rows: Iterable[Measured]) -> set[str]:
     """The sets with a row of more arithmetic than PLAUSIBLE of the data sheet's; formats without a data sheet pass."""
-    from moescale.accounting import count_parameters
-    from moescale.architecture import from_config
     from moescale.errors import MoescaleError
-    from moescale.hardware import find_gpu
+    from moescale.hardware.gpus import find_gpu
+    from moescale.models.accounting import count_parameters
+    from moescale.models.hf_config import from_config
 
     found: set[str] = set()
     for row in rows:

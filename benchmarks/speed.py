@@ -48,7 +48,7 @@ def cold(*arguments: str) -> Callable[[], object]:
 def warm_plan(*, silicon: bool) -> Callable[[], object]:
     """The default plan in this process, after one call that warms it; on measured kernels or the roofline."""
     from moescale import Budget, Deployment, Question, Roofline, Silicon, find_gpu, find_law, make_plan, price
-    from moescale.planning import SECOND_LAWS
+    from moescale.planning.plan import SECOND_LAWS
 
     gpu = find_gpu("a100-sxm-40gb")
     deployment = Deployment(
@@ -71,7 +71,7 @@ def many_latencies() -> Callable[[], object]:
     import numpy as np
 
     from moescale import Roofline, find_gpu
-    from moescale.family import architecture, find_family
+    from moescale.models.family import architecture, find_family
 
     model = architecture(find_family("yun2024"), 1.5e9, 16.0)
     rng = np.random.default_rng(0)
@@ -88,8 +88,8 @@ def many_deployments(*, limited: bool) -> Callable[[], object]:
     import numpy as np
 
     from moescale import Deployment, Roofline, find_gpu
-    from moescale.family import architecture, find_family
-    from moescale.serving import serve
+    from moescale.models.family import architecture, find_family
+    from moescale.serving.steady_state import serve
 
     sizes = np.geomspace(1e8, 5e9, 25).reshape(-1, 1, 1, 1)
     gpus = np.arange(1.0, 9.0).reshape(-1, 1, 1)
@@ -121,8 +121,8 @@ def many_operating_points(*, silicon: bool) -> Callable[[], object]:
     import numpy as np
 
     from moescale import Deployment, Platform, Roofline, Silicon, find_gpu, operating_points, price
-    from moescale.family import architecture, find_family
-    from moescale.hardware import find_precision
+    from moescale.hardware.gpus import find_precision
+    from moescale.models.family import architecture, find_family
 
     platforms: list[Platform] = []
     for name, weights, cache in product(("a100-sxm-80gb", "h100-sxm"), ("bf16", "fp8", "int4"), ("bf16", "fp8")):

@@ -20,18 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale import catalogue
-from moescale.accounting import kv_bytes_per_request, weight_bytes_per_gpu
-from moescale.architecture import Architecture, FloatArray, shapes
-from moescale.family import architecture, find_family
-from moescale.files import write_atomically
-from moescale.hardware import Gpu, gpus
+from moescale.hardware.gpus import Gpu, gpus
+from moescale.io.files import write_atomically
 from moescale.latency import NUMERIC_FIELDS, LatencySource
-from moescale.latency.gemm_kernels import gemm_grid, gemm_types
-from moescale.latency.kernel_tables import default_version, find_system
-from moescale.latency.latent_kernels import latent_types
-from moescale.latency.log_grid import LogGrid
+from moescale.latency.kernels.gemm import gemm_grid, gemm_types
+from moescale.latency.kernels.latent import latent_types
+from moescale.latency.kernels.log_grid import LogGrid
+from moescale.latency.kernels.tables import default_version, find_system
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import ENGINE, Silicon
+from moescale.models.accounting import kv_bytes_per_request, weight_bytes_per_gpu
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture, find_family
+from moescale.models.published import shapes
+from moescale.typing import FloatArray
 
 FAMILY = find_family("yun2024")
 # Sizes and expert counts of the paper's family, and published models, that the fit sees; and those that judge it.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from moescale.family import ModelFamily
-from moescale.files import write_atomically
-from moescale.laws import FORMS, FURTHER_INPUTS, Law, LawForm, catalogue_names, find_law
+from moescale.io.files import write_atomically
+from moescale.models.family import ModelFamily
+from moescale.scaling_laws import FORMS, FURTHER_INPUTS, Law, LawForm, catalogue_names, find_law
 from moescale.units import format_count
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "laws.md"
@@ -51,7 +51,9 @@ def form_section(form: LawForm) -> list[str]:
     return [
         f"### {form.name}: {form.title}",
         "",
-        (importlib.import_module(f"moescale.laws.{form.name.replace('-', '_')}").__doc__ or form.equation).strip(),
+        (
+            importlib.import_module(f"moescale.scaling_laws.{form.name.replace('-', '_')}").__doc__ or form.equation
+        ).strip(),
         "",
         f"- Source: {form.source}",
         f"- Inputs: {inputs(form)}",

@@ -20,7 +20,7 @@ import typer
 import moescale
 from moescale.cli import COMMANDS
 from moescale.cli.options import app
-from moescale.files import write_atomically
+from moescale.io.files import write_atomically
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 WRITTEN = "Written by `python scripts/document_reference.py`; do not edit."

@@ -12,28 +12,28 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.architecture import FloatArray
-from moescale.architecture.published import published_shapes
-from moescale.candidates import Costs
 from moescale.cli.options import DEFAULT_GPU, DEFAULT_LAW, DEFAULT_TRAFFIC
-from moescale.figures import save_figure
-from moescale.files import write_atomically
-from moescale.hardware import find_gpu, price
+from moescale.hardware.gpus import find_gpu, price
+from moescale.io.files import write_atomically
 from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, with_moe_execution
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
-from moescale.laws import Law, find_law
-from moescale.planning import SECOND_LAWS
-from moescale.reproduce import Outcome, find_claim, reproduce, summary
-from moescale.reproduce.claims import Part, loop_measurement, settings
-from moescale.reproduce.evaluate import Elsewhere, HostTime
-from moescale.reproduce.page import counts, figure_section, legend, reasons, sensitivity_section
-from moescale.reproduce.publish import draw, hosts_of
-from moescale.reproduce.quantities import flops_ratio_at_equal_loss
-from moescale.reproduce.series import world_of
-from moescale.reproduce.tables import host_table, outcome_table, printed, quantity, under, verdict
-from moescale.reproduce.world import World, as_in_the_paper
-from moescale.serving import Deployment
+from moescale.models.published import published_shapes
+from moescale.planning.candidate import Costs
+from moescale.planning.plan import SECOND_LAWS
+from moescale.reproduction import Outcome, find_claim, reproduce, summary
+from moescale.reproduction.claims import Part, loop_measurement, settings
+from moescale.reproduction.evaluate import Elsewhere, HostTime
+from moescale.reproduction.page import counts, figure_section, legend, reasons, sensitivity_section
+from moescale.reproduction.publish import draw, hosts_of
+from moescale.reproduction.quantities import flops_ratio_at_equal_loss
+from moescale.reproduction.series import world_of
+from moescale.reproduction.tables import host_table, outcome_table, printed, quantity, under, verdict
+from moescale.reproduction.world import World, as_in_the_paper
+from moescale.scaling_laws import Law, find_law
+from moescale.serving.deployment import Deployment
+from moescale.typing import FloatArray
+from moescale.views.figures import save_figure
 
 DOCS = Path("docs")
 SECOND_LAW, THIRD_LAW = SECOND_LAWS

@@ -31,16 +31,18 @@ from calibrate_roofline import (
     seen_passes,
     unseen_models,
 )
-from moescale.architecture import Architecture, FloatArray, Real
-from moescale.family import architecture
-from moescale.files import write_atomically
-from moescale.hardware import Gpu
+from moescale.hardware.gpus import Gpu
+from moescale.io.files import write_atomically
 from moescale.latency import LatencySource
-from moescale.latency.kernel_tables import default_version
+from moescale.latency.kernels.tables import default_version
 from moescale.latency.roofline import Roofline, RooflineConstants, constants_of
 from moescale.latency.silicon import ENGINE, Silicon, host_s
-from moescale.serving import Deployment, cheapest, with_traffic
-from moescale.traffic import find_traffic
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
+from moescale.serving.deployment import Deployment, with_traffic
+from moescale.serving.steady_state import cheapest
+from moescale.serving.traffic import find_traffic
+from moescale.typing import FloatArray, Real
 from refresh_docs import refreshed
 
 PAGE = Path("docs/roofline.md")

@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 
 from moescale import catalogue
-from moescale.architecture import Architecture, FloatArray, shapes
-from moescale.burst import Arrivals, Run, simulate
-from moescale.files import write_atomically
-from moescale.hardware import Gpu, find_gpu, measured_reserve_bytes
-from moescale.hosts import NO_OVERHEAD, HostOverhead, default_overhead
+from moescale.hardware.gpus import Gpu, find_gpu, measured_reserve_bytes
+from moescale.io.files import write_atomically
 from moescale.latency import LatencySource
 from moescale.latency.roofline import Roofline, constants_of
 from moescale.latency.silicon import Silicon
-from moescale.serving import Deployment
+from moescale.models.architecture import Architecture
+from moescale.models.published import shapes
+from moescale.serving.deployment import Deployment
+from moescale.serving.host import NO_OVERHEAD, HostOverhead, default_overhead
+from moescale.serving.simulator import Arrivals, Run, simulate
+from moescale.typing import FloatArray
 
 PAGE = Path("docs/servings.md")
 DATA = "data/vllm_serving"
@@ -319,11 +321,11 @@ def page(shared: str) -> str:
         "A run of one's own:",
         "",
         "```python",
-        "from moescale.architecture import shapes",
-        "from moescale.burst import Arrivals, simulate",
-        "from moescale.hardware import find_gpu",
+        "from moescale.models import shapes",
+        "from moescale.serving.simulator import Arrivals, simulate",
+        "from moescale.hardware.gpus import find_gpu",
         "from moescale.latency.silicon import Silicon",
-        "from moescale.serving import Deployment",
+        "from moescale.serving.steady_state import Deployment",
         "",
         'gpu = find_gpu("h100-sxm")',
         "deployment = Deployment(gpu=gpu, usd_per_gpu_hour=3.90, prompt_tokens=512, output_tokens=256, max_num_seqs=1024)",

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.accounting import count_parameters, kv_bytes_per_request, kv_bytes_per_token
-from moescale.architecture import Shape, dense_equivalent_params, hl_coefficient, published_shapes
-from moescale.family import aspect_ratio, find_family
-from moescale.files import write_atomically
+from moescale.io.files import write_atomically
+from moescale.models.accounting import count_parameters, kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.family import aspect_ratio, find_family
+from moescale.models.parts import dense_equivalent_params
+from moescale.models.published import Shape, hl_coefficient, published_shapes
 
 PAGE = Path("docs/shapes.md")
 LONG_CONTEXT_TOKENS = 131_072

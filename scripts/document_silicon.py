@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from moescale.architecture import from_config
-from moescale.files import write_atomically
-from moescale.hardware import Gpu, find_gpu, gpus
-from moescale.latency.attention_kernels import attention_kinds, leave_largest_out
-from moescale.latency.kernel_tables import default_version, engines, find_system, systems
-from moescale.latency.moe_kernels import leave_one_shape_out, moe_types
+from moescale.hardware.gpus import Gpu, find_gpu, gpus
+from moescale.io.files import write_atomically
+from moescale.latency.kernels.attention import attention_kinds, leave_largest_out
+from moescale.latency.kernels.moe import leave_one_shape_out, moe_types
+from moescale.latency.kernels.tables import default_version, engines, find_system, systems
 from moescale.latency.silicon import LOAD, Silicon
+from moescale.models.hf_config import from_config
 
 PAGE = Path("docs/silicon.md")
 CONFIGS = Path("examples/configs")
@@ -149,7 +149,7 @@ def page() -> str:
         "aiconfigurator-core (Apache-2.0): matrix products, attention, experts, all-reduces. The tables are read and",
         "interpolated here, linear in the logarithms, so that any shape has an answer and one call answers for arrays of",
         "models, GPU counts and batches. Below are its two checks. Neither was used to adjust anything, but for the four",
-        "likeness widths of `latency/moe_kernels.py`, which were chosen by the mean left-out error of two of the tables",
+        "likeness widths of `latency/kernels/moe.py`, which were chosen by the mean left-out error of two of the tables",
         "(A100 and H100, vLLM, bf16).",
         "",
         f"Cards that are scaled from a measured part of the same cores, kernel by kernel, with the ratio of rooflines: {scaled}.",
@@ -171,7 +171,7 @@ def page() -> str:
         "## Attention that no memory held",
         "",
         "Rows with more requests and tokens than a GPU's memory holds are missing, and filled from smaller ones (`grid_of` in",
-        f"`latency/log_grid.py` states the rule). Here the rows beyond {MEMORY_LEFT:.0%} of each pair of head counts' largest are left out",
+        f"`latency/kernels/log_grid.py` states the rule). Here the rows beyond {MEMORY_LEFT:.0%} of each pair of head counts' largest are left out",
         "as well, and predicted: median and 90% quantile of |log(predicted / measured)|, and the mean of the logarithm.",
         "The rule was chosen among three by such errors.",
         "",

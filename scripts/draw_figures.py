@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.architecture import FloatArray
-from moescale.candidates import Costs, largest_models, serving_curves
 from moescale.cli import main as moescale
-from moescale.figures import cost_figure, largest_figure, save_figure
-from moescale.hardware import find_gpu, price
+from moescale.hardware.gpus import find_gpu, price
 from moescale.latency.silicon import Silicon
-from moescale.laws import find_law
-from moescale.reproduce.world import as_in_the_paper
-from moescale.serving import Deployment
+from moescale.planning.candidate import Costs, largest_models, serving_curves
+from moescale.reproduction.world import as_in_the_paper
+from moescale.scaling_laws import find_law
+from moescale.serving.deployment import Deployment
+from moescale.typing import FloatArray
+from moescale.views.figures import cost_figure, largest_figure, save_figure
 
 FIGURES = Path("docs/figures")
 SWEEP = (

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.family import find_family
-from moescale.files import write_atomically
-from moescale.fitting import fit, fitted_law
-from moescale.laws import find_form, law_text, make_inputs
-from moescale.runs import read_runs
-from moescale.uncertainty import bootstrap
+from moescale.fitting.bootstrap import bootstrap
+from moescale.fitting.fit import fit, fitted_law
+from moescale.io.files import write_atomically
+from moescale.models.family import find_family
+from moescale.runs.table import read_runs
+from moescale.scaling_laws import find_form, law_text, make_inputs
 
 FILTER = "tokens / n_params_active >= 2"
 REPLICATES, SEED = 100, 0

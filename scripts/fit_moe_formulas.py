@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from moescale.files import write_atomically
-from moescale.latency.kernel_tables import default_version, engines, find_system, systems
-from moescale.latency.moe_kernels import Formula, fit_formula, moe_rows, moe_types, rates
+from moescale.io.files import write_atomically
+from moescale.latency.kernels.moe import Formula, fit_formula, moe_rows, moe_types, rates
+from moescale.latency.kernels.tables import default_version, engines, find_system, systems
 from moescale.latency.silicon import LOAD
 
 FILE = Path("src/moescale/catalogue/moe_formulas.toml")
@@ -36,7 +36,7 @@ def content() -> str:
     """The file's text."""
     names = ", ".join(Formula.__slots__)
     lines = [
-        "# Formula of latency/moe_kernels.py, fitted to the kernel tables of aiconfigurator-core 0.12.0; written by",
+        "# Formula of latency/kernels/moe.py, fitted to the kernel tables of aiconfigurator-core 0.12.0; written by",
         "# `python scripts/fit_moe_formulas.py`, so that no command waits for the fit.",
         f"# constants = {names}",
         "",

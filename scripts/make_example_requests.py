@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.files import write_atomically
+from moescale.io.files import write_atomically
 
 SIGMA = 1.2  # of the logarithm: a long tail, as chats have; not fitted to anything
 

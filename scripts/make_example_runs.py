@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.family import n_active, n_total
-from moescale.laws import find_law, loss
-from moescale.runs import write_runs
+from moescale.models.family import n_active, n_total
+from moescale.runs.table import write_runs
+from moescale.scaling_laws import find_law, loss
 
 NOISE, SEED = 0.003, 0
 EXPERTS = (1.0, 4.0, 8.0, 16.0, 32.0)

@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from moescale.allocation import Budget, loss_optimal, smallest_at_loss
-from moescale.architecture import FloatArray
 from moescale.errors import InfeasibleError
-from moescale.family import Convention, find_family
-from moescale.files import write_atomically
-from moescale.laws import Law, Observed, law_text, yun2024
-from moescale.laws import loss as law_loss
+from moescale.io.files import write_atomically
+from moescale.models.family import Convention, find_family
+from moescale.planning.allocation import Budget, loss_optimal, smallest_at_loss
+from moescale.scaling_laws import Law, Observed, law_text, yun2024
+from moescale.scaling_laws import loss as law_loss
+from moescale.typing import FloatArray
 
 SURFACE_SIGMA = 0.002  # the surfaces are themselves fits: they and equation 4 cannot agree better than about this
 SIZE_SIGMA = 0.02  # sizes are printed to three digits, read off a grid of unknown step

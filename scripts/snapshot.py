@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from moescale.cli import main as moescale
-from moescale.files import write_atomically
+from moescale.io.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = ROOT / "tests" / "data" / "snapshot_questions.toml"

@@ -20,8 +20,8 @@ SETTINGS: dict[str, Any] = {
 
 
 def profile() -> None:
-    from moescale.profiling.grid import make_grid, model_of_size
-    from moescale.profiling.run import Repeats, profile
+    from moescale.experiments.profiling.grid import make_grid, model_of_size
+    from moescale.experiments.profiling.run import Repeats, profile
 
     grid = make_grid(
         gpu="h100-sxm", models=[model_of_size(1e6, 1, gpus=1, kv_heads=None)], batches=(1, 2), prompt_tokens=(128,),
@@ -32,8 +32,8 @@ def profile() -> None:
 
 
 def sweep() -> None:
-    from moescale.training.driver import drive
-    from moescale.training.sweep import expand
+    from moescale.experiments.sweeps.driver import drive
+    from moescale.experiments.sweeps.sweep import expand
 
     with told():
         done = drive(
@@ -44,7 +44,7 @@ def sweep() -> None:
 
 
 def rows() -> None:
-    from moescale.training.run_table import add_rows
+    from moescale.experiments.run_table import add_rows
 
     with told():
         for name in ("b", "c"):
@@ -52,7 +52,7 @@ def rows() -> None:
 
 
 def shards() -> None:
-    from moescale.training import data
+    from moescale.experiments.data import pack as data
 
     data.BATCH_DOCUMENTS = 10
     with told():
@@ -78,7 +78,7 @@ def slow_profile() -> None:
     import shutil
 
     from moescale.cli import main
-    from moescale.profiling import run
+    from moescale.experiments.profiling import run
 
     engines = Path("engines")
     engines.mkdir()
@@ -94,7 +94,7 @@ def slow_sweep() -> None:
     import tomli_w
 
     from moescale.cli import main
-    from moescale.training import driver
+    from moescale.experiments.sweeps import driver
 
     Path("sweep.toml").write_text(tomli_w.dumps(SETTINGS))
     Path("sweep").mkdir()
@@ -109,7 +109,7 @@ def slow_pack() -> None:
     from functools import partial
 
     from moescale.cli import main
-    from moescale.training import data
+    from moescale.experiments.data import pack as data
 
     write = data.write_shard
 
@@ -129,9 +129,9 @@ def slow_pack() -> None:
 def published() -> None:
     """What `reproduce -o` writes, with two of its figures."""
     from moescale.cli.options import make_deployment, named_gpu, named_law
-    from moescale.figures import SUFFIXES
     from moescale.latency.roofline import Roofline
-    from moescale.reproduce import publish as publishing
+    from moescale.reproduction import publish as publishing
+    from moescale.views.figures import SUFFIXES
 
     deployment = make_deployment(
         named_gpu("a100-sxm-40gb"), None, weights="bf16", prompt=230, output=203, max_gpus=8, max_num_seqs=None,

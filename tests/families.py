@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from moescale.architecture import hl_coefficient, shapes_of_hl
-from moescale.family import ModelFamily, aspect_ratio
+from moescale.models.family import ModelFamily, aspect_ratio
+from moescale.models.published import hl_coefficient, shapes_of_hl
 
 DENSE_MU, _ = hl_coefficient(shapes_of_hl().values())
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.architecture import Architecture
-from moescale.family import architecture
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
 
 
 @st.composite

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.accounting import (
+from moescale.errors import InputError
+from moescale.models.accounting import (
     CONVENTIONS,
     TRAINING_COUNTS,
     active_matmul_params,
@@ -25,9 +26,10 @@ from moescale.accounting import (
     weight_bytes,
     weight_bytes_per_gpu,
 )
-from moescale.architecture import Architecture, dense_equivalent_params, shapes
-from moescale.errors import InputError
-from moescale.family import architecture
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
+from moescale.models.parts import dense_equivalent_params
+from moescale.models.published import shapes
 
 # arXiv 2502.05172 (runs with top-1 routing): gated FFN of 3 times the width in every layer: 9 d^2 of 13 d^2.
 JOINT_EXPERT_SHARE = 9 / 13

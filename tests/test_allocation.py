@@ -10,7 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from families import DENSE, JOINT, PAPER
-from moescale.allocation import (
+from moescale.errors import InfeasibleError, InputError
+from moescale.models.family import ModelFamily, n_active, n_total, tokens_within, training_flops
+from moescale.planning.allocation import (
     Allocation,
     Budget,
     at_size,
@@ -19,11 +21,9 @@ from moescale.allocation import (
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.architecture import FloatArray
-from moescale.errors import InfeasibleError, InputError
-from moescale.family import ModelFamily, n_active, n_total, tokens_within, training_flops
-from moescale.laws import FORMS, Law
-from moescale.laws import loss as law_loss
+from moescale.scaling_laws import FORMS, Law
+from moescale.scaling_laws import loss as law_loss
+from moescale.typing import FloatArray
 
 EXPERTS = np.array([1.0, 4.0, 8.0, 16.0, 32.0])
 BUDGET = Budget(5.15e21)

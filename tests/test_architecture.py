@@ -14,24 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.accounting import (
+from moescale.errors import InputError
+from moescale.models.accounting import (
     count_parameters,
     kv_bytes_per_request,
     kv_bytes_per_token,
     weight_bytes,
     weight_bytes_per_gpu,
 )
-from moescale.architecture import (
-    Architecture,
-    Quantised,
-    from_config,
-    hl_coefficient,
-    published_shapes,
-    shapes,
-    validate,
-)
-from moescale.errors import InputError
-from moescale.family import architecture, aspect_ratio
+from moescale.models.architecture import Architecture, Quantised, validate
+from moescale.models.family import architecture, aspect_ratio
+from moescale.models.hf_config import from_config
+from moescale.models.published import hl_coefficient, published_shapes, shapes
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

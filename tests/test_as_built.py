@@ -14,18 +14,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from command_line import run
-from moescale.allocation import Budget, at_size
-from moescale.architecture import from_config
-from moescale.buildable import family_of
 from moescale.errors import InfeasibleError
 from moescale.export.launch import huggingface_config
-from moescale.family import find_family
-from moescale.hardware import find_gpu
+from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
-from moescale.laws import find_law
-from moescale.planning import Plan, Question, make_plan
-from moescale.recipe import recipe_for
-from moescale.serving import Deployment, cost
+from moescale.models.family import find_family
+from moescale.models.hf_config import from_config
+from moescale.models.recipe import recipe_for
+from moescale.models.rounding import family_of
+from moescale.planning.allocation import Budget, at_size
+from moescale.planning.plan import Plan, Question, make_plan
+from moescale.scaling_laws import find_law
+from moescale.serving.deployment import Deployment
+from moescale.serving.steady_state import cost
 
 GPUS = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 LAWS = ("yun2024-recovered", "yun2024-joint", "moescale2026-joint", "ludziejewski2025")

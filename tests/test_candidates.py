@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from families import PAPER
-from moescale.allocation import CLOSE
-from moescale.candidates import Costs, largest_models, serving_curves
-from moescale.family import architecture
-from moescale.hardware import find_gpu
+from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
-from moescale.serving import Deployment, serve
+from moescale.models.family import architecture
+from moescale.planning.allocation import CLOSE
+from moescale.planning.candidate import Costs, largest_models, serving_curves
+from moescale.serving.deployment import Deployment
+from moescale.serving.steady_state import serve
 
 EXPERTS = np.array([1.0, 8.0, 64.0])
 GPU = find_gpu("a100-sxm-40gb")

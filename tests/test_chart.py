@@ -7,14 +7,14 @@ import io
 import pytest
 from rich.console import Console
 
-from moescale.allocation import Budget
-from moescale.console import show_plan
-from moescale.console.chart import show_chart
-from moescale.hardware import find_gpu
+from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
-from moescale.laws import find_law
-from moescale.planning import Plan, Question, make_plan
-from moescale.serving import Deployment
+from moescale.planning.allocation import Budget
+from moescale.planning.plan import Plan, Question, make_plan
+from moescale.scaling_laws import find_law
+from moescale.serving.deployment import Deployment
+from moescale.views.terminal import show_plan
+from moescale.views.terminal.chart import show_chart
 
 
 @pytest.fixture(scope="module")

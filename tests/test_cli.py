@@ -19,7 +19,7 @@ import pytest
 import moescale
 from command_line import BUDGET, MODEL, ROOT, RUNS, Answer, answer_of, run
 from moescale.cli import COMMANDS, main
-from moescale.laws import find_law
+from moescale.scaling_laws import find_law
 
 pytestmark = pytest.mark.system
 
@@ -104,7 +104,7 @@ def test_a_lack_of_memory_is_one_message(error: MemoryError, monkeypatch: pytest
     def spent(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("moescale.runs.read_runs", spent)
+    monkeypatch.setattr("moescale.runs.table.read_runs", spent)
     found = run("fit", RUNS)
     assert (found.code, found.out) == (2, "")
     assert found.err.startswith("moescale: does not fit in memory")
@@ -895,7 +895,7 @@ def test_total_dollars_are_those_of_a_life() -> None:
 def test_training_days_and_dollars_are_there_where_the_gpu_is_known(
     options: tuple[str, ...], gpu: str, mfu: float, usd_per_hour: float | None
 ) -> None:
-    from moescale.hardware import find_gpu, price
+    from moescale.hardware.gpus import find_gpu, price
 
     training = answer_of(*BUDGET, *options, "--bootstrap", "0")["training"]
     days = training["flops_used"] / (find_gpu(gpu).bf16_flops_per_s * mfu) / 86400

@@ -11,13 +11,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from moescale import catalogue, hardware
-from moescale.architecture import shapes
-from moescale.fitting import fit
-from moescale.hardware import find_gpu, gpus, read_gpu
+from moescale import catalogue
+from moescale.fitting.fit import fit
+from moescale.hardware import gpus as hardware
+from moescale.hardware.gpus import find_gpu, gpus, read_gpu
 from moescale.latency.roofline import Roofline
-from moescale.laws import FORMS, LawForm, find_form, make_inputs
-from moescale.laws import store as law_store
+from moescale.models.published import shapes
+from moescale.scaling_laws import FORMS, LawForm, find_form, make_inputs
+from moescale.scaling_laws import store as law_store
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -32,7 +33,7 @@ def block(language: str) -> str:
 @pytest.fixture
 def law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LawForm:
     """The law of the page as the module it is told to be, and as the row it is told to be."""
-    module = ModuleType("moescale.laws.example2026")
+    module = ModuleType("moescale.scaling_laws.example2026")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile("from __future__ import annotations\n\n" + block("python"), "example2026.py", "exec"), module.__dict__)
     monkeypatch.setitem(law_store.FORMS, module.FORM.name, module.FORM)
@@ -47,8 +48,8 @@ def test_every_file_that_is_named_is_there() -> None:
 
 def test_every_name_of_the_code_is_there() -> None:
     for name, file in {
-        "FORMS": "laws/store.py", "_named_source": "cli/options.py", "TRACKERS": "importers/__init__.py",
-        "MODEL_TYPES": "architecture/model_types.py", "TrackedRun": "importers/tracked_run.py",
+        "FORMS": "scaling_laws/store.py", "open_latency": "latency/open.py", "TRACKERS": "runs/importers/__init__.py",
+        "MODEL_TYPES": "models/model_types.py", "TrackedRun": "runs/importers/tracked_run.py",
         "LatencySource": "latency/__init__.py",
     }.items():  # fmt: skip
         assert f"`{name}`" in PAGE

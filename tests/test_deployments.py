@@ -12,26 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.accounting import kv_bytes_per_request, weight_bytes_per_gpu
-from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.errors import InfeasibleError, InputError
-from moescale.family import architecture
-from moescale.hardware import find_gpu, find_precision, gpus, measured_reserve_bytes
+from moescale.hardware.gpus import find_gpu, find_precision, gpus, measured_reserve_bytes
 from moescale.latency import common_shape
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import Silicon
-from moescale.serving import (
-    ARRAY_FIELDS,
-    LIMITS,
-    Deployment,
-    Serving,
-    cheapest,
-    cost,
-    infeasible_reason,
-    serve,
-    with_traffic,
-)
-from moescale.traffic import summarise
+from moescale.models.accounting import kv_bytes_per_request, weight_bytes_per_gpu
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
+from moescale.models.published import shapes
+from moescale.serving.deployment import ARRAY_FIELDS, Deployment, with_traffic
+from moescale.serving.steady_state import LIMITS, Serving, cheapest, cost, infeasible_reason, serve
+from moescale.serving.traffic import summarise
+from moescale.typing import FloatArray, Real
 from random_models import models
 
 A100, H100 = find_gpu("a100-sxm-40gb"), find_gpu("h100-sxm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from moescale.laws import FORMS, catalogue_names
+from moescale.scaling_laws import FORMS, catalogue_names
 
 ROOT = Path(__file__).parents[1]
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from moescale import catalogue
-from moescale.buildable import Buildable
+from moescale.experiments.profiling.setup import default_folder, python_of
 from moescale.export.launch import Export, export_model
-from moescale.hardware import find_gpu
-from moescale.profiling.setup import default_folder, python_of
+from moescale.hardware.gpus import find_gpu
+from moescale.models.rounding import Buildable
 
 pytestmark = pytest.mark.engine
 

@@ -29,10 +29,10 @@ import pytest
 import failing_cases
 from command_line import ROOT, RUNS, run
 from moescale.errors import InputError, UnwrittenError
-from moescale.files import append_line, check_folder, check_target, make_folder, opened_to_append, write_atomically
-from moescale.locks import lock_beside, locked
-from moescale.training.executors import LOST, execute
-from moescale.training.run_table import add_rows
+from moescale.experiments.run_table import add_rows
+from moescale.experiments.sweeps.executors import LOST, execute
+from moescale.io.files import append_line, check_folder, check_target, make_folder, opened_to_append, write_atomically
+from moescale.io.locks import lock_beside, locked
 
 pytestmark = [
     pytest.mark.system,
@@ -77,7 +77,7 @@ def with_law(folder: Path) -> None:
 
 
 def with_facts(folder: Path) -> None:
-    from moescale.training.sweep import expand
+    from moescale.experiments.sweeps.sweep import expand
 
     names = ("n_params_dense", "n_params_active", "n_params_total", "training_flops")
     found = {
@@ -339,9 +339,9 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         ("sweep", "sweep.toml"),
     ]
     loaded = (
-        "moescale.reproduce.publish",
-        "moescale.profiling.run",
-        "moescale.training.driver",
+        "moescale.reproduction.publish",
+        "moescale.experiments.profiling.run",
+        "moescale.experiments.sweeps.driver",
         "moescale.latency.roofline",
     )
     case = {"folder": str(start), "work": str(public / "work"), "mode": "refused", "load": loaded,
@@ -446,8 +446,8 @@ def test_a_pack_writes_through_no_link(name: str, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("suffix", ["toml", "log", "lock"])
 def test_a_sweep_writes_through_no_link(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moescale.training.driver import drive
-    from moescale.training.sweep import expand
+    from moescale.experiments.sweeps.driver import drive
+    from moescale.experiments.sweeps.sweep import expand
 
     monkeypatch.chdir(tmp_path)
     with_facts(tmp_path)
@@ -528,7 +528,7 @@ def test_a_replaced_file_keeps_its_owner_and_is_never_more_open(
 def test_readers_see_one_whole_file_while_others_write(tmp_path: Path) -> None:
     target = tmp_path / "law.toml"
     write_atomically(target, "0" * 400_000)
-    code = "import sys; from moescale.files import write_atomically\nfor _ in range(30): write_atomically(sys.argv[1], sys.argv[2] * 400_000)"
+    code = "import sys; from moescale.io.files import write_atomically\nfor _ in range(30): write_atomically(sys.argv[1], sys.argv[2] * 400_000)"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(target), digit]) for digit in "123"]
     seen: set[str] = set()
     while any(writer.poll() is None for writer in writers):
@@ -543,7 +543,7 @@ def test_readers_see_one_whole_file_while_others_write(tmp_path: Path) -> None:
 def test_rows_of_killed_and_living_writers_come_once(tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
     code = (
-        "import sys; from moescale.training.run_table import add_rows\n"
+        "import sys; from moescale.experiments.run_table import add_rows\n"
         "for n in range(int(sys.argv[2])):\n"
         " add_rows(sys.argv[1], [{'name': f'{sys.argv[3]}{n}', 'settings_sha256': 1, 'tokens': 1, 'loss': 2.5}])\n"
         " print(n, flush=True)\n"
@@ -640,13 +640,13 @@ ENDS = {
 def test_a_signal_ends_a_fit_in_one_line(number: signal.Signals, tmp_path: Path) -> None:
     with_runs(tmp_path)
     code = """
-        import pathlib, sys, moescale.uncertainty
+        import pathlib, sys, moescale.fitting.bootstrap
         from moescale.cli import main
-        real = moescale.uncertainty.bootstrap
+        real = moescale.fitting.bootstrap.bootstrap
         def bootstrap(*given, **named):
             pathlib.Path("busy").touch()
             return real(*given, **named)
-        moescale.uncertainty.bootstrap = bootstrap
+        moescale.fitting.bootstrap.bootstrap = bootstrap
         main(sys.argv[1:])
     """
     ended = interrupted(
@@ -659,7 +659,7 @@ def test_a_signal_ends_a_fit_in_one_line(number: signal.Signals, tmp_path: Path)
 
 
 def test_a_signal_that_is_ignored_stays_so(tmp_path: Path) -> None:
-    code = "import os, signal\nfrom moescale.interrupts import sigterm_interrupts\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nwith sigterm_interrupts(): os.kill(os.getpid(), signal.SIGHUP)"
+    code = "import os, signal\nfrom moescale.io.signals import sigterm_interrupts\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nwith sigterm_interrupts(): os.kill(os.getpid(), signal.SIGHUP)"
     assert process(["-c", code], tmp_path).returncode == 0
 
 
@@ -730,7 +730,7 @@ def test_sigterm_ends_the_page_and_its_fits(tmp_path: Path) -> None:
 
 
 def job_code(child: str) -> str:
-    return f"import sys; from moescale.training.executors import execute; sys.exit(execute([sys.executable, '-c', {child!r}], 'log', 'lock', 'stop') + 100)"
+    return f"import sys; from moescale.experiments.sweeps.executors import execute; sys.exit(execute([sys.executable, '-c', {child!r}], 'log', 'lock', 'stop') + 100)"
 
 
 def test_a_job_ends_when_it_is_told_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -761,7 +761,7 @@ def test_a_job_ends_when_its_controller_is_gone(tmp_path: Path, monkeypatch: pyt
 
 
 def test_errors_of_the_system_have_their_own_words(tmp_path: Path) -> None:
-    from moescale.files import write_error
+    from moescale.io.files import write_error
 
     for code, words in {
         errno.EROFS: "file system is read-only",
@@ -781,7 +781,7 @@ def test_a_run_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> Non
     pytest.importorskip("transformers", reason="needs transformers")
     import tomli_w
 
-    from moescale.training.data import pack
+    from moescale.experiments.data.pack import pack
 
     mounted = "mount -t tmpfs -o size={} tmpfs disk"
     (tmp_path / "disk").mkdir()
@@ -823,7 +823,7 @@ def process_of(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.engine
 def test_a_job_of_submitit_ends_though_signals_are_lost(tmp_path: Path) -> None:
     submitit = pytest.importorskip("submitit", reason="needs submitit: pip install 'moescale[cluster]'")
-    from moescale.training.executors import Submitit
+    from moescale.experiments.sweeps.executors import Submitit
 
     place = Submitit({"cluster": "local", "timeout_min": 5}, tmp_path / "submitit")
     child = f"import os, time, pathlib; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(600)"

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import DENSE, JOINT, PAPER
-from moescale.accounting import CONVENTIONS, count_parameters, kv_bytes_per_token
-from moescale.architecture import dense_equivalent_params
 from moescale.errors import InputError
-from moescale.family import (
+from moescale.models.accounting import CONVENTIONS, count_parameters, kv_bytes_per_token
+from moescale.models.family import (
     ModelFamily,
     architecture,
     aspect_ratio,
@@ -30,7 +29,8 @@ from moescale.family import (
     width,
     with_convention,
 )
-from moescale.runs import RunTable, read_runs
+from moescale.models.parts import dense_equivalent_params
+from moescale.runs.table import RunTable, read_runs
 
 FAMILIES = (PAPER, JOINT, DENSE)
 EXPERTS = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])

@@ -25,11 +25,20 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from moescale.allocation import Budget
-from moescale.candidates import Costs, LargestModels, ServingCurves, largest_models, serving_curves
 from moescale.cli import main
 from moescale.errors import InputError
-from moescale.figures import (
+from moescale.fitting.fit import Fit, fit
+from moescale.fitting.holdout import RunArrays, diagnose, hold_out
+from moescale.fitting.isoflop import envelope, isoflop
+from moescale.hardware.gpus import find_gpu
+from moescale.latency.roofline import Roofline
+from moescale.planning.allocation import Budget
+from moescale.planning.candidate import Costs, LargestModels, ServingCurves, largest_models, serving_curves
+from moescale.planning.plan import Plan, Question, make_plan
+from moescale.runs.table import read_runs
+from moescale.scaling_laws import find_form, find_law, loss
+from moescale.serving.deployment import Deployment
+from moescale.views.figures import (
     CATEGORIES,
     colour_of,
     colour_on_dark,
@@ -43,15 +52,6 @@ from moescale.figures import (
     plan_figure,
     save_figure,
 )
-from moescale.fitting import Fit, fit
-from moescale.hardware import find_gpu
-from moescale.isoflop import envelope, isoflop
-from moescale.latency.roofline import Roofline
-from moescale.laws import find_form, find_law, loss
-from moescale.planning import Plan, Question, make_plan
-from moescale.runs import read_runs
-from moescale.serving import Deployment
-from moescale.validation import RunArrays, diagnose, hold_out
 
 pytestmark = pytest.mark.system
 
@@ -258,7 +258,7 @@ def test_fit_figure_shows_every_run_and_residual_in_its_colour(figures: dict[str
 def test_fit_figure_lines_are_the_law(figures: dict[str, Figure], found: Fit, runs: RunArrays) -> None:
     first = figures["fit"].findobj(Axes)[0]
     assert isinstance(first, Axes)
-    from moescale.laws import make_inputs
+    from moescale.scaling_laws import make_inputs
 
     n = float(runs.n_params.min())
     lines = {str(line.get_color()): line for line in first.get_lines()}

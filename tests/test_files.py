@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moescale.errors import InputError
-from moescale.files import append_line, opened_to_append, read_bytes, read_text, write_atomically
+from moescale.io.files import append_line, opened_to_append, read_bytes, read_text, write_atomically
 
 
 def test_text_and_bytes_round_trip(tmp_path: Path) -> None:

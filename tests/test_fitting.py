@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.fitting import HUBER_DELTA, Fit, describe, fit, huber, objective, polish
-from moescale.laws import FORMS, Inputs, LawForm, Observed, find_law, make_inputs
-from moescale.runs import RunTable, read_runs
+from moescale.fitting.fit import HUBER_DELTA, Fit, describe, fit, huber, objective, polish
+from moescale.runs.table import RunTable, read_runs
+from moescale.scaling_laws import FORMS, Inputs, LawForm, Observed, find_law, make_inputs
+from moescale.typing import FloatArray
 
 YUN, CHINCHILLA = FORMS["yun2024"], FORMS["chinchilla"]
 TRUTHS = {

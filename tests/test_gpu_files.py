@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from moescale.errors import InputError
-from moescale.hardware import Gpu, find_gpu, load_gpu, read_gpu, usd_per_gpu_hour
+from moescale.hardware.gpus import Gpu, find_gpu, load_gpu, read_gpu, usd_per_gpu_hour
 
 ROOT = Path(__file__).parents[1]
 TPU = ROOT / "examples" / "gpus" / "tpu-v5e.toml"

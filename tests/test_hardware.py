@@ -12,7 +12,7 @@ import pytest
 
 from moescale import catalogue
 from moescale.errors import InputError
-from moescale.hardware import (
+from moescale.hardware.gpus import (
     find_gpu,
     gpus,
     measured_reserve_bytes,
@@ -22,7 +22,7 @@ from moescale.hardware import (
     price,
     prices,
 )
-from moescale.traffic import Traffic, find_traffic, traffics
+from moescale.serving.traffic import Traffic, find_traffic, traffics
 
 GIB = 2.0**30
 A100 = ("a100-sxm-40gb", "a100-pcie-40gb", "a100-sxm-80gb", "a100-pcie-80gb")

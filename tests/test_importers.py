@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.importers import import_runs, wire
-from moescale.importers.mapping import rows_of
-from moescale.importers.rules import Rule, read_mapping
-from moescale.importers.tracked_run import Series, TrackedRun, scalar, series
-from moescale.runs import read_runs, write_runs
+from moescale.runs.importers import import_runs, wire
+from moescale.runs.importers.mapping import rows_of
+from moescale.runs.importers.rules import Rule, read_mapping
+from moescale.runs.importers.tracked_run import Series, TrackedRun, scalar, series
+from moescale.runs.table import read_runs, write_runs
 from tracker_files import (
     CONFIG,
     HISTORY,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from moescale.errors import InputError
-from moescale.importers import import_runs
-from moescale.training import tracking
+from moescale.experiments.training import tracking
+from moescale.runs.importers import import_runs
 
 # The libraries warn of one another (SQLAlchemy of how MLflow calls it), which is not ours to fail on.
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
@@ -110,7 +110,7 @@ def test_tensorboards_own_reader_sees_the_same_curve(tmp_path: Path) -> None:
     tracker.close()
     reader: Any = import_module("tensorboard.backend.event_processing.event_accumulator")
     events = reader.EventAccumulator(str(tmp_path / "tracking" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    from moescale.importers.tensorboard import read_tensorboard
+    from moescale.runs.importers.tensorboard import read_tensorboard
 
     (run,), _ = read_tensorboard(str(tmp_path))
     assert set(events.Tags()["scalars"]) == set(run.metrics)
@@ -138,7 +138,7 @@ def test_mlflows_own_client_sees_what_the_direct_reader_sees(tmp_path: Path) -> 
     log(tracker, 1, 5, 4.0)
     tracker.finish(ROW)
     tracker.close()
-    from moescale.importers.mlflow import _served, read_mlflow
+    from moescale.runs.importers.mlflow import _served, read_mlflow
 
     base = tmp_path / "tracking" / "mlflow.db"
     (direct,), _ = read_mlflow(str(base), lambda name: True)

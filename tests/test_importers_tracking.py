@@ -13,9 +13,9 @@ import pytest
 
 from moescale.cli import main
 from moescale.errors import InputError
-from moescale.importers import import_runs
-from moescale.runs import read_runs
-from moescale.training import tracking
+from moescale.experiments.training import tracking
+from moescale.runs.importers import import_runs
+from moescale.runs.table import read_runs
 
 CONFIG: dict[str, Any] = {"name": "tiny", "n_params_dense": 1000, "n_experts": 2, "mfu": ""}
 ROW: dict[str, Any] = {**CONFIG, "tokens": 4096, "loss": 3.3000000000000003, "diverged": False}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from moescale.errors import InputError
-from moescale.isoflop import Envelope, IsoFlop, envelope, isoflop
-from moescale.laws import find_law, loss
-from moescale.laws.chinchilla import loss_optimal
+from moescale.fitting.isoflop import Envelope, IsoFlop, envelope, isoflop
+from moescale.scaling_laws import find_law, loss
+from moescale.scaling_laws.chinchilla import loss_optimal
 
 LAW = find_law("besiroglu2024")
 EXPONENT = LAW.parameters["beta"] / (LAW.parameters["alpha"] + LAW.parameters["beta"])  # of N_opt; D_opt has the rest
@@ -266,7 +266,7 @@ def test_public_runs_have_envelopes_and_a_few_budgets() -> None:
     shared = os.environ.get("MOESCALE_SHARED")
     if not shared:
         pytest.skip("MOESCALE_SHARED is not set: the public runs are not here")
-    from moescale.runs import read_runs
+    from moescale.runs.table import read_runs
 
     table = read_runs(Path(shared) / "data/joint_moe_runs/runs.csv", size_column="n_params_active")
     found = envelope(

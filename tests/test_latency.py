@@ -15,22 +15,17 @@ from hypothesis import strategies as st
 
 from families import PAPER
 from moescale import catalogue
-from moescale.accounting import count_parameters
-from moescale.architecture import Architecture, from_config, shapes
 from moescale.errors import InputError
-from moescale.family import architecture
-from moescale.hardware import find_gpu, gpus
+from moescale.hardware.gpus import find_gpu, gpus
 from moescale.latency import MOE_EXECUTION, NUMERIC_FIELDS, LatencySource, with_moe_execution
-from moescale.latency.roofline import (
-    ARITHMETIC,
-    MEMORY,
-    Roofline,
-    RooflineConstants,
-    constants_of,
-    measured_constants,
-)
+from moescale.latency.roofline import ARITHMETIC, MEMORY, Roofline, RooflineConstants, constants_of, measured_constants
 from moescale.latency.silicon import Silicon, host_s
 from moescale.latency.table import COLUMNS, LatencyTable, read_latency_table
+from moescale.models.accounting import count_parameters
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
+from moescale.models.hf_config import from_config
+from moescale.models.published import shapes
 
 MIXTRAL: dict[str, Any] = {
     "architectures": ["MixtralForCausalLM"],

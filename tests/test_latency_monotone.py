@@ -14,15 +14,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from moescale.architecture import Architecture, FloatArray, shapes
-from moescale.family import architecture, find_family
-from moescale.hardware import Gpu, gpus
-from moescale.latency.attention_kernels import attention, attention_kinds
-from moescale.latency.gemm_kernels import gemm_grid, gemm_types
-from moescale.latency.kernel_tables import default_version, find_system
-from moescale.latency.link_kernels import all_reduce_grid
-from moescale.latency.log_grid import LogGrid
+from moescale.hardware.gpus import Gpu, gpus
+from moescale.latency.kernels.attention import attention, attention_kinds
+from moescale.latency.kernels.gemm import gemm_grid, gemm_types
+from moescale.latency.kernels.links import all_reduce_grid
+from moescale.latency.kernels.log_grid import LogGrid
+from moescale.latency.kernels.tables import default_version, find_system
 from moescale.latency.silicon import Silicon
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture, find_family
+from moescale.models.published import shapes
+from moescale.typing import FloatArray
 
 pytestmark = pytest.mark.system
 

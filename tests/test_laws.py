@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import DENSE, JOINT, PAPER
-from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.laws import (
+from moescale.scaling_laws import (
     FORMS,
     Inputs,
     Law,
@@ -33,7 +32,8 @@ from moescale.laws import (
     save_law,
     yun2024,
 )
-from moescale.laws.effective_experts import effective_experts
+from moescale.scaling_laws.effective_experts import effective_experts
+from moescale.typing import FloatArray
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
 SHIPPED = ("besiroglu2024", "hoffmann2022", "moescale2026-joint", "yun2024-joint", "yun2024-recovered")

@@ -13,20 +13,19 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from families import DENSE, JOINT, PAPER
-from moescale.allocation import CLOSE, Budget, largest_within_cost, loss_optimal
-from moescale.architecture import FloatArray
-from moescale.candidates import Costs
 from moescale.errors import InfeasibleError, InputError
-from moescale.family import ModelFamily, n_active, training_flops
-from moescale.hardware import find_gpu
+from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
-from moescale.laws import FORMS, Law, find_law, loss
-from moescale.lifetime import (
+from moescale.models.family import ModelFamily, n_active, training_flops
+from moescale.planning.allocation import CLOSE, Budget, largest_within_cost, loss_optimal
+from moescale.planning.candidate import Costs
+from moescale.planning.lifetime_plan import Base, LifetimePlan, LifetimeQuestion, plan_lifetime
+from moescale.planning.total_cost import (
     Lifetime,
     LifetimeCost,
     LifetimeFlops,
     TrainingPrice,
-    _smallest_steps,  # pyright: ignore[reportPrivateUsage]
+    _smallest_steps,
     best_within_total,
     cheapest_at_loss,
     default_mfu,
@@ -34,8 +33,10 @@ from moescale.lifetime import (
     lowest_loss,
     tokens_at_loss,
 )
-from moescale.lifetime_plan import Base, LifetimePlan, LifetimeQuestion, plan_lifetime
-from moescale.serving import Deployment, Serving
+from moescale.scaling_laws import FORMS, Law, find_law, loss
+from moescale.serving.deployment import Deployment
+from moescale.serving.steady_state import Serving
+from moescale.typing import FloatArray
 
 EXPERTS = np.array([1.0, 4.0, 16.0, 32.0])
 USD_PER_FLOP = 1.45 / 3600 / (312e12 * 0.4)

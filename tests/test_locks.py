@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from moescale.errors import InputError
-from moescale.locks import acquire, is_held, lock_beside, locked
+from moescale.io.locks import acquire, is_held, lock_beside, locked
 
 BUSY = InputError("is busy")
 
@@ -39,7 +39,7 @@ def test_an_error_inside_releases_the_lock(tmp_path: Path) -> None:
 
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    code = f"import pathlib, time; from moescale.locks import acquire; acquire(pathlib.Path({str(lock)!r})); print(1, flush=True); time.sleep(60)"
+    code = f"import pathlib, time; from moescale.io.locks import acquire; acquire(pathlib.Path({str(lock)!r})); print(1, flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from moescale.allocation import SIZES, Budget, loss_on_budget, loss_optimal
-from moescale.fitting import HUBER_DELTA, fit
-from moescale.laws import find_form, find_law, loss, make_inputs, moescale2026, predict
-from moescale.laws.form import Observed
-from moescale.runs import RunTable, read_runs
-from moescale.validation import RunArrays, hold_out
+from moescale.fitting.fit import HUBER_DELTA, fit
+from moescale.fitting.holdout import RunArrays, hold_out
+from moescale.planning.allocation import SIZES, Budget, loss_on_budget, loss_optimal
+from moescale.runs.table import RunTable, read_runs
+from moescale.scaling_laws import find_form, find_law, loss, make_inputs, moescale2026, predict
+from moescale.scaling_laws.form import Observed
 
 FORM = moescale2026.FORM
 LAW = find_law("moescale2026-joint")

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from moescale.architecture import Architecture
 from moescale.errors import InfeasibleError, InputError
-from moescale.hardware import Gpu, gpus
+from moescale.hardware.gpus import Gpu, gpus
 from moescale.latency import LatencySource
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
-from moescale.serving import LADDER, WORTH, ZOOM, Deployment, cost
+from moescale.models.architecture import Architecture
+from moescale.serving.deployment import Deployment
+from moescale.serving.steady_state import LADDER, WORTH, ZOOM, cost
 from random_models import models
 
 # The search refines between neighbours of a ladder from 1 to the largest batch. An iteration does not become shorter with a

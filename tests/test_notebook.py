@@ -13,8 +13,8 @@ import pytest
 import moescale
 from command_line import RUNS
 from moescale import Budget, Deployment, Question, Roofline, find_form, find_gpu, find_law, fit, make_plan, read_runs
-from moescale.notebook import FORMATTERS, cost_html, fit_html, law_html, load_ipython_extension, plan_html
-from moescale.serving import Cost
+from moescale.serving.steady_state import Cost
+from moescale.views.notebook import FORMATTERS, cost_html, fit_html, law_html, load_ipython_extension, plan_html
 
 
 class Formatter:

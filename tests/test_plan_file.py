@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moescale.allocation import Budget
 from moescale.errors import InputError
-from moescale.hardware import find_gpu
+from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
-from moescale.laws import find_law
-from moescale.lifetime import TrainingPrice
-from moescale.plan_file import parse_json, parse_plan, read_plan
-from moescale.planning import Plan, Question, make_plan
-from moescale.serving import Deployment
+from moescale.planning.allocation import Budget
+from moescale.planning.plan import Plan, Question, make_plan
+from moescale.planning.plan_file import parse_json, parse_plan, read_plan
+from moescale.planning.total_cost import TrainingPrice
+from moescale.scaling_laws import find_law
+from moescale.serving.deployment import Deployment
 
 
 @pytest.fixture(scope="module")

@@ -17,26 +17,27 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from families import DENSE, JOINT, PAPER
-from moescale.accounting import count_parameters
-from moescale.allocation import Budget
-from moescale.answers import bounded_loss_table, loss_optimal_table, plan_headline
-from moescale.architecture import from_config
-from moescale.buildable import buildable, family_of
-from moescale.candidates import Candidate
-from moescale.console.plan import show_plan
 from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
-from moescale.family import architecture, n_total, width
-from moescale.frontier import pareto
-from moescale.hardware import find_gpu, price
+from moescale.hardware.gpus import find_gpu, price
 from moescale.latency.roofline import Roofline
-from moescale.laws import FORMS, Law, find_law, loss
-from moescale.lifetime import TrainingPrice
-from moescale.lifetime_plan import LifetimePlan
-from moescale.planning import Plan, Question, make_plan
-from moescale.second_laws import Answer, budget_of_loss, compared, loss_of_base
-from moescale.serving import Deployment, cheapest
+from moescale.models.accounting import count_parameters
+from moescale.models.family import architecture, n_total, width
+from moescale.models.hf_config import from_config
+from moescale.models.rounding import buildable, family_of
+from moescale.planning.allocation import Budget
+from moescale.planning.candidate import Candidate
+from moescale.planning.lifetime_plan import LifetimePlan
+from moescale.planning.plan import Plan, Question, make_plan
+from moescale.planning.second_laws import Answer, budget_of_loss, compared, loss_of_base
+from moescale.planning.total_cost import TrainingPrice
+from moescale.scaling_laws import FORMS, Law, find_law, loss
+from moescale.serving.deployment import Deployment
+from moescale.serving.pareto import pareto
+from moescale.serving.steady_state import cheapest
 from moescale.units import format_count, format_usd
+from moescale.views.tables import bounded_loss_table, loss_optimal_table, plan_headline
+from moescale.views.terminal.plan import show_plan
 
 YUN = {
     "A": 90.97,

@@ -20,18 +20,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moescale.accounting import count_parameters
-from moescale.architecture import from_config
 from moescale.cli import main
 from moescale.errors import InputError
-from moescale.family import architecture, find_family
+from moescale.experiments.profiling import setup
+from moescale.experiments.profiling.grid import Grid, make_grid, model_of_config, model_of_size, read_grid
+from moescale.experiments.profiling.run import Profiled, Repeats, profile
+from moescale.io.locks import lock_beside, locked
 from moescale.latency.coverage import agreement, leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
 from moescale.latency.table import read_latency_table
-from moescale.locks import lock_beside, locked
-from moescale.profiling import setup
-from moescale.profiling.grid import Grid, make_grid, model_of_config, model_of_size, read_grid
-from moescale.profiling.run import Profiled, Repeats, profile
+from moescale.models.accounting import count_parameters
+from moescale.models.family import architecture, find_family
+from moescale.models.hf_config import from_config
 from stub_engine import latency_s
 
 STUB = Path(__file__).with_name("stub_engine.py")

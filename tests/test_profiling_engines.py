@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from moescale.cli import main
+from moescale.experiments.profiling.grid import model_of_size
+from moescale.experiments.profiling.setup import default_folder, python_of
+from moescale.experiments.profiling.vllm_engine import prompt_and_output
 from moescale.latency.measurements import key_of, read_measurements
-from moescale.profiling.grid import model_of_size
-from moescale.profiling.setup import default_folder, python_of
-from moescale.profiling.vllm_engine import prompt_and_output
 
 pytestmark = pytest.mark.engine
 
@@ -182,7 +182,7 @@ def test_a_decode_pass_continues_the_cache() -> None:
     """At length p the static cache gives the logits of a pass over all p + 1 tokens, again and again."""
     torch: Any = pytest.importorskip("torch", reason="needs torch")
     transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
-    engine: Any = importlib.import_module("moescale.profiling.torch_engine")
+    engine: Any = importlib.import_module("moescale.experiments.profiling.torch_engine")
     given = dict(model_of_size(2e6, 4, vocab_size=1000).config)
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import answer_of, run
-from moescale.accounting import count_parameters, weight_bytes, weight_bytes_per_gpu
-from moescale.architecture import Architecture, Quantised, from_config, read_config, shapes, validate
 from moescale.errors import InputError
+from moescale.models.accounting import count_parameters, weight_bytes, weight_bytes_per_gpu
+from moescale.models.architecture import Architecture, Quantised, validate
+from moescale.models.hf_config import from_config, read_config
+from moescale.models.published import shapes
 from test_architecture import (
     DEEPSEEK_V3,
     EVERY_FAMILY,

@@ -18,13 +18,13 @@ pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '
 
 from command_line import RUNS, run
 from moescale.errors import InputError
-from moescale.figures.style import SEQUENCE, on_any, on_dark
-from moescale.laws import find_law
-from moescale.plan_file import parse_plan
-from moescale.report import Origin, comparison_report, law_report, plan_report, read_answer
-from moescale.report.markup import escaped, linked, tag
+from moescale.fitting.holdout import HoldOut
+from moescale.planning.plan_file import parse_plan
+from moescale.scaling_laws import find_law
 from moescale.units import format_count, format_usd
-from moescale.validation import HoldOut
+from moescale.views.figures.style import SEQUENCE, on_any, on_dark
+from moescale.views.html import Origin, comparison_report, law_report, plan_report, read_answer
+from moescale.views.html.markup import escaped, linked, tag
 
 pytestmark = pytest.mark.system
 

@@ -13,23 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moescale.candidates import Costs
 from moescale.cli import main
-from moescale.console import terminal
 from moescale.errors import InputError
-from moescale.family import architecture
-from moescale.figures import save_figure
-from moescale.hardware import find_gpu
+from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
-from moescale.laws import find_law
-from moescale.reproduce import Outcome, claims, find_claim, host_times, publish, reproduce, series, summary
-from moescale.reproduce import figures as draw
-from moescale.reproduce.claims import settings as all_settings
-from moescale.reproduce.claims import settings_of
-from moescale.reproduce.evaluate import kernels_alone
-from moescale.reproduce.page import FIGURES
-from moescale.reproduce.quantities import NEEDS_COSTS, QUANTITIES
-from moescale.reproduce.tables import (
+from moescale.models.family import architecture
+from moescale.planning.candidate import Costs
+from moescale.reproduction import Outcome, claims, find_claim, host_times, publish, reproduce, series, summary
+from moescale.reproduction import figures as draw
+from moescale.reproduction.claims import settings as all_settings
+from moescale.reproduction.claims import settings_of
+from moescale.reproduction.evaluate import kernels_alone
+from moescale.reproduction.page import FIGURES
+from moescale.reproduction.quantities import NEEDS_COSTS, QUANTITIES
+from moescale.reproduction.tables import (
     host_table,
     outcome_table,
     sensitivity_table,
@@ -37,8 +34,11 @@ from moescale.reproduce.tables import (
     under,
     verdict_table,
 )
-from moescale.reproduce.world import ExactPricing, HostBound
-from moescale.serving import Deployment
+from moescale.reproduction.world import ExactPricing, HostBound
+from moescale.scaling_laws import find_law
+from moescale.serving.deployment import Deployment
+from moescale.views.figures import save_figure
+from moescale.views.terminal import terminal
 
 pytestmark = pytest.mark.system
 

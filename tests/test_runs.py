@@ -24,8 +24,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.runs import RunTable, read_runs, write_runs
-from moescale.tables import COLUMN_LIMIT
+from moescale.io.frames import COLUMN_LIMIT
+from moescale.runs.table import RunTable, read_runs, write_runs
 
 HEADER = "run_id,n_params_dense,n_experts,tokens,loss,split\n"
 ROWS = "a,1e8,1,2e9,3.1,train\nb,2e8,8,4000000000,2.9,train\nc,400000000,4,5e21,2.5,test\n"
@@ -632,7 +632,7 @@ def test_very_many_columns_are_refused_before_they_are_read(tmp_path: Path, suff
 def test_a_damaged_statistic_of_a_parquet_file_does_not_end_the_process(tmp_path: Path) -> None:
     # pyarrow 26 aborts where the metadata of a single column is asked for; found by a cut footer.
     good = _parquet(pa.table(_columns()))
-    code = "import sys; from moescale.runs import read_runs; from moescale.errors import InputError\n"
+    code = "import sys; from moescale.runs.table import read_runs; from moescale.errors import InputError\n"
     code += "for path in sys.argv[1:]:\n    try:\n        read_runs(path)\n    except InputError:\n        pass\n"
     paths = []
     for at in range(len(good) - 600, len(good) - 8):
@@ -701,6 +701,6 @@ def test_any_bytes_are_a_table_or_an_input_error_long(tmp_path: Path, content: b
 
 @pytest.mark.system
 def test_importing_runs_loads_no_frame_library() -> None:
-    code = "import sys, moescale.runs; print({'pyarrow', 'pandas', 'polars', 'narwhals', 'scipy'} & set(sys.modules))"
+    code = "import sys, moescale.runs.table; print({'pyarrow', 'pandas', 'polars', 'narwhals', 'scipy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

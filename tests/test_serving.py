@@ -11,15 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.accounting import weight_bytes_per_gpu
-from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.errors import InfeasibleError, InputError
-from moescale.family import architecture
-from moescale.hardware import Gpu, find_gpu
-from moescale.hosts import NO_OVERHEAD, default_overhead, find_host
+from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency import LatencySource, common_shape
 from moescale.latency.roofline import Roofline
-from moescale.serving import LIMITS, Deployment, Serving, candidates, cheapest, cost, degrees, infeasible_reason, serve
+from moescale.models.accounting import weight_bytes_per_gpu
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
+from moescale.models.published import shapes
+from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.host import NO_OVERHEAD, default_overhead, find_host
+from moescale.serving.steady_state import LIMITS, Serving, candidates, cheapest, cost, infeasible_reason, serve
+from moescale.typing import FloatArray, Real
 
 # 2 layers x (q 64 + k 32 + v 32 + o 64 + gate, up, down 3 x 128 + two norms 16) + final norm 8 = 1192 parameters;
 # at 2 bytes 2384 bytes of weights, and 2 layers x 2 (K, V) x 1 head x 4 x 2 bytes = 32 bytes of KV cache a token.

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from moescale.architecture import Architecture, from_config, shapes
 from moescale.errors import InputError
-from moescale.family import architecture, find_family
-from moescale.hardware import find_gpu
-from moescale.latency.attention_kernels import attention, leave_largest_out
-from moescale.latency.kernel_tables import default_version, engines, find_system, systems, version_key, versions
-from moescale.latency.log_grid import MOST_BEYOND, grid_of
-from moescale.latency.moe_kernels import (
+from moescale.hardware.gpus import find_gpu
+from moescale.latency.kernels.attention import attention, leave_largest_out
+from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
+from moescale.latency.kernels.moe import (
     Shape,
     fit_formula,
     formula_s,
@@ -28,9 +25,14 @@ from moescale.latency.moe_kernels import (
     rates,
     shipped_formula,
 )
+from moescale.latency.kernels.tables import default_version, engines, find_system, systems, version_key, versions
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import LOAD, Silicon, host_s
-from moescale.reproduce.claims import loop_measurement
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture, find_family
+from moescale.models.hf_config import from_config
+from moescale.models.published import shapes
+from moescale.reproduction.claims import loop_measurement
 
 aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
 

@@ -18,15 +18,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.architecture import Architecture, FloatArray, Real, shapes
 from moescale.cli import main
 from moescale.errors import InfeasibleError, InputError
-from moescale.family import architecture
-from moescale.hardware import find_gpu, find_precision, gpus
+from moescale.hardware.gpus import find_gpu, find_precision, gpus
+from moescale.io.frames import as_numbers, as_texts, read_table
 from moescale.latency.roofline import Roofline
-from moescale.runs import write_runs
-from moescale.serving import LIMITS, Deployment, batch_by_memory, cost, degrees
-from moescale.serving_sweep import (
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
+from moescale.models.published import shapes
+from moescale.runs.table import write_runs
+from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.operating_points import (
     LeftOut,
     OperatingPoints,
     Platform,
@@ -34,7 +36,8 @@ from moescale.serving_sweep import (
     find_platforms,
     operating_points,
 )
-from moescale.tables import as_numbers, as_texts, read_table
+from moescale.serving.steady_state import LIMITS, batch_by_memory, cost
+from moescale.typing import FloatArray, Real
 
 CONFIG = str(Path(__file__).parents[1] / "examples" / "configs" / "mixtral-8x7b.json")
 MODEL = architecture(PAPER, 1.5e9, 16.0)

@@ -16,14 +16,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from families import PAPER
-from moescale.architecture import shapes
 from moescale.cli import main
-from moescale.family import architecture
-from moescale.figures import CATEGORIES, save_figure, sweep_figure
-from moescale.hardware import find_gpu, find_precision, price
+from moescale.hardware.gpus import find_gpu, find_precision, price
 from moescale.latency.roofline import Roofline
-from moescale.serving import Deployment
-from moescale.serving_sweep import OperatingPoints, Platform, operating_points
+from moescale.models.family import architecture
+from moescale.models.published import shapes
+from moescale.serving.deployment import Deployment
+from moescale.serving.operating_points import OperatingPoints, Platform, operating_points
+from moescale.views.figures import CATEGORIES, save_figure, sweep_figure
 from test_figures import off_the_page, overlapping
 
 pytestmark = pytest.mark.system

@@ -26,17 +26,18 @@ from rich.console import Console
 from moescale import catalogue
 from moescale.cli import main
 from moescale.errors import InputError
-from moescale.interrupts import Terminated
-from moescale.locks import acquire, is_held
-from moescale.runs import read_runs
-from moescale.training import driver
-from moescale.training.driver import Swept, drive, dry_run
-from moescale.training.executors import BUSY, Local, Process, execute
-from moescale.training.progress import Progress, RunState, Status, read_progress, watch_lines, watch_live
-from moescale.training.run import _check_same, settings_in
-from moescale.training.run_table import add_rows, read_result
-from moescale.training.settings import settings_of
-from moescale.training.sweep import Sweep, expand, paper_shapes, read_sweep
+from moescale.experiments.run_table import add_rows, read_result
+from moescale.experiments.sweeps import driver
+from moescale.experiments.sweeps.driver import Swept, drive, dry_run
+from moescale.experiments.sweeps.executors import BUSY, Local, Process, execute
+from moescale.experiments.sweeps.progress import Progress, RunState, Status, read_progress, watch_lines, watch_live
+from moescale.experiments.sweeps.sweep import Sweep, expand, paper_shapes, read_sweep
+from moescale.experiments.training.folder import settings_in
+from moescale.experiments.training.run import _check_same
+from moescale.experiments.training.settings import settings_of
+from moescale.io.locks import acquire, is_held
+from moescale.io.signals import Terminated
+from moescale.runs.table import read_runs
 from script_modules import load_script
 
 pytestmark = pytest.mark.system
@@ -252,7 +253,7 @@ def test_rows_keep_every_digit_and_come_once(suffix: str, tmp_path: Path) -> Non
 def test_several_processes_add_rows_at_once(tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
     code = (
-        "import sys\nfrom moescale.training.run_table import add_rows\n"
+        "import sys\nfrom moescale.experiments.run_table import add_rows\n"
         "for i in range(25):\n"
         "    add_rows(sys.argv[1], [{'name': f'{sys.argv[2]}-{i}', 'settings_sha256': 's', 'tokens': i, sys.argv[2]: 1}])"
     )
@@ -428,8 +429,8 @@ def driver_process(sweep: Sweep, *, jobs: int = 2) -> subprocess.Popen[str]:
     code = (
         "import sys, tomllib, json\n"
         "from pathlib import Path\n"
-        "from moescale.training.sweep import expand\n"
-        "from moescale.training.driver import drive\n"
+        "from moescale.experiments.sweeps.sweep import expand\n"
+        "from moescale.experiments.sweeps.driver import drive\n"
         "document = json.loads(sys.argv[1])\n"
         "command = lambda file: [sys.executable, sys.argv[2], str(file)]\n"
         "drive(expand(document), command=command, poll_s=0.02, jobs=int(sys.argv[3]))"
@@ -556,7 +557,7 @@ def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("moescale.training.run.LIBRARIES", ("no_such_library",))
+    monkeypatch.setattr("moescale.experiments.training.run.LIBRARIES", ("no_such_library",))
     (tmp_path / "sweep.toml").write_text(tomli_w.dumps(document()))
     code, out, err = run(capsys, "sweep.toml")
     assert (code, out) == (2, "")
@@ -571,7 +572,7 @@ def test_one_run_without_the_libraries_that_train_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("moescale.training.run.LIBRARIES", ("no_such_library",))
+    monkeypatch.setattr("moescale.experiments.training.run.LIBRARIES", ("no_such_library",))
     file = tmp_path / "run.toml"
     file.write_text(tomli_w.dumps(expand(document()).runs[0].settings.to_dict()))
     with pytest.raises(SystemExit) as stop:
@@ -659,7 +660,7 @@ def test_a_command_whose_lock_is_held_is_not_started(tmp_path: Path) -> None:
 def test_a_command_ends_with_the_job_that_runs_it(number: signal.Signals, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     child = f"import os, time, pathlib; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    code = f"import sys; from moescale.training.executors import execute; execute([sys.executable, '-c', {child!r}], 'log', 'lock')"
+    code = f"import sys; from moescale.experiments.sweeps.executors import execute; execute([sys.executable, '-c', {child!r}], 'log', 'lock')"
     job = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
     wait_for(lambda: pid_file.exists() and pid_file.read_text() != "")
     pid = int(pid_file.read_text())

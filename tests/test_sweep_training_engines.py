@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from moescale.locks import is_held
-from moescale.runs import read_runs
-from moescale.training.driver import drive, make_executor
-from moescale.training.executors import Executor
-from moescale.training.progress import read_progress
-from moescale.training.sweep import Sweep
+from moescale.experiments.sweeps.driver import drive, make_executor
+from moescale.experiments.sweeps.executors import Executor
+from moescale.experiments.sweeps.progress import read_progress
+from moescale.experiments.sweeps.sweep import Sweep
+from moescale.io.locks import is_held
+from moescale.runs.table import read_runs
 from test_sweep_training import drive_stub, faults, is_running, made, rows_of, starts, wait_for
 
 pytestmark = pytest.mark.engine
@@ -76,7 +76,7 @@ def test_a_real_sweep_goes_on_to_the_same_losses(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch")
     pytest.importorskip("transformers", reason="needs transformers")
     pytest.importorskip("tokenizers", reason="needs tokenizers")
-    from moescale.training.data import pack
+    from moescale.experiments.data.pack import pack
 
     text = tmp_path / "text"
     text.mkdir()

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from moescale.errors import InputError
-from moescale.hardware import read_gpu
-from moescale.importers import read_mapping
-from moescale.laws import find_law
-from moescale.profiling.grid import read_grid
-from moescale.toml_table import SETTINGS_LIMIT_BYTES
-from moescale.training.settings import read_settings
-from moescale.training.sweep import read_sweep
+from moescale.experiments.profiling.grid import read_grid
+from moescale.experiments.sweeps.sweep import read_sweep
+from moescale.experiments.training.settings import read_settings
+from moescale.hardware.gpus import read_gpu
+from moescale.io.schema import SETTINGS_LIMIT_BYTES
+from moescale.runs.importers import read_mapping
+from moescale.scaling_laws import find_law
 
 READERS = (read_gpu, read_mapping, read_grid, read_settings, read_sweep)
 

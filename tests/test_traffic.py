@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moescale.architecture import FloatArray
 from moescale.errors import InputError
-from moescale.traffic import Traffic, read_trace, summarise
+from moescale.serving.traffic import Traffic, read_trace, summarise
+from moescale.typing import FloatArray
 
 lengths = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 2000)), min_size=1, max_size=40)
 

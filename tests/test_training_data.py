@@ -25,11 +25,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.training.corpus import HEADER, Shard, corpus_sha256
-from moescale.training.data import Corpus, open_corpus, pack, verify
-from moescale.training.shuffle import permuted
-from moescale.training.sources import documents, find_sources
-from moescale.training.tokens import byte_tokenizer
+from moescale.experiments.data.corpus import HEADER, Shard, corpus_sha256
+from moescale.experiments.data.pack import Corpus, open_corpus, pack, verify
+from moescale.experiments.data.shuffle import permuted
+from moescale.experiments.data.sources import documents, find_sources
+from moescale.experiments.data.tokens import byte_tokenizer
 
 ROOT = Path(__file__).parents[1]
 EOS = 256
@@ -297,7 +297,7 @@ def test_the_corpus_is_no_source_of_itself(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from moescale.training import data
+from moescale.experiments.training import data
 left = int(sys.argv[3])
 def counting(write):
     def inner(*arguments, **named):
@@ -321,7 +321,7 @@ def killed(source: Path, folder: Path, call: int) -> int:
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
 def test_a_killed_pack_goes_on_to_the_same_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moescale.training.data.BATCH_DOCUMENTS", 16)
+    monkeypatch.setattr("moescale.experiments.data.pack.BATCH_DOCUMENTS", 16)
     (tmp_path / "in").mkdir()
     for name in "abc":
         write_lines(tmp_path / "in" / f"{name}.jsonl", [f"{name} {text}" for text in some_texts(60)])
@@ -352,7 +352,7 @@ class Killed(BaseException):
 
 def killed_here(source: Path, folder: Path, call: int) -> int:
     """As `killed`, in this process: the pack stops before its write number `call`; 0 when it has fewer."""
-    from moescale.training import data
+    from moescale.experiments.data import pack as data
 
     left = call
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.training.data import pack
-from moescale.training.megatron import common_end, documents, open_indexed, token_range
+from moescale.experiments.data.megatron import common_end, documents, open_indexed, token_range
+from moescale.experiments.data.pack import pack
 
 Documents = list[list[list[int]]]  # documents of sequences of tokens
 TYPES = {"<u1": 1, "<i2": 3, "<i4": 4, "<i8": 5, "<u2": 8}

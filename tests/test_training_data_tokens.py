@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from moescale.errors import InputError
-from moescale.training.data import TorchSequences, open_corpus, pack
-from moescale.training.tokens import byte_tokenizer, read_tokenizer, train_tokenizer
+from moescale.experiments.data.pack import TorchSequences, open_corpus, pack
+from moescale.experiments.data.tokens import byte_tokenizer, read_tokenizer, train_tokenizer
 
 pytestmark = pytest.mark.engine
 TEXTS = [f"def f{number}(x):\n    return x + {number}  # größer ∑ <|endoftext|>\n" for number in range(400)]
@@ -75,7 +75,7 @@ def test_a_tokenizers_file_is_read_with_its_end_of_text(tmp_path: Path) -> None:
 
 
 def test_a_pack_trains_its_tokenizer_once_and_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moescale.training import data
+    from moescale.experiments.data import pack as data
 
     (tmp_path / "in").mkdir()
     for number, text in enumerate(TEXTS):
@@ -109,7 +109,7 @@ def test_a_pack_trains_its_tokenizer_once_and_goes_on_with_it(tmp_path: Path, mo
 def test_the_hubs_streaming_is_read_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     pytest.importorskip("datasets", reason="needs the extra train")
-    from moescale.training.sources import documents, find_sources
+    from moescale.experiments.data.sources import documents, find_sources
 
     data = tmp_path / "set" / "train.jsonl"
     data.parent.mkdir()

@@ -18,7 +18,7 @@ import pytest
 
 from moescale.cli import main
 from moescale.errors import InputError
-from moescale.training.settings import RunSettings, estimate, settings_of
+from moescale.experiments.training.settings import RunSettings, estimate, settings_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
@@ -50,7 +50,7 @@ PROMPT = [5, 17, 200, 31, 64, 90, 8, 120]
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """About 120,000 byte tokens of sentences that a small model can learn something about."""
-    pack: Any = importlib.import_module("moescale.training.data").pack
+    pack: Any = importlib.import_module("moescale.experiments.data.pack").pack
     folder = tmp_path_factory.mktemp("data")
     draw = np.random.default_rng(0)
     for number in range(60):
@@ -79,7 +79,7 @@ def tables(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
 
 
 def trained(settings: RunSettings, **options: Any) -> list[dict[str, Any]]:
-    run: Any = importlib.import_module("moescale.training.run")
+    run: Any = importlib.import_module("moescale.experiments.training.run")
     return run.train(settings, **options)
 
 
@@ -112,7 +112,7 @@ def test_a_row_says_what_was_trained(alone: tuple[Path, dict[str, Any]], corpus:
 
 def test_the_loss_is_transformers_own_on_the_saved_model(alone: tuple[Path, dict[str, Any]], corpus: Path) -> None:
     folder, row = alone
-    opened: Any = importlib.import_module("moescale.training.data").open_corpus(corpus)
+    opened: Any = importlib.import_module("moescale.experiments.data.pack").open_corpus(corpus)
     held_out = opened.sequences("validation", 64, 0)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model").eval()
     ids = torch.from_numpy(np.stack([held_out[i] for i in range(4096 // 64)]))
@@ -146,7 +146,7 @@ def kill_in_the_middle(stated: dict[str, Any], tmp_path: Path, checkpoint: str =
     file, folder = tmp_path / "run.json", Path(stated["output"])
     file.write_text(json.dumps(stated))
     code = (
-        "import json, sys; from moescale.training.run import train; from moescale.training.settings import settings_of;"
+        "import json, sys; from moescale.experiments.training.run import train; from moescale.experiments.training.settings import settings_of;"
         "train(settings_of(json.load(open(sys.argv[1]))))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(file)])
@@ -269,15 +269,15 @@ def test_a_broken_checkpoint_is_one_message(corpus: Path, tmp_path: Path) -> Non
 
 def started(settings: RunSettings, corpus: Path) -> Any:
     """The run, before its first step."""
-    parallel: Any = importlib.import_module("moescale.training.parallel")
-    trainer: Any = importlib.import_module("moescale.training.trainer")
-    opened: Any = importlib.import_module("moescale.training.data").open_corpus(corpus)
+    parallel: Any = importlib.import_module("moescale.experiments.training.parallel")
+    trainer: Any = importlib.import_module("moescale.experiments.training.trainer")
+    opened: Any = importlib.import_module("moescale.experiments.data.pack").open_corpus(corpus)
     layout = parallel.Layout(parallel=settings.parallel, device=torch.device("cpu"))
     return trainer.Run(settings, opened, layout, lambda _event: None)
 
 
 def test_gradient_reaches_every_expert_and_the_router(corpus: Path, tmp_path: Path) -> None:
-    model_file: Any = importlib.import_module("moescale.training.model")
+    model_file: Any = importlib.import_module("moescale.experiments.training.model")
     run = started(settings_of(tables(corpus, tmp_path / "r")), corpus)
     _, ids = run._batch(0)
     model_file.token_losses(run.model, ids).sum().backward()
@@ -292,7 +292,7 @@ def test_gradient_reaches_every_expert_and_the_router(corpus: Path, tmp_path: Pa
 def test_local_experts_compute_what_transformers_computes_and_nothing_without_tokens(
     corpus: Path, tmp_path: Path
 ) -> None:
-    parallel: Any = importlib.import_module("moescale.training.parallel")
+    parallel: Any = importlib.import_module("moescale.experiments.training.parallel")
     run = started(settings_of(tables(corpus, tmp_path / "r")), corpus)
     experts = run.model.model.layers[1].mlp.experts
     torch.manual_seed(0)
@@ -313,7 +313,7 @@ def test_local_experts_compute_what_transformers_computes_and_nothing_without_to
 
 def test_the_balancing_loss_is_that_of_transformers(corpus: Path, tmp_path: Path) -> None:
     """With f of the same batch it is the published formula, and adds up over micro-batches."""
-    model_file: Any = importlib.import_module("moescale.training.model")
+    model_file: Any = importlib.import_module("moescale.experiments.training.model")
     reference: Any = importlib.import_module(
         "transformers.models.qwen3_moe.modeling_qwen3_moe"
     ).load_balancing_loss_func
@@ -349,7 +349,7 @@ def test_the_balancing_loss_evens_a_skewed_stream(corpus: Path, tmp_path: Path) 
             router[0] += 0.05 * common
         before = run.validate()[1]
         (row,) = run.rows(resume=False)
-        health: Any = importlib.import_module("moescale.training.health")
+        health: Any = importlib.import_module("moescale.experiments.training.health")
         assert health.balance(before)["imbalance"] > 1.9  # the most for top-2 of 4 is 2
         imbalance[coefficient] = row["imbalance"]
     assert imbalance[0.1] < 1.4
@@ -440,7 +440,7 @@ def test_the_command_writes_the_run_table(
     for _ in range(2):  # the second time it is there
         main(["train", str(run), "-o", str(table), "--json"])
         assert json.loads(capsys.readouterr().out)["rows"] == [row]
-    read_runs: Any = importlib.import_module("moescale.runs").read_runs
+    read_runs: Any = importlib.import_module("moescale.runs.table").read_runs
     runs = read_runs(table)
     assert len(runs) == 1
     assert runs.loss[0] == row["loss"]

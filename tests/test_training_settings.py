@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from moescale.cli import main
 from moescale.errors import InputError
-from moescale.recipe import recipe_for
-from moescale.training import schedule
-from moescale.training.flops import peak_flops_per_s
-from moescale.training.health import LEAST_STRETCH, MARGIN_NATS, Watch, balance
-from moescale.training.settings import estimate, leg_tokens, read_settings, settings_of
+from moescale.experiments.training import schedule
+from moescale.experiments.training.flops import peak_flops_per_s
+from moescale.experiments.training.health import LEAST_STRETCH, MARGIN_NATS, Watch, balance
+from moescale.experiments.training.settings import estimate, leg_tokens, read_settings, settings_of
+from moescale.models.recipe import recipe_for
 
 ROOT = Path(__file__).parents[1]
 

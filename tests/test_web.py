@@ -35,11 +35,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.figures import colour_of
-from moescale.hardware import price
-from moescale.laws import find_law
-from moescale.laws.store import law_text
+from moescale.hardware.gpus import price
+from moescale.scaling_laws import find_law
+from moescale.scaling_laws.store import law_text
 from moescale.units import format_flops
+from moescale.views.figures import colour_of
 from moescale.web import app as server
 from moescale.web import jobs as fits
 from moescale.web import pool

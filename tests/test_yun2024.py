@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moescale.laws import LawForm, effective_experts, find_form, make_inputs, yun2024, yun2024_centred
-from moescale.laws.form import Inputs
+from moescale.scaling_laws import LawForm, effective_experts, find_form, make_inputs, yun2024, yun2024_centred
+from moescale.scaling_laws.form import Inputs
 
 FORMS = {
     "yun2024": yun2024.FORM,

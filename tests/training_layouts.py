@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from moescale.training import parallel
-from moescale.training.data import open_corpus
-from moescale.training.settings import settings_of
-from moescale.training.trainer import Run
+from moescale.experiments.data.pack import open_corpus
+from moescale.experiments.training import parallel
+from moescale.experiments.training.settings import settings_of
+from moescale.experiments.training.trainer import Run
 
 
 def main() -> None:

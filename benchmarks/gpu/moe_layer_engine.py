@@ -1,4 +1,4 @@
-"""Engine of the MoE layer alone, for profiling/worker.py: the router and experts of one layer, `batch` tokens at a time."""
+"""Engine of the MoE layer alone, for experiments/profiling/worker.py: the router and experts of one layer, `batch` tokens at a time."""
 
 from __future__ import annotations
 

@@ -19,13 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from moescale.architecture import Architecture
-from moescale.buildable import Buildable
 from moescale.errors import MoescaleError
-from moescale.hardware import load_gpu
+from moescale.experiments.profiling.grid import (
+    VOCABULARY,
+    Grid,
+    Model,
+    config_of,
+    make_grid,
+    model_of_config,
+    model_of_size,
+)
+from moescale.experiments.profiling.run import Repeats, profile
+from moescale.hardware.gpus import load_gpu
 from moescale.latency.measurements import OK, Measurement, read_measurements
-from moescale.profiling.grid import VOCABULARY, Grid, Model, config_of, make_grid, model_of_config, model_of_size
-from moescale.profiling.run import Repeats, profile
+from moescale.models.architecture import Architecture
+from moescale.models.rounding import Buildable
 
 EXPERTS = (1, 2, 4, 8, 16, 32, 64)
 PAPER_SHAPES = ((768, 12), (896, 20), (1024, 24), (1536, 24))  # width, depth: arXiv 2404.02852, section 3.1
@@ -92,7 +100,7 @@ def shape_of(row: Measurement) -> Architecture:
 
 def check(table: Path, layer_table: Path, gpu_name: str) -> list[str]:
     """How far silicon is from the tables. Kernels are vLLM's there and torch's here, so that part of it is the software."""
-    from moescale.latency.moe_kernels import Shape
+    from moescale.latency.kernels.moe import Shape
     from moescale.latency.silicon import Silicon
 
     source = Silicon(load_gpu(gpu_name))

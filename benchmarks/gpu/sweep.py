@@ -18,9 +18,9 @@ from typing import Any
 import tomli_w
 
 from moescale.errors import MoescaleError
-from moescale.files import write_atomically
-from moescale.training.driver import drive
-from moescale.training.sweep import read_sweep
+from moescale.experiments.sweeps.driver import drive
+from moescale.experiments.sweeps.sweep import read_sweep
+from moescale.io.files import write_atomically
 
 SECONDS = 540.0
 EXPERTS = [1, 2, 4, 8]
@@ -72,7 +72,7 @@ def main() -> int:
         print(line, file=sys.stderr, flush=True)
 
     try:
-        from moescale.training.data import pack
+        from moescale.experiments.data.pack import pack
 
         folder.mkdir(parents=True, exist_ok=True)
         sources = source_files(Path(sysconfig.get_paths()["stdlib"]), 60 if given.tiny else None)

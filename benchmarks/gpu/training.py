@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import MoescaleError
-from moescale.training.flops import mfu
-from moescale.training.run_table import add_rows
-from moescale.training.settings import RunSettings, estimate, settings_of
+from moescale.experiments.run_table import add_rows
+from moescale.experiments.training.flops import mfu
+from moescale.experiments.training.settings import RunSettings, estimate, settings_of
 
 SHAPES = ((768, 12), (1024, 24))  # the paper's first and third: reading of table 1 in docs/errata.md
 EXPERTS = (1, 2, 4, 8, 16, 32, 64)
@@ -88,8 +88,8 @@ def runs(*, tiny: bool, device: str) -> list[RunSettings]:
 def measure(settings: RunSettings, vocab_size: int) -> dict[str, Any]:
     """The row of one model."""
     torch: Any = import_module("torch")
-    parallel: Any = import_module("moescale.training.parallel")
-    trainer: Any = import_module("moescale.training.trainer")
+    parallel: Any = import_module("moescale.experiments.training.parallel")
+    trainer: Any = import_module("moescale.experiments.training.trainer")
     device = parallel.device_of(settings.parallel)
     chip = parallel.describe(device)
     t = settings.training

@@ -10,14 +10,12 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moescale.allocation import Allocation, Budget, best_within_cost, loss_optimal, smallest_at_loss
-    from moescale.architecture import Architecture, from_config
-    from moescale.burst import Arrivals, simulate
-    from moescale.calibration import calibrate
     from moescale.errors import InfeasibleError, InputError, MoescaleError
-    from moescale.family import ModelFamily, families, find_family
-    from moescale.fitting import Fit, fit, fitted_law
-    from moescale.hardware import (
+    from moescale.fitting.bootstrap import bootstrap
+    from moescale.fitting.fit import Fit, fit, fitted_law
+    from moescale.fitting.holdout import RunArrays, added_terms, diagnose, hold_out
+    from moescale.fitting.prior import calibrate
+    from moescale.hardware.gpus import (
         Gpu,
         find_gpu,
         gpus,
@@ -26,32 +24,48 @@ if TYPE_CHECKING:
         price,
         read_gpu,
     )
+    from moescale.latency.open import open_latency
     from moescale.latency.roofline import Roofline
     from moescale.latency.silicon import Silicon
     from moescale.latency.table import read_latency_table
-    from moescale.laws import Law, find_form, find_law, loss, predict, save_law
-    from moescale.lifetime import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
-    from moescale.notebook import load_ipython_extension
-    from moescale.planning import Plan, Question, make_plan
-    from moescale.runs import RunTable, read_runs
-    from moescale.serving import Cost, Deployment, cheapest, cost, degrees, serve, with_traffic
-    from moescale.serving_sweep import OperatingPoints, Platform, find_platforms, operating_points
-    from moescale.traffic import Traffic, read_trace
-    from moescale.uncertainty import bootstrap
+    from moescale.models.architecture import Architecture
+    from moescale.models.family import ModelFamily, families, find_family
+    from moescale.models.hf_config import from_config
+    from moescale.planning.allocation import Allocation, Budget, best_within_cost, loss_optimal, smallest_at_loss
+    from moescale.planning.plan import Plan, Question, make_plan
+    from moescale.planning.total_cost import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
+    from moescale.runs.table import RunTable, read_runs
+    from moescale.scaling_laws import Law, find_form, find_law, loss, predict, save_law
+    from moescale.serving.deployment import Deployment, degrees, with_traffic
+    from moescale.serving.operating_points import OperatingPoints, Platform, find_platforms, operating_points
+    from moescale.serving.simulator import Arrivals, simulate
+    from moescale.serving.steady_state import Cost, cheapest, cost, serve
+    from moescale.serving.traffic import Traffic, read_trace
     from moescale.units import parse_quantity
-    from moescale.validation import RunArrays, added_terms, diagnose, hold_out
+    from moescale.views.notebook import load_ipython_extension
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "allocation": ("Allocation", "Budget", "best_within_cost", "loss_optimal", "smallest_at_loss"),
-    "architecture": ("Architecture", "from_config"),
-    "burst": ("Arrivals", "simulate"),
-    "calibration": ("calibrate",),
-    "errors": ("InfeasibleError", "InputError", "MoescaleError"),
-    "family": ("ModelFamily", "families", "find_family"),
-    "fitting": ("Fit", "fit", "fitted_law"),
-    "hardware": (
+    "errors": (
+        "InfeasibleError",
+        "InputError",
+        "MoescaleError",
+    ),
+    "fitting.bootstrap": ("bootstrap",),
+    "fitting.fit": (
+        "Fit",
+        "fit",
+        "fitted_law",
+    ),
+    "fitting.holdout": (
+        "RunArrays",
+        "added_terms",
+        "diagnose",
+        "hold_out",
+    ),
+    "fitting.prior": ("calibrate",),
+    "hardware.gpus": (
         "Gpu",
         "find_gpu",
         "gpus",
@@ -60,20 +74,75 @@ _HOMES = {
         "price",
         "read_gpu",
     ),
+    "latency.open": ("open_latency",),
     "latency.roofline": ("Roofline",),
     "latency.silicon": ("Silicon",),
     "latency.table": ("read_latency_table",),
-    "laws": ("Law", "find_form", "find_law", "loss", "predict", "save_law"),
-    "lifetime": ("Lifetime", "TrainingPrice", "best_within_total", "cheapest_at_loss", "flops_optimal"),
-    "planning": ("Plan", "Question", "make_plan"),
-    "notebook": ("load_ipython_extension",),
-    "runs": ("RunTable", "read_runs"),
-    "serving": ("Cost", "Deployment", "cheapest", "cost", "degrees", "serve", "with_traffic"),
-    "serving_sweep": ("OperatingPoints", "Platform", "find_platforms", "operating_points"),
-    "traffic": ("Traffic", "read_trace"),
-    "uncertainty": ("bootstrap",),
+    "models.architecture": ("Architecture",),
+    "models.family": (
+        "ModelFamily",
+        "families",
+        "find_family",
+    ),
+    "models.hf_config": ("from_config",),
+    "planning.allocation": (
+        "Allocation",
+        "Budget",
+        "best_within_cost",
+        "loss_optimal",
+        "smallest_at_loss",
+    ),
+    "planning.plan": (
+        "Plan",
+        "Question",
+        "make_plan",
+    ),
+    "planning.total_cost": (
+        "Lifetime",
+        "TrainingPrice",
+        "best_within_total",
+        "cheapest_at_loss",
+        "flops_optimal",
+    ),
+    "runs.table": (
+        "RunTable",
+        "read_runs",
+    ),
+    "scaling_laws": (
+        "Law",
+        "find_form",
+        "find_law",
+        "loss",
+        "predict",
+        "save_law",
+    ),
+    "serving.deployment": (
+        "Deployment",
+        "degrees",
+        "with_traffic",
+    ),
+    "serving.operating_points": (
+        "OperatingPoints",
+        "Platform",
+        "find_platforms",
+        "operating_points",
+    ),
+    "serving.simulator": (
+        "Arrivals",
+        "simulate",
+    ),
+    "serving.steady_state": (
+        "Cost",
+        "cheapest",
+        "cost",
+        "serve",
+    ),
+    "serving.traffic": (
+        "Traffic",
+        "read_trace",
+    ),
     "units": ("parse_quantity",),
-    "validation": ("RunArrays", "added_terms", "diagnose", "hold_out"),
+    "views.notebook": ("load_ipython_extension",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -130,6 +199,7 @@ __all__ = [
     "loss_optimal",
     "make_plan",
     "measured_reserve_bytes",
+    "open_latency",
     "operating_points",
     "owned_usd_per_gpu_hour",
     "parse_quantity",
@@ -159,6 +229,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# In a notebook answers show themselves as tables and figures; moescale.notebook says how.
+# In a notebook answers show themselves as tables and figures; moescale.views.notebook says how.
 if "IPython" in sys.modules and (_shell := getattr(sys.modules["IPython"], "get_ipython", lambda: None)()) is not None:
-    importlib.import_module("moescale.notebook").load_ipython_extension(_shell)
+    importlib.import_module("moescale.views.notebook").load_ipython_extension(_shell)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -40,6 +41,23 @@ class MoescaleError(Exception):
             parts.append(_printable(next_step))
         super().__init__("; ".join(parts))
 
+    def at(self, where: str) -> Self:
+        """The same error with a place, where it names none yet."""
+        if self.where is not None:
+            return self
+        return type(self)(self.what, where=where, nearest=self.nearest, next_step=self.next_step)
+
+
+@contextmanager
+def located(where: str) -> Generator[None]:
+    """Names the place in errors that name none."""
+    try:
+        yield
+    except MoescaleError as error:
+        if error.where is not None:
+            raise
+        raise error.at(where) from error
+
 
 def _printable(text: str) -> str:
     shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}.."
@@ -48,6 +66,22 @@ def _printable(text: str) -> str:
 
 class InputError(MoescaleError):
     """The input is malformed, unknown or impossible (exit code 2)."""
+
+
+class UnknownNameError(InputError):
+    """A name is not one of those that are known; the message lists the nearest and all of them."""
+
+
+class ColumnError(InputError):
+    """A column of a table is missing, stated twice, or holds what it cannot hold."""
+
+
+class DamagedFileError(InputError):
+    """A file is not what it should be: torn, of another kind, or with a part out of place."""
+
+
+class BoundError(InputError):
+    """A number is out of its bounds; the message states them."""
 
 
 class UnwrittenError(InputError):
@@ -71,10 +105,10 @@ def nearest_names(name: str, choices: Iterable[str], count: int = 3) -> str | No
 
 def unknown_name(
     kind: str, name: str, choices: Iterable[str], *, where: str | None = None, otherwise: str = ""
-) -> InputError:
+) -> UnknownNameError:
     """The error for a name that is not one of `choices`: names the closest ones, lists all, and says what else may be given."""
     known = list(choices)
-    return InputError(
+    return UnknownNameError(
         f"unknown {kind} {name!r}",
         where=where,
         nearest=nearest_names(name, known),
@@ -82,8 +116,8 @@ def unknown_name(
     )
 
 
-def damaged(kind: str, error: ValidationError, *, where: str, next_step: str) -> InputError:
+def damaged(kind: str, error: ValidationError, *, where: str, next_step: str) -> DamagedFileError:
     """The error for a file of this kind whose first fault pydantic names."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return InputError(f"damaged {kind} at {place}: {first['msg']}", where=where, next_step=next_step)
+    return DamagedFileError(f"damaged {kind} at {place}: {first['msg']}", where=where, next_step=next_step)

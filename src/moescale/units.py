@@ -164,3 +164,18 @@ def format_seconds(value: float) -> str:
     """A time to three significant digits in ns, µs, ms, s, min, h or days: 12.3 ms."""
     units = [(1e-9, " ns"), (1e-6, " µs"), (1e-3, " ms"), (1.0, " s"), (60.0, " min"), (3600.0, " h"), (86400.0, " d")]
     return "0 s" if value == 0 else _scaled(value, units)
+
+
+def plural(count: float, noun: str) -> str:
+    """A count with its noun: 1 expert, 4 experts."""
+    return f"{count:g} {noun}{'' if count == 1 else 's'}"
+
+
+def expert_model(experts: float) -> str:
+    """A model by its experts, in a sentence: dense model, 4-expert model."""
+    return "dense model" if experts == 1 else f"{experts:g}-expert model"
+
+
+def expert_label(experts: float) -> str:
+    """A model by its experts, in a table or figure: dense, E = 4."""
+    return "dense" if experts == 1 else f"E = {experts:g}"

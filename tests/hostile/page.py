@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from moescale.errors import InputError
-from moescale.runs import read_runs
-from moescale.tables import parse_table
+from moescale.io.frames import parse_table
+from moescale.runs.table import read_runs
 from moescale.web.calculator import answer
 from moescale.web.jobs import Jobs
 from moescale.web.pool import Pool

@@ -66,7 +66,7 @@ def _columns() -> dict[str, Any]:
 
 
 def _run_tables(suffix: str) -> Sequence[Files]:
-    from moescale.runs import write_runs
+    from moescale.runs.table import write_runs
 
     if suffix == ".jsonl":
         rows = [dict(zip(_columns(), row, strict=True)) for row in zip(*_columns().values(), strict=True)]
@@ -94,7 +94,7 @@ def _renamed(files: Files, name: str) -> Files:
 
 
 def _read_runs(folder: Path, rng: Random) -> None:
-    from moescale.runs import read_runs
+    from moescale.runs.table import read_runs
 
     where = rng.choice((None, None, "tokens / n_params_dense > 2 or note == 'a'", "n_experts <= 8 and loss < 3"))
     runs = read_runs(_the_file(folder), where=where, size_column=rng.choice((None, "n_params_dense")))
@@ -110,7 +110,7 @@ def _read_frame(folder: Path, rng: Random) -> None:
     import polars as pl
     import pyarrow as pa
 
-    from moescale.runs import read_runs
+    from moescale.runs.table import read_runs
 
     columns: dict[Any, Any] = {name: list(values) for name, values in _columns().items()}
     for _ in range(rng.choice((0, 1, 1, 2))):
@@ -149,8 +149,8 @@ def _laws() -> Sequence[Files]:
 
     import numpy as np
 
-    from moescale.laws import catalogue_names, find_law
-    from moescale.laws.store import law_text
+    from moescale.scaling_laws import catalogue_names, find_law
+    from moescale.scaling_laws.store import law_text
 
     found = [find_law(name) for name in catalogue_names()]
     mine = found[0]
@@ -161,9 +161,9 @@ def _laws() -> Sequence[Files]:
 def _read_law(folder: Path, rng: Random) -> None:
     import numpy as np
 
-    from moescale.laws import find_law
-    from moescale.laws import loss as law_loss
-    from moescale.laws.store import law_text, parse_law
+    from moescale.scaling_laws import find_law
+    from moescale.scaling_laws import loss as law_loss
+    from moescale.scaling_laws.store import law_text, parse_law
 
     law = find_law(str(_the_file(folder)))
     further = {"unique_tokens": 1e9, "granularity": 1.0, "sparsity": 0.5}
@@ -190,7 +190,7 @@ def _answers() -> Sequence[Files]:
 
 
 def _read_answer(folder: Path, rng: Random) -> None:
-    from moescale.report import read_answer
+    from moescale.views.html import read_answer
 
     read_answer(_the_file(folder))
 
@@ -228,8 +228,8 @@ def _configs() -> Sequence[Files]:
 
 
 def _read_config(folder: Path, rng: Random) -> None:
-    from moescale.accounting import count_parameters, kv_bytes_per_token
-    from moescale.architecture import from_config
+    from moescale.models.accounting import count_parameters, kv_bytes_per_token
+    from moescale.models.hf_config import from_config
 
     model = from_config(rng.choice((folder, folder / "config.json")))
     counted = count_parameters(model)
@@ -238,7 +238,7 @@ def _read_config(folder: Path, rng: Random) -> None:
 
 
 def _read_gpu(folder: Path, rng: Random) -> None:
-    from moescale.hardware import load_gpu
+    from moescale.hardware.gpus import load_gpu
 
     gpu = load_gpu(str(_the_file(folder)))
     assert 0 < gpu.memory_bytes < float("inf")
@@ -266,14 +266,14 @@ def _traces() -> Sequence[Files]:
 
 
 def _read_trace(folder: Path, rng: Random) -> None:
-    from moescale.traffic import read_trace
+    from moescale.serving.traffic import read_trace
 
     traffic = read_trace(_the_file(folder))
     assert traffic.prompt_tokens > 0
 
 
 def _read_grid(folder: Path, rng: Random) -> None:
-    from moescale.profiling.grid import read_grid
+    from moescale.experiments.profiling.grid import read_grid
 
     assert read_grid(folder / "profile.toml").size > 0
 
@@ -319,7 +319,7 @@ def _evaluate(folder: Path, rng: Random) -> None:
     import numpy as np
 
     from moescale.errors import MoescaleError
-    from moescale.expressions import column_names, evaluate, evaluate_numbers
+    from moescale.io.filters import column_names, evaluate, evaluate_numbers
 
     text = _text(folder)
     with suppress(MoescaleError):
@@ -404,7 +404,7 @@ def _event_folders() -> Sequence[Files]:
 
 
 def _import(tracker: str, folder: Path, rng: Random) -> None:
-    from moescale.importers import import_runs
+    from moescale.runs.importers import import_runs
 
     source = folder
     if tracker == "wandb" and (folder / "export.csv").exists():
@@ -414,7 +414,7 @@ def _import(tracker: str, folder: Path, rng: Random) -> None:
 
 
 def _read_mapping(folder: Path, rng: Random) -> None:
-    from moescale.importers import import_runs
+    from moescale.runs.importers import import_runs
 
     import_runs("trainer", EXAMPLES / "trainer", mapping=_the_file(folder), unfinished=True)
 
@@ -423,7 +423,7 @@ def _read_mapping(folder: Path, rng: Random) -> None:
 
 
 def _read_settings(folder: Path, rng: Random) -> None:
-    from moescale.training.settings import estimate, read_settings
+    from moescale.experiments.training.settings import estimate, read_settings
 
     estimate(read_settings(_the_file(folder)))
 
@@ -435,7 +435,7 @@ def _run_settings() -> Sequence[Files]:
 
 
 def _read_sweep(folder: Path, rng: Random) -> None:
-    from moescale.training.sweep import read_sweep
+    from moescale.experiments.sweeps.sweep import read_sweep
 
     assert read_sweep(_the_file(folder)).runs
 
@@ -461,7 +461,7 @@ def _sources() -> Sequence[Files]:
 
 
 def _read_sources(folder: Path, rng: Random) -> None:
-    from moescale.training.sources import documents, find_sources
+    from moescale.experiments.data.sources import documents, find_sources
 
     for source in find_sources([folder]):
         given = documents(source, skip=rng.choice((0, 0, 2)), undecodable=rng.choice(("error", "error", "skip")))
@@ -471,7 +471,7 @@ def _read_sources(folder: Path, rng: Random) -> None:
 
 @lru_cache(maxsize=1)
 def _corpora() -> Sequence[Files]:
-    from moescale.training.data import pack
+    from moescale.experiments.data.pack import pack
 
     def write(folder: Path) -> None:
         (folder / "texts.jsonl").write_text(
@@ -486,7 +486,7 @@ def _corpora() -> Sequence[Files]:
 
 
 def _open_corpus(folder: Path, rng: Random) -> None:
-    from moescale.training.data import open_corpus, verify
+    from moescale.experiments.data.pack import open_corpus, verify
 
     corpus = open_corpus(folder / "corpus")
     for split in ("train", "validation"):
@@ -506,7 +506,7 @@ def _indexed() -> Sequence[Files]:
 
 
 def _read_indexed(folder: Path, rng: Random) -> None:
-    from moescale.training.megatron import common_end, documents, open_indexed, token_range
+    from moescale.experiments.data.megatron import common_end, documents, open_indexed, token_range
 
     data = open_indexed(str(folder / "data"))
     for document in documents(data):
@@ -516,7 +516,7 @@ def _read_indexed(folder: Path, rng: Random) -> None:
 
 
 def _resumed_tables() -> Sequence[Files]:
-    from moescale.training.run_table import add_rows
+    from moescale.experiments.run_table import add_rows
 
     row = {"name": "a", "settings_sha256": "ab", "tokens": 1000, "loss": 2.5, "mfu": None, "diverged": False}
     found = [
@@ -529,14 +529,14 @@ def _resumed_tables() -> Sequence[Files]:
 
 
 def _read_resumed_table(folder: Path, rng: Random) -> None:
-    from moescale.training.run_table import check_run_table
+    from moescale.experiments.run_table import check_run_table
 
     check_run_table(_the_file(folder))
 
 
 def _run_folders() -> Sequence[Files]:
     """What a run leaves: its settings with their identity, its progress, its result."""
-    from moescale.training.settings import read_settings
+    from moescale.experiments.training.settings import read_settings
 
     document = {
         **read_settings(EXAMPLES / "run.toml").to_dict(),
@@ -554,9 +554,10 @@ def _run_folders() -> Sequence[Files]:
 
 
 def _read_run_folder(folder: Path, rng: Random) -> object:
-    from moescale.training.progress import read_progress
-    from moescale.training.run import _check_same, settings_in
-    from moescale.training.run_table import read_result
+    from moescale.experiments.run_table import read_result
+    from moescale.experiments.sweeps.progress import read_progress
+    from moescale.experiments.training.folder import settings_in
+    from moescale.experiments.training.run import _check_same
 
     progress = read_progress(folder)
     assert read_result(folder)
@@ -583,7 +584,7 @@ def _unfinished_packs() -> Sequence[Files]:
 
 
 def _read_unfinished(folder: Path, rng: Random) -> object:
-    from moescale.training.data import _unfinished
+    from moescale.experiments.data.pack import _unfinished
 
     (case,) = _unfinished_packs()
     return _unfinished(folder / "corpus", json.loads(case["corpus/unfinished.json"])["request"]) is not None

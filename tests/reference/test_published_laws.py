@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from moescale.laws import FORMS, make_inputs
+from moescale.scaling_laws import FORMS, make_inputs
 
 CHINCHILLA = FORMS["chinchilla"]
 CHINCHILLA_BUDGET = 5.76e23  # FLOPs of the Chinchilla model

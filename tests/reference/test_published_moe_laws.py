@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from moescale.allocation import Budget, loss_optimal
-from moescale.fitting import fit
-from moescale.laws import Law, find_law, loss
-from moescale.laws.ludziejewski2025 import power_laws
-from moescale.runs import RunTable, read_runs
+from moescale.fitting.fit import fit
+from moescale.planning.allocation import Budget, loss_optimal
+from moescale.runs.table import RunTable, read_runs
+from moescale.scaling_laws import Law, find_law, loss
+from moescale.scaling_laws.ludziejewski2025 import power_laws
 
 
 @pytest.fixture(scope="module")

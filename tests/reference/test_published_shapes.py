@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from moescale.accounting import (
+from moescale.models.accounting import (
     active_matmul_params,
     count_parameters,
     kv_bytes_per_token,
     training_flops_per_token,
     weight_bytes,
 )
-from moescale.architecture import Shape, hl_coefficient, published_shapes, shapes, shapes_of_hl
+from moescale.models.published import Shape, hl_coefficient, published_shapes, shapes, shapes_of_hl
 
 
 @pytest.mark.parametrize("shape", published_shapes().values(), ids=published_shapes())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moescale.traffic import find_traffic, traffics
+from moescale.serving.traffic import find_traffic, traffics
 
 PRINTED = {
     "sharegpt": (230, 203),  # the paper's traffic: ShareGPT as vLLM's serving benchmark samples it

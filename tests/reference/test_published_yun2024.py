@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from moescale import catalogue
-from moescale.allocation import Budget, loss_optimal, smallest_at_loss
-from moescale.laws import find_law, loss
+from moescale.planning.allocation import Budget, loss_optimal, smallest_at_loss
+from moescale.scaling_laws import find_law, loss
 
 LAW = find_law("yun2024-recovered")
 

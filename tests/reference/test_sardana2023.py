@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from moescale.allocation import Budget, loss_optimal
-from moescale.laws import find_law, loss
-from moescale.lifetime import Lifetime, cheapest_at_loss, flops_optimal
+from moescale.planning.allocation import Budget, loss_optimal
+from moescale.planning.total_cost import Lifetime, cheapest_at_loss, flops_optimal
+from moescale.scaling_laws import find_law, loss
 
 LAW = find_law("hoffmann2022-devries")
 

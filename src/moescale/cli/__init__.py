@@ -24,7 +24,7 @@ from moescale.cli.sweep import sweep
 from moescale.cli.train import train
 from moescale.cli.web import web
 from moescale.errors import InfeasibleError, MoescaleError
-from moescale.interrupts import Terminated, sigterm_interrupts
+from moescale.io.signals import Terminated, sigterm_interrupts
 
 # Every command, in the order and under the headings of `moescale --help`.
 PANELS: dict[str, tuple[Callable[..., object], ...]] = {

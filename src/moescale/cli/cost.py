@@ -57,12 +57,13 @@ from moescale.cli.options import (
 from moescale.errors import InputError, MoescaleError
 
 if TYPE_CHECKING:
-    from moescale.architecture import Architecture, CheckpointWeights
-    from moescale.burst import Run
-    from moescale.hardware import Gpu, Precision
+    from moescale.hardware.gpus import Gpu, Precision
     from moescale.latency import LatencySource
-    from moescale.serving import Deployment
-    from moescale.serving_sweep import LeftOut, Platform
+    from moescale.models.architecture import Architecture
+    from moescale.models.quantisation import CheckpointWeights
+    from moescale.serving.deployment import Deployment
+    from moescale.serving.operating_points import LeftOut, Platform
+    from moescale.serving.simulator import Run
 
 LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have no measured kernels here
 
@@ -188,8 +189,8 @@ def cost(
     json_: Json = False,
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
-    from moescale.hardware import measured_reserve_bytes
-    from moescale.serving import cost as serving_cost
+    from moescale.hardware.gpus import measured_reserve_bytes
+    from moescale.serving.steady_state import cost as serving_cost
 
     asked = {
         "--sweep-batch": sweep_batch, "--sweep-weights": sweep_weights, "--sweep-kv-cache": sweep_kv_cache,
@@ -259,7 +260,7 @@ def cost(
         record = answer.to_dict() | held | ({} if run is None else {"burst": run.to_dict()})
         print_json(record if priced else _without_dollars(record))
         return
-    from moescale.console import show_burst, show_cost, terminal
+    from moescale.views.terminal import show_burst, show_cost, terminal
 
     own = formats[0].name if stated is not None and formats else None
     source_name = traffic.source if trace is not None else None
@@ -270,7 +271,7 @@ def cost(
 
 def _has_price(card: Gpu) -> bool:
     """Whether an hour of the GPU has a price; a warning where it has none: everything but the dollars is answered."""
-    from moescale.hardware import usd_per_gpu_hour
+    from moescale.hardware.gpus import usd_per_gpu_hour
 
     try:
         usd_per_gpu_hour(card)
@@ -297,9 +298,9 @@ def _burst(
     """The same deployment under `n` requests, on one replica; the host in line unless --host says otherwise."""
     import math
 
-    from moescale.burst import Arrivals, simulate
-    from moescale.hosts import find_host
     from moescale.latency import kernels_alone
+    from moescale.serving.host import find_host
+    from moescale.serving.simulator import Arrivals, simulate
 
     arrivals = Arrivals(n_requests=n, requests_per_s=math.inf if rate is None else rate)
     return simulate(
@@ -353,8 +354,8 @@ def _sweep(
     json_: bool,
 ) -> None:
     """All operating points of `model`: printed, drawn and written."""
-    from moescale import hardware
-    from moescale.serving_sweep import find_platforms, operating_points
+    from moescale.hardware.gpus import price as catalogue_price
+    from moescale.serving.operating_points import find_platforms, operating_points
 
     caps = None if batches is None else listed_counts("--sweep-batch", batches, MOST_BATCH)
     degrees = [1] if ways is None else listed_counts("--sweep-expert-parallel", ways, MOST)
@@ -375,7 +376,7 @@ def _sweep(
             )
 
     def price_of(card: Gpu) -> Callable[[], float]:
-        return lambda: hardware.price(card.name).usd_per_gpu_hour if price is None else price
+        return lambda: catalogue_price(card.name).usd_per_gpu_hour if price is None else price
 
     def platforms(source: str) -> tuple[tuple[Platform, ...], tuple[LeftOut, ...]]:
         return find_platforms(
@@ -405,19 +406,19 @@ def _sweep(
     )
     held_back = HeldBack()
     if output_table is not None:
-        from moescale.runs import write_runs
+        from moescale.runs.table import write_runs
 
         with held_back:
             write_runs(points.columns(), output_table)
     if plot is not None:
-        from moescale.figures import save_figure, sweep_figure
+        from moescale.views.figures import save_figure, sweep_figure
 
         with held_back:
             save_figure(sweep_figure(points), plot)
     if json_:
         print_json(points.to_dict())
     else:
-        from moescale.console import show_sweep, terminal
+        from moescale.views.terminal import show_sweep, terminal
 
         show_sweep(terminal(), points, traffic)
     held_back.tell()
@@ -456,7 +457,7 @@ def check_table(path: Path | None, inputs: Sequence[str | Path | None]) -> None:
     """Refuse a table that could not be written before the work that it would hold."""
     if path is None:
         return
-    from moescale.files import check_target
+    from moescale.io.files import check_target
 
     with at_option("--output-table"):
         if path.suffix.lower() not in TABLE_SUFFIXES:
@@ -482,7 +483,7 @@ def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:
 
 
 def _found(kind: str, names: Sequence[str], option: str) -> list[Precision]:
-    from moescale.hardware import find_precision
+    from moescale.hardware.gpus import find_precision
 
     with at_option(option):
         return [find_precision(kind, name) for name in names]
@@ -495,7 +496,7 @@ def _weight_formats(
 
     A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is warned of.
     """
-    from moescale.hardware import Precision
+    from moescale.hardware.gpus import Precision
 
     several = option == "--sweep-weights"
     formats = [] if asked is None else _found("weights", listed(option, asked) if several else [asked], option)
@@ -555,9 +556,9 @@ def _model(
     vocab_size: int | None,
 ) -> tuple[Architecture, CheckpointWeights | None]:
     """The model, and where a config states it, the format of its weights."""
-    from moescale.accounting import count_parameters
-    from moescale.architecture import read_config
-    from moescale.family import architecture, find_family
+    from moescale.models.accounting import count_parameters
+    from moescale.models.family import architecture, find_family
+    from moescale.models.hf_config import read_config
     from moescale.units import format_count
 
     if (config is None) == (n_params is None):

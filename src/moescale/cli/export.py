@@ -10,8 +10,8 @@ from moescale.errors import InputError
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
-    from moescale.hardware import Gpu
-    from moescale.planning import Plan
+    from moescale.hardware.gpus import Gpu
+    from moescale.planning.plan import Plan
 
 ExportFormat = Annotated[
     str | None,
@@ -63,7 +63,7 @@ def export_plan(
 ) -> Export:
     """The recommendation of a plan, written to a folder."""
     from moescale.export.launch import export_model
-    from moescale.lifetime import default_mfu
+    from moescale.planning.total_cost import default_mfu
 
     best = plan.recommendation
     with at_option("--export"):

@@ -35,9 +35,9 @@ def import_(
     json_: Json = False,
 ) -> None:
     """Write a run table for `fit` from runs in MLflow, W&B, TensorBoard or a Trainer's folder."""
-    from moescale.files import check_target
-    from moescale.importers import TRACKERS, import_runs
-    from moescale.runs import write_runs
+    from moescale.io.files import check_target
+    from moescale.runs.importers import TRACKERS, import_runs
+    from moescale.runs.table import write_runs
 
     if tracker not in TRACKERS:
         raise unknown_name("tracker", tracker, TRACKERS, where="TRACKER")

@@ -46,8 +46,8 @@ from moescale.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from moescale.laws import Law
-    from moescale.runs import RunTable
+    from moescale.runs.table import RunTable
+    from moescale.scaling_laws import Law
 
 SizeColumn = Annotated[str | None, text_option("--size-column", "Column that is N; default n_params_dense.", "COL")]
 TokensColumn = Annotated[str, text_option("--tokens-column", "Column that is D, the training tokens.", "COL")]
@@ -107,13 +107,13 @@ def fit(
     """Fit a law to a table of runs."""
     import numpy as np
 
-    from moescale.family import find_family
-    from moescale.files import as_text, check_target
-    from moescale.fitting import family_of, fitted_law
-    from moescale.fitting import fit as fit_law
-    from moescale.laws import find_form, make_inputs, save_law
-    from moescale.laws.further_inputs import further_inputs
-    from moescale.runs import read_runs
+    from moescale.fitting.fit import family_of, fitted_law
+    from moescale.fitting.fit import fit as fit_law
+    from moescale.io.files import as_text, check_target
+    from moescale.models.family import find_family
+    from moescale.runs.table import read_runs
+    from moescale.scaling_laws import find_form, make_inputs, save_law
+    from moescale.scaling_laws.covariates import further_inputs
 
     # All that can be refused is refused before the fit, which may take minutes.
     how = _starts(starts)
@@ -152,7 +152,7 @@ def fit(
     x = make_inputs(table.n_params, table.tokens, table.experts, extra)
     with show_progress(not json_) as progress, at_option(str(runs)):
         if known is not None:
-            from moescale.calibration import calibrate
+            from moescale.fitting.prior import calibrate
 
             names = None if fix is None else [name.strip() for name in fix.split(",") if name.strip()]
             found = calibrate(known, x, np.log(table.loss), fix=names)
@@ -163,8 +163,8 @@ def fit(
             )  # fmt: skip
         draws, intervals = None, None
         if bootstrap:
-            from moescale.uncertainty import bootstrap as resample
-            from moescale.uncertainty import parameter_intervals
+            from moescale.fitting.bootstrap import bootstrap as resample
+            from moescale.fitting.bootstrap import parameter_intervals
 
             draws = resample(found, x, np.log(table.loss), bootstrap, seed, clusters=clusters, progress=progress)
             intervals = parameter_intervals(found, draws)
@@ -206,8 +206,8 @@ def fit(
         with held_back, at_option("-o"):
             save_law(saved, output)
     if plot is not None:
-        from moescale.figures import fit_figure, save_figure
-        from moescale.validation import RunArrays
+        from moescale.fitting.holdout import RunArrays
+        from moescale.views.figures import fit_figure, save_figure
 
         columns = {name: np.broadcast_to(np.asarray(values, dtype=float), len(table)) for name, values in extra.items()}
         drawn = RunArrays(table.n_params, table.tokens, table.experts, table.loss, columns)
@@ -216,7 +216,7 @@ def fit(
     if json_:
         print_json(found.to_dict(intervals))
     else:
-        from moescale.console import show_fit, terminal
+        from moescale.views.terminal import show_fit, terminal
 
         show_fit(terminal(), found, intervals)
         if output is not None and not held_back.errors:
@@ -226,7 +226,7 @@ def fit(
 
 
 def _prior(name: str) -> Law:
-    from moescale.laws import find_law
+    from moescale.scaling_laws import find_law
 
     with at_option("--prior"):
         return find_law(name)
@@ -256,7 +256,7 @@ def _starts(text: str) -> str | int:
 @app.command(epilog=examples("moescale laws --json"))
 def laws(json_: Json = False) -> None:
     """List the coefficient sets that plan and predict know."""
-    from moescale.laws import catalogue_names, find_law
+    from moescale.scaling_laws import catalogue_names, find_law
 
     known = [find_law(name) for name in catalogue_names()]
     if json_:
@@ -280,7 +280,7 @@ def laws(json_: Json = False) -> None:
             ]
         )
         return
-    from moescale.console import show_laws, terminal
+    from moescale.views.terminal import show_laws, terminal
 
     show_laws(terminal(), known)
 
@@ -311,7 +311,7 @@ def predict(
     """Predict the loss of one model."""
     import numpy as np
 
-    from moescale.laws import predict as predict_loss
+    from moescale.scaling_laws import predict as predict_loss
 
     chosen = named_law(law)
     if not chosen.form.uses_experts and experts != 1:
@@ -325,13 +325,13 @@ def predict(
             where="--law",
             next_step="stay nearer to the range that it was fitted on, or take another law",
         )
-    from moescale.wording import unknown_range_notes
+    from moescale.planning.rationale import unknown_range_notes
 
     warn([note.rstrip(".") for note in unknown_range_notes(chosen)])
     if json_:
         print_json(predicted.to_dict())
         return
-    from moescale.console import show_prediction, terminal
+    from moescale.views.terminal import show_prediction, terminal
 
     show_prediction(terminal(), chosen, predicted)
 
@@ -359,11 +359,11 @@ def compare(
     json_: Json = False,
 ) -> None:
     """Fit laws to some runs and test them on the others."""
-    from moescale.expressions import evaluate
-    from moescale.laws import find_form
-    from moescale.laws.further_inputs import check_names, known_to
-    from moescale.runs import read_runs
-    from moescale.validation import RunArrays, hold_out
+    from moescale.fitting.holdout import RunArrays, hold_out
+    from moescale.io.filters import evaluate
+    from moescale.runs.table import read_runs
+    from moescale.scaling_laws import find_form
+    from moescale.scaling_laws.covariates import check_names, known_to
 
     check_plot(plot)
     with at_option("--law"):
@@ -388,7 +388,7 @@ def compare(
         records = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
     held_back = HeldBack()
     if plot is not None:
-        from moescale.figures import comparison_figure, save_figure
+        from moescale.views.figures import comparison_figure, save_figure
 
         with held_back:
             save_figure(comparison_figure(records), plot)
@@ -397,7 +397,7 @@ def compare(
         made |= {"holdout": holdout} | ({"where": where} if where else {})
         print_json([r.to_dict() | {"held_out": r.runs_to_dict(), "made_with": made} for r in records])
     else:
-        from moescale.console import show_comparison, terminal
+        from moescale.views.terminal import show_comparison, terminal
 
         show_comparison(terminal(), records)
     warn(table.warnings)

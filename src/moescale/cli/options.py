@@ -16,18 +16,19 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand, TyperOption
 
-from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
+from moescale.errors import InputError, unknown_name
 from moescale.units import parse_count, parse_quantity
 
 if TYPE_CHECKING:
-    from moescale.architecture import Architecture, FloatArray
-    from moescale.fitting import Progress
-    from moescale.hardware import Gpu, Precision
+    from moescale.fitting.fit import Progress
+    from moescale.hardware.gpus import Gpu, Precision
     from moescale.latency import LatencySource
-    from moescale.laws import Law, LawForm
-    from moescale.runs import RunTable
-    from moescale.serving import Deployment
-    from moescale.traffic import Traffic
+    from moescale.models.architecture import Architecture
+    from moescale.runs.table import RunTable
+    from moescale.scaling_laws import Law, LawForm
+    from moescale.serving.deployment import Deployment
+    from moescale.serving.traffic import Traffic
+    from moescale.typing import FloatArray
 
 DEFAULT_LAW = "yun2024-recovered"
 DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
@@ -366,7 +367,7 @@ def run_inputs(form: LawForm, table: RunTable, given: Mapping[str, float]) -> di
     """The form's further inputs at each run: a column of the table, or else the option's value for all of them."""
     import numpy as np
 
-    from moescale.laws.further_inputs import from_columns, option
+    from moescale.scaling_laws.covariates import from_columns, option
 
     found = from_columns(form, table.columns, table.experts, source=table.source)
     for name, value in given.items():
@@ -387,7 +388,7 @@ def show_progress(enabled: bool) -> Generator[Progress | None]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from moescale.console import terminal
+    from moescale.views.terminal import terminal
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=terminal(error=True), transient=True) as bar:
@@ -440,7 +441,7 @@ def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, o
     from hashlib import sha256
 
     from moescale import __version__
-    from moescale.files import read_bytes
+    from moescale.io.files import read_bytes
 
     asked = context.obj
     record: dict[str, object] = {"moescale": __version__}
@@ -468,21 +469,21 @@ def make_deployment(
     host: str | None = None,
 ) -> Deployment:  # fmt: skip
     """The deployment that the options state; `max_gpus` is of one replica, and `traffic` stands before both lengths."""
-    from moescale import hardware
-    from moescale.hosts import find_host
-    from moescale.serving import SCHEDULING, Deployment, with_traffic
+    from moescale.hardware import gpus
+    from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
+    from moescale.serving.host import find_host
 
     with at_option("--weights"):
-        weight_format = hardware.find_precision("weights", weights) if isinstance(weights, str) else weights
+        weight_format = gpus.find_precision("weights", weights) if isinstance(weights, str) else weights
     with at_option("--kv-cache"):
-        cache_format = hardware.find_precision("kv_cache", kv_cache)
+        cache_format = gpus.find_precision("kv_cache", kv_cache)
     if scheduling not in SCHEDULING:
         raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
     with at_option("--host"):
         around = find_host(host or "none")
     deployment = Deployment(
         gpu=gpu,
-        usd_per_gpu_hour=hardware.usd_per_gpu_hour(gpu) if price is None else price,
+        usd_per_gpu_hour=gpus.usd_per_gpu_hour(gpu) if price is None else price,
         prompt_tokens=prompt,
         output_tokens=output,
         max_gpus=max_gpus,
@@ -504,7 +505,7 @@ def make_deployment(
 
 def traffic_of(prompt: float | None, output: float | None, trace: Path | None) -> Traffic:
     """The lengths that --prompt, --output and --trace state; without any of them, ShareGPT's means."""
-    from moescale.traffic import Traffic, read_trace
+    from moescale.serving.traffic import Traffic, read_trace
 
     if trace is None:
         return Traffic(prompt or DEFAULT_TRAFFIC[0], output or DEFAULT_TRAFFIC[1])
@@ -526,7 +527,7 @@ def stated_price(
     pue: float | None,
 ) -> float | None:
     """Dollars of a GPU hour, as stated or of owned hardware; None for the catalogue's price."""
-    from moescale.hardware import owned_defaults, owned_usd_per_gpu_hour
+    from moescale.hardware.gpus import owned_defaults, owned_usd_per_gpu_hour
 
     options = {"--years": years, "--power-w": power_w, "--usd-per-kwh": usd_per_kwh, "--pue": pue}
     if capital is None:
@@ -561,82 +562,40 @@ def latency_source(name: str, deployment: Deployment, model: Architecture | None
     `model` is what will be asked for, where that is known: `auto` takes the roofline for one that silicon has no kernels
     for, and says so. Where the deployment states a host, the source leaves its own one out.
     """
-    from moescale.hosts import NO_OVERHEAD
     from moescale.latency import kernels_alone
+    from moescale.latency.open import open_latency
+    from moescale.serving.host import NO_OVERHEAD
 
-    source = _named_source(name, deployment, model)
-    return source if deployment.host == NO_OVERHEAD else kernels_alone(source)
-
-
-def _named_source(name: str, deployment: Deployment, model: Architecture | None) -> LatencySource:
-    from moescale.latency.roofline import Roofline
-
-    gpu = deployment.gpu
-    weights, cache = float(deployment.weight_bytes_per_param), float(deployment.kv_bytes_per_element)
-    if name == "roofline":
-        return Roofline(gpu, weights, cache)
-    kind, _, engine = name.partition(":")
-    if kind in ("silicon", "auto") and not (engine and kind == "auto"):
-        with at_option("--latency"):
-            try:
-                return _silicon(engine, deployment, model)
-            except MoescaleError as error:
-                if kind == "silicon":
-                    raise
-                warn([f"roofline latency, because {error.what}"])
-                return Roofline(gpu, weights, cache)
-    if name and (Path(name).suffix.lower() in (".csv", ".tsv", ".parquet") or Path(name).exists()):
-        from moescale.latency.table import read_latency_table
-
-        return read_latency_table(name, gpu=gpu.name)
-    raise InputError(
-        f"unknown latency source {name!r}",
-        where="--latency",
-        next_step="silicon, roofline, silicon:ENGINE@VERSION, or the path of a CSV or Parquet latency table",
-    )
-
-
-def _silicon(engine: str, deployment: Deployment, model: Architecture | None) -> LatencySource:
-    """Measured kernels of `engine`, or `engine@version`, or the usual ones; errors where they do not answer for `model`."""
-    import numpy as np
-
-    from moescale.latency.silicon import ENGINE, Silicon
-
-    backend, _, version = engine.partition("@")
-    source = Silicon(
-        deployment.gpu,
-        backend or ENGINE,
-        version or None,
-        weight_bytes_per_param=float(deployment.weight_bytes_per_param),
-        kv_bytes_per_element=float(deployment.kv_bytes_per_element),
-    )
-    if model is not None and not np.isfinite(source.decode_s(model, 1.0, 1.0, 128.0)):
-        raise InfeasibleError(
-            f"the kernels of {source.backend} on {deployment.gpu.name} that this model needs were not measured",
-            where="silicon",
-            next_step="take another engine, such as silicon:trtllm, or the roofline",
+    with at_option("--latency"):
+        source = open_latency(
+            name,
+            deployment.gpu,
+            weight_bytes_per_param=float(deployment.weight_bytes_per_param),
+            kv_bytes_per_element=float(deployment.kv_bytes_per_element),
+            model=model,
+            remark=lambda reason: warn([reason]),
         )
-    return source
+    return source if deployment.host == NO_OVERHEAD else kernels_alone(source)
 
 
 def check_plot(path: Path | None) -> None:
     """Refuse a figure that could not be written before the work that it would show."""
     if path is not None:
-        from moescale.figures import check_plot
+        from moescale.views.figures import check_plot
 
         with at_option("--plot"):
             check_plot(path)
 
 
 def named_law(name: str) -> Law:
-    from moescale.laws import find_law
+    from moescale.scaling_laws import find_law
 
     with at_option("--law"):
         return find_law(name)
 
 
 def named_gpu(name: str) -> Gpu:
-    from moescale.hardware import load_gpu
+    from moescale.hardware.gpus import load_gpu
 
     with at_option("--gpu"):
         return load_gpu(name)

@@ -81,9 +81,9 @@ def pack(
     json_: Json = False,
 ) -> None:
     """Tokenise text once, into a corpus that `train` and `sweep` read."""
-    from moescale.training.data import open_corpus, verify
-    from moescale.training.data import pack as run_pack
-    from moescale.training.sources import MEGATRON
+    from moescale.experiments.data.pack import open_corpus, verify
+    from moescale.experiments.data.pack import pack as run_pack
+    from moescale.experiments.data.sources import MEGATRON
 
     given = [*(sources or ()), *(MEGATRON + prefix for prefix in megatron or ())]
     if show is not None:

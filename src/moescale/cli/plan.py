@@ -76,9 +76,9 @@ from moescale.cli.options import (
 from moescale.errors import InputError, UnwrittenError
 
 if TYPE_CHECKING:
-    from moescale.hardware import Gpu
-    from moescale.lifetime import TrainingPrice
-    from moescale.serving import Deployment
+    from moescale.hardware.gpus import Gpu
+    from moescale.planning.total_cost import TrainingPrice
+    from moescale.serving.deployment import Deployment
 
 
 @app.command(
@@ -221,11 +221,11 @@ def plan(
     """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
     import numpy as np
 
-    from moescale.allocation import Budget
-    from moescale.family import with_convention
-    from moescale.hardware import measured_reserve_bytes
-    from moescale.laws import find_law
-    from moescale.planning import SECOND_LAWS, Question, make_plan
+    from moescale.hardware.gpus import measured_reserve_bytes
+    from moescale.models.family import with_convention
+    from moescale.planning.allocation import Budget
+    from moescale.planning.plan import SECOND_LAWS, Question, make_plan
+    from moescale.scaling_laws import find_law
 
     check_plot(plot)
     check_options(export, export_folder, {"--train-gpus": train_gpus, "--peak-lr": peak_lr})
@@ -280,7 +280,7 @@ def plan(
         answer = make_plan(chosen, question, deployment, source, second_laws=second)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
-        from moescale.figures import plan_figure, save_figure
+        from moescale.views.figures import plan_figure, save_figure
 
         with held_back:
             save_figure(plan_figure(answer), plot)
@@ -300,7 +300,7 @@ def plan(
         record = {**answer.to_dict(), "made_with": made_with(context, files)}
         print_json(record if exported is None else record | {"export": exported.to_dict()})
     else:
-        from moescale.console import show_export, show_plan, terminal
+        from moescale.views.terminal import show_export, show_plan, terminal
 
         show_plan(terminal(), answer, chart=frontier_plot or None)
         if exported is not None:
@@ -321,8 +321,8 @@ def _training_price(
 
     Without a lifetime an exported run may train on a GPU that has no price: then there is none.
     """
-    from moescale import hardware
-    from moescale.lifetime import TrainingPrice, default_mfu
+    from moescale.hardware import gpus
+    from moescale.planning.total_cost import TrainingPrice, default_mfu
 
     if lifetime_tokens is None and train_gpu is None and mfu is None and usd_per_gpu_hour is None:
         return None
@@ -332,7 +332,7 @@ def _training_price(
         try:
             with at_option("--train-gpu"):
                 own = float(deployment.usd_per_gpu_hour)
-                usd_per_gpu_hour = own if same else hardware.usd_per_gpu_hour(gpu)
+                usd_per_gpu_hour = own if same else gpus.usd_per_gpu_hour(gpu)
         except InputError as error:
             if lifetime_tokens is None and export is not None:
                 return None
@@ -346,12 +346,12 @@ def _training_price(
 
 
 def _training_gpu(deployment: Deployment, train_gpu: str | None) -> Gpu:
-    from moescale import hardware
+    from moescale.hardware import gpus
 
     if train_gpu is None:
         return deployment.gpu
     with at_option("--train-gpu"):
-        return hardware.load_gpu(train_gpu)
+        return gpus.load_gpu(train_gpu)
 
 
 def _expert_counts(text: str) -> tuple[float, ...]:

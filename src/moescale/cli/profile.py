@@ -28,7 +28,7 @@ from moescale.cli.options import (
 from moescale.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from moescale.profiling.grid import Grid, Model
+    from moescale.experiments.profiling.grid import Grid, Model
 
 GRID_OPTIONS = (
     "gpu",
@@ -133,8 +133,8 @@ def profile(
         _show(show, against, plot, json_)
     elif output is not None:
         wanted = _grid(grid, stated)
-        from moescale.profiling.run import Repeats
-        from moescale.profiling.run import profile as run_profile
+        from moescale.experiments.profiling.run import Repeats
+        from moescale.experiments.profiling.run import profile as run_profile
 
         if device not in (None, "cpu", "cuda"):
             raise unknown_name("device", device, ("cpu", "cuda"), where="--device")
@@ -165,7 +165,14 @@ def _grid(path: Path | None, stated: dict[str, Any]) -> Grid:
     """The grid of the file, or of the options."""
     from dataclasses import replace
 
-    from moescale.profiling.grid import MOST_BATCH, MOST_GPUS, MOST_TOKENS, make_grid, read_grid, whole_numbers
+    from moescale.experiments.profiling.grid import (
+        MOST_BATCH,
+        MOST_GPUS,
+        MOST_TOKENS,
+        make_grid,
+        read_grid,
+        whole_numbers,
+    )
 
     if path is not None:
         for name in stated:
@@ -202,7 +209,7 @@ def _grid(path: Path | None, stated: dict[str, Any]) -> Grid:
 
 
 def _models(stated: dict[str, Any], experts: tuple[int, ...], gpus: int) -> list[Model]:
-    from moescale.profiling.grid import model_of_size, read_model
+    from moescale.experiments.profiling.grid import model_of_size, read_model
     from moescale.units import parse_count
 
     if ("config" in stated) == ("n_params" in stated):
@@ -226,14 +233,14 @@ def _models(stated: dict[str, Any], experts: tuple[int, ...], gpus: int) -> list
 
 def _default_python(engine: str) -> Path | None:
     """The environment that --setup made, where there is one."""
-    from moescale.profiling.setup import default_folder, python_of
+    from moescale.experiments.profiling.setup import default_folder, python_of
 
     python = python_of(default_folder(engine))
     return python if engine == "vllm" and python.exists() else None
 
 
 def _set_up(engine: str, folder: Path | None, json_: bool) -> None:
-    from moescale.profiling.setup import set_up
+    from moescale.experiments.profiling.setup import set_up
 
     python = set_up(engine, folder, report=lambda line: print(line, file=sys.stderr, flush=True))
     if json_:
@@ -243,9 +250,9 @@ def _set_up(engine: str, folder: Path | None, json_: bool) -> None:
 
 
 def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> None:
-    from moescale.console import show_latencies, terminal
     from moescale.latency.coverage import agreement, overview
     from moescale.latency.measurements import read_measurements
+    from moescale.views.terminal import show_latencies, terminal
 
     if plot is not None:
         check_plot(plot)
@@ -254,7 +261,7 @@ def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> 
     agreed = None if against is None else agreement(rows, read_measurements(against))
     held_back = HeldBack()
     if plot is not None:
-        from moescale.figures import latency_figure, save_figure
+        from moescale.views.figures import latency_figure, save_figure
 
         with held_back:
             save_figure(latency_figure(rows), plot)

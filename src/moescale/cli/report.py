@@ -12,8 +12,8 @@ from moescale.cli.options import app, at_option, examples, file_option, run_inpu
 from moescale.errors import InputError
 
 if TYPE_CHECKING:
-    from moescale.laws import Law
-    from moescale.validation import RunArrays
+    from moescale.fitting.holdout import RunArrays
+    from moescale.scaling_laws import Law
 
 
 @app.command(
@@ -38,10 +38,10 @@ def report(
 ) -> None:
     """Make one HTML file of an answer: figures inside, readable offline, on paper, in light and dark."""
     from moescale import __version__
-    from moescale.files import as_text, check_target, write_atomically
-    from moescale.laws import Law
-    from moescale.planning import Plan
-    from moescale.report import comparison_report, law_report, plan_report, read_answer
+    from moescale.io.files import as_text, check_target, write_atomically
+    from moescale.planning.plan import Plan
+    from moescale.scaling_laws import Law
+    from moescale.views.html import comparison_report, law_report, plan_report, read_answer
 
     with at_option("-o"):
         check_target(output, [answer, runs])
@@ -72,9 +72,9 @@ def _check_date(text: str) -> None:
 
 def _runs_of(law: Law, path: Path) -> RunArrays:
     """The runs of a table, by the columns and the rows that the law was fitted to."""
-    from moescale.laws.further_inputs import known_to
-    from moescale.runs import read_runs
-    from moescale.validation import RunArrays
+    from moescale.fitting.holdout import RunArrays
+    from moescale.runs.table import read_runs
+    from moescale.scaling_laws.covariates import known_to
 
     columns = ("size_column", "tokens_column", "experts_column", "loss_column")
     known = {name: str(law.evidence.get(name) or "") for name in (*columns, "where", "table_sha256")}

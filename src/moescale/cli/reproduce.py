@@ -29,7 +29,7 @@ from moescale.errors import MoescaleError, unknown_name
 
 if TYPE_CHECKING:
     from moescale.latency import LatencySource
-    from moescale.serving import Deployment
+    from moescale.serving.deployment import Deployment
 
 LATENCIES = ("both", "silicon", "roofline")
 
@@ -62,7 +62,7 @@ def reproduce(
 ) -> None:
     """Compute every claim of the paper again: its value, ours with its interval, and whether it holds."""
     from moescale.latency import with_moe_execution
-    from moescale.reproduce import reproduce as evaluate
+    from moescale.reproduction import reproduce as evaluate
 
     chosen = named_law(law)
     if latency not in LATENCIES:
@@ -74,7 +74,7 @@ def reproduce(
     with at_option("--moe-execution"):
         first, *others = (with_moe_execution(source, moe_execution) for source in _sources(latency, deployment))
     if output is not None:
-        from moescale.reproduce.publish import check_folder
+        from moescale.reproduction.publish import check_folder
 
         with at_option("-o"):
             check_folder(output)
@@ -82,15 +82,15 @@ def reproduce(
         outcomes = evaluate(chosen, deployment, first, others)
     held_back = HeldBack()
     if output is not None:
-        from moescale.reproduce.publish import publish
+        from moescale.reproduction.publish import publish
 
         with held_back, at_option("-o"):
             publish(output, chosen, deployment, first, outcomes)
     if json_:
         print_json([outcome.to_dict() for outcome in outcomes])
     else:
-        from moescale.console import terminal
-        from moescale.reproduce.tables import show_outcomes
+        from moescale.reproduction.tables import show_outcomes
+        from moescale.views.terminal import terminal
 
         show_outcomes(terminal(), outcomes)
     held_back.tell()

@@ -23,7 +23,7 @@ from moescale.cli.options import (
 from moescale.units import format_seconds
 
 if TYPE_CHECKING:
-    from moescale.training.driver import Say, Swept, Watch
+    from moescale.experiments.sweeps.driver import Say, Swept, Watch
 
 
 @app.command(
@@ -53,14 +53,14 @@ def sweep(
     json_: Json = False,
 ) -> int:
     """Train a grid of models, here or on a cluster, into a run table that `fit` reads."""
-    from moescale.training.driver import drive, dry_run
-    from moescale.training.sweep import read_sweep
+    from moescale.experiments.sweeps.driver import drive, dry_run
+    from moescale.experiments.sweeps.sweep import read_sweep
 
     wanted = read_sweep(file)
     if dry:
         from dataclasses import replace
 
-        from moescale.console import show_planned_runs, terminal
+        from moescale.views.terminal import show_planned_runs, terminal
 
         if jobs is not None:
             wanted = replace(wanted, execution=replace(wanted.execution, jobs=jobs))
@@ -85,10 +85,10 @@ def sweep(
 @contextmanager
 def _progress() -> Generator[tuple[Watch, Say]]:
     """Bars on standard error where that is a terminal, else lines."""
-    from moescale.training.progress import watch_lines, watch_live
+    from moescale.experiments.sweeps.progress import watch_lines, watch_live
 
     if sys.stderr.isatty():
-        from moescale.console import terminal
+        from moescale.views.terminal import terminal
 
         with watch_live(terminal(error=True)) as callbacks:
             yield callbacks

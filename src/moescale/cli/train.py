@@ -33,7 +33,7 @@ def train(
     json_: Json = False,
 ) -> None:
     """Train one model, and write its row of the run table that `fit` reads."""
-    from moescale.training.settings import estimate, read_settings
+    from moescale.experiments.training.settings import estimate, read_settings
 
     settings = read_settings(run)
     if dry_run:
@@ -43,8 +43,8 @@ def train(
         else:
             _show_settings(settings.to_dict(), expected)
         return
-    from moescale.training.run import train as run_train
-    from moescale.training.run_table import add_rows, check_run_table
+    from moescale.experiments.run_table import add_rows, check_run_table
+    from moescale.experiments.training.run import train as run_train
 
     if output is not None:
         check_run_table(output)

@@ -23,7 +23,7 @@ def web(
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"the page needs {' and '.join(missing)}", next_step="install it: pip install 'moescale[web]'")
-    from moescale.files import read_text
+    from moescale.io.files import read_text
     from moescale.web.app import ADDRESS, create_app, listen, serve
 
     text = None

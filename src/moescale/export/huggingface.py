@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moescale.buildable import Buildable
+from moescale.models.rounding import Buildable
 
 
 def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:

@@ -10,16 +10,16 @@ from pathlib import Path
 import tomli_w
 
 from moescale import catalogue
-from moescale.accounting import count_parameters
-from moescale.architecture import from_config
-from moescale.buildable import Buildable
 from moescale.errors import unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
-from moescale.export.parallel import Choice, Split, Trainer, choose
-from moescale.files import check_folder, make_folder, write_atomically
-from moescale.hardware import Gpu
-from moescale.recipe import Recipe, recipe_for
+from moescale.export.parallelism import Choice, Split, Trainer, choose
+from moescale.hardware.gpus import Gpu
+from moescale.io.files import check_folder, make_folder, write_atomically
+from moescale.models.accounting import count_parameters
+from moescale.models.hf_config import from_config
+from moescale.models.recipe import Recipe, recipe_for
+from moescale.models.rounding import Buildable
 from moescale.units import format_bytes, format_count, format_flops
 
 Files = dict[str, str]  # text by name

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from moescale import catalogue
-from moescale.buildable import Buildable
-from moescale.export.parallel import Split, Trainer
-from moescale.recipe import Recipe
+from moescale.export.parallelism import Split, Trainer
+from moescale.models.recipe import Recipe
+from moescale.models.rounding import Buildable
 
 FILE = "megatron.args"
 TRAINER = Trainer(states="optimizer", pipeline=True, tensor=True)

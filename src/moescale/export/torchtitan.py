@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from moescale.buildable import Buildable
-from moescale.export.parallel import Split, Trainer
-from moescale.recipe import Recipe
+from moescale.export.parallelism import Split, Trainer
+from moescale.models.recipe import Recipe
+from moescale.models.rounding import Buildable
 
 VERSION = "0.3.0"
 MODULE = "moescale_run"

@@ -7,8 +7,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InputError, unknown_name
+from moescale.models.architecture import Architecture
+from moescale.typing import FloatArray, Real
 
 # The fields of an Architecture that may be arrays.
 NUMERIC_FIELDS = (

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from moescale.errors import InputError, nearest_names
-from moescale.files import check_target, decode_utf8, read_bytes, write_atomically
-from moescale.tables import read_parquet
+from moescale.io.files import check_target, decode_utf8, read_bytes, write_atomically
+from moescale.io.frames import read_parquet
 
 OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"
 LEAST_S, MOST_S = 1e-12, 1e9  # far beyond any pass

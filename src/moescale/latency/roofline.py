@@ -9,9 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from moescale import catalogue
-from moescale.accounting import expected_distinct_experts
-from moescale.architecture import Architecture, FloatArray, Real
-from moescale.hardware import Gpu
+from moescale.hardware.gpus import Gpu
 from moescale.latency import (
     ALL_EXPERTS,
     ALL_EXPERTS_GROUPED,
@@ -21,6 +19,9 @@ from moescale.latency import (
     common_shape,
     local_experts,
 )
+from moescale.models.accounting import expected_distinct_experts
+from moescale.models.architecture import Architecture
+from moescale.typing import FloatArray, Real
 
 ACTIVATION_BYTES = 2.0  # bf16 activations, also where weights are fp8
 UNQUANTISED_BYTES = 2.0  # published fp8 and int4 checkpoints leave the LM head in bf16

@@ -14,25 +14,19 @@ from functools import cache, cached_property
 import numpy as np
 
 from moescale import catalogue
-from moescale.accounting import expected_distinct_experts
-from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InputError, unknown_name
-from moescale.hardware import Gpu
-from moescale.latency import (
-    ALL_EXPERTS,
-    ALL_EXPERTS_GROUPED,
-    FUSED,
-    check_moe_execution,
-    common_shape,
-    local_experts,
-)
-from moescale.latency.attention_kernels import attention, attention_kinds
-from moescale.latency.gemm_kernels import gemm_grid, gemm_types
-from moescale.latency.kernel_tables import System, default_version, engines, find_system, versions
-from moescale.latency.latent_kernels import MEASURED, latent_grid, latent_roofline_s, latent_types
-from moescale.latency.link_kernels import all_reduce_grid
-from moescale.latency.log_grid import LogGrid
-from moescale.latency.moe_kernels import MoeKernels, Shape, moe_kernels, moe_types, rates
+from moescale.hardware.gpus import Gpu
+from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, check_moe_execution, common_shape, local_experts
+from moescale.latency.kernels.attention import attention, attention_kinds
+from moescale.latency.kernels.gemm import gemm_grid, gemm_types
+from moescale.latency.kernels.latent import MEASURED, latent_grid, latent_roofline_s, latent_types
+from moescale.latency.kernels.links import all_reduce_grid
+from moescale.latency.kernels.log_grid import LogGrid
+from moescale.latency.kernels.moe import MoeKernels, Shape, moe_kernels, moe_types, rates
+from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
+from moescale.models.accounting import expected_distinct_experts
+from moescale.models.architecture import Architecture
+from moescale.typing import FloatArray, Real
 
 ROOFLINE = "take the roofline as the latency source; it answers for every GPU"
 ENGINE = "vllm"

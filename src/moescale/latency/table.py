@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.accounting import count_parameters
-from moescale.architecture import Architecture, FloatArray, Real
 from moescale.errors import InputError, nearest_names, unknown_name
-from moescale.files import decode_utf8, read_bytes
+from moescale.io.files import decode_utf8, read_bytes
+from moescale.io.frames import read_parquet
 from moescale.latency import common_shape
 from moescale.latency.measurements import MOST_ROWS, TABLE_LIMIT_BYTES
-from moescale.tables import read_parquet
+from moescale.models.accounting import count_parameters
+from moescale.models.architecture import Architecture
+from moescale.typing import FloatArray, Real
 
 STAGES = ("prefill", "decode")
 WHOLE = ("gpus", "n_experts")

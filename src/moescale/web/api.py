@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moescale.architecture import FloatArray
-from moescale.draft import OPTIMUM, Draft, draft_plan, loss_band, scaling
 from moescale.errors import InputError
-from moescale.figures import ACCENT, colour_of, colour_on_dark, marker_of
-from moescale.hardware import gpus, precisions, usd_per_gpu_hour
-from moescale.laws import catalogue_names, find_law
-from moescale.laws import loss as law_loss
-from moescale.laws.law import Law
-from moescale.laws.store import FORMS, law_text, parse_law
-from moescale.lifetime import default_mfu
-from moescale.planning import SECOND_LAWS, Plan, make_plan
-from moescale.serving import LIMITS, REASONS
+from moescale.hardware.gpus import gpus, precisions, usd_per_gpu_hour
+from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
+from moescale.planning.plan import SECOND_LAWS, Plan, make_plan
+from moescale.planning.total_cost import default_mfu
+from moescale.scaling_laws import catalogue_names, find_law
+from moescale.scaling_laws import loss as law_loss
+from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.store import FORMS, law_text, parse_law
+from moescale.serving.steady_state import LIMITS, REASONS
+from moescale.typing import FloatArray
 from moescale.units import format_count, format_flops
+from moescale.views.figures import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.web.security import TABLE_LIMIT_BYTES
 from moescale.web.state import DEFAULTS, NUMBERS, Asked, read_state
 from moescale.web.store import PREFIX, Laws, Uploaded, name_of

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from moescale.errors import InputError, MoescaleError
-from moescale.files import decode_utf8
+from moescale.io.files import decode_utf8
 from moescale.web.jobs import Jobs
 from moescale.web.pool import BrokenError, BusyError, Pool
 from moescale.web.security import LAW_LIMIT_BYTES, TABLE_LIMIT_BYTES, Guard

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from moescale.allocation import Budget
 from moescale.errors import InputError, MoescaleError, unknown_name
-from moescale.hardware import Gpu, find_gpu, find_precision, measured_reserve_bytes, usd_per_gpu_hour
+from moescale.hardware.gpus import Gpu, find_gpu, find_precision, measured_reserve_bytes, usd_per_gpu_hour
 from moescale.latency import LatencySource
-from moescale.laws.law import Law
-from moescale.lifetime import TrainingPrice, default_mfu, flops_of_gpu_hours
-from moescale.planning import Question
-from moescale.serving import Deployment
+from moescale.planning.allocation import Budget
+from moescale.planning.plan import Question
+from moescale.planning.total_cost import TrainingPrice, default_mfu, flops_of_gpu_hours
+from moescale.scaling_laws.law import Law
+from moescale.serving.deployment import Deployment
 from moescale.units import parse_count
 
 # What holds where a query leaves a key out: the defaults of the command line (a test compares them).

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from moescale.errors import InputError, unknown_name
 
 if TYPE_CHECKING:  # the server itself reads no law, so that it starts without NumPy
-    from moescale.laws.law import Law
+    from moescale.scaling_laws.law import Law
 
 PREFIX = "upload:"
 MOST_LAWS = 32  # kept at a time; the oldest goes first
@@ -67,7 +67,7 @@ class Laws:
 
     def find(self, name: str) -> Law:
         """A law by name. Names are looked up and never opened as files."""
-        from moescale.laws import catalogue_names, find_law
+        from moescale.scaling_laws import catalogue_names, find_law
 
         if name.startswith(PREFIX):
             return _parsed(self.uploaded(name).text)
@@ -78,6 +78,6 @@ class Laws:
 
 @lru_cache(maxsize=4)
 def _parsed(text: str) -> Law:
-    from moescale.laws.store import parse_law
+    from moescale.scaling_laws.store import parse_law
 
     return parse_law(text, where="the uploaded law")

@@ -39,14 +39,14 @@ def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float]
 
     import numpy as np
 
-    from moescale.fitting import family_of, fitted_law
-    from moescale.fitting import fit as fit_law
-    from moescale.laws import find_form, make_inputs
-    from moescale.laws.further_inputs import from_columns, further_inputs
-    from moescale.laws.store import law_text
-    from moescale.runs import read_runs
-    from moescale.tables import parse_table
-    from moescale.validation import RunArrays, residuals
+    from moescale.fitting.fit import family_of, fitted_law
+    from moescale.fitting.fit import fit as fit_law
+    from moescale.fitting.holdout import RunArrays, residuals
+    from moescale.io.frames import parse_table
+    from moescale.runs.table import read_runs
+    from moescale.scaling_laws import find_form, make_inputs
+    from moescale.scaling_laws.covariates import from_columns, further_inputs
+    from moescale.scaling_laws.store import law_text
     from moescale.web.api import read_law
 
     name = str(task["name"])
@@ -59,7 +59,7 @@ def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float]
     found = fit_law(form, table.n_params, table.tokens, table.experts, table.loss, extra=extra, progress=progress)
     draws = intervals = None
     if replicates := int(task.get("bootstrap") or 0):
-        from moescale.uncertainty import bootstrap, parameter_intervals
+        from moescale.fitting.bootstrap import bootstrap, parameter_intervals
 
         x = make_inputs(table.n_params, table.tokens, table.experts, extra)
         draws = bootstrap(found, x, np.log(table.loss), replicates, 0, progress=progress)

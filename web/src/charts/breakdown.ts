@@ -7,7 +7,7 @@ import { Curve, Draft } from "../types";
 
 export const MARGINS = { left: 96, right: 18 };
 
-// Okabe and Ito's palette, as moescale.figures has it for things without an order.
+// Okabe and Ito's palette, as moescale.views.figures has it for things without an order.
 const PARTS = { weights: "#0072B2", cache: "#56B4E9", prefill: "#009E73", decode: "#E69F00" };
 
 export function spec(paper: Ink): object {

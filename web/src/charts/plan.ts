@@ -79,7 +79,7 @@ export function points(draft: Draft): Point[] {
   );
 }
 
-/** The data of the chart and the limits of its axes, as moescale.figures.plan_figure has them. */
+/** The data of the chart and the limits of its axes, as moescale.views.figures.plan_figure has them. */
 export function view(draft: Draft, plan: Plan | undefined, paper: Ink, bands: boolean): View {
   const o = draft.optimum;
   const all = points(draft);

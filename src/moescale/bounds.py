@@ -1,0 +1,72 @@
+"""What a number may be, said once: dataclasses annotate their fields with it and check themselves at construction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from moescale.errors import BoundError
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """From `least` to `most`; `above` leaves the least itself out, `whole` takes whole numbers only.
+
+    Infinity is allowed where `most` is infinite and `unlimited` is set, NaN never.
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+    whole: bool = False
+    unlimited: bool = False
+
+    @property
+    def words(self) -> str:
+        """Such as "at least 1", to be read after "must be"."""
+        kind = "a whole number " if self.whole else ""
+        below = "" if math.isinf(self.most) else f" and at most {self.most:g}"
+        finite = "finite and " if math.isinf(self.most) and not self.unlimited else ""
+        if self.above:
+            low = f"above {self.least:g}" if below else "positive"
+            return f"{kind}{low}{below}" if below or not finite else f"{kind}positive and finite"
+        low = "not negative" if self.least == 0 and not below else f"at least {self.least:g}"
+        return f"{kind}{finite}{low}{below}"
+
+    def bad(self, values: Any) -> float | None:
+        """The first of the values, one or an array, that is out of bounds; None where all are within."""
+        number = np.asarray(values, dtype=np.float64)
+        good = (number > self.least) if self.above else (number >= self.least)
+        good = good & (number <= self.most) & ((number < math.inf) | self.unlimited)
+        if self.whole:
+            good = good & ((number == np.floor(number)) | np.isinf(number))
+        return None if np.all(good) else float(number[~good].flat[0])
+
+
+def check_bounds(record: Any, *, where: str) -> None:
+    """Refuse a dataclass of which some field is out of its annotated Bound; raises BoundError that names the field.
+
+    Fields that are None are left out.
+    """
+    for name, bound in bounds_of(type(record)).items():
+        value = getattr(record, name)
+        if value is not None and (bad := bound.bad(value)) is not None:
+            raise BoundError(f"{name} must be {bound.words}, not {bad:g}", where=where)
+
+
+@cache
+def bounds_of(record: type) -> dict[str, Bound]:
+    """The annotated bounds of a dataclass, by field."""
+    hints = get_type_hints(record, include_extras=True)
+    found: dict[str, Bound] = {}
+    for field in fields(record):
+        hint = hints[field.name]
+        for part in (hint, *get_args(hint)) if get_origin(hint) is not None else ():
+            for extra in getattr(part, "__metadata__", ()):
+                if isinstance(extra, Bound):
+                    found[field.name] = extra
+    return found

@@ -1,0 +1,1 @@
+"""How tables come to be: only the command line starts these."""

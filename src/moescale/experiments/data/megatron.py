@@ -1,0 +1,167 @@
+"""Tokens in Megatron-LM's indexed format: PREFIX.bin holds the tokens of all sequences, PREFIX.idx says where each lies.
+
+The index, little-endian: 9 bytes b"MMIDIDX\\0\\0", uint64 version 1, uint8 code of the token type, uint64 count of sequences,
+uint64 count of document bounds, int32 length of each sequence in tokens, int64 offset of each in bytes of the data file,
+int64 bounds: document d is sequences bounds[d] .. bounds[d + 1] - 1. One int8 mode a sequence may follow; it is not read.
+Source: NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py, commit 00caa53, and datasets/readme.md beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moescale.errors import InputError
+from moescale.io.files import nearest_file_names
+
+MAGIC = b"MMIDIDX\0\0"
+HEADER = struct.Struct("<9sQBQQ")
+VERSION = 1
+TOKEN_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # 6 and 7 are floats: no tokens
+_BLOCK = 2**24  # tokens that are looked through at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexed:
+    """One data set: `starts` and `ends` are the bounds of its documents in tokens of the data file."""
+
+    prefix: str
+    dtype: np.dtype[Any]
+    n_tokens: int
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def tokens(self) -> NDArray[Any]:
+        """The data file, memory-mapped, as one array of `n_tokens` tokens."""
+        if self.n_tokens == 0:
+            return np.empty(0, self.dtype)
+        return np.memmap(f"{self.prefix}.bin", dtype=self.dtype, mode="r", shape=(self.n_tokens,))
+
+
+def open_indexed(prefix: str) -> Indexed:
+    """The index of PREFIX.bin and PREFIX.idx; the name of either file will do.
+
+    Raises InputError for missing files, another format or version, tokens that are not integers, and an index that
+    contradicts itself or its data file (one of them is cut off).
+    """
+    prefix = prefix.removesuffix(".bin").removesuffix(".idx")
+    index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    for path in (index, data):
+        if not os.path.isfile(path):
+            raise InputError(
+                "no such file",
+                where=str(path),
+                nearest=nearest_file_names(path),
+                next_step="give the common part of the names of a .bin and an .idx file",
+            )
+    try:
+        content = np.fromfile(index, dtype=np.uint8)
+        n_bytes = data.stat().st_size
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(index)) from error
+    if content.size < HEADER.size or content[: len(MAGIC)].tobytes() != MAGIC:
+        raise InputError(
+            "is not a Megatron index (its first bytes are not MMIDIDX)",
+            where=str(index),
+            next_step="give the prefix of what Megatron-LM's preprocess_data.py wrote",
+        )
+    _, version, code, n_sequences, n_bounds = HEADER.unpack(content[: HEADER.size].tobytes())
+    if version != VERSION:
+        raise InputError(f"has version {version} of the index format", where=str(index), nearest=str(VERSION))
+    if code not in TOKEN_TYPES:
+        raise InputError(
+            f"says that its numbers are of type {code}, which is no integer type",
+            where=str(index),
+            next_step=f"types of tokens: {', '.join(map(str, TOKEN_TYPES))}",
+        )
+    dtype = np.dtype(TOKEN_TYPES[code])
+    needed = HEADER.size + 12 * n_sequences + 8 * n_bounds
+    if content.size not in (needed, needed + n_sequences):
+        raise InputError(
+            f"has {content.size:,} bytes where its header asks for {needed:,}",
+            where=str(index),
+            next_step="it is cut off or damaged: copy or write it again",
+        )
+    lengths, content = _part(content[HEADER.size :], n_sequences, "<i4")
+    offsets, content = _part(content, n_sequences, "<i8")
+    bounds, _ = _part(content, n_bounds, "<i8")
+    reach = offsets + lengths * dtype.itemsize
+    if (
+        (lengths < 0).any()
+        or (offsets < 0).any()
+        or (offsets % dtype.itemsize).any()
+        or (np.diff(bounds) < 0).any()
+        or (n_bounds > 0 and (bounds[0] < 0 or bounds[-1] > n_sequences))
+    ):
+        raise InputError(
+            "holds impossible lengths, offsets or document bounds",
+            where=str(index),
+            next_step="it is damaged: copy or write it again",
+        )
+    if (reach > n_bytes).any():
+        raise InputError(
+            f"has {n_bytes:,} bytes, and its index reaches to {int(reach.max()):,}",
+            where=str(data),
+            next_step="it is cut off: copy or write it again",
+        )
+    starts, ends = _documents(lengths, offsets // dtype.itemsize, bounds, str(index))
+    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_bytes // dtype.itemsize, starts=starts, ends=ends)
+
+
+def documents(data: Indexed, skip: int = 0) -> Iterator[NDArray[np.int64]]:
+    """The documents from number `skip` on, each as its tokens."""
+    tokens = data.tokens()
+    for start, end in zip(data.starts[skip:].tolist(), data.ends[skip:].tolist(), strict=True):
+        yield tokens[start:end].astype(np.int64)
+
+
+def token_range(data: Indexed) -> tuple[int, int]:
+    """Least and greatest token of the data file; (0, -1) where it is empty."""
+    tokens = data.tokens()
+    least, greatest = 0, -1
+    for at in range(0, len(tokens), _BLOCK):
+        block = tokens[at : at + _BLOCK]
+        least, greatest = min(least, int(block.min())), max(greatest, int(block.max()))
+    return least, greatest
+
+
+def common_end(data: Indexed) -> int | None:
+    """The token that every document ends with, or None."""
+    full = data.ends > data.starts
+    last = np.unique(data.tokens()[data.ends[full] - 1])
+    return int(last[0]) if len(last) == 1 else None
+
+
+def _part(content: NDArray[np.uint8], count: int, dtype: str) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    n_bytes = count * np.dtype(dtype).itemsize
+    return np.frombuffer(content[:n_bytes].tobytes(), dtype=dtype).astype(np.int64), content[n_bytes:]
+
+
+def _documents(
+    lengths: NDArray[np.int64], starts: NDArray[np.int64], bounds: NDArray[np.int64], where: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bounds of the documents in tokens, from those of the sequences."""
+    ends = starts + lengths
+    if len(starts) == 0 or len(bounds) < 2:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first, last = bounds[:-1], bounds[1:]
+    kept = last > first  # a document without sequences has no tokens
+    first, last = first[kept], last[kept] - 1
+    inner = np.ones(len(starts), dtype=bool)
+    inner[first] = False
+    inner[: bounds[0]] = False
+    inner[bounds[-1] :] = False
+    if (starts[1:] != ends[:-1])[inner[1:]].any():
+        raise InputError(
+            "holds a document whose sequences do not follow each other in the data file",
+            where=where,
+            next_step="write it again with one document's sequences side by side",
+        )
+    return starts[first], ends[last]

@@ -1,0 +1,188 @@
+"""Tokenizers: from a tokenizers JSON file, trained on the spot, or plain bytes, which need no library."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moescale.errors import InputError, nearest_names
+from moescale.io.files import read_bytes
+
+Tokens = NDArray[np.int64]
+BYTES = "bytes"  # the name of the tokenizer whose tokens are bytes
+END_OF_TEXT = "<|endoftext|>"
+N_BYTES = 256
+# What published tokenizers call the token between documents, commonest first; any other is named by the user.
+EOS_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<｜end▁of▁sentence｜>")
+TOKENIZER_LIMIT_BYTES = 256 * 2**20  # the largest published ones have some tens of megabytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenizer:
+    """Text to tokens: `encode` maps texts to int64 arrays, without special tokens.
+
+    `json` is the tokenizers file (empty where there is none, as for tokens made elsewhere), `sha256` its hash;
+    tokens are 0 .. vocab_size - 1, and `eos_id` ends a document.
+    """
+
+    vocab_size: int
+    eos_id: int
+    json: bytes = b""
+    encode: Callable[[Sequence[str]], list[Tokens]] = field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the tokenizers file in hex; empty where there is none."""
+        return hashlib.sha256(self.json).hexdigest() if self.json else ""
+
+
+def read_tokenizer(path: str | os.PathLike[str], *, eos: str | None = None) -> Tokenizer:
+    """The tokenizer of a tokenizers JSON file, or byte tokens for the name "bytes" (256 bytes and an end of text).
+
+    `eos` names the token that ends a document; by default the first of the usual names that it has. Raises InputError
+    for a file that is missing or no tokenizer, for an `eos` that it lacks, and where the library is not installed.
+    """
+    name = os.fspath(path)
+    made = byte_tokenizer()
+    content = made.json if name == BYTES else read_bytes(path, limit_bytes=TOKENIZER_LIMIT_BYTES)
+    if content == made.json and eos in (None, END_OF_TEXT):
+        return made
+    if name == BYTES:
+        raise InputError(f"has no token {eos!r}", where=f"tokenizer {name}", nearest=END_OF_TEXT)
+    return _from_json(content, eos, where=name)
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A byte-level BPE of at most `vocab_size` tokens, bytes and end of text included, trained on `texts`.
+
+    The same texts in the same order give the same tokenizer. Raises InputError for a vocabulary that is not above 256
+    and where the library tokenizers is not installed.
+    """
+    if vocab_size <= N_BYTES:
+        raise InputError(
+            f"a byte-level vocabulary of {vocab_size} has no room for 256 bytes and an end of text",
+            where="vocab_size",
+            nearest=str(N_BYTES + 1),
+        )
+    library = _library()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(byte_symbols()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return _from_json(tokenizer.to_str(pretty=False).encode(), END_OF_TEXT, where="the trained tokenizer")
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Token b is byte b of the UTF-8 text, 256 is the end of text; its JSON says so to the tokenizers library."""
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": N_BYTES,
+                "content": END_OF_TEXT,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+        ],
+        "normalizer": None,
+        "pre_tokenizer": split,
+        "post_processor": None,
+        "decoder": split,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {symbol: byte for byte, symbol in enumerate(byte_symbols())},
+            "merges": [],
+        },
+    }
+    return Tokenizer(
+        vocab_size=N_BYTES + 1,
+        eos_id=N_BYTES,
+        json=json.dumps(content, ensure_ascii=False).encode(),
+        encode=lambda texts: [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts],
+    )
+
+
+def byte_symbols() -> list[str]:
+    """The letter that byte-level tokenizers write for each byte (Radford et al. 2019, GPT-2): printable ones stay."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(N_BYTES, 2 * N_BYTES))
+    return [chr(byte if byte in printable else next(others)) for byte in range(N_BYTES)]
+
+
+def _from_json(content: bytes, eos: str | None, *, where: str) -> Tokenizer:
+    library = _library()
+    try:
+        tokenizer = library.Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises bare Exception for what is no tokenizer
+        raise InputError(
+            f"is not a tokenizers file: {str(error)[:200]}",
+            where=where,
+            next_step="give a tokenizer.json as the tokenizers library writes it",
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a document that spells out an end of text does not end there
+    vocabulary: Mapping[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    if not vocabulary:
+        raise InputError("has no tokens", where=where)
+
+    def encode(texts: Sequence[str]) -> list[Tokens]:
+        found: list[Any] = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, dtype=np.int64) for one in found]
+
+    return Tokenizer(
+        vocab_size=max(vocabulary.values()) + 1, eos_id=_eos_id(vocabulary, eos, where), json=content, encode=encode
+    )
+
+
+def _eos_id(vocabulary: Mapping[str, int], eos: str | None, where: str) -> int:
+    if eos is not None and eos in vocabulary:
+        return vocabulary[eos]
+    if eos is not None:
+        raise InputError(f"has no token {eos!r}", where=where, nearest=nearest_names(eos, vocabulary))
+    known = [name for name in EOS_NAMES if name in vocabulary]
+    if not known:
+        raise InputError(
+            "has none of the usual names of a token that ends a document", where=where, next_step="name it with --eos"
+        )
+    return vocabulary[known[0]]
+
+
+def _library() -> Any:
+    try:
+        library: Any = import_module("tokenizers")
+        for part in ("models", "pre_tokenizers", "decoders", "trainers"):
+            import_module(f"tokenizers.{part}")
+    except ImportError as error:
+        raise InputError(
+            "the package tokenizers is not installed",
+            next_step="pip install 'moescale[train]', or use the tokenizer `bytes`, which needs none",
+        ) from error
+    return library

@@ -1,0 +1,1 @@
+"""Many runs, from a file to a table."""

@@ -1,0 +1,1 @@
+"""Fits of laws to runs, their intervals and their checks."""

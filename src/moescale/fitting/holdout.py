@@ -1,0 +1,190 @@
+"""Does a law hold where it was not fitted? Hold-out comparison, tests of added terms, residual diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from moescale.errors import InputError
+from moescale.fitting.fit import Fit, Progress, fit
+from moescale.scaling_laws.covariates import further_inputs, known_to
+from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
+from moescale.typing import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class RunArrays:
+    """The numbers of a table of runs that a fit needs: (n,) float64 arrays, and further inputs by name."""
+
+    n_params: FloatArray
+    tokens: FloatArray
+    experts: FloatArray
+    loss: FloatArray
+    extra: Mapping[str, FloatArray]
+
+    def where(self, keep: np.typing.NDArray[np.bool_]) -> RunArrays:
+        """The runs that a boolean mask keeps."""
+        extra = {name: values[keep] for name, values in self.extra.items()}
+        return RunArrays(self.n_params[keep], self.tokens[keep], self.experts[keep], self.loss[keep], extra)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOut:
+    """How a form that was fitted on some runs predicts the others; errors are of ln L.
+
+    `bias_holdout` is the mean of ln(predicted / measured): positive when the law promises too high a loss. `held_out` and
+    `residuals_holdout`, the held-out runs and their ln(predicted / measured), are for figures and not in `to_dict`.
+    """
+
+    law: str
+    n_train: int
+    n_holdout: int
+    rmsle_train: float
+    rmsle_holdout: float
+    bias_holdout: float
+    parameters: int
+    held_out: RunArrays | None = field(default=None, repr=False, compare=False)
+    residuals_holdout: FloatArray | None = field(default=None, repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """The record of the command line's contract."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+
+    def runs_to_dict(self) -> dict[str, list[float]]:
+        """The held-out runs and their residuals as lists, rounded to what a plot needs; empty where they are unknown."""
+        if self.held_out is None or self.residuals_holdout is None:
+            return {}
+        columns = {name: getattr(self.held_out, name) for name in ("n_params", "tokens", "experts", "loss")}
+        columns["residual"] = self.residuals_holdout
+        return {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
+
+
+def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
+    """What the form takes of the runs; further inputs that it does not have are left out."""
+    return make_inputs(runs.n_params, runs.tokens, runs.experts, further_inputs(form, known_to(form, runs.extra)))
+
+
+def residuals(found: Fit, runs: RunArrays) -> FloatArray:
+    """ln(predicted / measured) of each run, (n,)."""
+    x = inputs_of(found.form, runs)
+    return found.form.log_loss(found.theta, x) - np.log(runs.loss)
+
+
+def hold_out(
+    form: LawForm, runs: RunArrays, held_out: np.typing.NDArray[np.bool_], *, progress: Progress | None = None
+) -> HoldOut:
+    """Fit a form to the runs that `held_out` does not mark and predict those that it marks.
+
+    Raises InputError when the mask leaves nothing on one side.
+    """
+    train, test = runs.where(~held_out), runs.where(held_out)
+    if train.loss.size == 0 or test.loss.size == 0:
+        raise InputError(
+            f"the hold-out expression marks {test.loss.size} of {runs.loss.size} runs",
+            where="--holdout",
+            next_step="choose an expression that holds for some runs and not for others",
+        )
+    extra = known_to(form, train.extra)
+    found = fit(form, train.n_params, train.tokens, train.experts, train.loss, extra=extra, progress=progress)
+    error = residuals(found, test)
+    return HoldOut(
+        form.name,
+        int(train.loss.size),
+        int(test.loss.size),
+        found.rmsle,
+        float(np.sqrt(np.mean(error**2))),
+        float(np.mean(error)),
+        len(form.parameters),
+        test,
+        error,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AddedTerms:
+    """Whether a larger form that contains a smaller one earns its further parameters on the same runs.
+
+    `f` is the ratio of the mean square that the added parameters explain to the larger form's residual mean square, `p` its
+    upper tail under normal errors; `delta_bic` is the larger form's BIC minus the smaller's (negative favours the larger).
+    """
+
+    smaller: str
+    larger: str
+    added: int
+    f: float
+    p: float
+    delta_bic: float
+
+
+def added_terms(smaller: Fit, larger: Fit, runs: RunArrays) -> AddedTerms:
+    """F test and BIC of nested fits to the same runs; InputError if the larger has no more parameters."""
+    few, many = len(smaller.form.parameters), len(larger.form.parameters)
+    if many <= few:
+        raise InputError(f"{larger.form.name} has no more parameters than {smaller.form.name}")
+    from scipy.special import fdtrc
+
+    n = runs.loss.size
+    square_few, square_many = (float((residuals(found, runs) ** 2).sum()) for found in (smaller, larger))
+    spare = max(n - many, 1)
+    f = max(square_few - square_many, 0.0) / (many - few) / (square_many / spare)
+    delta_bic = n * np.log(square_many / square_few) + (many - few) * np.log(n)
+    return AddedTerms(
+        smaller.form.name, larger.form.name, many - few, f, float(fdtrc(many - few, spare, f)), float(delta_bic)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Residuals of the runs that share a value, or a range, of one variable."""
+
+    variable: str
+    low: float
+    high: float
+    n_runs: int
+    rmsle: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Residuals by E, N and D; each run's leverage (0 to 1); and the runs that look broken.
+
+    `suspects` are row positions whose residual is beyond 5 robust standard deviations (1.4826 times the median absolute
+    residual), worst first: diverged, mislabelled, or outside what the form can say.
+    """
+
+    groups: tuple[Group, ...]
+    residuals: FloatArray
+    leverage: FloatArray
+    suspects: tuple[int, ...]
+
+
+def diagnose(found: Fit, runs: RunArrays, *, ranges: int = 4) -> Diagnosis:
+    """Residual diagnostics of a fit on its runs; N and D are cut into `ranges` groups of about equal size."""
+    error = residuals(found, runs)
+    groups: list[Group] = []
+    for variable, values in (("n_experts", runs.experts), ("n_params", runs.n_params), ("tokens", runs.tokens)):
+        distinct = np.unique(values)
+        if variable == "n_experts" or distinct.size <= ranges:
+            parts = [values == v for v in distinct]
+        else:
+            edges = np.quantile(values, np.linspace(0.0, 1.0, ranges + 1))
+            which = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, ranges - 1)
+            parts = [which == i for i in range(ranges)]
+        for part in parts:
+            if part.any():
+                chosen, e = values[part], error[part]
+                low, high = float(chosen.min()), float(chosen.max())
+                groups.append(
+                    Group(variable, low, high, int(part.sum()), float(np.sqrt(np.mean(e**2))), float(e.mean()))
+                )
+    x = inputs_of(found.form, runs)
+    slope = found.form.jacobian(found.theta, x)
+    vectors, sizes, _ = np.linalg.svd(slope / (np.linalg.norm(slope, axis=0) + 1e-300), full_matrices=False)
+    basis = vectors[:, sizes > 1e-10 * sizes[0]]  # directions in which the runs move the fit
+    scale = 1.4826 * float(np.median(np.abs(error)))
+    odd = np.flatnonzero(np.abs(error) > 5.0 * scale) if scale > 0 else np.array([], dtype=int)
+    worst = odd[np.argsort(-np.abs(error[odd]), kind="stable")]
+    return Diagnosis(tuple(groups), error, (basis**2).sum(axis=1), tuple(int(i) for i in worst))

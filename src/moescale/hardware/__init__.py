@@ -1,0 +1,1 @@
+"""GPUs, prices and precisions."""

@@ -1,0 +1,1 @@
+"""Measured kernels: one kind a file."""

@@ -1,0 +1,332 @@
+"""Times of a layer's experts from measured kernels, for every number and width of experts.
+
+The tables hold some tens of shapes, each cut over tensor- and expert-parallel GPUs in many ways, so that they span 1 to
+512 local experts. A formula of nine constants, fitted to all rows, carries what is common to them:
+
+    t = t0 + ((D w / (m B))^p + ((a + u D) w / (c F) 2)^p)^(1/p) + activations
+
+with a token-expert pairs on the busiest GPU, w weights of an expert (bytes in the first term), D distinct experts that
+those pairs meet under the uneven load of the tables, B and F the data sheet's bandwidth and FLOP rate, u pairs of padding
+an expert. What it misses at a measured shape, as a function of pairs per expert, is carried to other shapes by a mean
+weighted with their likeness in the logarithms of width, model width, local experts and experts a token meets. A measured
+shape itself is answered from its own rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale import catalogue
+from moescale.errors import InputError
+from moescale.latency.kernels.tables import System, find_system, find_table, read_columns, text_values
+from moescale.typing import FloatArray, Real
+
+COLUMNS = (
+    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "latency"
+)  # fmt: skip
+# Shapes of the tables (model width, expert width) that are left out: the Nemotron-H family has plain experts of two
+# matrices (arXiv 2504.03624, section 2), but some tables time them as gated ones of three, and none says which.
+UNCLEAR_SHAPES = ((2688, 1856), (4096, 2688), (2048, 5120), (1024, 2688))
+# Likeness: a Gaussian of this many e-folds in (width, model width, local experts, experts a token meets), and how many
+# shapes' worth of doubt keeps the formula where no shape is like. Chosen once, by the mean leave-one-shape-out error of
+# the A100 and H100 tables of vLLM in bf16; docs/silicon.md has the errors on every GPU.
+LIKENESS = (0.3, 0.5, 0.5, 0.7)
+DOUBT = 0.3
+SAME = 0.01  # e-folds within which a shape counts as the measured one
+SAME_WEIGHT = 1e4
+STEPS_AN_OCTAVE = 8
+OCTAVES = (-10, 16)  # of pairs per local expert
+START = (20.0, 0.8, 0.4, 2.0, 1.0, 1.0, 0.4, 4.0, 1.0)
+LOWEST = (1.0, 0.1, 0.05, 1.0, 0.01, 0.05, 0.01, 0.1, 0.01)
+HIGHEST = (300.0, 1.5, 1.2, 8.0, 20.0, 50.0, 1.0, 64.0, 50.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """Constants of the formula above; times in units of the data sheet's rates."""
+
+    launch_us: float
+    memory_share: float  # m
+    compute_share: float  # c
+    sharpness: float  # p
+    pair_activation: float  # bytes moved for one token-expert pair, in its own inputs and outputs
+    evenness: float  # of the load: how fast the distinct experts that are met rise to all of them
+    imbalance: float  # the busiest of e expert-parallel GPUs has the share e^-imbalance of all pairs
+    padding: float  # u, pairs an expert
+    token_activation: float  # bytes moved for one token, in its own width
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What decides the time of one GPU's experts; all arrays of one shape, or numbers."""
+
+    tokens: Real  # of the whole batch
+    d_model: Real
+    width: Real  # of an expert on this GPU
+    local_experts: Real
+    top_k: Real
+    expert_parallel: Real
+    matrices: Real = 3.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MoeKernels:
+    """Measured experts of one system, engine, version, number format and load."""
+
+    formula: Formula
+    system: System
+    bytes_per_weight: float
+    flops_per_s: float
+    features: npt.NDArray[np.float32]  # (shapes, 4), divided by LIKENESS
+    missed: npt.NDArray[np.float32]  # (steps, shapes): log(measured / formula) on a grid of pairs per expert
+    widths: FloatArray  # of the measured shapes, as _key has them; sorted
+
+    def is_measured(self, d_model: FloatArray, width: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether experts of these widths were measured, with any number of them."""
+        key = _key(d_model, width)
+        at = np.minimum(np.searchsorted(self.widths, key), len(self.widths) - 1)
+        return np.asarray(self.widths[at] == key)
+
+    def seconds(self, shape: Shape) -> FloatArray:
+        """Seconds of one layer's experts, all fields of `shape` broadcast; without the router and the all-reduce."""
+        fields = np.broadcast_arrays(*(np.asarray(getattr(shape, n), dtype=np.float64) for n in Shape.__slots__))
+        whole = fields[0].shape
+        flat = Shape(*(values.ravel() for values in fields))
+        base = formula_s(self.formula, flat, self.system, self.bytes_per_weight, self.flops_per_s)
+        out = np.empty_like(base)
+        step = 4096  # points at a time, so that the table of likenesses stays in the cache
+        for start in range(0, base.size, step):
+            part = slice(start, start + step)
+            out[part] = base[part] * np.exp(self._missed(Shape(*(getattr(flat, n)[part] for n in Shape.__slots__))))
+        return out.reshape(whole)
+
+    def _missed(self, shape: Shape) -> FloatArray:
+        features, at = _features(shape, self.formula)
+        likeness = (features / np.asarray(LIKENESS)).astype(np.float32)
+        # Each point by itself, not as a product of matrices, whose last digit depends on how many are asked at once.
+        squared = np.zeros((len(likeness), len(self.features)), dtype=np.float32)
+        for mine, theirs in zip(likeness.T, self.features.T, strict=True):
+            # One number for all points, as the experts a token meets often are, is compared once.
+            column = mine[:1] if np.all(mine == mine[0]) else mine
+            away = column[:, None] - theirs[None, :]
+            away *= away
+            squared += away
+        same = squared < np.float32((SAME / min(LIKENESS)) ** 2)
+        squared *= np.float32(-0.5)
+        weight = np.exp(squared, out=squared)
+        if same.any():
+            weight = np.where(same, np.float32(SAME_WEIGHT), weight)
+        place = np.clip((at / np.log(2.0) - OCTAVES[0]) * STEPS_AN_OCTAVE, 0.0, len(self.missed) - 1 - 1e-9)
+        low = place.astype(np.intp)
+        share = (place - low).astype(np.float32)[:, None]
+        there = self.missed[low]
+        there += (self.missed[low + 1] - there) * share
+        return np.asarray(np.sum(weight * there, axis=1) / (np.sum(weight, axis=1) + DOUBT), dtype=np.float64)
+
+
+def _key(d_model: Real, width: Real) -> FloatArray:
+    """One number for a pair of whole widths."""
+    return np.asarray(d_model, dtype=np.float64) * 2.0**24 + width
+
+
+def met_experts(formula: Formula, shape: Shape) -> FloatArray:
+    """Distinct local experts that a pass reads, under the uneven load of the tables."""
+    f, top_k = formula, np.asarray(shape.top_k, dtype=np.float64)
+    pairs = shape.tokens * top_k * np.power(shape.expert_parallel, -f.imbalance)
+    met = shape.local_experts * -np.expm1(-f.evenness * np.log1p(pairs / (shape.local_experts * f.evenness)))
+    return np.minimum(met, np.minimum(shape.local_experts, shape.tokens * top_k))
+
+
+def formula_s(
+    formula: Formula, shape: Shape, system: System, bytes_per_weight: float, flops_per_s: float
+) -> FloatArray:
+    """Seconds by the formula alone."""
+    f, bandwidth = formula, system.memory_bandwidth_bytes_per_s
+    pairs = shape.tokens * np.asarray(shape.top_k, dtype=np.float64) * np.power(shape.expert_parallel, -f.imbalance)
+    weights = shape.matrices * np.asarray(shape.d_model, dtype=np.float64) * shape.width
+    met = met_experts(f, shape)
+    memory_s = met * weights * (bytes_per_weight / (bandwidth * f.memory_share))
+    compute_s = (pairs + met * f.padding) * weights * (2.0 / (flops_per_s * f.compute_share))
+    pair_bytes = 2.0 * (2.0 * shape.d_model + shape.matrices * np.asarray(shape.width, dtype=np.float64))
+    moved = f.pair_activation * pairs * pair_bytes + f.token_activation * shape.tokens * 2.0 * np.asarray(shape.d_model)
+    roof = np.power(np.power(memory_s, f.sharpness) + np.power(compute_s, f.sharpness), 1.0 / f.sharpness)
+    return f.launch_us * 1e-6 + roof + moved / bandwidth
+
+
+def _features(shape: Shape, formula: Formula) -> tuple[FloatArray, FloatArray]:
+    """What likeness is measured in, (n, 4), and the logarithm of pairs per local expert, (n,)."""
+    met = np.log(shape.top_k) - formula.imbalance * np.log(shape.expert_parallel)
+    experts = np.log(shape.local_experts)
+    columns = np.broadcast_arrays(np.log(shape.width), np.log(shape.d_model), experts, met)
+    return np.stack(columns, axis=-1), np.log(shape.tokens) + met - experts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Measured rows of one number format and load: (n,) each."""
+
+    shape: Shape
+    latency_s: FloatArray
+    model: npt.NDArray[np.intp]  # index of the whole shape that a row was cut from
+    cut: npt.NDArray[np.intp]  # index of the shape and the way it was cut
+    labels: tuple[str, ...]  # of the whole shapes, such as 4096x14336 top-2 of 8
+
+
+@cache
+def moe_types(system: str, engine: str, version: str) -> tuple[str, ...]:
+    """Number formats with measured experts, such as bfloat16 and fp8_block."""
+    path = find_table(system, "moe", engine, version, "moe_perf")
+    return () if path is None else text_values(path, "moe_dtype")
+
+
+@cache
+def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Rows:
+    """The table's rows; repeated measurements of one size are averaged (in logarithms).
+
+    Raises InputError for a format or load that was not measured.
+    """
+    path = find_table(system, "moe", engine, version, "moe_perf")
+    if path is None:
+        raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
+    columns = read_columns(path, COLUMNS, moe_dtype=kind, distribution=load)
+    if not columns["latency"].size:
+        raise InputError(
+            f"no {kind} experts were measured for {engine} on {system} with the load {load}",
+            where="silicon",
+            nearest=", ".join(text_values(path, "distribution")),
+        )
+    clear = np.ones(columns["latency"].size, dtype=bool)
+    for d_model, width in UNCLEAR_SHAPES:
+        clear &= (columns["hidden_size"] != d_model) | (columns["inter_size"] != width)
+    columns = {name: values[clear] for name, values in columns.items()}
+    keys = np.stack([columns[name] for name in COLUMNS[:-1]], axis=1)
+    places, index = np.unique(keys, axis=0, return_inverse=True)
+    index = index.ravel()
+    mean_log = np.bincount(index, np.log(columns["latency"])) / np.bincount(index)
+    tokens, d_model, inter, top_k, experts, tp, ep = places.T
+    models, model = np.unique(places[:, 1:5], axis=0, return_inverse=True)
+    _, cut = np.unique(places[:, 1:7], axis=0, return_inverse=True)
+    return Rows(
+        shape=Shape(tokens, d_model, inter / tp, experts / ep, top_k, ep, np.full(len(places), 3.0)),
+        latency_s=np.exp(mean_log),
+        model=model.ravel(),
+        cut=cut.ravel(),
+        labels=tuple(f"{h:.0f}x{w:.0f} top-{k:.0f} of {e:.0f}" for h, w, k, e in models),
+    )
+
+
+def fit_formula(
+    rows: Rows, system: System, bytes_per_weight: float, flops_per_s: float, start: Formula | None = None
+) -> Formula:
+    """Least squares on the logarithms, robust to outlying rows (soft L1 beyond 10%)."""
+    from scipy.optimize import least_squares
+
+    measured = np.log(rows.latency_s)
+
+    def off(logs: FloatArray) -> FloatArray:
+        formula = Formula(*np.exp(logs))
+        return np.log(formula_s(formula, rows.shape, system, bytes_per_weight, flops_per_s)) - measured
+
+    at = START if start is None else tuple(getattr(start, name) for name in Formula.__slots__)
+    low, high = np.log(LOWEST), np.log(HIGHEST)
+    found = least_squares(
+        off, np.clip(np.log(at), low, high), loss="soft_l1", f_scale=0.1, bounds=(low - 1e-9, high + 1e-9)
+    )
+    return Formula(*(float(value) for value in np.exp(found.x)))
+
+
+def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: float, flops_per_s: float) -> MoeKernels:
+    """The answering object of measured rows and the formula fitted to them."""
+    logs = np.log(rows.latency_s / formula_s(formula, rows.shape, system, bytes_per_weight, flops_per_s))
+    features, at = _features(rows.shape, formula)
+    steps = np.arange((OCTAVES[1] - OCTAVES[0]) * STEPS_AN_OCTAVE + 1)
+    grid = (OCTAVES[0] + steps / STEPS_AN_OCTAVE) * np.log(2.0)
+    order = np.lexsort((at, rows.cut))
+    starts = np.flatnonzero(np.diff(rows.cut[order], prepend=-1))
+    groups = np.split(order, starts[1:])
+    missed = np.stack([np.interp(grid, at[group], logs[group]) for group in groups], axis=1)
+    firsts = features[[group[0] for group in groups]]
+    return MoeKernels(
+        formula=formula,
+        system=system,
+        bytes_per_weight=bytes_per_weight,
+        flops_per_s=flops_per_s,
+        features=(firsts / np.asarray(LIKENESS)).astype(np.float32),
+        missed=missed.astype(np.float32),
+        widths=np.unique(_key(rows.shape.d_model, rows.shape.width)),
+    )
+
+
+def rates(system: System, kind: str) -> tuple[float, float]:
+    """Bytes a weight and the data sheet's FLOP rate of a number format (weight-only formats multiply in bf16)."""
+    if kind in ("fp8", "fp8_block"):
+        return 1.0, system.fp8_flops_per_s or system.bf16_flops_per_s
+    if kind.startswith(("int4", "w4a16")):
+        return 0.5, system.bf16_flops_per_s
+    return 2.0, system.bf16_flops_per_s
+
+
+def shipped_formula(system: str, engine: str, version: str, kind: str, load: str) -> Formula | None:
+    """The formula that catalogue/moe_formulas.toml holds for these rows; None where they were not fitted beforehand."""
+    for entry in catalogue.read("moe_formulas.toml")["formula"]:
+        if (entry["system"], entry["engine"], entry["version"], entry["kind"], entry["load"]) == (
+            system, engine, version, kind, load,
+        ):  # fmt: skip
+            return Formula(*(float(value) for value in entry["constants"]))
+    return None
+
+
+@cache
+def moe_kernels(system: str, engine: str, version: str, kind: str, load: str) -> MoeKernels:
+    """Measured experts, ready to be asked; the formula is looked up, or fitted where it is not in the catalogue."""
+    measured_on = find_system(system)
+    rows = moe_rows(system, engine, version, kind, load)
+    bytes_per_weight, flops_per_s = rates(measured_on, kind)
+    formula = shipped_formula(system, engine, version, kind, load)
+    if formula is None:
+        formula = fit_formula(rows, measured_on, bytes_per_weight, flops_per_s)
+    return kernels_of(rows, formula, measured_on, bytes_per_weight, flops_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """How well the other shapes predict one that was left out, all its rows on one GPU's whole experts."""
+
+    shape: str
+    median_error: float  # median of |predicted / measured - 1|
+    formula_error: float  # the same of the formula alone, fitted without the shape
+    rows: int
+
+
+def leave_one_shape_out(system: str, engine: str, version: str, kind: str, load: str) -> tuple[LeftOut, ...]:
+    """Error of every measured shape when neither the formula nor the likenesses have seen it, in any of its cuts.
+
+    Judged on the rows that no expert parallelism cut: how much falls on the busiest GPU of those was drawn at random once
+    for each shape, which no other shape can tell.
+    """
+    measured_on = find_system(system)
+    rows = moe_rows(system, engine, version, kind, load)
+    bytes_per_weight, flops_per_s = rates(measured_on, kind)
+    whole = fit_formula(rows, measured_on, bytes_per_weight, flops_per_s)
+    found: list[LeftOut] = []
+    for i, label in enumerate(rows.labels):
+        out = rows.model == i
+        judged = _taken(rows, out & (np.asarray(rows.shape.expert_parallel) == 1))
+        if not judged.latency_s.size or out.all():
+            continue
+        rest = _taken(rows, ~out)
+        formula = fit_formula(rest, measured_on, bytes_per_weight, flops_per_s, whole)
+        kernels = kernels_of(rest, formula, measured_on, bytes_per_weight, flops_per_s)
+        alone = formula_s(formula, judged.shape, measured_on, bytes_per_weight, flops_per_s)
+        errors = [np.abs(s / judged.latency_s - 1.0) for s in (kernels.seconds(judged.shape), alone)]
+        found.append(LeftOut(label, float(np.median(errors[0])), float(np.median(errors[1])), judged.latency_s.size))
+    return tuple(found)
+
+
+def _taken(rows: Rows, which: npt.NDArray[np.bool_]) -> Rows:
+    shape = Shape(*(np.asarray(getattr(rows.shape, name))[which] for name in Shape.__slots__))
+    return Rows(shape, rows.latency_s[which], rows.model[which], rows.cut[which], rows.labels)

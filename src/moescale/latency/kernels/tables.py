@@ -1,0 +1,169 @@
+"""NVIDIA's measured kernel tables, as the package aiconfigurator-core installs them: where they are, and their rows."""
+
+from __future__ import annotations
+
+import importlib.resources
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale.errors import InputError, unknown_name
+from moescale.typing import FloatArray
+
+PACKAGE = "aiconfigurator_core"
+FAMILIES = ("gemm", "attention", "moe")  # what every engine must have tables of, to be priced
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One measured kind of GPU: its rates as the package states them, and how it prices operations without a table."""
+
+    name: str
+    memory_bandwidth_bytes_per_s: float
+    bf16_flops_per_s: float
+    fp8_flops_per_s: float | None
+    elementwise_efficiency: float  # share of the bandwidth that norms and activations reach
+    elementwise_latency_s: float  # of one such kernel without any bytes
+    link_bytes_per_s: float  # between the GPUs of the measured server, one direction
+
+
+def _root() -> Path:
+    try:
+        return Path(str(importlib.resources.files(PACKAGE))) / "systems"
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "measured kernels need the package aiconfigurator-core, which is not installed",
+            where="silicon",
+            next_step="pip install aiconfigurator-core (Linux x86-64 only), or take the roofline as the latency source",
+        ) from error
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where the package was built with it
+    return cast("dict[str, Any]", yaml.load(path.read_text(encoding="utf-8"), Loader=loader))
+
+
+@cache
+def systems() -> tuple[str, ...]:
+    """Systems with kernel tables, such as h100_sxm."""
+    data = _root() / "data"
+    return tuple(sorted(path.name for path in data.iterdir() if (path / "gemm").is_dir()))
+
+
+@cache
+def find_system(name: str) -> System:
+    """The system called `name`; raises InputError where it has no tables."""
+    if name not in systems():
+        raise unknown_name("measured system", name, systems(), where="silicon")
+    specification = _yaml(_root() / f"{name}.yaml")
+    gpu = specification["gpu"]
+    fp8 = gpu.get("fp8_tc_flops")
+    return System(
+        name=name,
+        memory_bandwidth_bytes_per_s=float(gpu["mem_bw"]),
+        bf16_flops_per_s=float(gpu["bfloat16_tc_flops"]),
+        fp8_flops_per_s=None if fp8 is None else float(fp8),
+        elementwise_efficiency=float(gpu["mem_bw_empirical_scaling_factor"]),
+        elementwise_latency_s=float(gpu["mem_empirical_constant_latency"]),
+        link_bytes_per_s=float(specification["node"]["intra_node_bw"]),
+    )
+
+
+@cache
+def engines(system: str) -> tuple[str, ...]:
+    """Serving engines whose kernels were measured on a system, such as vllm."""
+    data = _root() / "data" / system
+    found = [{path.name for path in (data / family).iterdir()} for family in FAMILIES if (data / family).is_dir()]
+    return tuple(sorted(set.intersection(*found))) if len(found) == len(FAMILIES) else ()
+
+
+@cache
+def versions(system: str, engine: str) -> tuple[str, ...]:
+    """Versions of an engine with tables of every family, oldest first."""
+    folders = [_root() / "data" / system / family / engine for family in FAMILIES]
+    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    return tuple(sorted((v for v in names if all(_stand_ins(folder, v) for folder in folders)), key=version_key))
+
+
+def default_version(system: str, engine: str) -> str:
+    """The version that the package itself takes; raises InputError for an engine without tables on this system."""
+    if engine not in engines(system):
+        raise unknown_name("engine", engine, engines(system), where=f"silicon tables of {system}")
+    listed = _yaml(_root() / "query_versions.yaml")
+    entry = listed.get("overrides", {}).get(system, {}).get(engine) or listed["defaults"].get(engine, {})
+    known = versions(system, engine)
+    current = entry.get("current")
+    return str(current) if current in known else known[-1]
+
+
+def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
+    """Sorts 0.9 before 0.14 and 1.3.0rc9 before 1.3.0rc20."""
+    parts = [*version.replace("rc", ".-1.").replace("post", ".1.").split("."), "0"]
+    return tuple((0, int(part)) if part.lstrip("-").isdigit() else (-1, part) for part in parts if part)
+
+
+def _stand_ins(folder: Path, version: str) -> list[Path]:
+    """Version folders in the order in which they may stand in: the version, older ones newest first, newer ones."""
+    if not folder.is_dir():
+        return []
+    found = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: version_key(path.name))
+    wanted = version_key(version)
+    older = [path for path in found if version_key(path.name) <= wanted][::-1]
+    return older + [path for path in found if version_key(path.name) > wanted]
+
+
+def find_table(system: str, family: str, engine: str, version: str, stem: str) -> Path | None:
+    """The Parquet file of an operation for a version, or else for the version next to it; None where there is none."""
+    for folder in _stand_ins(_root() / "data" / system / family / engine, version):
+        path = folder / f"{stem}.parquet"
+        if path.is_file():
+            return path
+    return None
+
+
+def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
+    """Columns of the rows whose text columns hold these values: float64, latency in seconds; absent columns are 0."""
+    from pyarrow.parquet import ParquetFile
+
+    # The file itself: read_table would load pyarrow's data sets, and pandas with them.
+    file = ParquetFile(path)
+    have = file.schema_arrow.names
+    table = file.read(columns=[name for name in (*names, *equal) if name in have])
+    kept = np.ones(table.num_rows, dtype=bool)
+    for name, value in equal.items():
+        column = table[name].combine_chunks().dictionary_encode()  # texts as texts would load pandas
+        codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
+        kept &= np.isin(_values(column.indices), codes)
+    columns = {
+        name: np.asarray(_values(table[name].combine_chunks()), dtype=np.float64)[kept]
+        if name in have
+        else np.zeros(kept.sum())
+        for name in names
+    }
+    if "latency" in columns:
+        columns["latency"] = columns["latency"] / 1e3
+    return columns
+
+
+def _values(array: Any) -> npt.NDArray[Any]:
+    """The numbers of an Arrow array, read from its buffer: its own conversion would load pandas, for a quarter of a second."""
+    if array.null_count or array.type.bit_width % 8:
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
+    return values[array.offset : array.offset + len(array)]
+
+
+def text_values(path: Path, name: str) -> tuple[str, ...]:
+    """The distinct texts of one column; empty where the table has no such column."""
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(path)
+    if name not in file.schema_arrow.names:
+        return ()
+    return tuple(sorted({str(value) for value in file.read(columns=[name])[name].unique().to_pylist()}))

@@ -1,0 +1,79 @@
+"""A latency source by its name: measured kernels, the roofline, or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from moescale.errors import InfeasibleError, InputError, MoescaleError
+from moescale.hardware.gpus import Gpu, find_gpu
+from moescale.latency.roofline import Roofline
+
+if TYPE_CHECKING:
+    from moescale.latency import LatencySource
+    from moescale.models.architecture import Architecture
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+
+def open_latency(
+    name: str,
+    gpu: Gpu | str,
+    *,
+    weight_bytes_per_param: float = 2.0,
+    kv_bytes_per_element: float = 2.0,
+    model: Architecture | None = None,
+    remark: Callable[[str], None] | None = None,
+) -> LatencySource:
+    """The latency source of a GPU by its name: silicon, silicon:ENGINE[@VERSION], roofline, auto, or a table's path.
+
+    `auto` is silicon, or the roofline where it has no answer for the GPU, the number formats or `model`; `remark` is
+    called with the reason. Raises InputError for an unknown name, and what the named source raises.
+    """
+    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    if name == "roofline":
+        return Roofline(card, weight_bytes_per_param, kv_bytes_per_element)
+    kind, _, engine = name.partition(":")
+    if kind == "silicon" or name == "auto":
+        try:
+            return _silicon(engine, card, weight_bytes_per_param, kv_bytes_per_element, model)
+        except MoescaleError as error:
+            if kind == "silicon":
+                raise
+            if remark is not None:
+                remark(f"roofline latency, because {error.what}")
+            return Roofline(card, weight_bytes_per_param, kv_bytes_per_element)
+    if name and (Path(name).suffix.lower() in TABLE_SUFFIXES or Path(name).exists()):
+        from moescale.latency.table import read_latency_table
+
+        return read_latency_table(name, gpu=card.name)
+    raise InputError(
+        f"unknown latency source {name!r}",
+        next_step="silicon, roofline, silicon:ENGINE@VERSION, or the path of a CSV or Parquet latency table",
+    )
+
+
+def _silicon(
+    engine: str, gpu: Gpu, weight_bytes_per_param: float, kv_bytes_per_element: float, model: Architecture | None
+) -> LatencySource:
+    """Measured kernels of `engine`, or `engine@version`, or the usual ones; errors where they do not answer for `model`."""
+    from moescale.latency.silicon import ENGINE, Silicon
+
+    backend, _, version = engine.partition("@")
+    source = Silicon(
+        gpu,
+        backend or ENGINE,
+        version or None,
+        weight_bytes_per_param=weight_bytes_per_param,
+        kv_bytes_per_element=kv_bytes_per_element,
+    )
+    if model is not None and not np.isfinite(source.decode_s(model, 1.0, 1.0, 128.0)):
+        raise InfeasibleError(
+            f"the kernels of {source.backend} on {gpu.name} that this model needs were not measured",
+            where="silicon",
+            next_step="take another engine, such as silicon:trtllm, or the roofline",
+        )
+    return source

@@ -1,0 +1,119 @@
+"""The shape of a decoder-only transformer, dense or MoE, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from moescale.errors import InputError
+from moescale.typing import Real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantised:
+    """Shares of the matrices of each part that a quantised checkpoint holds in its format; the others keep 16 bits.
+
+    The default is what most checkpoints do: every matrix of attention, FFNs and experts, and neither embedding table.
+    Where a checkpoint mixes formats, its share is the one that gives the right bytes at its smallest format.
+    """
+
+    attention: float = 1.0
+    dense_ffn: float = 1.0
+    shared_experts: float = 1.0
+    experts: float = 1.0
+    embedding: float = 0.0  # the input table; tied tables count here
+    lm_head: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """Shape of one transformer, or of many: every number may be an array (one entry a model) and real-valued.
+
+    Real values let an allocation search move through sizes continuously; a buildable model holds whole numbers.
+    Layer norms are counted with `d_model` weights each (RMSNorm).
+    """
+
+    n_layers: Real
+    d_model: Real
+    n_heads: Real
+    n_kv_heads: Real
+    head_dim: Real
+    d_ffn: Real  # width of the FFN in layers without experts
+    n_moe_layers: Real = 0.0  # how many of n_layers hold experts instead of one FFN
+    n_experts: Real = 1.0  # routed experts in each MoE layer
+    top_k: Real = 1.0  # routed experts that one token meets (never more than n_experts)
+    d_expert: Real = 0.0  # FFN width of one routed expert
+    d_shared_expert: Real = 0.0  # FFN width of all shared experts of a layer together
+    ffn_matrices: int = 3  # 3 for a gated FFN (gate, up, down), 2 for a plain one
+    vocab_size: Real = 0.0  # 0: embeddings are left out of every count
+    tied_embeddings: bool = False
+    qk_norm: bool = False  # per-head RMSNorm of queries and keys (Qwen3)
+    qkv_bias: bool = False  # biases of the query, key and value projections (Qwen2)
+    # The paper's abstraction of N and E: norms and routers count nothing, and n_kv_heads shrinks the cache only.
+    matrices_only: bool = False
+    name: str = ""
+    qk_norm_full_width: bool = False  # with qk_norm: one weight for every channel of all heads (OLMoE), not per head
+    attention_output_bias: bool = False  # bias of the output projection of attention
+    ffn_bias: bool = False  # biases of the matrices of FFNs and shared experts
+    shared_expert_gate: bool = False  # a learned scalar gate in front of the shared experts (Qwen2-MoE)
+    # Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): on where kv_lora_rank is positive. The
+    # cache then holds kv_lora_rank + qk_rope_head_dim elements a token and layer; head_dim is that of queries and keys
+    # (their part without position and the one with it together), and n_kv_heads equals n_heads.
+    kv_lora_rank: Real = 0.0  # width of the compressed keys and values; 0: ordinary attention
+    q_lora_rank: Real = 0.0  # width of the compressed queries; 0: queries are not compressed (DeepSeek-V2-Lite)
+    qk_rope_head_dim: Real = 0.0  # channels of a head's query that carry the position; all heads share their key
+    v_head_dim: Real = 0.0  # width of a head's value; 0: head_dim
+    # Local attention: so many of n_layers see, and cache, the last `window_tokens` tokens only.
+    n_window_layers: Real = 0.0
+    window_tokens: Real = 0.0
+    attention_sinks: bool = False  # a learned logit a head (gpt-oss)
+    router_bias: bool = False  # a bias an expert in the router (gpt-oss; DeepSeek-V3's correction of the scores)
+    expert_bias: bool = False  # biases of the routed experts' matrices only (gpt-oss)
+    quantised: Quantised = (
+        Quantised()
+    )  # which matrices have the bytes of quantised weights, where those are fewer than 2
+
+
+def validate(architecture: Architecture, where: str | None = None) -> Architecture:
+    """The same architecture, or InputError where a field would make a count, a division or a memory meaningless.
+
+    Layers, widths and heads must be finite and positive, n_moe_layers at most n_layers, and where a layer holds
+    experts: n_experts at least 1, top_k above 0 and at most n_experts, d_expert positive. Local attention needs a window
+    of at least a token; latent attention as many key-value heads as heads, and a head wider than its positional part.
+    """
+    a = architecture
+
+    def need(holds: Any, what: str) -> None:
+        if not np.all(holds):
+            raise InputError(what, where=where or (a.name or None))
+
+    for key in (field.name for field in fields(Architecture)):
+        value = getattr(a, key)
+        if not isinstance(value, str | bool | Quantised):
+            number = np.asarray(value, dtype=float)
+            need(np.isfinite(number) & (number >= 0), f"{key} must be a finite number of 0 or more")
+    for key in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim"):
+        need(np.asarray(getattr(a, key)) > 0, f"{key} must be positive")
+    need(a.ffn_matrices in (2, 3), "ffn_matrices must be 3 (gated) or 2 (plain)")
+    for part in fields(Quantised):
+        need(0.0 <= getattr(a.quantised, part.name) <= 1.0, f"quantised.{part.name} must be a share from 0 to 1")
+    moe_layers, n_layers = np.asarray(a.n_moe_layers, dtype=float), np.asarray(a.n_layers, dtype=float)
+    need(moe_layers <= n_layers, "n_moe_layers must not exceed n_layers")
+    need((np.asarray(a.d_ffn) > 0) | (moe_layers == n_layers), "d_ffn must be positive in layers without experts")
+    dense = moe_layers == 0
+    need(dense | (np.asarray(a.n_experts) >= 1), "n_experts must be 1 or more")
+    top_k = np.asarray(a.top_k, dtype=float)
+    need(dense | ((top_k > 0) & (top_k <= a.n_experts)), "top_k must lie above 0 and not exceed n_experts")
+    need(dense | (np.asarray(a.d_expert) > 0), "d_expert must be positive where layers hold experts")
+    local = np.asarray(a.n_window_layers, dtype=float)
+    need(local <= n_layers, "n_window_layers must not exceed n_layers")
+    need(
+        (local == 0) | (np.asarray(a.window_tokens) >= 1), "window_tokens must be 1 or more where layers have a window"
+    )
+    ordinary = np.asarray(a.kv_lora_rank) == 0
+    need(ordinary | (np.asarray(a.n_kv_heads) == a.n_heads), "n_kv_heads must equal n_heads with latent attention")
+    need(ordinary | (np.asarray(a.qk_rope_head_dim) < a.head_dim), "qk_rope_head_dim must be below head_dim")
+    need(~ordinary | (np.asarray(a.q_lora_rank) == 0), "q_lora_rank needs a positive kv_lora_rank")
+    return architecture

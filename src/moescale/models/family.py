@@ -1,0 +1,250 @@
+"""The family of models that a law was fitted on: what its N counts, how N and E become parameters, FLOPs and a shape.
+
+A law's N means nothing without this. The paper's family (Yun et al. 2024) is top-2 with experts in every other layer; the
+runs of Ludziejewski et al. 2025 are top-1 with experts in every layer. Using one's accounting with the other's law wipes
+out the gain of the experts, so a plan takes all of it from the law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from moescale import catalogue
+from moescale.errors import InputError, unknown_name
+from moescale.models.accounting import CONVENTIONS, active_multiple, total_params
+from moescale.models.architecture import Architecture
+from moescale.typing import FloatArray, Real
+
+Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFamily:
+    """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed)."""
+
+    name: str
+    top_k: int
+    moe_every: int  # experts replace the FFN of one in so many layers
+    ffn_ratio: float  # d_ffn / d_model
+    d_model_per_layer: float  # d_model / n_layers
+    ffn_matrices: int = 3  # gated
+    head_dim: float = 128.0
+    vocab_size: float = 0.0  # rows of the embedding; 0 where N leaves embeddings out
+    embedding_matrices: int = 0  # how many of them N counts (input, output)
+    convention: Convention = "exact"
+    n_counts: Literal["dense", "total"] = "dense"  # whether a law's N counts the dense model or all of its experts
+    tokenizer: str = ""
+    dataset: str = ""
+    kv_heads: float | None = None  # key-value heads of a layer, where there are so many heads; None: one a query head
+    source: str = ""
+
+    @property
+    def layer_multiple(self) -> float:
+        """Parameters of a dense layer in units of d_model^2: four attention matrices (no grouped queries) and the FFN."""
+        return 4.0 + self.ffn_matrices * self.ffn_ratio
+
+    @property
+    def has_one_shape_factor(self) -> bool:
+        """Whether N is a multiple of d_model^3 and nothing else: no embeddings, no grouped queries."""
+        return self.embedding_matrices * self.vocab_size == 0.0 and self.kv_heads is None
+
+
+@cache
+def families() -> dict[str, ModelFamily]:
+    """Every family of the catalogue by name."""
+    table = catalogue.read("families.toml")
+    return {
+        name: ModelFamily(name=name, **{key: value for key, value in entry.items() if key != "date"})
+        for name, entry in table.items()
+    }
+
+
+def find_family(name: str) -> ModelFamily:
+    """The family called `name`; InputError with the nearest names otherwise."""
+    known = families()
+    if name.lower() not in known:
+        raise unknown_name("family of models", name, known)
+    return known[name.lower()]
+
+
+def with_convention(family: ModelFamily, name: str) -> ModelFamily:
+    """The family with another named convention for training FLOPs; InputError if the name is unknown."""
+    if name not in CONVENTIONS:
+        raise unknown_name("convention", name, CONVENTIONS)
+    return replace(family, convention=name)  # type: ignore[arg-type]
+
+
+def aspect_ratio(mu: float, layer_multiple: float) -> float:
+    """d_model / n_layers for which h l = mu N^(2/3), where a layer holds `layer_multiple` h^2 parameters."""
+    return 1.0 / (mu**3 * layer_multiple**2)
+
+
+def _powers_of_width(family: ModelFamily, d_model: FloatArray) -> tuple[FloatArray | float, FloatArray | float, float]:
+    """a, b, c of N = a d^3 + b d^2 + c d around the width `d_model`: layers, grouped keys and values, embeddings."""
+    per_layer = family.d_model_per_layer
+    embeddings = family.embedding_matrices * family.vocab_size
+    if family.kv_heads is None:
+        return family.layer_multiple / per_layer, 0.0, embeddings
+    grouped = d_model > family.kv_heads * family.head_dim
+    cubic = (family.layer_multiple - np.where(grouped, 2.0, 0.0)) / per_layer
+    return cubic, np.where(grouped, 2.0 * family.kv_heads * family.head_dim / per_layer, 0.0), embeddings
+
+
+def width(family: ModelFamily, n_params: Real) -> FloatArray:
+    """d_model (real-valued) of the dense model with `n_params` parameters, same shape."""
+    n = np.asarray(n_params, dtype=float)
+    # Grouped queries begin at one width; below it a head has a key-value head of its own.
+    edge = 0.0 if family.kv_heads is None else family.kv_heads * family.head_dim
+    at_edge = family.layer_multiple / family.d_model_per_layer * edge**3
+    grouped = n > at_edge + family.embedding_matrices * family.vocab_size * edge
+    cubic, square, linear = _powers_of_width(family, np.where(grouped, np.inf, 0.0))
+    d = np.cbrt(n / cubic)
+    for _ in range(60):  # Newton from above falls onto the root of a convex rising function
+        step = (((cubic * d + square) * d + linear) * d - n) / ((3.0 * cubic * d + 2.0 * square) * d + linear)
+        d = d - step
+        if np.all(np.abs(step) <= 4e-16 * d):
+            break
+    return d
+
+
+def _expert_share(family: ModelFamily, n_params: Real) -> Real:
+    """c: what every further expert adds, over all MoE layers, as a share of N; same shape, or one number."""
+    if family.has_one_shape_factor:
+        return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
+    d = width(family, n_params)
+    return family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every / n_params
+
+
+def n_total(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """Parameters that must be held in memory; (1 + (E - 1)/3) N in the paper's family. Arguments broadcast."""
+    return total_params(np.asarray(n_params, float), experts, _expert_share(family, n_params))
+
+
+def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """N as the family's law counts it, for dense-equivalent sizes. Arguments broadcast."""
+    if family.n_counts == "total":
+        return n_total(family, n_params, experts)
+    return np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))[0]
+
+
+def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """Training FLOPs a token as a multiple of 6 N under the family's convention. Arguments broadcast."""
+    share = _expert_share(family, n_params)
+    return active_multiple(
+        experts, family.top_k, family.convention, expert_share=share, ffn_share=family.moe_every * share
+    )
+
+
+def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """Parameters that one token activates under the family's convention. Arguments broadcast; K = min(top_k, E)."""
+    return flops_multiple(family, n_params, experts) * np.asarray(n_params, float)
+
+
+def elasticity(family: ModelFamily, n_params: Real, size: Real) -> FloatArray:
+    """d ln size / d ln N of a count of parameters, such as n_active, given its value at `n_params`. Arguments broadcast.
+
+    Every count is N (1 + m c) with the share c of N that an expert adds and m free of N; d ln c / d ln N is
+    3 d ln d_model / d ln N - 1, which is 0 where N is a multiple of d_model^3.
+    """
+    n = np.asarray(n_params, float)
+    if family.has_one_shape_factor:
+        return np.ones(np.broadcast_shapes(n.shape, np.shape(size)))
+    d = width(family, n)
+    cubic, square, linear = _powers_of_width(family, d)
+    return 1.0 + (1.0 - n / size) * (3.0 * n / (((3.0 * cubic * d + 2.0 * square) * d + linear) * d) - 1.0)
+
+
+def training_flops(family: ModelFamily, n_params: Real, tokens: Real, experts: Real) -> FloatArray:
+    """Training FLOPs, 6 * n_active * D. Arguments broadcast."""
+    return 6.0 * n_active(family, n_params, experts) * np.asarray(tokens, float)
+
+
+def tokens_within(family: ModelFamily, budget_flops: Real, n_params: Real, experts: Real) -> FloatArray:
+    """Tokens that a training budget pays for at this size and expert count. Arguments broadcast."""
+    return np.asarray(budget_flops, float) / (6.0 * n_active(family, n_params, experts))
+
+
+def architecture(
+    family: ModelFamily,
+    n_params: Real,
+    experts: Real,
+    *,
+    kv_heads: float | None = None,
+    top_k: int | None = None,
+    vocab_size: int | None = None,
+) -> Architecture:
+    """The real-valued shape of each model; `n_params` and `experts` broadcast.
+
+    `kv_heads` sets what the cache holds a layer and leaves the parameters those of the law's family, as the paper does; a
+    family's own `kv_heads` shrinks its key and value matrices as well. `vocab_size` adds an input and an output table of so
+    many rows that N does not count; without it the tables are those that N counts.
+    Raises InputError unless sizes are finite and positive, and experts, kv_heads and top_k finite and at least 1.
+    """
+    n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
+    k = float(family.top_k if top_k is None else top_k)
+    cached = family.kv_heads if kv_heads is None else kv_heads
+    if not np.all((n > 0) & (n < np.inf)):
+        raise InputError("n_params must be finite and positive", where=family.name)
+    for name, values in (("experts", e), ("top_k", k), ("kv_heads", 1.0 if cached is None else cached)):
+        if not np.all((np.asarray(values) >= 1) & (np.asarray(values) < np.inf)):
+            raise InputError(f"{name} must be finite and at least 1", where=family.name)
+    d = width(family, n)
+    layers, heads = d / family.d_model_per_layer, d / family.head_dim
+    counted = family.vocab_size if family.embedding_matrices else 0.0
+    return Architecture(
+        n_layers=layers,
+        d_model=d,
+        n_heads=heads,
+        n_kv_heads=heads if cached is None else np.minimum(heads, cached),
+        head_dim=family.head_dim,
+        d_ffn=family.ffn_ratio * d,
+        n_moe_layers=np.where(e > 1.0, layers / family.moe_every, 0.0),
+        n_experts=e,
+        top_k=np.minimum(k, e),
+        d_expert=family.ffn_ratio * d,
+        ffn_matrices=family.ffn_matrices,
+        vocab_size=counted if vocab_size is None else float(vocab_size),
+        tied_embeddings=vocab_size is None and family.embedding_matrices < 2,
+        matrices_only=family.kv_heads is None,
+        name=family.name,
+    )
+
+
+def match_family(
+    n_params: FloatArray,
+    experts: FloatArray,
+    *,
+    top_k: FloatArray | None = None,
+    n_params_total: FloatArray | None = None,
+) -> tuple[ModelFamily, list[str]]:
+    """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
+
+    All arrays are (n,). Without either column the paper's family is assumed, and the remark says so.
+    """
+    # N of the runs is a dense-equivalent size: families whose law counts all experts are for --family to name.
+    known = {name: family for name, family in families().items() if family.n_counts == "dense"}
+    if top_k is None and n_params_total is None:
+        return known["yun2024"], [
+            "the table has neither top_k nor n_params_total: the runs are taken for the paper's family (top-2, experts in "
+            "every other layer); name another with --family"
+        ]
+    scores: dict[str, float] = {}
+    for name, family in known.items():
+        score = 0.0
+        if top_k is not None:
+            score += float(np.mean(np.minimum(top_k, experts) != np.minimum(family.top_k, experts)))
+        if n_params_total is not None:
+            score += float(np.median(np.abs(np.log(n_params_total / n_total(family, n_params, experts)))))
+        scores[name] = score
+    best = min(scores, key=lambda name: scores[name])
+    remarks: list[str] = []
+    if scores[best] > 0.05:
+        remarks.append(
+            f"no family of the catalogue matches top_k and n_params_total of the runs (closest: {best}); a plan with this "
+            f"law counts parameters and FLOPs as {best} does; name another with --family"
+        )
+    return known[best], remarks

@@ -1,0 +1,157 @@
+"""A shape, and the format of the weights, from a Hugging Face config.json."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+from moescale.errors import InputError, unknown_name
+from moescale.models.architecture import Architecture, validate
+from moescale.models.model_types import MODEL_TYPES, common, remarks
+from moescale.models.quantisation import CheckpointWeights, read_weights
+from moescale.models.settings import Settings, shown
+
+_LARGEST_FILE = 16 * 2**20  # bytes; a config.json has a few thousand, weights by mistake have billions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a config says: the shape, the format of the weights, and what was assumed of the shape."""
+
+    architecture: Architecture
+    weights: CheckpointWeights
+    remarks: tuple[str, ...] = ()
+
+
+def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture:
+    """The architecture that a Hugging Face config states: a mapping, a config.json, or the folder that holds one.
+
+    Reads model_type llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, olmoe, gpt_oss, deepseek_v2, deepseek_v3,
+    kimi_k2 and llama4_text as transformers 5 builds them (absent optional keys take its defaults), and of a model that
+    also sees or hears (llama4 ..) the text model, under text_config. Where a model has experts in every layer, d_ffn is
+    the width that its intermediate_size gives (olmoe, gpt_oss: what the chosen experts of a token have together).
+
+    Layers for the prediction of further tokens (num_nextn_predict_layers of DeepSeek-V3) are left out, as the published
+    671B leaves them out and servers do unless told otherwise; attention in chunks (llama4) counts as a window of a chunk,
+    which it is at the chunk's end. Of a quantization_config the shape keeps which matrices it takes (`quantised`); the
+    format, an argument of its own wherever a model is priced, is with read_config.
+
+    Raises InputError for a file that cannot be read, another model_type, a missing or impossible value; the message
+    names file and key. Fields of another architecture are warned of (UserWarning).
+    """
+    checkpoint = read_config(config)
+    for remark in checkpoint.remarks:
+        warnings.warn(remark, stacklevel=2)
+    return checkpoint.architecture
+
+
+def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
+    """The architecture as from_config reads it, with the format of the weights, and remarks in place of warnings.
+
+    quantization_config of the config, or a hf_quant_config.json beside it, states the format; `weights.format` is None
+    where it says something that is not known here. Raises InputError as from_config does.
+    """
+    if isinstance(config, Mapping):
+        return _checkpoint(config, "config", None)
+    settings, file = _load(Path(config))
+    beside = None
+    if settings.get("quantization_config") is None and file.name.endswith("config.json"):
+        beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
+        beside = _load(beside)[0] if beside.exists() else None
+    return _checkpoint(settings, str(file), beside)
+
+
+def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+        if not path.exists():
+            raise InputError(
+                "no such file", where=str(path), next_step="give a config.json, or the folder that holds one"
+            )
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            raise InputError("too large for a config.json", where=str(path), next_step="give the model's config.json")
+        parsed = json.loads(content.decode("utf-8-sig"))
+    except OSError as error:
+        raise InputError(
+            f"cannot be read ({error.strerror or error})", where=str(path), next_step="check the path"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError("not a text file", where=str(path), next_step="give the model's config.json") from error
+    except (ValueError, RecursionError) as error:  # malformed JSON, a NUL in the path, numbers or nesting beyond limits
+        shown = str(path) if str(path).isprintable() else repr(str(path))
+        raise InputError(
+            f"is not JSON: {error}", where=shown, next_step="give the model's config.json, or write it again"
+        ) from error
+    if not isinstance(parsed, dict):
+        raise InputError(
+            f"holds a JSON {type(parsed).__name__}, not an object of settings",
+            where=str(path),
+            next_step="give the model's config.json",
+        )
+    return cast("dict[str, Any]", parsed), path
+
+
+def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:
+    """`quantisation` is what the file or the model around it says of the weights."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise InputError(
+            "model_type is missing" if model_type is None else "model_type must be a text",
+            where=where,
+            next_step=f"supported: {', '.join(MODEL_TYPES)}",
+        )
+    text = config.get("text_config")
+    # compressed-tensors called it compression_config before 2025.
+    own = (config.get(key) for key in ("quantization_config", "compression_config"))
+    quantisation = next((stated for stated in own if stated is not None), quantisation)
+    if model_type not in MODEL_TYPES and isinstance(text, Mapping):
+        return _text_model(model_type, cast("Mapping[str, Any]", text), where, quantisation)
+    if model_type not in MODEL_TYPES:
+        other = "a near relative's config with this model's numbers, or --n-params and --experts"
+        raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where, otherwise=other)
+    settings = Settings(config, where)
+    name = config.get("_name_or_path")
+    parts = common(settings) | MODEL_TYPES[model_type](settings)
+    built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
+    weights, quantised = read_weights(config, quantisation, built, where)
+    return Checkpoint(
+        architecture=replace(built, quantised=quantised), weights=weights, remarks=remarks(settings, model_type)
+    )
+
+
+# transformers writes a nested config without the keys that have the defaults of its Llama4TextConfig.
+_NESTED_LLAMA4: dict[str, Any] = {
+    "model_type": "llama4_text",
+    "vocab_size": 202048,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_experts_per_tok": 1,
+    "num_local_experts": 16,
+}
+
+
+def _text_model(model_type: str, text: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:
+    """The text model of a model that has more inputs than text."""
+    inside = f"{where}, text_config"
+    if model_type == "llama4":
+        text = _NESTED_LLAMA4 | dict(text)
+    if text.get("model_type") not in list(MODEL_TYPES):  # a list compares: the value may be anything that JSON holds
+        raise InputError(
+            f"unknown model_type {shown(text.get('model_type'))} of the text model of {shown(model_type)}",
+            where=inside,
+            next_step=f"known: {', '.join(MODEL_TYPES)}",
+        )
+    return _checkpoint(text, inside, quantisation)

@@ -1,0 +1,310 @@
+"""What the config of each model type says of a shape, as transformers 5 builds it: a reader a type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+from moescale.models.settings import Settings, shown
+
+
+def common(settings: Settings) -> dict[str, Any]:
+    return {
+        "d_model": settings.integer("hidden_size"),
+        "n_layers": settings.integer("num_hidden_layers"),
+        "n_heads": settings.integer("num_attention_heads"),
+        "vocab_size": settings.integer("vocab_size"),
+        # All classes default to separate tables; small Qwen models say true in their config.
+        "tied_embeddings": settings.boolean("tie_word_embeddings", False),
+        "d_ffn": settings.integer("intermediate_size"),
+    }
+
+
+def _grouped_attention(
+    settings: Settings, *, heads_optional: bool = False, head_dim: int | None = None
+) -> dict[str, Any]:
+    """Key-value heads and head width; `head_dim` is the class's default, None for d_model / n_heads."""
+    d_model, n_heads = settings.integer("hidden_size"), settings.integer("num_attention_heads")
+    # Grouped-query attention is the default of most classes, with numbers that suit one model only.
+    optional = heads_optional or "num_key_value_heads" in settings.config
+    n_kv_heads = settings.integer("num_key_value_heads", default=n_heads if optional else None)
+    if n_heads % n_kv_heads:
+        raise settings.bad("num_key_value_heads", f"a divisor of num_attention_heads ({n_heads})")
+    if settings.config.get("head_dim") is None and head_dim is None and d_model % n_heads:
+        raise settings.bad("hidden_size", f"a multiple of num_attention_heads ({n_heads}), unless head_dim is given")
+    return {"n_kv_heads": n_kv_heads, "head_dim": settings.integer("head_dim", default=head_dim or d_model // n_heads)}
+
+
+def _latent_attention(settings: Settings) -> dict[str, Any]:
+    """Multi-head latent attention; every head has a key and a value of its own, whatever num_key_value_heads says."""
+    rope = settings.integer("qk_rope_head_dim")
+    bias = settings.boolean("attention_bias", False)
+    return {
+        "n_kv_heads": settings.integer("num_attention_heads"),
+        "head_dim": settings.integer("qk_nope_head_dim") + rope,
+        "kv_lora_rank": settings.integer("kv_lora_rank"),
+        "q_lora_rank": settings.rank("q_lora_rank"),
+        "qk_rope_head_dim": rope,
+        "v_head_dim": settings.integer("v_head_dim"),
+        "qkv_bias": bias,
+        "attention_output_bias": bias,
+    }
+
+
+def _windows(n_window_layers: int, window_tokens: int | None) -> dict[str, Any]:
+    if not n_window_layers or window_tokens is None:
+        return {}
+    return {"n_window_layers": n_window_layers, "window_tokens": window_tokens}
+
+
+def _window_tokens(settings: Settings, key: str, default: int | None) -> int | None:
+    """The window under `key`; null says that there is none, an absent key takes the class's default."""
+    if default is None and settings.config.get(key) is None:
+        return None
+    if key in settings.config and settings.config[key] is None:
+        return None
+    return settings.integer(key, default=default)
+
+
+def _qwen_windows(settings: Settings, n_window_layers: Callable[[int, int], int], *, typed: bool) -> dict[str, Any]:
+    """Sliding windows of a Qwen model, off unless use_sliding_window says so; 4096 and 28 are its classes' defaults.
+
+    `n_window_layers`(layers, max_window_layers) counts the layers with a window where layer_types does not.
+    """
+    if not settings.boolean("use_sliding_window", False):
+        return {}
+    n_layers = settings.integer("num_hidden_layers")
+    stated = settings.layer_types(n_layers, "sliding_attention") if typed else None
+    counted = n_window_layers(n_layers, settings.integer("max_window_layers", default=28, least=0))
+    return _windows(counted if stated is None else stated, _window_tokens(settings, "sliding_window", 4096))
+
+
+def _attention_bias(settings: Settings, default: bool = False) -> dict[str, Any]:
+    bias = settings.boolean("attention_bias", default)
+    return {"qkv_bias": bias, "attention_output_bias": bias}
+
+
+def _experts(
+    settings: Settings,
+    width_key: str,
+    n_moe_layers: int,
+    *,
+    least: int = 1,
+    number_keys: tuple[str, ...] = ("num_experts", "num_local_experts"),
+) -> dict[str, Any]:
+    n_experts = settings.integer(*number_keys, least=least)
+    settings.seen.update(("num_experts_per_tok", width_key))
+    if n_experts == 0 or n_moe_layers == 0:
+        return {}
+    top_k = settings.integer("num_experts_per_tok")
+    if top_k > n_experts:
+        raise settings.bad("num_experts_per_tok", f"at most the number of experts ({n_experts})")
+    return {
+        "n_moe_layers": n_moe_layers,
+        "n_experts": n_experts,
+        "top_k": top_k,
+        "d_expert": settings.integer(width_key),
+    }
+
+
+def _sparse_layers(settings: Settings) -> int:
+    """How many layers hold experts: those whose number, from 1, is a multiple of decoder_sparse_step."""
+    n_layers = settings.integer("num_hidden_layers")
+    step = settings.integer("decoder_sparse_step", default=1)
+    dense = settings.layer_numbers("mlp_only_layers", n_layers)
+    return n_layers // step - sum(1 for layer in dense if (layer + 1) % step == 0)
+
+
+def _llama(settings: Settings) -> dict[str, Any]:
+    ffn_bias = {"ffn_bias": settings.boolean("mlp_bias", False)}
+    return _grouped_attention(settings, heads_optional=True) | _attention_bias(settings) | ffn_bias
+
+
+def _mistral(settings: Settings) -> dict[str, Any]:
+    # The class's default is the window of Mistral-7B-v0.1; later models say null.
+    window = _window_tokens(settings, "sliding_window", 4096)
+    return _grouped_attention(settings) | _windows(settings.integer("num_hidden_layers"), window)
+
+
+def _qwen2(settings: Settings) -> dict[str, Any]:
+    windows = _qwen_windows(settings, _layers_from, typed=True)
+    return _grouped_attention(settings) | {"qkv_bias": True} | windows
+
+
+def _qwen3(settings: Settings) -> dict[str, Any]:
+    windows = _qwen_windows(settings, _layers_from, typed=True)
+    return _grouped_attention(settings, head_dim=128) | _attention_bias(settings) | {"qk_norm": True} | windows
+
+
+def _layers_from(n_layers: int, first: int) -> int:
+    """Layers number `first` and later."""
+    return max(n_layers - first, 0)
+
+
+def _every_other_before(n_layers: int, end: int) -> int:
+    """Layers 0, 2, 4 .. below `end`."""
+    return (min(n_layers, end) + 1) // 2
+
+
+def _mixtral(settings: Settings) -> dict[str, Any]:
+    n_layers = settings.integer("num_hidden_layers")
+    windows = _windows(n_layers, _window_tokens(settings, "sliding_window", None))
+    return _grouped_attention(settings) | _experts(settings, "intermediate_size", n_layers) | windows
+
+
+def _qwen2_moe(settings: Settings) -> dict[str, Any]:
+    parts = _grouped_attention(settings) | {"qkv_bias": settings.boolean("qkv_bias", True)}
+    experts = _experts(settings, "moe_intermediate_size", _sparse_layers(settings), least=0)
+    settings.seen.add("shared_expert_intermediate_size")
+    if experts:
+        experts["d_shared_expert"] = settings.integer("shared_expert_intermediate_size", least=0)
+        experts["shared_expert_gate"] = True
+    return parts | experts | _qwen_windows(settings, _every_other_before, typed=True)
+
+
+def _qwen3_moe(settings: Settings) -> dict[str, Any]:
+    experts = _experts(settings, "moe_intermediate_size", _sparse_layers(settings), least=0)
+    # Unlike its dense sibling this class gives every layer the window.
+    windows = _qwen_windows(settings, lambda n_layers, _: n_layers, typed=False)
+    return _grouped_attention(settings) | _attention_bias(settings) | {"qk_norm": True} | experts | windows
+
+
+def _olmoe(settings: Settings) -> dict[str, Any]:
+    experts = _experts(settings, "intermediate_size", settings.integer("num_hidden_layers"))
+    norms = {"qk_norm": True, "qk_norm_full_width": True}
+    width = {"d_ffn": experts["top_k"] * experts["d_expert"]}
+    return _grouped_attention(settings, heads_optional=True) | _attention_bias(settings) | norms | experts | width
+
+
+def _gpt_oss(settings: Settings) -> dict[str, Any]:
+    n_layers = settings.integer("num_hidden_layers")
+    experts = _experts(settings, "intermediate_size", n_layers)
+    settings.seen.add("experts_per_token")  # a second name of num_experts_per_tok
+    width = {"d_ffn": experts["top_k"] * experts["d_expert"]}
+    flags = {"attention_sinks": True, "router_bias": True, "expert_bias": True}
+    stated = settings.layer_types(n_layers, "sliding_attention")
+    # By default layers 0, 2, 4 .. have a window, of 128 tokens; heads are 64 wide (both defaults of the class).
+    windows = _windows(
+        (n_layers + 1) // 2 if stated is None else stated, _window_tokens(settings, "sliding_window", 128)
+    )
+    attention = _grouped_attention(settings, head_dim=64) | _attention_bias(settings, default=True)
+    return attention | flags | experts | width | windows
+
+
+def _deepseek(settings: Settings, first_expert_layer: int) -> dict[str, Any]:
+    """Latent attention, a dense FFN in the first layers, and shared beside routed experts in every moe_layer_freq-th later.
+
+    transformers takes moe_layer_freq for 1, which all published models state; the authors' own code and vLLM heed it.
+    """
+    n_layers = settings.integer("num_hidden_layers")
+    step = settings.integer("moe_layer_freq", default=1)
+    # Layers whose number, from 0, is a multiple of the step, from the first expert layer on.
+    n_moe_layers = max(-(-n_layers // step) - -(-first_expert_layer // step), 0)
+    experts = _experts(settings, "moe_intermediate_size", n_moe_layers, number_keys=("n_routed_experts",))
+    settings.seen.add("n_shared_experts")
+    if experts:
+        experts["d_shared_expert"] = settings.rank("n_shared_experts") * experts["d_expert"]
+    return _latent_attention(settings) | experts
+
+
+def _deepseek_v2(settings: Settings) -> dict[str, Any]:
+    parts = _deepseek(settings, settings.integer("first_k_dense_replace", default=0, least=0))
+    return parts | {"ffn_bias": settings.boolean("mlp_bias", False)}
+
+
+def _deepseek_v3(settings: Settings) -> dict[str, Any]:
+    # The bias that corrects the router's scores is in the checkpoint, though transformers keeps it as a buffer.
+    return _deepseek(settings, settings.integer("first_k_dense_replace", least=0)) | {"router_bias": True}
+
+
+def _llama4(settings: Settings) -> dict[str, Any]:
+    n_layers = settings.integer("num_hidden_layers")
+    settings.seen.update(("moe_layers", "interleave_moe_layer_step"))
+    if settings.config.get("moe_layers") is None:
+        n_moe_layers = n_layers // settings.integer("interleave_moe_layer_step", default=1)
+    else:
+        n_moe_layers = len(settings.layer_numbers("moe_layers", n_layers))
+    experts = _experts(settings, "intermediate_size", n_moe_layers)
+    if experts:
+        experts["d_shared_expert"] = experts["d_expert"]
+    # The layers that know positions attend within chunks; by default every fourth knows none (the class's default).
+    stated = settings.layer_types(n_layers, "chunked_attention")
+    rope_layers = settings.entries("no_rope_layers", n_layers)
+    if rope_layers is not None and not all(isinstance(entry, int) and entry in (0, 1) for entry in rope_layers):
+        raise settings.bad("no_rope_layers", "a list of 0 and 1")
+    if stated is None and rope_layers is not None:
+        stated = sum(rope_layers)
+    if stated is None:
+        stated = n_layers - n_layers // settings.integer("no_rope_layer_interval", default=4)
+    windows = _windows(stated, _window_tokens(settings, "attention_chunk_size", 8192))
+    width = {"d_ffn": settings.integer("intermediate_size_mlp")}
+    return _grouped_attention(settings, head_dim=128) | _attention_bias(settings) | experts | width | windows
+
+
+MODEL_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3_moe": _qwen3_moe,
+    "olmoe": _olmoe,
+    "gpt_oss": _gpt_oss,
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "kimi_k2": _deepseek_v3,
+    "llama4_text": _llama4,
+}
+
+
+# Keys of experts, sparse, latent and linear attention, and state spaces: what would make another model of a known type.
+_OTHER_MODEL = re.compile(
+    r"expert|(^|_)moe(_|$)|^index_|^(kv|q)_lora_rank$|^qk_(nope|rope)_head_dim$|^decoder_sparse_step$|^mlp_only_layers$"
+    r"|^first_k_dense_replace$|^(linear|mamba|ssm)_"
+)
+# Training of routers, and how they score: no shape follows from them.
+_NO_SHAPE = re.compile(
+    r"router|aux_loss|z_loss|jitter|score|scoring|norm_topk|capacity|dropout|init|bias|_ep_|_tp_|seed"
+)
+# Names of classes other than the model type's own.
+_CLASSES = {"kimi_k2": ("DeepseekV3", "KimiK2"), "llama4_text": ("Llama4",)}
+
+
+def remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
+    """What a config says that the reader of its model_type, which has run, did not ask for."""
+    found: list[str] = []
+    unread = [
+        str(key)
+        for key, value in settings.config.items()
+        if key not in settings.seen
+        and _OTHER_MODEL.search(str(key))
+        and not _NO_SHAPE.search(str(key))
+        and _says_something(str(key), value)
+    ]
+    if unread:
+        sparse = " every token attends to its whole context, and" if any(k.startswith("index_") for k in unread) else ""
+        found.append(
+            f"{settings.where}: {', '.join(sorted(unread)[:8])}{' ..' if len(unread) > 8 else ''} "
+            f"{'is' if len(unread) == 1 else 'are'} no part of model_type {model_type}, and left out:{sparse} the model is "
+            f"priced as transformers builds {model_type}; if it is another model, its model_type is wrong"
+        )
+    names = settings.config.get("architectures")
+    stated = cast("list[Any]", names)[0] if isinstance(names, list) and names else None
+    prefixes = _CLASSES.get(model_type, ("".join(part.capitalize() for part in model_type.split("_")),))
+    if isinstance(stated, str) and not re.match(rf"({'|'.join(prefixes)})(For|Model|Text|$)", stated):
+        found.append(
+            f"{settings.where}: architectures says {shown(stated)}, which is not model_type {model_type}; the model is "
+            f"priced as {model_type}"
+        )
+    return tuple(found)
+
+
+def _says_something(key: str, value: Any) -> bool:
+    """Whether a value is more than the way to write "none" or "one"; switches and names say nothing of a shape."""
+    if isinstance(value, list):
+        return bool(cast("list[Any]", value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value > (0 if "shared" in key else 1)

@@ -1,0 +1,101 @@
+"""Published models: their shapes, the counts that their authors state, and the depth and width that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cache
+from string import ascii_letters
+
+import numpy as np
+
+from moescale import catalogue
+from moescale.errors import InputError
+from moescale.models.architecture import Architecture
+from moescale.models.parts import dense_equivalent_params
+from moescale.typing import FloatArray
+from moescale.units import parse_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A published model: its architecture and the parameter counts that its authors state."""
+
+    architecture: Architecture
+    published_total: float
+    published_active: float  # the total for a dense model
+    published_digit: float  # value of one unit in the last digit of published_total
+    published_active_digit: float
+    source: str
+    date: str
+    not_modelled: float = 0.0  # parameters of published_total outside of the architecture (vision, learned positions)
+    active_input_embedding: bool = True  # whether published_active holds the input embedding, which is only looked up
+    published_kv_bytes: float | None = None  # of bf16 cache a token, where a publication states it
+    published_kv_digit: float = 0.0
+    fits_hl: bool = True  # belongs to the dense models that the catalogue's mu of h l = mu N^(2/3) was fitted to
+
+
+def _last_digit(text: str) -> float:
+    """Value of one unit in the last digit of a published figure such as 46.7B or 70.272KB."""
+    number = text.rstrip(ascii_letters)
+    decimals = len(number.partition(".")[2])
+    return parse_quantity(f"1{text[len(number) :]}") * 10.0**-decimals
+
+
+_SHAPE_KEYS = frozenset(field.name for field in fields(Architecture))
+
+
+@cache
+def _read_shapes() -> tuple[tuple[str, Shape], ...]:
+    read: list[tuple[str, Shape]] = []
+    for name, entry in catalogue.read("shapes.toml")["shape"].items():
+        total: str = entry["published_total"]
+        active: str = entry.get("published_active", total)
+        kv: str | None = entry.get("published_kv_bytes")
+        shape = Shape(
+            architecture=Architecture(**{key: entry[key] for key in _SHAPE_KEYS & set(entry)}, name=name),
+            published_total=parse_quantity(total),
+            published_active=parse_quantity(active),
+            published_digit=_last_digit(total),
+            published_active_digit=_last_digit(active),
+            source=entry["source"],
+            date=entry["date"],
+            not_modelled=float(entry.get("not_modelled", 0)),
+            active_input_embedding=entry.get("active_input_embedding", True),
+            published_kv_bytes=None if kv is None else parse_quantity(kv),
+            published_kv_digit=0.0 if kv is None else _last_digit(kv),
+            fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
+        )
+        read.append((name, shape))
+    return tuple(read)
+
+
+def published_shapes() -> dict[str, Shape]:
+    """Every published model of the catalogue with its stated counts and source."""
+    return dict(_read_shapes())
+
+
+def shapes() -> dict[str, Architecture]:
+    """The architectures of the published models of the catalogue by name."""
+    return {name: shape.architecture for name, shape in _read_shapes()}
+
+
+def shapes_of_hl() -> dict[str, Architecture]:
+    """The dense published models whose depth and width the catalogue's h l = mu N^(2/3) was fitted to."""
+    return {name: shape.architecture for name, shape in _read_shapes() if shape.fits_hl}
+
+
+def hl_coefficient(architectures: Iterable[Architecture]) -> tuple[float, FloatArray]:
+    """mu of h l = mu N^(2/3) over real shapes, and each shape's relative error (fitted over actual, minus one).
+
+    Least squares on the logarithms with the exponent fixed (paper's appendix B and figure 9); h is d_model, l is
+    n_layers, N the dense-equivalent parameters. Raises InputError when there is no shape.
+    """
+    shapes_given = list(architectures)
+    if not shapes_given:
+        raise InputError("no architecture to fit h l = mu N^(2/3) to", next_step="pass at least one, or shapes()")
+    width_depth = np.array([float(a.d_model * a.n_layers) for a in shapes_given])
+    n_params = np.array([float(dense_equivalent_params(a)) for a in shapes_given])
+    log_mu = np.mean(np.log(width_depth) - 2 / 3 * np.log(n_params))
+    mu = float(np.exp(log_mu))
+    return mu, mu * n_params ** (2 / 3) / width_depth - 1

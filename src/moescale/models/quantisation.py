@@ -1,0 +1,482 @@
+"""In which number formats a checkpoint holds its weights: the quantization_config and the dtype of a Hugging Face config.
+
+Every method's config comes down to the same: a format with its bytes a weight (scales included), the modules that it is
+for, and those that are left out. The names of the matrices of a model tell how much of each part that is.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from moescale.models.architecture import Architecture, Quantised
+from moescale.models.settings import shown
+
+# Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
+# repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
+UNQUANTISED_BYTES = 2.0
+MOST_PATTERNS = 20_000  # of module names in one list; published ones have hundreds
+MOST_LAYERS = 1024  # whose names are looked at; no model has as many
+MOST_REPEATS = 4  # in a regular expression, which could take for ever with more
+LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
+CACHES = ("kv_cache_scheme", "kv_cache_quant_algo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWeights:
+    """The number format of a checkpoint's weights, and where the config says so."""
+
+    format: str | None  # bf16, fp8, int4 ..; None: there is a quantization_config that is not understood
+    bytes_per_param: float  # of the matrices that are quantised, with their scales
+    stated: str  # such as "quantization_config fp8, blocks of 128 x 128"
+    kv_cache: str | None = None  # the format of the KV cache that the checkpoint asks for
+    remarks: tuple[str, ...] = ()  # what was assumed of the weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    name: str
+    bytes_per_weight: float
+    text: str
+
+
+class _Patterns:
+    """Names of modules as checkpoints list them: whole names or parts of them, wildcards, `re:` regular expressions."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        plain: set[str] = set()
+        wild: list[str] = []
+        self.regexes: list[re.Pattern[str]] = []
+        for count, text in enumerate(texts):
+            if count >= MOST_PATTERNS:
+                raise _NotUnderstoodError(f"lists more than {MOST_PATTERNS:,} modules")
+            if text.startswith("re:"):
+                self.regexes.append(_regex(text[3:]))
+            elif "*" in text or "?" in text:
+                wild += [fnmatch.translate(text), fnmatch.translate(f"{text}.*")]
+            else:
+                plain.add(text.strip("."))
+        self.plain = plain
+        self.wild = re.compile("|".join(wild)) if wild else None
+
+    def match(self, names: tuple[str, ...]) -> bool:
+        """Whether one of the ways to write a module's name is meant."""
+        return any(
+            any(regex.match(name) for regex in self.regexes)
+            or (self.wild is not None and self.wild.match(name) is not None)
+            or not self.plain.isdisjoint(_within(name))
+            for name in names
+        )
+
+
+def _within(name: str) -> Iterator[str]:
+    """The name, and every run of whole words of it: what lists without wildcards name."""
+    words = name.split(".")
+    for start in range(len(words)):
+        for end in range(start + 1, len(words) + 1):
+            yield ".".join(words[start:end])
+
+
+def _regex(text: str) -> re.Pattern[str]:
+    if len(re.findall(r"[*+{]", text)) > MOST_REPEATS or re.search(r"\)[*+{]", text):
+        raise _NotUnderstoodError(f"lists modules by a regular expression of many repeats, {shown(text)}")
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise _NotUnderstoodError(f"lists modules by {shown(text)}, no regular expression") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """What a config says: formats, each with the modules that it is for (None: all), and the modules left out."""
+
+    groups: tuple[tuple[_Format, _Patterns | None], ...]
+    text: str
+    lm_head: bool = False  # whether the output projection is quantised, unless left out
+
+
+class _NotUnderstoodError(Exception):
+    """A quantization_config that says something else than the readers here know."""
+
+
+# Reading of one method each.
+
+
+def _number(config: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None) -> int | None:
+    value = config.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise _NotUnderstoodError(f"has {key} = {shown(value)}")
+    return value
+
+
+def _mapping(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _NotUnderstoodError(f"has {what} = {shown(value)}")
+    return cast("Mapping[str, Any]", value)
+
+
+def _names(config: Mapping[str, Any], key: str) -> list[str]:
+    value = config.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in cast("list[Any]", value)):
+        raise _NotUnderstoodError(f"has {key} = {shown(value)}")
+    return cast("list[str]", value)
+
+
+def _integers(bits: int, group: int | None, symmetric: bool) -> _Format:
+    """Whole numbers with a 16-bit scale a group (none: one an output channel), and a zero point where not symmetric."""
+    if not group or group < 0:
+        return _Format(f"int{bits}", bits / 8, f"{bits}-bit integers")
+    scale_bits = 16 + (0 if symmetric else bits)
+    return _Format(f"int{bits}", (bits + scale_bits / group) / 8, f"{bits}-bit integers in groups of {group}")
+
+
+def _floats(bits: int, group: int | None, block: tuple[int, int] | None = None) -> _Format:
+    """Floating point: fp8 with one scale a block of 32-bit, or microscaled; 4 bits in groups of 16 or 32."""
+    if bits == 8 and group == 32:
+        return _Format("fp8", 1 + 1 / 32, "mxfp8, groups of 32")
+    if bits == 8:
+        a, b = block or (0, 0)
+        return _Format("fp8", 1 + (4 / (a * b) if block else 0), f"fp8{f', blocks of {a} x {b}' if block else ''}")
+    if bits == 4 and group == 32:
+        return _Format("mxfp4", (4 + 8 / 32) / 8, "mxfp4, groups of 32")
+    if bits == 4 and group in (None, 16):
+        return _Format("nvfp4", (4 + 8 / 16) / 8, "nvfp4, groups of 16")
+    raise _NotUnderstoodError(f"has {bits}-bit floating point in groups of {group}")
+
+
+def _block(value: Any) -> tuple[int, int] | None:
+    """A block of a rows and b columns, written [a, b] or "axb"."""
+    sizes = value.split("x") if isinstance(value, str) else value
+    if sizes is None:
+        return None
+    try:
+        a, b = (int(size) for size in sizes)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _NotUnderstoodError(f"has blocks of {shown(value)}") from error
+    if not (1 <= a <= 10**6 and 1 <= b <= 10**6):
+        raise _NotUnderstoodError(f"has blocks of {shown(value)}")
+    return a, b
+
+
+def _one(found: _Format, *, only: list[str] | None = None, lm_head: bool = False) -> _Scheme:
+    return _Scheme(((found, None if only is None else _Patterns(only)),), found.text, lm_head)
+
+
+def _fp8(config: Mapping[str, Any]) -> _Scheme:
+    return _one(_floats(8, None, _block(config.get("weight_block_size"))))
+
+
+def _mxfp4(config: Mapping[str, Any]) -> _Scheme:
+    # transformers and vLLM quantise the routed experts only, whatever the list of exceptions says (gpt-oss).
+    return _one(_floats(4, 32), only=["experts"])
+
+
+def _gptq(config: Mapping[str, Any]) -> _Scheme:
+    bits = cast("int", _number(config, "bits", 2, 8, 4))
+    # The zero points are in the file even where all are the same.
+    found = _integers(bits, _number(config, "group_size", -1, 10**6, 128), symmetric=False)
+    return _one(found, lm_head=config.get("lm_head") is True)
+
+
+def _awq(config: Mapping[str, Any]) -> _Scheme:
+    bits = _number(config, "bits", 2, 8) or cast("int", _number(config, "w_bit", 2, 8, 4))
+    group = _number(config, "group_size", -1, 10**6) or _number(config, "q_group_size", -1, 10**6, 128)
+    return _one(_integers(bits, group, symmetric=config.get("zero_point") is False))
+
+
+def _bitsandbytes(config: Mapping[str, Any]) -> _Scheme:
+    if config.get("load_in_8bit") is True:
+        return _one(_integers(8, None, symmetric=True))
+    if config.get("load_in_4bit") is not True:
+        raise _NotUnderstoodError("has neither load_in_4bit nor load_in_8bit")
+    # Blocks of 64 with a 32-bit scale; or an 8-bit one, and a 32-bit one for 256 of those (arXiv 2305.14314, section 3).
+    scale_bits = 8 + 32 / 256 if config.get("bnb_4bit_use_double_quant") is True else 32
+    return _one(_Format("int4", (4 + scale_bits / 64) / 8, "4 bits in blocks of 64"))
+
+
+def _torchao(config: Mapping[str, Any]) -> _Scheme:
+    kind = config.get("quant_type")
+    settings = config.get("quant_type_kwargs")
+    if isinstance(kind, Mapping):
+        inner = _mapping(cast("Mapping[str, Any]", kind).get("default"), "quant_type")
+        kind, settings = inner.get("_type"), inner.get("_data")
+    name = kind.lower().replace("_", "") if isinstance(kind, str) else ""
+    group = _number(_mapping(settings or {}, "settings"), "group_size", 1, 10**6)
+    if "float8weight" in name or name.startswith("float8"):
+        return _one(_floats(8, None))
+    if "int8weight" in name and "int4weight" not in name:
+        return _one(_integers(8, group, symmetric=True))
+    if "int4weight" in name:  # a 16-bit scale and a 16-bit zero point a group
+        size = group or 128
+        return _one(_Format("int4", (4 + 32 / size) / 8, f"4-bit integers in groups of {size}"))
+    raise _NotUnderstoodError(f"has quant_type = {shown(config.get('quant_type'))}")
+
+
+def _compressed(config: Mapping[str, Any]) -> _Scheme:
+    groups: list[tuple[_Format, _Patterns | None]] = []
+    for group in _mapping(config.get("config_groups"), "config_groups").values():
+        entry = _mapping(group, "config_groups")
+        if entry.get("weights") is None:  # activations or the cache only
+            continue
+        weights = _mapping(entry["weights"], "weights")
+        bits, size = _number(weights, "num_bits", 2, 8, 8), _number(weights, "group_size", -1, 10**6)
+        assert bits is not None
+        if weights.get("type", "int") == "float":
+            block = _block(weights.get("block_structure")) if weights.get("strategy") == "block" else None
+            found = _floats(bits, None if size is None or size < 0 else size, block)
+        else:
+            found = _integers(bits, size, symmetric=weights.get("symmetric") is not False)
+        targets = _names(entry, "targets") or ["Linear"]
+        classes = [name for name in targets if name[:1].isupper() and "." not in name]
+        if any(name != "Linear" for name in classes):
+            raise _NotUnderstoodError(f"is for modules of the class {shown(classes[0])}")
+        groups.append((found, None if classes else _Patterns(targets)))
+    if not groups:
+        raise _NotUnderstoodError("has no group of weights")
+    return _Scheme(tuple(groups), " and ".join(dict.fromkeys(found.text for found, _ in groups)), lm_head=True)
+
+
+def _algorithm(name: Any, group: int | None) -> _Format:
+    """A quant_algo of NVIDIA's Model Optimizer."""
+    algorithm = name.upper() if isinstance(name, str) else ""
+    if "NVFP4" in algorithm:
+        return _floats(4, group)
+    if "MXFP4" in algorithm:
+        return _floats(4, 32)
+    if algorithm == "MXFP8":
+        return _floats(8, 32)
+    if algorithm in ("FP8_PB_WO", "FP8_PB_REAL_QUANT"):
+        return _floats(8, None, (128, 128))
+    if algorithm.startswith("FP8"):
+        return _floats(8, None)
+    if algorithm.startswith(("W4A16", "W4A8", "INT4")):
+        return _integers(4, group or 128, symmetric=True)
+    if algorithm.startswith(("W8A16", "W8A8", "INT8")):
+        return _integers(8, None, symmetric=True)
+    raise _NotUnderstoodError(f"has quant_algo = {shown(name)}")
+
+
+def _modelopt(config: Mapping[str, Any]) -> _Scheme:
+    group = _number(config, "group_size", 1, 10**6)
+    algorithm = config.get("quant_algo")
+    if algorithm != "MIXED_PRECISION":
+        return _one(_algorithm(algorithm, group), lm_head=True)
+    listed: dict[_Format, list[str]] = {}
+    for name, entry in _mapping(config.get("quantized_layers"), "quantized_layers").items():
+        stated = _mapping(entry, "quantized_layers")
+        found = _algorithm(stated.get("quant_algo"), _number(stated, "group_size", 1, 10**6))
+        listed.setdefault(found, []).append(str(name))
+    if not listed:
+        raise _NotUnderstoodError("names no quantized_layers")
+    groups = tuple((found, _Patterns(names)) for found, names in listed.items())
+    return _Scheme(groups, " and ".join(found.text for found in listed), lm_head=True)
+
+
+METHODS: dict[str, Callable[[Mapping[str, Any]], _Scheme]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": lambda _: _one(_floats(8, None)),
+    "compressed-tensors": _compressed,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "mxfp4": _mxfp4,
+    "gptq": _gptq,
+    "gptq_marlin": _gptq,
+    "awq": _awq,
+    "awq_marlin": _awq,
+    "bitsandbytes": _bitsandbytes,
+    "torchao": _torchao,
+}
+
+
+def _method(config: Mapping[str, Any]) -> str:
+    """The name of the method; Model Optimizer's and compressed-tensors' older files leave it out."""
+    stated = config.get("quant_method")
+    if isinstance(stated, str):
+        return stated.lower()
+    for key, name in (("quant_algo", "modelopt"), ("config_groups", "compressed-tensors")):
+        if stated is None and key in config:
+            return name
+    if stated is None and ("load_in_4bit" in config or "load_in_8bit" in config):
+        return "bitsandbytes"
+    raise _NotUnderstoodError(f"has quant_method = {shown(stated)}")
+
+
+# The matrices of a model by name.
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    part: str  # a field of Quantised
+    names: tuple[str, ...]  # the ways to write it
+    params: float  # of all that share its name
+
+
+# Where transformers keeps experts and shared experts, by model type; a dense FFN is `mlp` but in Llama 4.
+_PLACES: dict[str, tuple[str, str, str]] = {
+    "mixtral": ("mlp", "block_sparse_moe.experts.0", ""),
+    "qwen2_moe": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
+    "llama4_text": ("feed_forward", "feed_forward.experts.0", "feed_forward.shared_expert"),
+}
+_USUAL_PLACES = ("mlp", "mlp.experts.0", "mlp.shared_experts")
+_PREFIXES = ("model.", "language_model.model.", "model.language_model.")  # alone, and in models that also see
+
+
+def _layer_matrices(a: Architecture, model_type: str, has_experts: bool) -> Iterator[tuple[str, str, float]]:
+    """Part, name and parameters of the matrices of one layer."""
+    d, heads, kv_heads, qk, rank, query_rank, rope = (
+        float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim, a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim)
+    )  # fmt: skip
+    value = float(a.v_head_dim) or qk
+    sizes = {"q_proj": d * heads * qk, "k_proj": d * kv_heads * qk, "v_proj": d * kv_heads * value}
+    if rank:
+        sizes = {"q_a_proj": d * query_rank, "q_b_proj": query_rank * heads * qk}
+        sizes = sizes if query_rank else {"q_proj": d * heads * qk}
+        sizes |= {"kv_a_proj_with_mqa": d * (rank + rope), "kv_b_proj": rank * heads * (qk - rope + value)}
+    for name, params in (sizes | {"o_proj": heads * value * d}).items():
+        yield "attention", f"self_attn.{name}", params
+    dense, experts, shared = _PLACES.get(model_type, _USUAL_PLACES)
+    ffns = [("dense_ffn", dense)] if not has_experts else [("experts", experts)]
+    if has_experts and float(a.d_shared_expert):
+        ffns.append(("shared_experts", shared))
+    for part, place in ffns:
+        names = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+        for name in names:
+            yield part, f"{place}.{name}", 1.0  # all three have one size
+
+
+def _matrices(a: Architecture, model_type: str, holds_experts: Callable[[int], bool]) -> Iterator[_Matrix]:
+    for layer in range(min(int(float(a.n_layers)), MOST_LAYERS)):
+        for part, name, params in _layer_matrices(a, model_type, holds_experts(layer)):
+            yield _Matrix(part, tuple(f"{prefix}layers.{layer}.{name}" for prefix in _PREFIXES), params)
+
+
+def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: float) -> Callable[[int], bool]:
+    """Whether layer number i, from 0, holds experts; of a config that its reader took."""
+
+    def number(key: str, default: int) -> int:
+        value = config.get(key)
+        return default if value is None else int(value)
+
+    if not n_moe_layers:
+        return lambda _: False
+    if model_type in ("deepseek_v2", "deepseek_v3", "kimi_k2"):
+        first, every = number("first_k_dense_replace", 0), number("moe_layer_freq", 1)
+        return lambda i: i >= first and i % every == 0
+    if model_type == "llama4_text" and config.get("moe_layers") is not None:
+        chosen = frozenset(cast("list[int]", config["moe_layers"]))
+        return lambda i: i in chosen
+    if model_type == "llama4_text":
+        step = number("interleave_moe_layer_step", 1)
+        return lambda i: (i + 1) % step == 0
+    if model_type in ("qwen2_moe", "qwen3_moe"):
+        step, dense = (
+            number("decoder_sparse_step", 1),
+            frozenset(cast("list[int]", config.get("mlp_only_layers") or [])),
+        )
+        return lambda i: (i + 1) % step == 0 and i not in dense
+    return lambda _: True
+
+
+# From the parts to what is priced.
+
+
+def _shares(
+    a: Architecture, scheme: _Scheme, ignored: _Patterns, matrices: Iterable[_Matrix]
+) -> tuple[Quantised, float]:
+    """How much of each part is quantised, and the bytes a weight of the smallest format in use."""
+    bytes_of: dict[str, list[tuple[float, float]]] = {}  # by part: bytes a weight, parameters
+
+    def bytes_in(names: tuple[str, ...]) -> float:
+        if ignored.match(names):
+            return UNQUANTISED_BYTES
+        fitting = (found for found, targets in scheme.groups if targets is None or targets.match(names))
+        return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
+
+    for matrix in matrices:
+        bytes_of.setdefault(matrix.part, []).append((bytes_in(matrix.names), matrix.params))
+    if scheme.lm_head and not a.tied_embeddings:
+        bytes_of["lm_head"] = [(bytes_in(("lm_head", "language_model.lm_head")), 1.0)]
+    least = min(held for entries in bytes_of.values() for held, _ in entries)
+    if least >= UNQUANTISED_BYTES:
+        return Quantised(), UNQUANTISED_BYTES
+
+    def share(entries: list[tuple[float, float]]) -> float:
+        total = sum(params for _, params in entries)
+        saved = sum((UNQUANTISED_BYTES - held) * params for held, params in entries)
+        return min(saved / (UNQUANTISED_BYTES - least) / total, 1.0)
+
+    return Quantised(**{part: share(entries) for part, entries in bytes_of.items()}), least
+
+
+def read_weights(
+    config: Mapping[str, Any], quantisation: Any, a: Architecture, where: str
+) -> tuple[CheckpointWeights, Quantised]:
+    """What `quantisation`, a quantization_config or null, and the dtype of `config` say of the weights of `a`.
+
+    Never an error: a quantization_config that is not understood has the format None, and says why.
+    """
+    if quantisation is None:
+        return _unquantised(config, where), Quantised()
+    try:
+        settings = _mapping(quantisation, "quantization_config")
+        if "quantization" in settings:  # the layout of hf_quant_config.json
+            settings = _mapping(settings["quantization"], "quantization")
+        method = _method(settings)
+        if method not in METHODS:
+            raise _NotUnderstoodError(f"has quant_method {shown(method)}; known: {', '.join(METHODS)}")
+        scheme = METHODS[method](settings)
+        listed = [name for key in LISTS for name in _names(settings, key)]
+        dynamic = settings.get("dynamic")  # GPTQModel's exceptions: "-:" and a regular expression
+        if isinstance(dynamic, Mapping):
+            keys = [str(key) for key in cast("Mapping[Any, Any]", dynamic)]
+            listed += [f"re:{key[2:]}" for key in keys if key.startswith("-:")]
+        model_type = str(config.get("model_type"))
+        holds_experts = _expert_layers(config, model_type, float(a.n_moe_layers))
+        quantised, held = _shares(a, scheme, _Patterns(listed), _matrices(a, model_type, holds_experts))
+    except _NotUnderstoodError as error:
+        return CheckpointWeights(format=None, bytes_per_param=UNQUANTISED_BYTES, stated=str(error)), Quantised()
+    found = next((f for f, _ in scheme.groups if f.bytes_per_weight == held), None)
+    text = f"quantization_config {method}: {scheme.text}"
+    return CheckpointWeights(
+        format="bf16" if found is None else found.name,
+        bytes_per_param=held,
+        stated=text if found is not None else f"{text}, but for no matrix of the model",
+        kv_cache=_cache_format(settings),
+        remarks=_unquantised(config, where).remarks,
+    ), quantised
+
+
+def _cache_format(config: Mapping[str, Any]) -> str | None:
+    for key in CACHES:
+        stated = config.get(key)
+        if isinstance(stated, str) and stated.upper() == "FP8":
+            return "fp8"
+        if isinstance(stated, Mapping) and cast("Mapping[str, Any]", stated).get("num_bits") == 8:
+            return "fp8"
+    return None
+
+
+def _unquantised(config: Mapping[str, Any], where: str) -> CheckpointWeights:
+    """The dtype of the weights that are not quantised: 16 bits, as servers hold them."""
+    key = "dtype" if config.get("dtype") is not None else "torch_dtype"
+    stated = config.get(key)
+    name = stated.removeprefix("torch.") if isinstance(stated, str) else None
+    weights = CheckpointWeights(format="bf16", bytes_per_param=UNQUANTISED_BYTES, stated=f"{key} {shown(name)}")
+    if stated is None:
+        return replace(weights, stated="no dtype is stated: 16 bits")
+    weights = replace(weights, stated=f"{key} {name}" if name in ("bfloat16", "float16") else f"{key} {shown(stated)}")
+    if name in ("bfloat16", "float16", "half"):
+        return weights
+    # "auto" of vLLM's --dtype takes 16 bits for 32-bit checkpoints (docs.vllm.ai, engine arguments, 2024).
+    return replace(
+        weights,
+        remarks=(f"{where}: {key} is {shown(stated)}; weights that are not quantised are priced in 16 bits, as servers "
+                 "hold them",),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Which model to train."""

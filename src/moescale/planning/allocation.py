@@ -1,0 +1,294 @@
+"""How to spend a training budget: loss-optimal size, cheapest size at a loss (Algorithm 1), best loss at a cost (2).
+
+All functions take a law and arrays of expert counts (m,); with `theta` (k, p) they answer for each of k coefficient
+sets at once and gain a leading axis of k. Sizes are real-valued; a buildable shape is planning's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moescale.errors import InfeasibleError, InputError
+from moescale.models.family import elasticity, law_size, n_active, tokens_within
+from moescale.scaling_laws.covariates import further_inputs, option
+from moescale.scaling_laws.form import Inputs
+from moescale.scaling_laws.law import Law
+from moescale.typing import FloatArray, Real
+
+SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
+SECTIONS = 24  # of an interval in each step of a search that prices models
+CLOSE = 1e-8  # of a size, relative: far below what any price depends on
+MOST_STEPS = 70  # halves the whole range of sizes to RESOLUTION, with SPARE_STEPS to spare
+RESOLUTION = 4e-14  # of a size, relative: just above the rounding of what is solved
+FLAT = (
+    1e-11  # of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22
+)
+TINY = 1e-300  # stands for a value of zero or NaN
+TRUNCATION = 0.2  # kappa_1 of the ITP method, over the span; kappa_2 is 2: its authors' choice
+SPARE_STEPS = 8  # its n_0: the curves bend much, and a secant that falls short on one side at first needs the slack
+
+CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Sizes, tokens and losses, all of shape (m,) or (k, m); NaN where there is no such allocation."""
+
+    experts: FloatArray
+    n_params: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Training compute, and the largest number of tokens that may be used (None: as many as the compute pays for).
+
+    `extra` holds further inputs of the law by name, the same for every model of a plan.
+    """
+
+    flops: float
+    max_tokens: float | None = None
+    extra: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def inputs_at(
+    law: Law, extra: Mapping[str, float], n_params: FloatArray, ln_tokens: FloatArray, experts: FloatArray
+) -> Inputs:
+    """The law's inputs for dense-equivalent sizes and tokens (..., m) and experts (m,); `extra` as in Budget.
+
+    Raises InputError for further inputs that the law lacks, misses, or takes from the expert counts itself.
+    """
+    distinct, index = np.unique(experts, return_inverse=True)
+    implied = law.form.implied_inputs(experts, law.family.top_k) if law.form.implied_inputs else {}
+    if twice := sorted(set(implied) & set(extra)):
+        raise InputError(
+            f"{law.name} takes {', '.join(twice)} from the expert counts of a plan",
+            next_step=f"leave {', '.join(option(name) for name in twice)} out and give --experts",
+        )
+    further = further_inputs(law.form, {**implied, **extra}, where=law.name)
+    arrays = {name: np.broadcast_to(np.asarray(value, float), experts.shape) for name, value in further.items()}
+    ln_n = np.log(law_size(law.family, n_params, experts))
+    return Inputs(ln_n, ln_tokens, experts, distinct, index, arrays)
+
+
+def _inputs(law: Law, budget: Budget, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> Inputs:
+    return inputs_at(law, budget.extra, n_params, np.log(tokens), experts)
+
+
+def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+    tokens = tokens_within(law.family, budget.flops, n_params, experts)
+    return tokens if budget.max_tokens is None else np.minimum(tokens, budget.max_tokens)
+
+
+def theta_or_own(law: Law, theta: FloatArray | None) -> FloatArray:
+    return law.theta if theta is None else theta
+
+
+def loss_on_budget(
+    law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, *, theta: FloatArray | None = None
+) -> FloatArray:
+    """Loss of models that use the whole budget; `n_params` (..., m) and `experts` (m,), answer (..., m)."""
+    tokens = _tokens(law, budget, n_params, experts)
+    return np.exp(law.form.log_loss(theta_or_own(law, theta), _inputs(law, budget, n_params, tokens, experts)))
+
+
+def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
+    """d ln L / d ln N along the budget."""
+    n = np.exp(ln_n)
+    tokens = tokens_within(law.family, budget.flops, n, experts)
+
+    fall = elasticity(law.family, n, n_active(law.family, n, experts))  # of ln D
+    if budget.max_tokens is not None:
+        fall = np.where(tokens > budget.max_tokens, 0.0, fall)
+        tokens = np.minimum(tokens, budget.max_tokens)
+    in_n, in_d = law.form.slopes(theta, _inputs(law, budget, n, tokens, experts))
+    if law.family.n_counts == "total":
+        in_n = in_n * elasticity(law.family, n, law_size(law.family, n, experts))
+    return in_n - in_d * fall
+
+
+def bracket(
+    rising: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray, *, close: float = RESOLUTION
+) -> tuple[FloatArray, FloatArray]:
+    """The last negative and the first positive place, `close` to each other, of a function that rises from `low` to `high`.
+
+    Elementwise; NaN counts as negative, and a function of one sign leads to that end. The ITP method (Oliveira and
+    Takahashi 2020, doi 10.1145/3423597): as safe as halving, whose steps it exceeds by SPARE_STEPS at most, and as fast as
+    the secant where the function is smooth.
+    """
+    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
+    span = np.maximum(high - low, close)
+    reserve = np.exp2(np.ceil(np.log2(span / close))) * (0.5 * close * 2.0**SPARE_STEPS)
+    at_low, at_high = rising(low), rising(high)
+    at_low, at_high = np.where(at_low < 0.0, at_low, -1.0), np.where(at_high > 0.0, at_high, 1.0)
+    for _ in range(MOST_STEPS):
+        width = high - low
+        searched = width > close  # one that is found stays, so that its digits do not depend on the others
+        if not np.any(searched):
+            break
+        middle = 0.5 * (low + high)
+        with np.errstate(invalid="ignore", over="ignore"):
+            secant = (at_high * low - at_low * high) / (at_high - at_low)
+        away = middle - np.where(np.isfinite(secant), secant, middle)
+        # Never by less than half of what ends the search, or the far end would stay where it is.
+        nudge = np.maximum(TRUNCATION * width * width / span, 0.5 * close)
+        away = np.sign(away) * np.maximum(np.abs(away) - nudge, 0.0)
+        allowed = np.maximum(reserve - 0.5 * width, 0.0)
+        at = middle - np.clip(away, -allowed, allowed)
+        value = rising(at)
+        above, below = searched & (value > 0.0), searched & ~(value > 0.0)
+        high, at_high = np.where(above, at, high), np.where(above, value, at_high)
+        low, at_low = np.where(below, at, low), np.where(below, np.where(value < 0.0, value, -TINY), at_low)
+        reserve = 0.5 * reserve
+    return low, high
+
+
+def _losses_on_grid(law: Law, budget: Budget, experts: FloatArray, theta: FloatArray) -> FloatArray:
+    """Loss at every grid size, (..., m, sizes)."""
+    m, sizes = experts.size, SIZES.size
+    n = np.tile(SIZES, m)
+    flat = loss_on_budget(law, budget, n, np.repeat(experts, sizes), theta=theta)
+    return flat.reshape(*theta.shape[:-1], m, sizes)
+
+
+def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray | None = None) -> Allocation:
+    """The size with the lowest loss for the budget at each expert count.
+
+    Raises InfeasibleError where the form has no such trade-off, and where the loss falls or rises over the whole range.
+    """
+    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
+    _check_budget(budget)
+    check_trade_off(law)
+    grid = _losses_on_grid(law, budget, e, use)
+    best = np.argmin(grid, axis=-1)
+    if theta is None and np.any((best == 0) | (best == SIZES.size - 1)):
+        scarce = budget.max_tokens is not None and budget.max_tokens < SIZES[0]
+        raise InfeasibleError(
+            f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters "
+            f"at {budget.flops:.3g} FLOPs{f' and {budget.max_tokens:g} tokens' if scarce else ''}",
+            next_step=f"allow more than {budget.max_tokens:g} training tokens (300B, 2T)"
+            if scarce
+            else "give a budget nearer to the runs that the law was fitted on, or another law",
+        )
+    ln = np.log(SIZES)
+    low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, SIZES.size - 1)]
+    low, high = bracket(lambda at: _slope_on_budget(law, budget, at, e, use), low, high, close=FLAT)
+    return at_size(law, budget, np.exp(0.5 * (low + high)), e, theta=theta)
+
+
+def at_size(
+    law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, *, theta: FloatArray | None = None
+) -> Allocation:
+    """The allocation that trains models of given size with the whole budget; NaN sizes stay NaN."""
+    known = np.where(np.isfinite(n_params), n_params, 1e9)
+    gone = ~np.isfinite(n_params)
+    return Allocation(
+        np.broadcast_to(experts, n_params.shape),
+        n_params,
+        np.where(gone, np.nan, _tokens(law, budget, known, experts)),
+        np.where(gone, np.nan, loss_on_budget(law, budget, known, experts, theta=theta)),
+    )
+
+
+def smallest_at_loss(
+    law: Law,
+    budget: Budget,
+    experts: Real,
+    loss: Real,
+    *,
+    theta: FloatArray | None = None,
+    optimal: Allocation | None = None,
+) -> Allocation:
+    """Algorithm 1: the smallest model of each expert count that reaches `loss` within the budget.
+
+    `loss` broadcasts against (..., m). NaN where even the loss-optimal model of that expert count does not reach it.
+    The search follows the over-trained branch, left of the optimum, where loss falls with size (along a budget ln L is
+    convex in ln N for laws that are a sum of powers). `optimal` saves computing loss_optimal again.
+    """
+    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
+    best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
+    target = np.broadcast_to(np.asarray(loss, float), best.loss.shape)
+    ln_target = np.log(target)
+
+    def rising(at: FloatArray) -> FloatArray:
+        n = np.exp(at)
+        return ln_target - law.form.log_loss(use, _inputs(law, budget, n, _tokens(law, budget, n, e), e))
+
+    # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
+    top = np.log(best.n_params)
+    bottom = np.where(best.loss >= target * (1.0 - 1e-12), top, np.log(SIZES[0]))
+    _, ln_n = bracket(rising, bottom, top)
+    reachable = best.loss <= target * (1.0 + 1e-12)
+    return at_size(law, budget, np.where(reachable, np.exp(ln_n), np.nan), e, theta=theta)
+
+
+def best_within_cost(
+    law: Law,
+    budget: Budget,
+    experts: Real,
+    usd_per_mtok: Real,
+    cost_of: CostOf,
+    *,
+    theta: FloatArray | None = None,
+    optimal: Allocation | None = None,
+) -> Allocation:
+    """Algorithm 2: the lowest loss of each expert count whose serving cost stays within `usd_per_mtok`.
+
+    Cost rises with size, so this is the largest size within the cost, but never beyond that expert count's own optimum,
+    where more size would only raise the loss. NaN where even a model of a million parameters costs more. `optimal`
+    saves computing loss_optimal again.
+    """
+    e = np.atleast_1d(np.asarray(experts, float))
+    best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
+    n = largest_within_cost(np.broadcast_to(e, best.n_params.shape), usd_per_mtok, cost_of, largest=best.n_params)
+    return at_size(law, budget, n, e, theta=theta)
+
+
+def largest_within_cost(
+    experts: FloatArray, usd_per_mtok: Real, cost_of: CostOf, *, largest: Real = SIZES[-1]
+) -> FloatArray:
+    """The largest size up to `largest` that serves at `usd_per_mtok` or less; arguments broadcast.
+
+    NaN where even a model of a million parameters costs more. Assumes that cost rises with size; where it has steps, the
+    answer is below the first size that is too dear.
+    """
+    e, limit, top = np.broadcast_arrays(*(np.asarray(x, float) for x in (experts, usd_per_mtok, largest)))
+    low, high = np.full(e.shape, np.log(SIZES[0])), np.log(top)
+    reachable = cost_of(np.exp(low), e) <= limit
+    free = cost_of(top, e) <= limit
+    # Sections instead of a root: they find the first size that is too dear where cost has steps, end on the affordable
+    # side, so that the bound holds exactly, and at the same place for every limit that one step crosses.
+    cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in e.shape))
+    wide = np.broadcast_to(e, (SECTIONS + 1, *e.shape))
+    while np.any(high - low > CLOSE):
+        at = low + (high - low) * cuts
+        affordable = cost_of(np.exp(at), wide) <= limit
+        affordable[0], affordable[-1] = True, False
+        last = np.argmin(affordable, axis=0)[None] - 1  # before the first that is too dear
+        low, high = np.take_along_axis(at, last, 0)[0], np.take_along_axis(at, last + 1, 0)[0]
+    return np.where(free, top, np.where(reachable, np.exp(low), np.nan))
+
+
+def check_trade_off(law: Law) -> None:
+    """InfeasibleError for a law whose form has no trade-off between size and tokens."""
+    if law.form.no_allocation:
+        raise InfeasibleError(
+            f"{law.name} has no loss-optimal size for a training budget: {law.form.no_allocation}",
+            next_step="plan with another law (`moescale laws` lists them); predict, fit and compare work with this one",
+        )
+
+
+def _check_budget(budget: Budget) -> None:
+    for name, value in (("budget", budget.flops), ("max_tokens", budget.max_tokens)):
+        if value is not None and not (np.isfinite(value) and value > 0):
+            raise InputError(f"{name} {value!r} is not a positive number", next_step="for example --budget 5e21")
+    if not 1e12 <= budget.flops <= 1e32:
+        raise InputError(
+            f"a budget of {budget.flops:.3g} training FLOPs is outside what a language model is trained with",
+            nearest="1e12 to 1e32",
+            next_step="give training FLOPs in total, not per second or per token",
+        )

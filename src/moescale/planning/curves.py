@@ -1,0 +1,109 @@
+"""What a chart of a plan needs at once: the curves of loss against cost, each point with its serving figures.
+
+It holds a plan's own numbers for these points, and comes in a fraction of the plan's time: one call of the latency
+source, no search within a cost, no frontier, no draws.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from moescale.latency import LatencySource
+from moescale.models.family import n_active, n_total
+from moescale.planning.allocation import Allocation, Budget, at_size, loss_optimal
+from moescale.planning.plan import FRONTIER_SIZES, Question, costs_of, curve_shares, prepare
+from moescale.scaling_laws.law import Law, interval
+from moescale.serving.deployment import Deployment
+from moescale.serving.steady_state import Serving
+from moescale.typing import FloatArray
+
+OPTIMUM = FRONTIER_SIZES - 1  # the column of a draft's curves that is the loss-optimal size
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Curves of m expert counts over s rising sizes on one budget; arrays (m, s), NaN or infinity where nothing serves."""
+
+    experts: FloatArray  # (m,)
+    n_params: FloatArray
+    n_params_active: FloatArray
+    n_params_total: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+    serving: Serving
+    base_experts: float
+    base_loss: float
+    base_usd_per_mtok: float | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Loss-optimal size, tokens and loss of m expert counts at b budgets, arrays (b, m)."""
+
+    budget_flops: FloatArray  # (b,)
+    experts: FloatArray  # (m,)
+    n_params: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+
+
+def draft_plan(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Draft:
+    """The curves of a plan: loss and serving figures of every expert count at sizes around its loss-optimal one.
+
+    The points are those of `Plan.curves`. Raises InputError for impossible questions.
+    """
+    law, question, notes = prepare(law, question)
+    every, shape = _curve(law, question)
+    costs = costs_of(law, question, deployment, latency)
+    served = costs.serving(every.n_params, every.experts)
+    base = question.experts.index(question.match_experts)
+    usd = float(served.usd_per_mtok.reshape(shape)[base, OPTIMUM])
+    return Draft(
+        experts=np.array(question.experts),
+        n_params=every.n_params.reshape(shape),
+        n_params_active=n_active(law.family, every.n_params, every.experts).reshape(shape),
+        n_params_total=n_total(law.family, every.n_params, every.experts).reshape(shape),
+        tokens=every.tokens.reshape(shape),
+        loss=every.loss.reshape(shape),
+        serving=served,
+        base_experts=question.match_experts,
+        base_loss=float(every.loss.reshape(shape)[base, OPTIMUM]),
+        base_usd_per_mtok=usd if math.isfinite(usd) else None,
+        notes=tuple(notes),
+    )
+
+
+def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | None:
+    """The interval of 90% of the law's draws around a draft's losses, two arrays (m, s); None for a law without draws."""
+    law, question, _ = prepare(law, question)
+    draws = law.draws if question.draws is None else law.draws[: question.draws]
+    if not len(draws):
+        return None
+    every, shape = _curve(law, question)
+    low, high = interval(at_size(law, question.budget, every.n_params, every.experts, theta=draws).loss)
+    return low.reshape(shape), high.reshape(shape)
+
+
+def scaling(law: Law, question: Question, budget_flops: FloatArray) -> Scaling:
+    """The loss-optimal models of other budgets (b,), all else as in the question."""
+    law, question, _ = prepare(law, question)
+    e, asked = np.array(question.experts), question.budget
+    found = [loss_optimal(law, Budget(float(c), asked.max_tokens, asked.extra), e) for c in budget_flops]
+    return Scaling(
+        budget_flops,
+        e,
+        np.array([one.n_params for one in found]),
+        np.array([one.tokens for one in found]),
+        np.array([one.loss for one in found]),
+    )
+
+
+def _curve(law: Law, question: Question) -> tuple[Allocation, tuple[int, int]]:
+    e, shares = np.array(question.experts), curve_shares()
+    best = loss_optimal(law, question.budget, e)
+    sizes = (best.n_params[:, None] * shares).ravel()
+    return at_size(law, question.budget, sizes, np.repeat(e, shares.size)), (e.size, shares.size)

@@ -1,0 +1,468 @@
+"""What a model costs over its life, and the size and tokens of each expert count for which training plus serving cost least.
+
+Legend: N dense-equivalent size, D training tokens, E experts, l a target loss. Training costs its FLOPs at a price of a FLOP;
+serving costs T output tokens at any function of (N, E). At a target loss D follows from N, so that only N is free; within
+total dollars D is what serving leaves to pay for. Serving costs have kinks where the cheapest GPU count changes, hence a
+scan of sizes before the local search. With serving at 2 N FLOPs a token and dense models this is the objective of Sardana
+and Frankle (arXiv 2401.00448), which `flops_optimal` solves for comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale import catalogue
+from moescale.errors import InputError
+from moescale.hardware.gpus import Gpu
+from moescale.models.family import elasticity, law_size, n_active, tokens_within, training_flops
+from moescale.planning.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, theta_or_own
+from moescale.scaling_laws.law import Law
+from moescale.typing import FloatArray, Real
+
+MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
+ENDLESS = 600.0  # ln D at which a power of D vanishes
+ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
+STEPS = 80  # of the search for tokens; a bracketed Newton step needs 3 to 6 for a sum of powers
+FIRST_SIZES = 73  # of the scan of all sizes that reach a loss: 8 a decade at least
+WINDOW = 3  # sizes of the first scan, either way of its best, that are scanned closely
+CLOSE_SIZES = 97  # of the close scan: 2% apart at most
+MINIMA = 4  # of the close scan's local minima that are searched
+RIVAL_STEPS = 4  # of the local search with all of them: until they are told apart to a millionth of the dollars
+SECTIONS = 12  # of the interval around the best size in each step of the local search
+NEAR_EQUAL = (
+    0.01  # of a life's dollars: local minima this close to the best are equal for a plan, which takes the smoothest
+)
+RESOLUTION = 1e-7  # of ln N in the local search, where total dollars are flat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPrice:
+    """What training FLOPs cost: GPU hours at a share of peak bf16 arithmetic (MFU)."""
+
+    gpu: Gpu
+    usd_per_gpu_hour: float
+    mfu: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mfu <= 1:
+            raise InputError(
+                f"an MFU of {self.mfu:g} is not above 0 and at most 1", where="--mfu", next_step="such as 0.4"
+            )
+        if not 0 < self.usd_per_gpu_hour < math.inf:
+            raise InputError(f"{self.usd_per_gpu_hour!r} is not a price", where="--train-usd-per-gpu-hour")
+
+    @property
+    def usd_per_flop(self) -> float:
+        """Dollars for one model FLOP."""
+        return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
+
+    def gpu_hours(self, flops: float) -> float:
+        """GPU hours for so many training FLOPs."""
+        return flops / (self.gpu.bf16_flops_per_s * self.mfu) / 3600.0
+
+
+def flops_of_gpu_hours(gpu: Gpu, gpu_hours: float, mfu: float) -> float:
+    """Training FLOPs that so many hours of a GPU buy at a share of its peak bf16 arithmetic."""
+    return gpu_hours * 3600.0 * gpu.bf16_flops_per_s * mfu
+
+
+def default_mfu() -> float:
+    """The catalogue's model FLOPs utilisation of pre-training; training.toml has its source."""
+    return float(catalogue.read("training.toml")["mfu"]["default"]["mfu"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetime:
+    """The conditions of a model's life: output tokens served, dollars a training FLOP, and what limits the choice.
+
+    `max_tokens` bounds training tokens, `max_usd_per_mtok` the serving price; `extra` holds further inputs of the law.
+    """
+
+    served_tokens: float
+    usd_per_flop: float
+    max_tokens: float | None = None
+    max_usd_per_mtok: float | None = None
+    extra: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        for name in ("served_tokens", "usd_per_flop", "max_tokens", "max_usd_per_mtok"):
+            value = getattr(self, name)
+            least = "at least 0" if name == "served_tokens" else "positive"
+            if value is not None and not (0 <= value < math.inf and (value > 0 or name == "served_tokens")):
+                raise InputError(f"{name} must be {least} and finite, not {value:g}", where="lifetime")
+
+
+@dataclass(frozen=True, slots=True)
+class LifetimeCost:
+    """Models and the dollars of their lives, all of shape (m,) or (k, m); NaN (dollars: infinity) where there is none."""
+
+    experts: FloatArray
+    n_params: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+    training_flops: FloatArray
+    training_usd: FloatArray
+    serving_usd: FloatArray
+    above_fewest: FloatArray  # share by which the dollars exceed the fewest; 0 without a tolerance
+
+    @property
+    def total_usd(self) -> FloatArray:
+        """Training and serving dollars."""
+        return self.training_usd + self.serving_usd
+
+
+@dataclass(frozen=True, slots=True)
+class LifetimeFlops:
+    """Models and the FLOPs of their lives, all of shape (m,) or (k, m); NaN where there is none."""
+
+    experts: FloatArray
+    n_params: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+    training_flops: FloatArray
+    inference_flops: FloatArray
+
+    @property
+    def total_flops(self) -> FloatArray:
+        """Training and inference FLOPs."""
+        return self.training_flops + self.inference_flops
+
+
+def lowest_loss(
+    law: Law,
+    experts: Real,
+    *,
+    max_tokens: float | None = None,
+    extra: Mapping[str, float] | None = None,
+    theta: FloatArray | None = None,
+) -> FloatArray:
+    """The lowest loss of each expert count at any size from 1e6 to 1e15 and any tokens up to `max_tokens`, (m,) or (k, m)."""
+    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
+    return np.exp(np.min(_ln_loss_on_grid(law, use, e, _ceiling(max_tokens), extra or {}), axis=0))
+
+
+def tokens_at_loss(
+    law: Law,
+    n_params: FloatArray,
+    experts: FloatArray,
+    loss: Real,
+    *,
+    max_tokens: float | None = None,
+    extra: Mapping[str, float] | None = None,
+    theta: FloatArray | None = None,
+) -> FloatArray:
+    """Training tokens with which models reach `loss`, as exactly as it rounds; NaN where no number up to `max_tokens` does.
+
+    `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts. Newton
+    in ln D on ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket.
+    """
+    use, further, ceiling = theta_or_own(law, theta), extra or {}, _ceiling(max_tokens)
+
+    def ln_loss(ln_d: FloatArray) -> FloatArray:
+        return law.form.log_loss(use, inputs_at(law, further, n_params, ln_d, experts))
+
+    with np.errstate(all="ignore"):  # points that have no answer are worked on and then dropped
+        floor = np.exp(ln_loss(np.full(n_params.shape, ENDLESS)))
+        nearest = np.exp(ln_loss(np.full(n_params.shape, ceiling)))
+        target = np.broadcast_to(np.asarray(loss, float), np.broadcast_shapes(nearest.shape, np.shape(loss)))
+        low, high = np.zeros(target.shape), np.full(target.shape, ceiling)
+        at = 0.5 * (low + high)
+        for _ in range(STEPS):
+            x = inputs_at(law, further, n_params, at, experts)
+            value, slope = np.exp(law.form.log_loss(use, x)), law.form.slopes(use, x)[1]
+            above = value > target
+            low, high = np.where(above, at, low), np.where(above, high, at)
+            ln_excess = np.log((value - floor) / (target - floor))
+            step = at - ln_excess * (value - floor) / (value * slope)
+            inside = (step >= low) & (step <= high)
+            moved = np.where(inside, step, 0.5 * (low + high))
+            # Near its floor the loss says no more about D than its own rounding lets it.
+            done = (np.abs(moved - at) <= 1e-12) | (np.abs(value - target) <= ROUNDING * target)
+            at = moved
+            if np.all(done | (nearest > target)):
+                break
+    return np.where(nearest <= target, np.exp(np.minimum(at, ceiling)), np.nan)
+
+
+def cheapest_at_loss(
+    law: Law,
+    experts: Real,
+    loss: Real,
+    life: Lifetime,
+    cost_of: CostOf,
+    *,
+    theta: FloatArray | None = None,
+    tolerance: float = 0.0,
+) -> LifetimeCost:
+    """The size and tokens of each expert count that reach `loss` for the fewest training plus serving dollars.
+
+    `experts` (m,), `loss` a number or (k, 1); answers (m,), with `theta` (k, p) (k, m). `cost_of` gives dollars per million
+    output tokens, infinite where nothing serves. Infinite dollars where an expert count reaches the loss at no size, or
+    cannot be served there. Prices have steps, so that sizes far apart may cost nearly the same: with a `tolerance`, a share
+    of the dollars, each expert count takes that local minimum within it with which ln tokens change least over rising expert
+    counts (least sum of squared steps).
+    """
+    check_trade_off(law)
+    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
+    low, high = _sizes_that_reach(law, use, e, loss, life)
+
+    def spent(n_params: FloatArray) -> tuple[FloatArray, FloatArray]:
+        tokens = tokens_at_loss(law, n_params, e, loss, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
+        return tokens, _total(law, life, cost_of, n_params, tokens, e)
+
+    if not tolerance:
+        n, _ = _least(lambda at: spent(at)[1], low, high)
+        return life_costs(law, life, cost_of, n, spent(n)[0], e, theta=theta)
+
+    def smoothest(usd: FloatArray, n_params: FloatArray) -> npt.NDArray[np.intp]:
+        near = np.isfinite(usd) & (usd <= (1.0 + tolerance) * usd.min(axis=0))
+        return _smallest_steps(np.where(near, np.log(spent(n_params)[0]), np.nan), np.argsort(e, kind="stable"))
+
+    n, above = _least(lambda at: spent(at)[1], low, high, choose=smoothest)
+    return replace(life_costs(law, life, cost_of, n, spent(n)[0], e, theta=theta), above_fewest=above)
+
+
+def best_within_total(
+    law: Law, experts: Real, total_usd: Real, life: Lifetime, cost_of: CostOf, *, theta: FloatArray | None = None
+) -> LifetimeCost:
+    """The size and tokens of each expert count with the lowest loss for which training and serving cost `total_usd`.
+
+    Shapes as in `cheapest_at_loss`. Dollars that `max_tokens` leaves unspent stay unspent. NaN where serving alone costs
+    more at every size.
+    """
+    check_trade_off(law)
+    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
+
+    def payable(n_params: FloatArray) -> FloatArray:
+        left = np.asarray(total_usd, float) - _serving(life, cost_of, n_params, e)
+        tokens = tokens_within(law.family, np.maximum(left, 0.0) / life.usd_per_flop, n_params, e)
+        tokens = tokens if life.max_tokens is None else np.minimum(tokens, life.max_tokens)
+        return np.where(left > 0, np.maximum(tokens, 1.0), np.nan)
+
+    def loss(n_params: FloatArray) -> FloatArray:
+        tokens = payable(n_params)
+        x = inputs_at(law, life.extra, n_params, np.log(np.where(np.isnan(tokens), 1.0, tokens)), e)
+        with np.errstate(over="ignore"):
+            return np.where(np.isnan(tokens), np.inf, np.exp(law.form.log_loss(use, x)))
+
+    shape = (*use.shape[:-1], e.size)
+    n, _ = _least(loss, np.full(shape, math.log(SIZES[0])), np.full(shape, math.log(SIZES[-1])))
+    return life_costs(law, life, cost_of, n, payable(n), e, theta=theta)
+
+
+def flops_optimal(
+    law: Law,
+    experts: Real,
+    loss: Real,
+    inference_tokens: Real,
+    *,
+    max_tokens: float | None = None,
+    extra: Mapping[str, float] | None = None,
+    theta: FloatArray | None = None,
+) -> LifetimeFlops:
+    """The size and tokens that reach `loss` with the fewest FLOPs, 6 n_active D + 2 n_active D_inf.
+
+    `inference_tokens` D_inf counts input and output tokens; `experts` (m,), the others broadcast. With dense models the
+    objective of Sardana and Frankle (arXiv 2401.00448), whose optimum satisfies (N dL/dN) / (D dL/dD) = 1 + D_inf / (3 D).
+    Without inference tokens it is the loss-optimal model of its own budget. NaN where no size reaches the loss.
+    """
+    check_trade_off(law)
+    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
+    life = Lifetime(served_tokens=0.0, usd_per_flop=1.0, max_tokens=max_tokens, extra=extra or {})
+    served = np.asarray(inference_tokens, float)
+
+    def tokens(n_params: FloatArray) -> FloatArray:
+        return tokens_at_loss(law, n_params, e, loss, max_tokens=max_tokens, extra=extra, theta=theta)
+
+    def rising(ln_n: FloatArray) -> FloatArray:
+        """The derivative of all FLOPs in ln N along the curve of equal loss, over that of training FLOPs alone in ln D."""
+        n = np.exp(ln_n)
+        d = tokens(n)
+        known = np.where(np.isnan(d), 1.0, d)
+        in_n, in_d = law.form.slopes(use, inputs_at(law, life.extra, n, np.log(known), e))
+        if law.family.n_counts == "total":
+            in_n = in_n * elasticity(law.family, n, law_size(law.family, n, e))
+        widening = elasticity(law.family, n, n_active(law.family, n, e))
+        return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * known)) - in_n / in_d)
+
+    low, high = _sizes_that_reach(law, use, e, loss, life)
+    low, high = np.broadcast_arrays(low + np.zeros(served.shape), high)
+    low, high = bracket(rising, low, high)
+    n = np.exp(0.5 * (low + high))
+    found = life_costs(law, life, lambda n_params, _: np.zeros(n_params.shape), n, tokens(n), e, theta=theta)
+    inference = np.where(np.isnan(found.n_params), np.nan, 2.0 * n_active(law.family, n, e) * served)
+    return LifetimeFlops(found.experts, found.n_params, found.tokens, found.loss, found.training_flops, inference)
+
+
+def life_costs(
+    law: Law,
+    life: Lifetime,
+    cost_of: CostOf,
+    n_params: FloatArray,
+    tokens: FloatArray,
+    experts: FloatArray,
+    *,
+    theta: FloatArray | None = None,
+) -> LifetimeCost:
+    """The record of models of known size and tokens (..., m), of experts (m,); NaN tokens mean that there is no such model."""
+    serving = _serving(life, cost_of, n_params, experts)
+    gone = np.isnan(tokens) | ~np.isfinite(serving)
+    x = inputs_at(law, life.extra, n_params, np.log(np.where(gone, 1.0, tokens)), experts)
+    with np.errstate(over="ignore"):
+        loss = np.exp(law.form.log_loss(theta_or_own(law, theta), x))
+    flops = training_flops(law.family, n_params, tokens, experts)
+
+    def known(values: FloatArray, otherwise: float = math.nan) -> FloatArray:
+        return np.where(gone, otherwise, values)
+
+    return LifetimeCost(
+        np.broadcast_to(experts, gone.shape),
+        known(n_params),
+        known(tokens),
+        known(loss),
+        known(flops),
+        known(flops * life.usd_per_flop, math.inf),
+        known(serving, math.inf),
+        np.zeros(gone.shape),
+    )
+
+
+def _ceiling(max_tokens: float | None) -> float:
+    return math.log(MOST_TOKENS if max_tokens is None else max_tokens)
+
+
+def _ln_loss_on_grid(
+    law: Law, theta: FloatArray, experts: FloatArray, ln_tokens: float, extra: Mapping[str, float]
+) -> FloatArray:
+    """ln L at every grid size with so many tokens, (sizes, ..., m)."""
+    m, sizes = experts.size, SIZES.size
+    x = inputs_at(law, extra, np.tile(SIZES, m), np.full(m * sizes, ln_tokens), np.repeat(experts, sizes))
+    with np.errstate(over="ignore"):
+        flat = law.form.log_loss(theta, x)
+    return np.moveaxis(flat.reshape(*theta.shape[:-1], m, sizes), -1, 0)
+
+
+def _sizes_that_reach(
+    law: Law, theta: FloatArray, experts: FloatArray, loss: Real, life: Lifetime
+) -> tuple[FloatArray, FloatArray]:
+    """ln of the smallest size that reaches the loss with all tokens there are, and of a size at or beyond the largest."""
+    ceiling, ln_n, ln_target = _ceiling(life.max_tokens), np.log(SIZES), np.log(np.asarray(loss, float))
+    reached = _ln_loss_on_grid(law, theta, experts, ceiling, life.extra) <= ln_target
+    first, last = np.argmax(reached, axis=0), reached.shape[0] - 1 - np.argmax(reached[::-1], axis=0)
+
+    def reaches(at: FloatArray) -> FloatArray:
+        x = inputs_at(law, life.extra, np.exp(at), np.full(at.shape, ceiling), experts)
+        return np.broadcast_to(ln_target, at.shape) - law.form.log_loss(theta, x)
+
+    with np.errstate(over="ignore"):
+        _, low = bracket(reaches, ln_n[np.maximum(first - 1, 0)], ln_n[first])
+    low = np.where(first == 0, ln_n[0], low + 1e-12)  # on the side that reaches it
+    return low, np.maximum(ln_n[np.minimum(last + 1, SIZES.size - 1)], low)
+
+
+def _serving(life: Lifetime, cost_of: CostOf, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+    """Dollars of serving all tokens; infinite where nothing serves, or only above the price that is allowed."""
+    usd = cost_of(n_params, np.broadcast_to(experts, n_params.shape))
+    allowed = np.isfinite(usd) & (usd <= (math.inf if life.max_usd_per_mtok is None else life.max_usd_per_mtok))
+    return np.where(allowed, np.where(allowed, usd, 0.0) * (life.served_tokens / 1e6), np.inf)
+
+
+def _total(
+    law: Law, life: Lifetime, cost_of: CostOf, n_params: FloatArray, tokens: FloatArray, experts: FloatArray
+) -> FloatArray:
+    """Dollars of a life; infinite where there is no such model."""
+    spent = training_flops(law.family, n_params, tokens, experts) * life.usd_per_flop
+    return np.where(np.isnan(tokens), np.inf, spent) + _serving(life, cost_of, n_params, experts)
+
+
+def _lowest(values: FloatArray, _: FloatArray) -> npt.NDArray[np.intp]:
+    """Of local minima (r, ..., m), the place of the lowest of each column."""
+    return np.argmin(values, axis=0)
+
+
+def _least(
+    value: Callable[[FloatArray], FloatArray],
+    low: FloatArray,
+    high: FloatArray,
+    *,
+    choose: Callable[[FloatArray, FloatArray], npt.NDArray[np.intp]] = _lowest,
+) -> tuple[FloatArray, FloatArray]:
+    """The sizes between exp(low) and exp(high), (..., m), at which `value` is least, and 0 as share above the least.
+
+    `choose` may take others of the local minima, given their values and sizes (r, ..., m). A scan of the whole range and a close one around its best size. Dollars have many local minima, one on the edge of every
+    jump in price, so the best few of the close scan are each searched in sections before all but one are dropped.
+    """
+
+    def points(low: FloatArray, high: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
+        shares = np.linspace(0.0, 1.0, count).reshape(-1, *(1 for _ in low.shape))
+        at = low * (1.0 - shares) + high * shares
+        return at, value(np.exp(at))
+
+    def around(at: FloatArray, best: npt.NDArray[np.intp], reach: int) -> tuple[FloatArray, FloatArray]:
+        ends = (np.clip(best + side * reach, 0, len(at) - 1) for side in (-1, 1))
+        below, above = (np.take_along_axis(at, end, axis=0) for end in ends)
+        return below, above
+
+    def narrowed(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        at, found = points(low, high, SECTIONS + 1)
+        best = np.argmin(found, axis=0)[None]
+        below, above = around(at, best, 1)
+        return below[0], above[0], np.take_along_axis(found, best, axis=0)[0]
+
+    at, found = points(low, high, FIRST_SIZES)
+    below, above = around(at, np.argmin(found, axis=0)[None], WINDOW)
+    at, found = points(below[0], above[0], CLOSE_SIZES)
+    low, high = around(at, _local_minima(found), 1)
+    least = low
+    for _ in range(RIVAL_STEPS):
+        low, high, least = narrowed(low, high)
+    winner = choose(least, np.exp(0.5 * (low + high)))[None]
+    fewest = np.min(least, axis=0)
+    with np.errstate(invalid="ignore"):
+        above = np.where(np.isfinite(fewest), np.take_along_axis(least, winner, axis=0)[0] / fewest - 1.0, 0.0)
+    low, high = (np.take_along_axis(end, winner, axis=0)[0] for end in (low, high))
+    while np.any(high - low > RESOLUTION):
+        low, high, _ = narrowed(low, high)
+    # The better end: where the least lies on the border of what there is, only one end may be a model at all.
+    ends = np.exp(np.stack((low, 0.5 * (low + high), high)))
+    best = np.argmin(value(ends), axis=0)[None]
+    return np.take_along_axis(ends, best, axis=0)[0], above
+
+
+def _smallest_steps(values: FloatArray, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Of r values (r, ..., m) in each of m columns, those with the least sum of squared steps along columns in `order`.
+
+    NaN is never taken where a column has a number; a column without numbers has no steps. Dynamic programming.
+    """
+    known = ~np.isnan(values)
+    barred = np.where(known | ~known.any(axis=0), 0.0, np.inf)
+    total = barred[..., order[0]]
+    before: list[npt.NDArray[np.intp]] = []
+    for left, right in pairwise(order):
+        step = np.nan_to_num((values[None, ..., right] - values[:, None, ..., left]) ** 2)  # (left, right, ...)
+        reached = total[:, None] + step + barred[None, ..., right]
+        before.append(np.argmin(reached, axis=0))
+        total = np.min(reached, axis=0)
+    chosen = np.zeros(values.shape[1:], dtype=np.intp)
+    at = np.argmin(total, axis=0)
+    for column, came_from in zip(order[:0:-1], reversed(before), strict=True):
+        chosen[..., column] = at
+        at = np.take_along_axis(came_from, at[None], axis=0)[0]
+    chosen[..., order[0]] = at
+    return chosen
+
+
+def _local_minima(values: FloatArray) -> npt.NDArray[np.intp]:
+    """Where the MINIMA lowest local minima along the first axis are, the lowest first; the lowest again for want of others."""
+    higher = np.full((1, *values.shape[1:]), np.inf)
+    with_ends = np.concatenate((higher, values, higher))
+    local = (values <= with_ends[:-2]) & (values <= with_ends[2:])
+    ranked = np.where(local, values, np.inf)
+    places = np.argsort(ranked, axis=0, kind="stable")[:MINIMA]
+    return np.where(np.isfinite(np.take_along_axis(ranked, places, axis=0)), places, places[:1])

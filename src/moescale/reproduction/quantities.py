@@ -1,0 +1,297 @@
+"""The quantities that claims are about, by name: each takes a World and a Part and answers one number a coefficient set, (k,).
+
+NaN where there is none: a loss that no size reaches, a model that no GPU count serves. Sizes are dense-equivalent N;
+"active" sizes follow the convention of the law's family. "At the base's loss" is the smallest model with the loss of the
+base's loss-optimal model on the same budget (Algorithm 1), "at the base's cost" the largest that costs no more
+(Algorithm 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from moescale import catalogue
+from moescale.models.family import architecture, n_active, training_flops
+from moescale.planning.allocation import Allocation, Budget, loss_on_budget
+from moescale.planning.total_cost import flops_optimal, tokens_at_loss
+from moescale.reproduction.claims import Part, find_claim, sweep_experts
+from moescale.reproduction.world import World
+from moescale.scaling_laws.law import loss
+from moescale.typing import FloatArray
+
+Quantity = Callable[[World, Part], FloatArray]
+
+FEW = (4.0, 8.0)  # the expert counts that the paper calls few
+
+
+def published_sweep() -> tuple[FloatArray, FloatArray]:
+    """Sizes and tokens of the paper's grid, one entry a cell."""
+    table = catalogue.read("published_yun2024.toml")["sweep"]
+    n, d = np.meshgrid(np.array(table["n_params"], float), np.array(table["tokens"], float), indexing="ij")
+    return n.ravel(), d.ravel()
+
+
+def _active(world: World, n_params: FloatArray, experts: float) -> FloatArray:
+    return n_active(world.law.family, n_params, np.array([experts]))
+
+
+def _flops_at_loss(world: World, experts: float, target: FloatArray) -> FloatArray:
+    """The fewest training FLOPs with which `experts` reach losses (k, 1)."""
+    return flops_optimal(world.law, experts, target, 0.0, theta=world.theta).training_flops
+
+
+def _training_flops(world: World, found: Allocation) -> FloatArray:
+    return training_flops(world.law.family, found.n_params, found.tokens, found.experts)
+
+
+def loss_optimal_size(world: World, part: Part) -> FloatArray:
+    """N of the loss-optimal model."""
+    return world.optimum(part.budgets_flops[0], part.experts).n_params[:, 0]
+
+
+def size_at_base_loss(world: World, part: Part) -> FloatArray:
+    """N at the base's loss."""
+    return world.at_base_loss(part.budgets_flops[0], part.experts, part.base_experts).n_params[:, 0]
+
+
+def active_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
+    """Active size at the base's loss over the base's active size."""
+    base = world.optimum(part.budgets_flops[0], part.base_experts).n_params
+    small = world.at_base_loss(part.budgets_flops[0], part.experts, part.base_experts).n_params
+    return (_active(world, small, part.experts) / _active(world, base, part.base_experts))[:, 0]
+
+
+def active_ratio_dense_loss_to_base_optimum(world: World, part: Part) -> FloatArray:
+    """Active size at the DENSE optimum's loss over the active size of the base's optimum."""
+    base = world.optimum(part.budgets_flops[0], part.base_experts).n_params
+    small = world.at_base_loss(part.budgets_flops[0], part.experts, 1.0).n_params
+    return (_active(world, small, part.experts) / _active(world, base, part.base_experts))[:, 0]
+
+
+def flops_ratio_at_equal_loss(world: World, part: Part) -> FloatArray:
+    """FLOPs with which E experts reach the loss of the base's optimum, over its budget."""
+    found = world.optimal_at_base_loss(part.budgets_flops[0], part.experts, part.base_experts)
+    return _training_flops(world, found)[:, 0] / part.budgets_flops[0]
+
+
+def flops_ratio_of_fewer(world: World, part: Part) -> FloatArray:
+    """The budget of E's optimum over the FLOPs with which the base's experts reach its loss."""
+    found = world.optimal_at_base_loss(part.budgets_flops[0], part.base_experts, part.experts)
+    return part.budgets_flops[0] / _training_flops(world, found)[:, 0]
+
+
+def _costs_of_optima_at_loss(world: World, part: Part) -> dict[float, FloatArray]:
+    """Serving cost of each expert count's loss-optimal model with the loss of the base's optimum."""
+    budget, base = part.budgets_flops[0], part.base_experts
+    return {e: world.usd(world.optimal_at_base_loss(budget, e, base).n_params, e)[:, 0] for e in sweep_experts()}
+
+
+def few_over_others_cost(world: World, part: Part) -> FloatArray:
+    """The lowest cost of 4 and 8 experts over the lowest of the others, loss-optimal models of equal loss."""
+    usd = _costs_of_optima_at_loss(world, part)
+    few = _least([usd[e] for e in FEW])
+    return few / _least([values for e, values in usd.items() if e not in FEW])
+
+
+def _least(values: list[FloatArray]) -> FloatArray:
+    """The least of what is known; NaN where nothing is."""
+    least = np.min(np.nan_to_num(np.stack(values), nan=np.inf), axis=0)
+    return np.where(np.isfinite(least), least, np.nan)
+
+
+def cost_at_base_loss(world: World, budget_flops: float, experts: float, base_experts: float) -> FloatArray:
+    """Serving cost at the base's loss."""
+    small = world.at_base_loss(budget_flops, experts, base_experts).n_params
+    return world.usd(small, experts)[:, 0]
+
+
+def cost_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
+    """Serving cost at the base's loss over the base's."""
+    budget = part.budgets_flops[0]
+    base = world.usd(world.optimum(budget, part.base_experts).n_params, part.base_experts)[:, 0]
+    return cost_at_base_loss(world, budget, part.experts, part.base_experts) / base
+
+
+def many_over_few_cost(world: World, part: Part) -> FloatArray:
+    """Serving cost of E at the base's loss over the dearer of 8 and 16 experts there."""
+    budget, base = part.budgets_flops[0], part.base_experts
+    many, eight, sixteen = (cost_at_base_loss(world, budget, e, base) for e in (part.experts, 8.0, 16.0))
+    return many / np.maximum(eight, sixteen)
+
+
+def _active_ratio_at_base_cost(world: World, part: Part, experts: float) -> FloatArray:
+    base = world.optimum(part.budgets_flops[0], part.base_experts).n_params
+    size = world.size_at_base_cost(part.budgets_flops[0], experts, part.base_experts)
+    return (_active(world, size, experts) / _active(world, base, part.base_experts))[:, 0]
+
+
+def active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
+    """Active size at the base's cost over the base's active size; not held below E's own optimum."""
+    return _active_ratio_at_base_cost(world, part, part.experts)
+
+
+def least_active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
+    """The least such ratio over other expert counts."""
+    return np.min([_active_ratio_at_base_cost(world, part, e) for e in part.other_experts], axis=0)
+
+
+def most_active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
+    """The largest such ratio over other expert counts."""
+    return np.max([_active_ratio_at_base_cost(world, part, e) for e in part.other_experts], axis=0)
+
+
+def _size_ratios_at_base_loss(world: World, part: Part) -> list[FloatArray]:
+    budget, base = part.budgets_flops[0], part.base_experts
+    under = world.optimum(budget, base).n_params[:, 0]
+    return [world.at_base_loss(budget, e, base).n_params[:, 0] / under for e in part.other_experts]
+
+
+def least_size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
+    """The least N at the base's loss over the base's N, over other expert counts."""
+    return np.min(_size_ratios_at_base_loss(world, part), axis=0)
+
+
+def most_size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
+    """The largest N at the base's loss over the base's N, over other expert counts."""
+    return np.max(_size_ratios_at_base_loss(world, part), axis=0)
+
+
+def gain_ratio_on_sweep(world: World, _: Part) -> FloatArray:
+    """Gain in loss from 16 to 32 experts over that from 8 to 16: the largest over the sweep's sizes and tokens."""
+    n, d = published_sweep()
+    l8, l16, l32 = (loss(world.law, n, d, e, theta=world.theta) for e in (8.0, 16.0, 32.0))
+    return np.max((l16 - l32) / (l8 - l16), axis=-1)
+
+
+def loss_at_base_cost(world: World, budget_flops: float, experts: float, base_experts: float) -> FloatArray:
+    """The lowest loss of E within the base's cost."""
+    own = world.optimum(budget_flops, experts).n_params
+    size = np.minimum(world.size_at_base_cost(budget_flops, experts, base_experts), own)
+    known = np.where(np.isnan(size), 1e9, size)
+    found = loss_on_budget(world.law, Budget(budget_flops), known, np.array([experts]), theta=world.theta)
+    return np.where(np.isnan(size), np.nan, found)[:, 0]
+
+
+def gain_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
+    """Gain from 16 to 32 experts over that from 8 to 16, each the lowest loss within the base's cost."""
+    budget, base = part.budgets_flops[0], part.base_experts
+    l8, l16, l32 = (loss_at_base_cost(world, budget, e, base) for e in (8.0, 16.0, 32.0))
+    return (l16 - l32) / (l8 - l16)
+
+
+def own_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
+    """N at the base's loss over E's own loss-optimal N."""
+    return _own_ratio_at_base_loss(world, part, part.budgets_flops[0])
+
+
+def _own_ratio_at_base_loss(world: World, part: Part, budget_flops: float) -> FloatArray:
+    small = world.at_base_loss(budget_flops, part.experts, part.base_experts).n_params
+    return (small / world.optimum(budget_flops, part.experts).n_params)[:, 0]
+
+
+def own_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
+    """N at the base's cost over E's own loss-optimal N."""
+    return _own_ratio_at_base_cost(world, part, part.budgets_flops[0])
+
+
+def _own_ratio_at_base_cost(world: World, part: Part, budget_flops: float) -> FloatArray:
+    size = world.size_at_base_cost(budget_flops, part.experts, part.base_experts)
+    return (size / world.optimum(budget_flops, part.experts).n_params)[:, 0]
+
+
+def own_ratio_change_at_base_loss(world: World, part: Part) -> FloatArray:
+    """The largest of own_ratio_at_base_loss over the smallest, over budgets."""
+    ratios = np.stack([_own_ratio_at_base_loss(world, part, budget) for budget in part.budgets_flops])
+    return ratios.max(axis=0) / ratios.min(axis=0)
+
+
+def own_ratio_change_at_base_cost(world: World, part: Part) -> FloatArray:
+    """The largest of own_ratio_at_base_cost over the smallest, over budgets."""
+    ratios = np.stack([_own_ratio_at_base_cost(world, part, budget) for budget in part.budgets_flops])
+    return ratios.max(axis=0) / ratios.min(axis=0)
+
+
+def _losses_of_gain(world: World) -> tuple[FloatArray, FloatArray, float]:
+    """Losses of 4 and 32 experts (k, 2) at the sweep's fewest and most tokens, its largest size; the paper's RMSLE."""
+    n, d = published_sweep()
+    tokens = np.array([d.min(), d.max()])
+    few, many = (loss(world.law, n.max(), tokens, e, theta=world.theta) for e in (4.0, 32.0))
+    rmsle = find_claim("fit.rmsle").parts[0].paper
+    assert rmsle is not None
+    return few, many, rmsle
+
+
+def gain_change_with_tokens(world: World, _: Part) -> FloatArray:
+    """Change over the sweep's tokens of the gain from 4 to 32 experts, over the loss at E = 4, in the paper's RMSLEs."""
+    few, many, rmsle = _losses_of_gain(world)
+    gain = few - many
+    return np.abs(gain[:, 1] - gain[:, 0]) / few[:, 1] / rmsle
+
+
+def relative_gain_change_with_tokens(world: World, _: Part) -> FloatArray:
+    """Change over the sweep's tokens of ln(L at E = 4 / L at E = 32), in the paper's RMSLEs."""
+    few, many, rmsle = _losses_of_gain(world)
+    gain = np.log(few / many)
+    return np.abs(gain[:, 1] - gain[:, 0]) / rmsle
+
+
+def mfu_range(world: World, part: Part) -> FloatArray:
+    """Model FLOPs utilisation of decoding with the largest batch over that with a batch of 1, cheapest GPU count."""
+    n = world.optimum(part.budgets_flops[0], part.experts).n_params[:, 0]
+    costs, experts = world.costs, np.full(n.shape, part.experts)
+    served, shape = costs.serving(n, experts), architecture(costs.family, n, experts, kv_heads=costs.kv_heads)
+    d = costs.deployment
+    context = d.prompt_tokens + d.output_tokens / 2
+    one_s, all_s = (costs.latency.decode_s(shape, served.gpus, b, context) for b in (1.0, served.batch))
+    return served.batch * one_s / all_s  # FLOPs a token, GPUs and peak cancel
+
+
+def flops_to_match_at_base_cost(world: World, part: Part) -> FloatArray:
+    """FLOPs with which the base's expert count reaches the loss of E at the base's cost, over the budget."""
+    budget, base = part.budgets_flops[0], part.base_experts
+    target = loss_at_base_cost(world, budget, part.experts, base)[:, None]
+    known = np.isfinite(target)
+    needed = _flops_at_loss(world, base, np.where(known, target, world.optimum(budget, base).loss))
+    return np.where(known, needed, np.nan)[:, 0] / budget
+
+
+def _budget_share_at_base_cost(world: World, part: Part, budget_flops: float) -> FloatArray:
+    """The fewest FLOPs of E with the loss and at most the cost of the base's optimum, over the base's budget."""
+    target = world.optimum(budget_flops, part.base_experts).loss
+    limit = world.size_at_base_cost(budget_flops, part.experts, part.base_experts)
+    free = world.optimal_at_base_loss(budget_flops, part.experts, part.base_experts)
+    size = np.fmin(limit, free.n_params)
+    tokens = tokens_at_loss(world.law, size, np.array([part.experts]), target, theta=world.theta)
+    spent = 6.0 * _active(world, size, part.experts) * tokens
+    return np.where(np.isnan(limit), np.nan, spent)[:, 0] / budget_flops
+
+
+def least_budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
+    """The least such share over budgets."""
+    return np.min([_budget_share_at_base_cost(world, part, budget) for budget in part.budgets_flops], axis=0)
+
+
+def surface_rms(world: World, part: Part) -> FloatArray:
+    """RMS of ln(law / printed dense-equivalent surface) over the sweep's grid."""
+    (printed,) = (s for s in catalogue.read("published_yun2024.toml")["surface"] if s["experts"] == part.experts)
+    n, d = published_sweep()
+    surface = printed["F"] + printed["A"] / n ** printed["alpha"] + printed["B"] / d ** printed["beta"]
+    return np.sqrt(np.mean(np.log(loss(world.law, n, d, part.experts, theta=world.theta) / surface) ** 2, axis=-1))
+
+
+_LAW_ONLY = (
+    loss_optimal_size, size_at_base_loss, active_ratio_at_base_loss, active_ratio_dense_loss_to_base_optimum,
+    flops_ratio_at_equal_loss, flops_ratio_of_fewer, least_size_ratio_at_base_loss, most_size_ratio_at_base_loss,
+    gain_ratio_on_sweep, own_ratio_at_base_loss, own_ratio_change_at_base_loss, gain_change_with_tokens,
+    relative_gain_change_with_tokens, surface_rms,
+)  # fmt: skip
+_WITH_COSTS = (
+    few_over_others_cost, cost_ratio_at_base_loss, many_over_few_cost, active_ratio_at_base_cost,
+    least_active_ratio_at_base_cost, most_active_ratio_at_base_cost, gain_ratio_at_base_cost, own_ratio_at_base_cost,
+    own_ratio_change_at_base_cost, mfu_range, flops_to_match_at_base_cost, least_budget_share_at_base_cost,
+)  # fmt: skip
+
+QUANTITIES: Mapping[str, Quantity] = {function.__name__: function for function in (*_LAW_ONLY, *_WITH_COSTS)}
+NEEDS_COSTS = frozenset(function.__name__ for function in _WITH_COSTS)

@@ -1,0 +1,236 @@
+"""What claims are evaluated in: a law with one or many coefficient sets, and serving costs, exact or sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from moescale.latency import LatencySource, local_experts
+from moescale.models.architecture import Architecture
+from moescale.planning.allocation import Allocation, Budget, loss_optimal, smallest_at_loss
+from moescale.planning.candidate import Costs
+from moescale.planning.intervals import SampledCosts
+from moescale.planning.total_cost import flops_optimal
+from moescale.reproduction.claims import Setting
+from moescale.scaling_laws.law import Law
+from moescale.serving.deployment import Deployment
+from moescale.serving.traffic import find_traffic
+from moescale.typing import FloatArray, Real
+
+SIZE_RANGE = (1e7, 1e12)  # dense-equivalent parameters, where a size within a cost is looked for
+SECTIONS = 65
+CUTS = 17
+REFINEMENTS = 10  # the first on all sections, each later one divides the interval by 16: down to 1e-12
+
+
+SAMPLED_RANGE, SAMPLED_SIZES = (3e7, 1e11), 512  # of cost curves for many coefficient sets
+
+
+class Pricing(Protocol):
+    """Serving costs as claims need them, for expert counts (m,) and k coefficient sets."""
+
+    def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+        """Dollars per million output tokens at sizes (k, m), NaN where nothing serves."""
+        ...
+
+    def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
+        """The largest sizes (k, m) within limits (k,), NaN where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExactPricing:
+    """Every model priced by itself."""
+
+    costs: Costs
+
+    def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+        """As in Pricing."""
+        known = np.isfinite(n_params)
+        usd = self.costs.usd_per_mtok(np.where(known, n_params, 1e9), np.broadcast_to(experts, n_params.shape))
+        return np.where(known & np.isfinite(usd), usd, np.nan)
+
+    def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
+        """As in Pricing."""
+        ln_n = np.log(np.geomspace(*SIZE_RANGE, SECTIONS))[:, None, None]
+        cuts = np.linspace(0.0, 1.0, CUTS)[:, None, None]
+        low = np.full((usd_limit.size, experts.size), np.nan)
+        for _ in range(REFINEMENTS):
+            sizes = np.broadcast_to(np.exp(ln_n), (len(ln_n), *low.shape))
+            usd = self.costs.usd_per_mtok(sizes, np.broadcast_to(experts, sizes.shape))
+            # The last size before the first that is too dear. The smallest sizes may have no answer at all: their batches
+            # lie beyond every kernel table.
+            dear = usd > np.where(np.isfinite(usd), usd_limit[:, None], np.inf)
+            before = np.where(dear.any(axis=0), np.argmax(dear, axis=0) - 1, -1)[None]
+            at, place = np.log(sizes), before.clip(min=0)
+            found = (before >= 0) & np.isfinite(np.take_along_axis(usd, place, 0))
+            low = np.where(found, np.take_along_axis(at, place, 0), np.nan)[0]
+            high = np.take_along_axis(at, (place + 1).clip(max=len(ln_n) - 1), 0)[0]
+            start = np.where(np.isnan(low), at[0], low)
+            ln_n = start + np.where(np.isnan(low), 0.0, high - low) * cuts
+        return np.exp(low)
+
+
+@dataclass(frozen=True)
+class SampledPricing:
+    """Costs interpolated on curves, one for each of some expert counts: for many coefficient sets at once."""
+
+    sampled: SampledCosts
+    experts: FloatArray  # (s,) that were sampled
+
+    def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
+        """As in Pricing."""
+        return self._of(experts).usd_per_mtok(n_params)
+
+    def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
+        """As in Pricing."""
+        return self._of(experts).size_within(usd_limit)
+
+    @staticmethod
+    def of(costs: Costs, experts: FloatArray) -> SampledPricing:
+        """Curves of expert counts (s,), in rising order."""
+        n = np.geomspace(*SAMPLED_RANGE, SAMPLED_SIZES)
+        shape = (n.size, experts.size)
+        usd = costs.usd_per_mtok(np.broadcast_to(n[:, None], shape), np.broadcast_to(experts, shape))
+        served = np.isfinite(usd)
+        return SampledPricing(SampledCosts(np.log(n), np.log(np.where(served, usd, 1.0)), served), experts)
+
+    def _of(self, experts: FloatArray) -> SampledCosts:
+        at = np.searchsorted(self.experts, experts)
+        return replace(self.sampled, ln_usd=self.sampled.ln_usd[:, at], served=self.sampled.served[:, at])
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A law, the coefficient sets (k, p) to answer with, and what serving costs.
+
+    Models are kept once computed: those that depend on the law alone also for worlds that replace the costs.
+    """
+
+    law: Law
+    theta: FloatArray
+    pricing: Pricing
+    costs: Costs
+    _known: dict[tuple[object, ...], Allocation] = field(default_factory=dict[tuple[object, ...], Allocation])
+    _priced: dict[tuple[float, ...], FloatArray] = field(
+        default_factory=dict[tuple[float, ...], FloatArray], init=False
+    )
+
+    def optimum(self, budget_flops: float, experts: float) -> Allocation:
+        """The loss-optimal model of one expert count, (k, 1)."""
+        key = ("optimum", budget_flops, experts)
+        if key not in self._known:
+            self._known[key] = loss_optimal(self.law, Budget(budget_flops), experts, theta=self.theta)
+        return self._known[key]
+
+    def at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
+        """Algorithm 1: the smallest model of `experts` at the loss of the base's optimum, (k, 1)."""
+        key = ("at base's loss", budget_flops, experts, base_experts)
+        if key not in self._known:
+            base, own = self.optimum(budget_flops, base_experts), self.optimum(budget_flops, experts)
+            self._known[key] = smallest_at_loss(
+                self.law, Budget(budget_flops), experts, base.loss, theta=self.theta, optimal=own
+            )
+        return self._known[key]
+
+    def optimal_at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
+        """The model of `experts` that reaches the loss of the base's optimum with the fewest FLOPs, (k, 1)."""
+        key = ("fewest FLOPs", budget_flops, experts, base_experts)
+        if key not in self._known:
+            base = self.optimum(budget_flops, base_experts)
+            found = flops_optimal(self.law, experts, base.loss, 0.0, theta=self.theta)
+            self._known[key] = Allocation(found.experts, found.n_params, found.tokens, found.loss)
+        return self._known[key]
+
+    def usd(self, n_params: FloatArray, experts: float) -> FloatArray:
+        """Dollars per million output tokens of sizes (k, 1)."""
+        return self.pricing.usd_per_mtok(n_params, np.array([experts]))
+
+    def size_at_base_cost(self, budget_flops: float, experts: float, base_experts: float) -> FloatArray:
+        """The size of `experts` that costs what the base's optimum costs, (k, 1); also beyond its own optimum."""
+        key = (budget_flops, experts, base_experts)
+        if key not in self._priced:
+            base = self.optimum(budget_flops, base_experts)
+            limit = self.usd(base.n_params, base_experts)[:, 0]
+            self._priced[key] = self.pricing.size_within(limit, np.array([experts]))
+        return self._priced[key]
+
+
+@dataclass(frozen=True)
+class HostBound:
+    """A latency source with time on the host beside each pass: so much a pass, a sequence, and an expert of a layer.
+
+    `per_sequence_s` is of decoding sequences; a prompt's pass does not pay it. `per_expert_s` is of each whole expert of
+    an MoE layer that a GPU holds, whose kernels are launched one by one. Kernels wait for the host, as in servers that
+    schedule, sample and launch synchronously.
+    """
+
+    kernels: LatencySource
+    per_pass_s: Real
+    per_sequence_s: Real
+    per_expert_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of the kernels' source."""
+        return self.kernels.name
+
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        """As in LatencySource."""
+        kernels = self.kernels.prefill_s(model, gpus, batch, prompt_tokens, expert_parallel=expert_parallel)
+        return kernels + self._pass_s(model, gpus)
+
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        """As in LatencySource."""
+        kernels = self.kernels.decode_s(model, gpus, batch, context_tokens, expert_parallel=expert_parallel)
+        return kernels + self._pass_s(model, gpus) + self.per_sequence_s * np.asarray(batch, float)
+
+    def mixed_s(
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        context_tokens: Real,
+        prompts: Real,
+        prompt_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+    ) -> FloatArray:
+        """As in LatencySource."""
+        kernels = self.kernels.mixed_s(
+            model, gpus, batch, context_tokens, prompts, prompt_tokens, expert_parallel=expert_parallel
+        )
+        return kernels + self._pass_s(model, gpus) + self.per_sequence_s * np.asarray(batch, float)
+
+    def _pass_s(self, model: Architecture, gpus: Real) -> Real:
+        if self.per_expert_s == 0.0:
+            return self.per_pass_s
+        layers = np.asarray(model.n_moe_layers, float)
+        launched = np.where(layers > 0, layers * local_experts(model, gpus), 0.0)
+        return self.per_pass_s + self.per_expert_s * launched
+
+
+def as_in_the_paper(deployment: Deployment) -> Deployment:
+    """The same deployment as the paper has it: every GPU count up to the largest, and batches that fill the memory."""
+    every = tuple(range(1, deployment.max_gpus + 1))
+    return replace(deployment, tensor_parallel_degrees=every, batching="largest")
+
+
+def changed_deployment(deployment: Deployment, setting: Setting) -> Deployment:
+    """The deployment with one setting of the sensitivity analysis; the host's time is the latency source's affair."""
+    names = ("memory_fraction", "max_num_seqs", "scheduling")
+    given = {name: getattr(setting, name) for name in names}
+    changed = replace(deployment, **{name: value for name, value in given.items() if value is not None})
+    if setting.memory_bytes_multiple is not None:
+        gpu = changed.gpu
+        changed = replace(changed, gpu=replace(gpu, memory_bytes=gpu.memory_bytes * setting.memory_bytes_multiple))
+    if setting.traffic is None:
+        return changed
+    traffic = find_traffic(setting.traffic)
+    return replace(changed, prompt_tokens=traffic.prompt_tokens, output_tokens=traffic.output_tokens)

@@ -1,0 +1,368 @@
+"""Tracked runs as rows of a run table, by rules that a mapping file states or that are guessed and said to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moescale.errors import InputError, nearest_names
+from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
+from moescale.runs.importers.guesses import LOSS_COLUMN, guess
+from moescale.runs.importers.model_shape import architecture_of, shape_columns, tokens_of_flos
+from moescale.runs.importers.rules import DERIVED, Rule, mean_length
+from moescale.runs.importers.tracked_run import FINISHED, STEP, Scalar, Series, TrackedRun
+from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
+
+SOURCE_COLUMN = "imported_from"
+_REQUIRED = (EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
+_FIRST = ("name", *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN, LOSS_COLUMN)
+_RESERVED = (*_REQUIRED, *SIZE_COLUMNS, SOURCE_COLUMN)
+_MOST_STATED = 8  # names that one message lists
+
+
+_MISSING = {
+    EXPERTS_COLUMN: "no name states them, though some speak of experts",
+    TOKENS_COLUMN: "neither a count of tokens nor tokens a step is there "
+    '(mapping: tokens = "step * 524288", with your own tokens a step)',
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """The rows of a run table as columns, and how they came about.
+
+    `rules` states for each column how many runs took it from where; `left_out` holds (run, reason).
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    n_found: int
+    rules: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def n_runs(self) -> int:
+        """Rows of the table."""
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the command prints as JSON."""
+        return {
+            "n_found": self.n_found,
+            "n_runs": self.n_runs,
+            "columns": list(self.columns),
+            "rules": list(self.rules),
+            "left_out": [{"run": run, "reason": reason} for run, reason in self.left_out],
+            "warnings": list(self.warnings),
+        }
+
+
+# Values of one run.
+
+
+def _point(curve: Series, at: str) -> tuple[float, float]:
+    """The step and the value that `at` asks of a curve (at least one point)."""
+    if at == "min" and not np.isnan(curve.values).all():
+        index = int(np.nanargmin(curve.values))
+        return float(curve.steps[index]), float(curve.values[index])
+    value = float(np.mean(curve.values[-mean_length(at) :])) if mean_length(at) else float(curve.values[-1])
+    return float(curve.steps[-1]), value
+
+
+def _named(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
+    name = rule.name or ""
+    if name in run.params and rule.of != "metric":
+        return run.params[name]
+    if name in run.metrics and rule.of != "param":
+        return run.metrics[name].until(step) if rule.at == "last" else _point(run.metrics[name], rule.at)[1]
+    return None
+
+
+def _values(run: TrackedRun, step: float) -> dict[str, Scalar]:
+    """Everything that an expression may name: params, metrics at `step`, and the step itself."""
+    found: dict[str, Scalar] = {}
+    for name, curve in run.metrics.items():
+        value = curve.until(step)
+        if value is not None:
+            found[name] = value
+    found.update(run.params)
+    if not math.isnan(step):
+        found[STEP] = step
+    return found
+
+
+def _last_step(run: TrackedRun) -> float:
+    steps = [float(np.nanmax(c.steps)) for c in run.metrics.values() if not np.isnan(c.steps).all()]
+    if steps:
+        return max(steps)
+    stated = run.params.get("global_step")
+    return stated if isinstance(stated, float) else math.nan
+
+
+def _evaluated(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
+    """What the rule gives for the run; None where it gives nothing."""
+    if rule.constant is not None:
+        return rule.constant
+    if rule.name is not None:
+        return _named(run, rule, step)
+    if rule.derived == "dense":
+        names = (*run.params, *run.metrics)
+        return None if any("expert" in n.lower() or "moe" in n.lower() for n in names) else 1.0
+    if rule.derived == "flos":
+        return tokens_of_flos(run)
+    if rule.expression is None:
+        return None
+    values = _values(run, step)
+    columns: dict[str, NDArray[Any]] = {}
+    for name in column_names(rule.expression):
+        value = values.get(name)
+        if not isinstance(value, float):
+            return None
+        columns[name] = np.array([value])
+    values_of, known = evaluate_numbers(rule.expression, columns or {STEP: np.zeros(1)})
+    return float(values_of[0]) if known[0] else None
+
+
+# Rows.
+
+
+def rows_of(
+    runs: Sequence[TrackedRun],
+    mapping: Mapping[str, Rule] | None = None,
+    *,
+    unfinished: bool = False,
+    where: str | None = None,
+    source: str = "tracker",
+    warnings: Iterable[str] = (),
+) -> Imported:
+    """The rows that `moescale.runs.table.read_runs` takes, one a run, with every other scalar as a further column.
+
+    What the mapping leaves open is guessed. Runs that did not end (unless `unfinished`), and runs that lack a size,
+    n_experts, tokens or a loss, are left out with the reason; a loss that ended as NaN or infinity is kept, marked
+    as diverged. `where` filters the rows. Raises InputError where no run is left, and for names that no run has.
+    """
+    given = _resolved(mapping or {}, runs, source)
+    rules = {column: [rule] for column, rule in given.items()}
+    for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
+        if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
+            rules[column] = guess(runs, column)
+    used: dict[tuple[str, str], int] = {}
+    rows: list[dict[str, Scalar]] = []
+    left_out: list[tuple[str, str]] = []
+    for run in runs:
+        made = _row(run, rules, unfinished)
+        if isinstance(made, str):
+            left_out.append((f"{run.name} ({run.where})", made))
+            continue
+        row, taken = made
+        for column, rule in taken.items():
+            key = (column, str(rule))
+            used[key] = used.get(key, 0) + 1
+        rows.append(row)
+    notes = list(warnings)
+    rows = _one_size(rows, left_out, notes)
+    if not rows:
+        reasons = "; ".join(f"{run}: {reason}" for run, reason in left_out[:3])
+        more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+        raise InputError(
+            f"none of {len(runs)} runs makes a row: {reasons}{more}" if runs else "there is no run in it",
+            where=source,
+            next_step="name what is missing in a mapping file (--mapping MAP.toml)",
+        )
+    columns = _columns(rows)
+    if where is not None:
+        holds, decided = evaluate_decided(where, columns)
+        if not holds.any():
+            raise InputError(
+                f"the filter {where!r} keeps none of {len(rows)} runs", where=source, next_step="loosen the filter"
+            )
+        names = [f"{row.get('name')} ({row[SOURCE_COLUMN]})" for row in rows]
+        left_out += [
+            (name, "the filter --where leaves it out") for name, keep in zip(names, holds, strict=True) if not keep
+        ]
+        if (~decided).any():
+            notes.append(f"{int((~decided).sum())} of the runs lack a value that the filter needs")
+        columns = _columns([row for row, keep in zip(rows, holds, strict=True) if keep])
+    return Imported(MappingProxyType(columns), len(runs), _statements(used, given), tuple(left_out), tuple(notes))
+
+
+def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) -> tuple[str, ...]:
+    """What came from where, the columns of one origin in one line."""
+    lines: dict[str, list[str]] = {}
+    for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
+        stated = column in given or rule in (repr(column), DERIVED["shape"])
+        guessed = "" if stated else " (guessed)"
+        lines.setdefault(f"from {rule}{guessed}: {count} run{'s' * (count > 1)}", []).append(column)
+    return tuple(f"{', '.join(columns)} {origin}" for origin, columns in lines.items())
+
+
+def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: str) -> dict[str, Rule]:
+    """The mapping with texts that are names told from expressions; InputError for names that no run has."""
+    params = dict.fromkeys(name for run in runs for name in run.params)
+    metrics = dict.fromkeys(name for run in runs for name in run.metrics)
+    known = params | metrics | {STEP: None}
+    found: dict[str, Rule] = {}
+    for column, rule in mapping.items():
+        names: Sequence[str] = [rule.name] if rule.name is not None else []
+        made = rule
+        if rule.expression is not None:
+            if rule.expression.strip("`") in known and rule.expression.strip("`") != STEP:
+                made = Rule(name=rule.expression.strip("`"))
+            else:
+                names = column_names(rule.expression)
+        within = {"param": params, "metric": metrics}.get(rule.of or "", known)
+        for name in names:
+            if name not in within:
+                raise InputError(
+                    f"no run has a {rule.of or 'param or metric'} {name!r}",
+                    where=f"mapping of {column}",
+                    nearest=nearest_names(name, within),
+                    next_step=f"{source} has: {_listed(within)}; quote names with other signs as `a/b`",
+                )
+        found[column] = made
+    return found
+
+
+def _place(column: str) -> int:
+    return _FIRST.index(column) if column in _FIRST else len(_FIRST)
+
+
+def _listed(names: Iterable[str]) -> str:
+    all_names = list(names)
+    more = f" and {len(all_names) - _MOST_STATED} more" if len(all_names) > _MOST_STATED else ""
+    return (", ".join(all_names[:_MOST_STATED]) or "nothing") + more
+
+
+def _row(
+    run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unfinished: bool
+) -> tuple[dict[str, Scalar], dict[str, Rule]] | str:
+    """The row of a run and the rule that each column came from, or why there is none."""
+    if run.state not in ("", FINISHED) and not unfinished:
+        return f"not finished: {run.state} (--unfinished keeps such runs)"
+    loss, step = _loss(run, rules[LOSS_COLUMN])
+    diverged = run.params.get("diverged") is True
+    if loss is None and diverged:
+        loss = math.nan
+    if loss is None:
+        wanted = rules[LOSS_COLUMN][0] if rules[LOSS_COLUMN] else "a validation or training loss"
+        return f"no loss: {wanted} is not there; metrics: {_listed(run.metrics)}"
+    row: dict[str, Scalar] = {}
+    taken: dict[str, Rule] = dict(zip((LOSS_COLUMN,), rules[LOSS_COLUMN], strict=False))
+    shape: dict[str, float] | None = None
+    for column, choices in rules.items():
+        for rule in choices if column != LOSS_COLUMN else ():
+            if rule.derived == "shape":
+                a = architecture_of(run) if shape is None else None
+                shape = shape if shape is not None else (shape_columns(a) if a is not None else {})
+                value: Scalar | None = shape.get(column)
+            else:
+                value = _evaluated(run, rule, step)
+            if value is None or (column in (*_REQUIRED, *SIZE_COLUMNS) and not _positive(value)):
+                continue
+            row[column], taken[column] = value, rule
+            break
+    for column, reason in _MISSING.items():
+        if column not in row:
+            choices = rules[column]
+            mapped = len(choices) == 1 and choices[0].derived is None
+            return f"no {column}: {choices[0]} gives no positive number" if mapped else f"no {column}: {reason}"
+    experts = row[EXPERTS_COLUMN]
+    if not isinstance(experts, float) or not experts.is_integer():
+        return f"n_experts is {experts!r}, not a whole number of 1 or more"
+    if not any(size in row for size in SIZE_COLUMNS):
+        return f"no size: neither parameters nor a configuration is there; params: {_listed(run.params)}"
+    row[LOSS_COLUMN] = loss
+    if not _positive(loss):
+        if math.isfinite(loss) and not diverged:
+            return f"the loss is {loss:g}; a cross-entropy loss is positive"
+        row["diverged"] = True
+    for name, value in _values(run, math.nan).items():
+        if name == STEP or row.get(name) == value:
+            continue
+        # What a reader would take for its own, and is not, keeps its value under another name.
+        taken_name = name in row or name in _RESERVED or (name in DIVERGED_COLUMNS and not isinstance(value, bool))
+        row[f"logged_{name}" if taken_name else name] = value
+    if not isinstance(row.get("name"), str):
+        row["name"] = run.name
+    row[SOURCE_COLUMN] = run.where
+    return row, taken
+
+
+def _loss(run: TrackedRun, rules: Sequence[Rule]) -> tuple[float | None, float]:
+    """The loss and the step it belongs to (the last step where it has none)."""
+    step = _last_step(run)
+    if not rules:
+        return None, step
+    rule = rules[0]
+    curve = run.metrics.get(rule.name or "") if rule.of != "param" else None
+    if curve is not None and len(curve.values) and not (rule.of is None and rule.name in run.params):
+        at, value = _point(curve, rule.at)
+        return value, step if math.isnan(at) else at
+    value = _evaluated(run, rule, step)
+    return (float(value) if isinstance(value, float) else None), step
+
+
+def _positive(value: Scalar) -> bool:
+    return isinstance(value, float) and 0 < value < math.inf
+
+
+def _one_size(
+    rows: list[dict[str, Scalar]], left_out: list[tuple[str, str]], notes: list[str]
+) -> list[dict[str, Scalar]]:
+    """The rows that have the size which most of them have, without the sizes that only some of those have."""
+    if not rows:
+        return rows
+
+    def sizes(row: Mapping[str, Scalar]) -> set[str]:
+        stated = {size for size in SIZE_COLUMNS if size in row}
+        return set(SIZE_COLUMNS) if row[EXPERTS_COLUMN] == 1.0 else stated  # of a dense model they are one
+
+    chosen = max(SIZE_COLUMNS, key=lambda size: sum(size in sizes(row) for row in rows))
+    kept = [row for row in rows if chosen in sizes(row)]
+    left_out += [
+        (f"{row['name']} ({row[SOURCE_COLUMN]})", f"no {chosen}, the size that most runs have")
+        for row in rows
+        if chosen not in sizes(row)
+    ]
+    for size in SIZE_COLUMNS:
+        stated = sum(size in row for row in kept)
+        everywhere = all(size in sizes(row) for row in kept)
+        if not everywhere and stated:
+            notes.append(f"column {size} is left out: only {stated} of {len(kept)} runs have it")
+        for row in kept:
+            if not everywhere:
+                row.pop(size, None)
+            elif size not in row:
+                row[size] = next(row[other] for other in SIZE_COLUMNS if other in row)
+    return kept
+
+
+def _columns(rows: Sequence[Mapping[str, Scalar]]) -> dict[str, NDArray[Any]]:
+    """Cells by column: int64 or float64 where all are numbers (NaN: none), bool, or text with "" for none."""
+    names = dict.fromkeys(name for name in _FIRST if any(name in row for row in rows))
+    names |= dict.fromkeys(sorted({name for row in rows for name in row} - {*names, SOURCE_COLUMN}))
+    found: dict[str, NDArray[Any]] = {}
+    for name in (*names, SOURCE_COLUMN):
+        cells = [row.get(name) for row in rows]
+        present = [cell for cell in cells if cell is not None]
+        if name in DIVERGED_COLUMNS or (len(present) == len(cells) and all(isinstance(c, bool) for c in cells)):
+            found[name] = np.array([bool(cell) for cell in cells])
+        elif all(isinstance(cell, float) for cell in present):
+            numbers = np.array([math.nan if cell is None else float(cell) for cell in cells])
+            whole = np.all(np.isfinite(numbers)) and np.all(np.abs(numbers) < 2**53) and np.all(numbers % 1 == 0)
+            found[name] = numbers.astype(np.int64) if whole else numbers
+        else:
+            found[name] = np.array(["" if cell is None else _cell(cell) for cell in cells], dtype=object)
+    return found
+
+
+def _cell(value: Scalar) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,149 @@
+"""A run as any experiment tracker holds it: params, curves, and whether it ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moescale.errors import InputError
+from moescale.io.files import nearest_file_names
+
+FINISHED = "finished"
+STEP = "step"
+"""In an expression: the step at which the loss was taken."""
+
+FILE_LIMIT_BYTES = 2**31
+MOST_FILES = 100_000  # that a folder is searched for
+
+Scalar = float | bool | str
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A metric over steps: both float64 of one length; steps ascend, NaN (no step known) last."""
+
+    steps: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    def until(self, step: float) -> float | None:
+        """The last value at or before `step` (NaN: the last of all); None where there is none."""
+        index = len(self.steps) if math.isnan(step) else int(np.searchsorted(self.steps, step, side="right"))
+        if index == 0:  # logged without steps
+            index = len(self.steps) if len(self.steps) and math.isnan(self.steps[-1]) else 0
+        return float(self.values[index - 1]) if index else None
+
+
+@dataclass(frozen=True, eq=False)
+class TrackedRun:
+    """One run of a tracker. `state` is FINISHED, "" where the tracker does not say, or what it says instead.
+
+    `where` tells a reader which run is meant; `config` is the Hugging Face configuration of the model, where known.
+    """
+
+    name: str
+    where: str
+    params: Mapping[str, Scalar] = field(default_factory=lambda: MappingProxyType({}))
+    metrics: Mapping[str, Series] = field(default_factory=lambda: MappingProxyType({}))
+    state: str = ""
+    config: Mapping[str, Any] | None = None
+
+
+def series(points: Iterable[tuple[float, float]]) -> Series:
+    """The curve through (step, value) pairs in the order they were logged: of one step the last, as after a restart."""
+    logged = list(points)
+    latest = {step: value for step, value in logged if not math.isnan(step)}
+    unplaced = [value for step, value in logged if math.isnan(step)]
+    steps = sorted(latest)
+    return Series(
+        np.array([*steps, *([math.nan] * len(unplaced))], dtype=np.float64),
+        np.array([*(latest[step] for step in steps), *unplaced], dtype=np.float64),
+    )
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_MISSING = ("", "none", "null", "n/a")
+LONGEST_TEXT = 1000  # of a cell; longer texts are documents, not settings
+
+
+def scalar(value: Any) -> Scalar | None:
+    """A logged value as number, truth or text, with texts of numbers and truths as what they state; else None."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return number(value)
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        return None
+    text = value.strip()
+    if text.lower() in _MISSING:
+        return None
+    if text in ("True", "true", "False", "false"):
+        return text.lower() == "true"
+    return float(text) if len(text) < 100 and _NUMBER.fullmatch(text) else _printable(value)
+
+
+def number(value: Any) -> float:
+    """A number of any size as float64; NaN for what is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _printable(text: str) -> str:
+    """The text without what no table can hold: lone surrogates and NUL."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
+
+
+def scalars(values: Mapping[Any, Any], prefix: str = "", depth: int = 4) -> dict[str, Scalar]:
+    """The scalars of a nested mapping under names joined by dots; lists and deeper nesting are left out."""
+    found: dict[str, Scalar] = {}
+    for key, value in values.items():
+        name = f"{prefix}{_printable(str(key))}"
+        if isinstance(value, Mapping):
+            if depth:
+                found.update(scalars(value, f"{name}.", depth - 1))  # pyright: ignore[reportUnknownArgumentType]
+        elif (plain := scalar(value)) is not None:
+            found[name] = plain
+    return found
+
+
+def files_under(source: Path) -> Iterator[Path]:
+    """The file itself, or all files in the folder and those below it in order of their names; links are not followed.
+
+    Raises InputError for a path that does not exist and for a folder of more than MOST_FILES files.
+    """
+    if not os.path.exists(source):
+        raise InputError(
+            "no such file or folder", where=str(source), nearest=nearest_file_names(source), next_step="check the path"
+        )
+    if not os.path.isdir(source):
+        yield source
+        return
+    seen = 0
+    for folder, folders, names in os.walk(source):
+        folders.sort()
+        for name in sorted(names):
+            seen += 1
+            if seen > MOST_FILES:
+                raise InputError(f"holds more than {MOST_FILES:,} files", where=str(source), next_step="give a part")
+            path = Path(folder) / name
+            if path.is_file():  # a pipe would be waited for
+                yield path
+
+
+def run_name(folder: Path, source: Path) -> str:
+    """What a run in `folder` is called among those below `source`: the path between them, less what trackers add."""
+    relative = os.path.relpath(folder, source if source.is_dir() else source.parent)
+    parts = [part for part in Path(relative).parts if part not in (".", "tracking", "tensorboard", "logs", "runs")]
+    return _printable("/".join(parts) or Path(os.path.abspath(folder)).name or "run")

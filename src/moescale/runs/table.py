@@ -1,0 +1,460 @@
+"""Tables of training runs: one row a run, with its size, tokens, experts and final loss; read, validated, filtered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from moescale.errors import InputError, nearest_names, unknown_name
+from moescale.io import frames
+from moescale.io.files import as_text, write_atomically
+from moescale.io.filters import column_names, evaluate_decided, quoted_name
+from moescale.typing import FloatArray
+
+SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")
+"""Columns that state the size of a model, in the order of preference."""
+
+EXPERTS_COLUMN = "n_experts"
+TOKENS_COLUMN = "tokens"
+DIVERGED_COLUMNS = ("diverged", "flagged")
+"""Columns that mark runs which are not to be used."""
+
+SMALLEST_PLAUSIBLE = 1e5  # parameters, or tokens: whole sweeps of less are numbers in millions or billions
+LOWEST_PLAUSIBLE_LOSS = 1.3  # nats a token, of the worst run of a table; bits a byte lie below
+HIGHEST_PLAUSIBLE_LOSS = 12.5  # ln of a vocabulary of 2^18: a guess is no worse; perplexities lie above
+
+
+@dataclass(frozen=True, eq=False)
+class RunTable:
+    """Training runs as float64 columns of one length; arrays and mapping are read-only.
+
+    `n_params` is the size in the sense of `size_column`, `tokens` the training tokens, `experts` the experts of a layer
+    (1 for dense), `loss` in nats per token. `row_numbers` are the 1-based data rows of `source`, kept through filters;
+    `columns` are all others (float64, bool, or object arrays of str). Arrays of different length raise InputError.
+    """
+
+    n_params: FloatArray
+    tokens: FloatArray
+    experts: FloatArray
+    loss: FloatArray
+    size_column: str = SIZE_COLUMNS[0]
+    loss_column: str = "loss"
+    tokens_column: str = TOKENS_COLUMN
+    experts_column: str = EXPERTS_COLUMN
+    source: str = frames.FRAME
+    row_numbers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
+    warnings: tuple[str, ...] = ()
+    sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        n_rows = np.size(self.loss)
+        rows = np.asarray(self.row_numbers, dtype=np.int64)
+        arrays: dict[str, NDArray[Any]] = {
+            name: np.array(getattr(self, name), dtype=np.float64) for name in ("n_params", "tokens", "experts", "loss")
+        }
+        arrays["row_numbers"] = rows if rows.size else np.arange(1, n_rows + 1)
+        others = {name: np.asarray(values) for name, values in self.columns.items()}
+        for name, values in (*arrays.items(), *others.items()):
+            if values.shape != (n_rows,):
+                raise InputError(
+                    f"column {name!r} has shape {values.shape} where {(n_rows,)} is needed",
+                    where=self.source,
+                    next_step="give 1-D columns of one length",
+                )
+        for name, values in arrays.items():
+            object.__setattr__(self, name, _read_only(values))
+        frozen = {name: _read_only(values) for name, values in others.items()}
+        object.__setattr__(self, "columns", MappingProxyType(frozen))
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    def __reduce__(self) -> tuple[Callable[[], RunTable], tuple[()]]:
+        # A read-only mapping cannot be pickled; worker processes get a table through its constructor.
+        state = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return partial(RunTable, **{**state, "columns": dict(self.columns)}), ()
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """All columns under the names they have in a file: what a filter sees and `write_runs` writes."""
+        return {
+            **self.columns,
+            self.size_column: self.n_params,
+            self.experts_column: self.experts,
+            self.tokens_column: self.tokens,
+            self.loss_column: self.loss,
+        }
+
+    def where(self, expression: str) -> RunTable:
+        """The runs for which `expression` holds (see `moescale.io.filters`); raises InputError when none does."""
+        holds, decided = evaluate_decided(expression, self.to_columns())
+        _require_rows(int(holds.sum()), len(self), expression, self.source)
+        selected = self.select(holds)
+        note = _undecided_warning(~decided, self.row_numbers)
+        return replace(selected, warnings=(*selected.warnings, note)) if note else selected
+
+    def select(self, mask: ArrayLike) -> RunTable:
+        """The runs where the boolean `mask` (one a run) is true; raises InputError for any other mask."""
+        chosen = np.asarray(mask)
+        if chosen.dtype != np.bool_ or chosen.shape != (len(self),):
+            raise InputError(
+                f"the mask has shape {chosen.shape} and type {chosen.dtype}",
+                next_step=f"give one boolean a run, shape {(len(self),)}",
+            )
+        old_note = _repeats_warning(self.n_params, self.tokens, self.experts, self.row_numbers)
+        kept = replace(
+            self,
+            n_params=self.n_params[chosen],
+            tokens=self.tokens[chosen],
+            experts=self.experts[chosen],
+            loss=self.loss[chosen],
+            row_numbers=self.row_numbers[chosen],
+            columns={name: values[chosen] for name, values in self.columns.items()},
+        )
+        note = _repeats_warning(kept.n_params, kept.tokens, kept.experts, kept.row_numbers)
+        others = tuple(warning for warning in self.warnings if warning != old_note)
+        return replace(kept, warnings=(*others, note) if note else others)
+
+
+def read_runs(
+    source: Any,
+    *,
+    size_column: str | None = None,
+    loss_column: str = "loss",
+    tokens_column: str = TOKENS_COLUMN,
+    experts_column: str = EXPERTS_COLUMN,
+    where: str | None = None,
+) -> RunTable:
+    """The training runs in a file (CSV, TSV, Parquet, JSON lines) or data frame, validated and filtered.
+
+    Needs the columns `experts_column`, `tokens_column`, `loss_column` and a size: `size_column`, else the first of
+    `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or `flagged` column are left out. Only the rows that `where` keeps and
+    only the columns that are used are validated. Raises InputError with file, row, column, value and next step.
+    """
+    if isinstance(source, RunTable):
+        raise InputError("is a RunTable already", next_step="filter it with its method where(..)")
+    table = frames.read_table(source)
+    warnings: list[str] = []
+    size = _size_column(table, size_column, warnings)
+    named = (("size", size), ("experts", experts_column), ("tokens", tokens_column), ("loss", loss_column))
+    used: dict[str, str] = {}
+    for role, name in named:
+        _require_column(table, name, role)
+        if name in used:
+            raise InputError(f"{used[name]} and {role} must be two columns, and both are {name!r}", where=table.source)
+        used[name] = role
+    if table.n_rows == 0:
+        raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
+    rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
+    numbers = {name: frames.as_numbers(table.columns[name]) for name in used}
+
+    kept = ~_diverged(table, rows, warnings)
+    if not kept.any():
+        raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
+    converted: dict[str, NDArray[Any]] = {}
+    if where is not None:
+        holds = _filter(table, where, numbers, converted, kept, rows, warnings)
+        _require_rows(int((kept & holds).sum()), int(kept.sum()), where, table.source)
+        kept &= holds
+    values = {name: array[kept] for name, (array, _) in numbers.items()}
+    texts = {name: mask[kept] for name, (_, mask) in numbers.items()}
+    rows = rows[kept]
+    _validate(table, values, texts, rows, used)
+
+    n_params, experts, tokens, loss = (values[name] for name in (size, experts_column, tokens_column, loss_column))
+    warnings += _unit_warnings({size: n_params, tokens_column: tokens}, loss, loss_column)
+    repeats = _repeats_warning(n_params, tokens, experts, rows)
+    others = {
+        name: (converted[name] if name in converted else frames.as_values(column))[kept]
+        for name, column in table.columns.items()
+        if name not in used
+    }
+    return RunTable(
+        n_params=n_params,
+        tokens=tokens,
+        experts=experts,
+        loss=loss,
+        size_column=size,
+        loss_column=loss_column,
+        tokens_column=tokens_column,
+        experts_column=experts_column,
+        source=table.source,
+        row_numbers=rows,
+        columns=others,
+        warnings=(*warnings, repeats) if repeats else tuple(warnings),
+        sha256=table.sha256,
+    )
+
+
+def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike[str]) -> Path:
+    """Write runs, or named columns, as CSV, TSV or Parquet (by suffix), whole or not at all; returns the path.
+
+    NaN and None become empty cells. Raises InputError for another suffix, columns of different length, or a path that
+    cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+
+    name = os.fspath(path)
+    columns = runs.to_columns() if isinstance(runs, RunTable) else {key: np.asarray(v) for key, v in runs.items()}
+    if not columns:
+        raise InputError("there are no columns to write", where=name)
+    lengths = {values.shape for values in columns.values()}
+    if len(lengths) > 1 or len(next(iter(lengths))) != 1:
+        raise InputError(
+            f"columns to write differ in shape: {sorted(lengths)}",
+            where=name,
+            next_step="give 1-D columns of one length",
+        )
+
+    def write_delimited(table: Any, sink: Any, delimiter: str) -> None:
+        pa_csv.write_csv(table, sink, pa_csv.WriteOptions(delimiter=delimiter))
+
+    writers: dict[str, Callable[[Any, Any], None]] = {
+        ".csv": partial(write_delimited, delimiter=","),
+        ".tsv": partial(write_delimited, delimiter="\t"),
+        ".parquet": pq.write_table,
+    }
+    suffix = Path(name).suffix.lower()
+    if suffix not in writers:
+        raise unknown_name("suffix to write", suffix, writers, where=name)
+    sink = pa.BufferOutputStream()
+    try:
+        writers[suffix](pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
+    except (pa.ArrowException, UnicodeError, TypeError) as error:
+        raise InputError(f"a column cannot be written: {error}", where=name) from error
+    return write_atomically(name, sink.getvalue().to_pybytes())
+
+
+def _writable(column: Any) -> Any:
+    """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
+    return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
+
+
+def _size_column(table: frames.Table, wanted: str | None, warnings: list[str]) -> str:
+    if wanted is not None:
+        if wanted not in table.columns:
+            raise unknown_name("size column", wanted, table.columns, where=table.source)
+        return wanted
+    for name in SIZE_COLUMNS:
+        if name in table.columns:
+            if name != SIZE_COLUMNS[0]:
+                warnings.append(f"no column {SIZE_COLUMNS[0]!r}: the size of a model is taken from {name!r}")
+            return name
+    raise InputError(
+        f"no size column: none of {', '.join(SIZE_COLUMNS)}",
+        where=table.source,
+        nearest=nearest_names(SIZE_COLUMNS[0], table.columns),
+        next_step=f"name it with --size-column (size_column=); columns: {_listed(table)}",
+    )
+
+
+def _require_column(table: frames.Table, name: str, role: str) -> None:
+    if name in table.columns:
+        return
+    advice = {
+        "experts": "name it with --experts-column (experts_column=), or add a column n_experts, 1 for dense models",
+        "tokens": "name it with --tokens-column (tokens_column=), or add the tokens that each run was trained on",
+        "loss": "name it with --loss-column (loss_column=)",
+    }
+    raise InputError(
+        f"no column {name!r}",
+        where=table.source,
+        nearest=nearest_names(name, table.columns),
+        next_step=f"{advice[role]}; columns: {_listed(table)}",
+    )
+
+
+def _listed(table: frames.Table) -> str:
+    names = list(table.columns)
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+def _diverged(table: frames.Table, rows: NDArray[np.int64], warnings: list[str]) -> NDArray[np.bool_]:
+    out = np.zeros(table.n_rows, dtype=np.bool_)
+    for name in DIVERGED_COLUMNS:
+        if name not in table.columns:
+            continue
+        flags, wrong = frames.as_flags(table.columns[name])
+        if wrong.any():
+            index = int(np.argmax(wrong))
+            raise InputError(
+                f"{_cell(table, name, index)} is neither true nor false",
+                where=_at(table, rows[index], name),
+                next_step="write true or false (or 1 or 0)",
+            )
+        if flags.any():
+            warnings.append(f"{_count(flags, 'run')} left out: column {name!r} is true ({_rows_text(rows[flags])})")
+        out |= flags
+    return out
+
+
+def _filter(
+    table: frames.Table,
+    where: str,
+    numbers: Mapping[str, tuple[FloatArray, NDArray[np.bool_]]],
+    converted: dict[str, NDArray[Any]],
+    candidates: NDArray[np.bool_],
+    rows: NDArray[np.int64],
+    warnings: list[str],
+) -> NDArray[np.bool_]:
+    """The rows for which `where` holds; the columns it had to convert are left in `converted`."""
+    asked = [name for name in column_names(where) if name in table.columns]
+    converted.update({name: frames.as_values(table.columns[name]) for name in asked if name not in numbers})
+    unread = np.broadcast_to(np.nan, table.n_rows)  # stands for the columns that the filter does not read
+    visible = {name: numbers[name][0] if name in numbers else converted.get(name, unread) for name in table.columns}
+    holds, decided = evaluate_decided(where, visible)
+    undecided = candidates & ~decided
+    # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
+    for name in asked:
+        if name in numbers and (broken := undecided & numbers[name][1]).any():
+            raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
+    note = _undecided_warning(undecided, rows)
+    if note:
+        warnings.append(note)
+    return holds
+
+
+def _undecided_warning(undecided: NDArray[np.bool_], rows: NDArray[np.int64]) -> str | None:
+    if not undecided.any():
+        return None
+    return (
+        f"{_count(undecided, 'run')} left out: a missing value or a division by zero leaves the filter undecided "
+        f"({_rows_text(rows[undecided])})"
+    )
+
+
+def _require_rows(n_kept: int, n_before: int, expression: str, source: str) -> None:
+    if n_kept == 0:
+        raise InputError(
+            f"the filter {expression!r} keeps none of {n_before:,} runs", where=source, next_step="loosen the filter"
+        )
+
+
+def _validate(
+    table: frames.Table,
+    values: Mapping[str, FloatArray],
+    texts: Mapping[str, NDArray[np.bool_]],
+    rows: NDArray[np.int64],
+    roles: Mapping[str, str],
+) -> None:
+    """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
+    faults: list[tuple[int, str, str, NDArray[np.int64]]] = []
+    for name, array in values.items():
+        checks: list[tuple[NDArray[np.bool_], str]] = [
+            (texts[name], "is not a number"),
+            (np.isnan(array) & ~texts[name], "is missing"),
+            (np.isinf(array), "is not finite"),
+            (array < 0, "is negative"),
+            (array == 0, "is zero"),
+        ]
+        if roles[name] == "experts":
+            checks.append(((array > 0) & (array < 1), "is less than 1 expert"))
+            checks.append((np.isfinite(array) & (array != np.floor(array)), "is not a whole number of experts"))
+        faults.extend((int(np.argmax(mask)), name, what, rows[mask]) for mask, what in checks if mask.any())
+    if faults:
+        _, name, what, bad = min(faults, key=lambda fault: fault[0])
+        if roles[name] == "experts" and what == "is zero":
+            what = "is zero; dense models have 1"
+        elif roles[name] == "loss" and what in ("is zero", "is negative"):
+            what += "; a cross-entropy loss is positive"
+        raise _bad_cell(table, name, bad, what)
+
+
+def _bad_cell(table: frames.Table, name: str, rows: NDArray[np.int64], what: str) -> InputError:
+    """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
+    more = f" (and {len(rows) - 1:,} more such rows: {_rows_text(rows[1:])})" if len(rows) > 1 else ""
+    column = quoted_name(name)
+    if what.startswith("is not a number"):  # and no filter on this column can be decided
+        hint = "write plain numbers such as 7e9 or 2.31, without a comma or a suffix, and NA where there is none"
+        leave_out = "by a filter on another column"
+    else:
+        hint = "fill it in" if what == "is missing" else "correct it"
+        sound = f"0 < {column} < 1e300"
+        if "less than 1" in what:
+            sound = f"{column} >= 1"
+        elif "whole number" in what:
+            sound = f"{column} != {_text(table, name, int(rows[0]) - 1)}"
+        quote = "'" if "`" in sound else '"'
+        leave_out = f"by --where {quote}{sound}{quote} (where=)"
+    return InputError(
+        f"{_cell(table, name, int(rows[0]) - 1)} {what}{more}",
+        where=_at(table, int(rows[0]), name),
+        next_step=f"{hint}, or leave such rows out {leave_out}",
+    )
+
+
+def _cell(table: frames.Table, name: str, index: int) -> str:
+    text = _text(table, name, index)
+    return repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
+
+
+def _text(table: frames.Table, name: str, index: int) -> str:
+    return str(frames.as_texts(table.columns[name].slice(index, 1))[0]).strip()
+
+
+def _at(table: frames.Table, row: int, column: str) -> str:
+    return f"{table.source}, data row {row}, column {column!r}"
+
+
+def _count(mask: NDArray[np.bool_], noun: str) -> str:
+    number = int(mask.sum())
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+
+
+def _rows_text(rows: NDArray[np.int64]) -> str:
+    shown = ", ".join(str(row) for row in rows[:5].tolist())
+    return f"data row{'s' if len(rows) > 1 else ''} {shown}{' ..' if len(rows) > 5 else ''}"
+
+
+def _unit_warnings(counts: Mapping[str, FloatArray], loss: FloatArray, loss_column: str) -> list[str]:
+    """Notes on columns of which no value is plausible in the unit that a run table has: the rows stay as they are."""
+    found: list[str] = []
+    for name, values in counts.items():
+        if values.max() < SMALLEST_PLAUSIBLE:
+            found.append(
+                f"column {name!r} reaches {values.max():g} at most: if that is in millions or billions, write plain "
+                "numbers (7e9), or every answer of the law will be in that unit"
+            )
+    if loss.max() < LOWEST_PLAUSIBLE_LOSS:
+        found.append(
+            f"column {loss_column!r} reaches {loss.max():g} at most: if that is bits a byte, multiply by ln 2 and the bytes "
+            "a token; the law takes it for nats a token"
+        )
+    if loss.max() > HIGHEST_PLAUSIBLE_LOSS:
+        found.append(
+            f"column {loss_column!r} reaches {loss.max():g}: if that is perplexity, take its natural logarithm; "
+            "the law takes it for nats a token"
+        )
+    return found
+
+
+def _repeats_warning(
+    n_params: FloatArray, tokens: FloatArray, experts: FloatArray, rows: NDArray[np.int64]
+) -> str | None:
+    """A note on rows with the size, tokens and experts of another: repeats of one run, which are all kept."""
+    if len(rows) < 2:
+        return None
+    order = np.lexsort((rows, experts, tokens, n_params))
+    same = np.ones(len(rows) - 1, dtype=np.bool_)
+    for values in (n_params, tokens, experts):
+        same &= np.diff(values[order]) == 0
+    if not same.any():
+        return None
+    repeated = np.sort(rows[order[1:][same]])
+    return f"{_count(same, 'repeat')} of another run's size, tokens and experts; all are kept ({_rows_text(repeated)})"
+
+
+def _read_only(values: NDArray[Any]) -> NDArray[Any]:
+    view = values.view()
+    view.flags.writeable = False
+    return view

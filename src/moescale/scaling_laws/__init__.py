@@ -1,0 +1,30 @@
+"""Scaling laws: forms (formula and derivatives), and laws (a form with coefficients and the family it is about)."""
+
+from moescale.scaling_laws.covariates import FURTHER_INPUTS, further_inputs
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, make_inputs
+from moescale.scaling_laws.law import Law, Prediction, extrapolation, interval, loss, predict
+from moescale.scaling_laws.store import FORMS, catalogue_names, find_form, find_law, law_text, parse_law, save_law
+
+__all__ = [
+    "FORMS",
+    "FURTHER_INPUTS",
+    "Inputs",
+    "Law",
+    "LawForm",
+    "LinearPart",
+    "Observed",
+    "Parameter",
+    "Prediction",
+    "catalogue_names",
+    "extrapolation",
+    "find_form",
+    "find_law",
+    "further_inputs",
+    "interval",
+    "law_text",
+    "loss",
+    "make_inputs",
+    "parse_law",
+    "predict",
+    "save_law",
+]

@@ -1,0 +1,110 @@
+"""The unified law of routed language models of Clark et al. (arXiv 2202.01169, equation 1), in decimal logarithms.
+
+    log10 L = a log10 N + b log10 Ehat + c log10 N log10 Ehat + d
+    1 / Ehat = 1 / (E - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max
+
+N is the dense-equivalent size without embeddings (what one token meets at k = 1), E the experts of every second layer, L
+in nats per token. There is no D: the published coefficients hold at 130B tokens of MassiveText only. E_start and E_max are
+plain expert counts (the authors' notebook stores their binary logarithms). The search moves d ln 10 in place of d.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moescale.scaling_laws import effective_experts
+from moescale.scaling_laws.effective_experts import (
+    bounds_of_pair,
+    decode_pair,
+    encode_pair,
+    ln_effective,
+    ln_effective_derivatives,
+    region_of_pair,
+)
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter
+from moescale.typing import FloatArray
+
+PARAMETERS = (
+    Parameter("a", False, "exponent of the loss in N"),
+    Parameter("b", False, "exponent of the loss in effective experts"),
+    Parameter("c", False, "interaction of size and experts, decimal logarithms"),
+    Parameter("d", False, "log10 of the loss at N = Ehat = 1"),
+    *effective_experts.PARAMETERS,
+)
+A, B, C, D, START, MAX = range(len(PARAMETERS))
+LN10 = float(np.log(10.0))
+
+
+def encode(public: FloatArray) -> FloatArray:
+    """Search coordinates from public units, any leading shape (..., 6)."""
+    theta = np.array(public, dtype=float)
+    theta[..., D] *= LN10
+    theta[..., START], theta[..., MAX] = encode_pair(theta[..., START], theta[..., MAX])
+    return theta
+
+
+def decode(theta: FloatArray) -> FloatArray:
+    """Public units from search coordinates, any leading shape (..., 6)."""
+    public = np.array(theta, dtype=float)
+    public[..., D] /= LN10
+    public[..., START], public[..., MAX] = decode_pair(theta[..., START], theta[..., MAX])
+    return public
+
+
+def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln L at each point, shape (..., n)."""
+    t, e = theta[..., None, :], ln_effective(theta[..., START], theta[..., MAX], x)
+    return t[..., A] * x.ln_n + (t[..., B] + t[..., C] * x.ln_n / LN10) * e + t[..., D]
+
+
+def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
+    """Derivatives of ln L in search coordinates, shape (..., n, 6)."""
+    e, e_u, e_m, *_ = ln_effective_derivatives(theta[..., START], theta[..., MAX], x)
+    slope = theta[..., None, B] + theta[..., None, C] * x.ln_n / LN10
+    columns = (x.ln_n, e, x.ln_n * e / LN10, np.ones_like(e), slope * e_u, slope * e_m)
+    return np.stack(np.broadcast_arrays(*columns), axis=-1)
+
+
+def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of ln L with respect to ln N and ln D (none) at each point, each (..., n)."""
+    e = ln_effective(theta[..., START], theta[..., MAX], x)
+    in_n = theta[..., None, A] + theta[..., None, C] * e / LN10
+    return in_n, np.zeros_like(in_n)
+
+
+def bounds(observed: Observed) -> FloatArray:
+    """The physical box in search coordinates, (6, 2): the loss falls with N, and with Ehat at small N."""
+    return np.array([(-3.0, 0.0), (-3.0, 0.0), (-1.0, 1.0), (-60.0, 60.0), *bounds_of_pair(observed)])
+
+
+def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
+    return np.ones((*shape.shape[:-1], x.ln_n.size, 1))
+
+
+def _offset(shape: FloatArray, x: Inputs) -> FloatArray:
+    s, e = shape[..., None, :], ln_effective(shape[..., 3], shape[..., 4], x)
+    return s[..., 0] * x.ln_n + (s[..., 1] + s[..., 2] * x.ln_n / LN10) * e
+
+
+def _region(observed: Observed) -> FloatArray:
+    return np.array([(-0.3, 0.0), (-0.4, 0.0), (0.0, 0.03), *region_of_pair(observed)])
+
+
+FORM = LawForm(
+    name="clark2022",
+    title="routed models at a fixed number of tokens",
+    equation="log10 L = a log10 N + b log10 Ehat + c log10 N log10 Ehat + d",
+    source="Clark et al. 2022, arXiv 2202.01169, equation 1",
+    parameters=PARAMETERS,
+    encode=encode,
+    decode=decode,
+    log_loss=log_loss,
+    jacobian=jacobian,
+    slopes=slopes,
+    bounds=bounds,
+    linear=LinearPart((D,), (A, B, C, START, MAX), _basis, _offset, _region),
+    uses_experts=True,
+    domain=effective_experts.DOMAIN,
+    uses_tokens=False,
+    no_allocation="it has no term in the training tokens (all of its runs have the same number of them)",
+)

@@ -1,0 +1,128 @@
+"""Variables of laws beyond size, tokens and experts: their meaning, valid range, and how the missing ones are filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from moescale.errors import InputError, nearest_names
+from moescale.scaling_laws.form import LawForm
+from moescale.typing import FloatArray, Real
+
+Column = np.typing.NDArray[Any]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherInput:
+    """A named variable: what it is, and the half-open or open range [low, high) that it lies in."""
+
+    meaning: str
+    low: float
+    high: float
+    includes_low: bool
+
+    def allows(self, values: FloatArray) -> np.typing.NDArray[np.bool_]:
+        """Where values are in range, same shape."""
+        above = values >= self.low if self.includes_low else values > self.low
+        return above & ((values < self.high) | (np.isposinf(values) & np.isposinf(self.high)))
+
+    @property
+    def range_text(self) -> str:
+        """The range in words."""
+        return f"{'from' if self.includes_low else 'above'} {self.low:g}" + (
+            "" if np.isinf(self.high) else f" and below {self.high:g}"
+        )
+
+
+FURTHER_INPUTS = {
+    "unique_tokens": FurtherInput("tokens of distinct data; runs with more tokens repeat it", 0.0, np.inf, False),
+    "granularity": FurtherInput("d_ff over the width of one expert", 0.0, np.inf, False),
+    "sparsity": FurtherInput("share of weights or of experts that is not used, as the law says", 0.0, 1.0, True),
+}
+
+
+def option(name: str) -> str:
+    """The command line's option for a further input."""
+    return f"--{name.replace('_', '-')}"
+
+
+def further_inputs(form: LawForm, given: Mapping[str, Real] | None, *, where: str | None = None) -> dict[str, Real]:
+    """Every further input of `form`: as given, else its default; each a number or an array.
+
+    Raises InputError for a name that the form does not have, a value out of range, and a missing one without a default.
+    """
+    values = dict(given or {})
+    for name in values:
+        if name not in form.extra_inputs:
+            known = ", ".join(form.extra_inputs) or "none"
+            raise InputError(
+                f"{form.name} has no input {name!r}",
+                where=where,
+                nearest=nearest_names(name, form.extra_inputs),
+                next_step=f"leave it out, or take a law that has it (further inputs of {form.name}: {known})",
+            )
+    filled: dict[str, Real] = {}
+    for name, default in form.extra_inputs.items():
+        value = values.get(name, default)
+        if value is None:
+            raise InputError(
+                f"{form.name} needs {name} ({FURTHER_INPUTS[name].meaning})",
+                where=where,
+                next_step=f"give {option(name)}, or a column {name!r} in a table of runs",
+            )
+        array = np.asarray(value, dtype=float)
+        wrong = ~FURTHER_INPUTS[name].allows(array)
+        if wrong.any():
+            raise InputError(
+                f"{name} is {array[wrong].flat[0]:g}",
+                where=where,
+                next_step=f"give a number {FURTHER_INPUTS[name].range_text}",
+            )
+        filled[name] = value
+    return filled
+
+
+def known_to(form: LawForm, given: Mapping[str, Value]) -> dict[str, Value]:
+    """Those of the given inputs that the form has: what one of several laws takes from a shared table or budget."""
+    return {name: value for name, value in given.items() if name in form.extra_inputs}
+
+
+def check_names(forms: Sequence[LawForm], given: Mapping[str, Real]) -> None:
+    """InputError for a given input that none of the forms has."""
+    for name in given:
+        if not any(name in form.extra_inputs for form in forms):
+            raise InputError(
+                f"no input {name!r} in {', '.join(form.name for form in forms)}",
+                where=option(name),
+                next_step="leave it out, or take a law that has it",
+            )
+
+
+def from_columns(
+    form: LawForm, columns: Mapping[str, Column], experts: FloatArray, *, source: str
+) -> dict[str, FloatArray]:
+    """The further inputs of the form that a table of runs has as columns, (n,) each.
+
+    What the expert counts (n,) and a column top_k imply is filled in where no column states it. Raises InputError for a
+    column that is not numeric or has a gap.
+    """
+    found: dict[str, FloatArray] = {}
+    for name in form.extra_inputs:
+        if name not in columns:
+            continue
+        column = columns[name]
+        if column.dtype.kind != "f" or np.isnan(column).any():
+            raise InputError(
+                f"column {name!r} holds cells that are not numbers, or none at all",
+                where=source,
+                next_step=f"fill them in ({FURTHER_INPUTS[name].meaning}), or leave the rows out with --where",
+            )
+        found[name] = column.astype(float)
+    top_k = columns.get("top_k")
+    if form.implied_inputs and top_k is not None and top_k.dtype.kind == "f" and np.isfinite(top_k).all():
+        return {**form.implied_inputs(experts, top_k), **found}
+    return found

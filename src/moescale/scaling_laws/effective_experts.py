@@ -1,0 +1,113 @@
+"""Effective experts of Clark et al. (arXiv 2202.01169, equation 4), which several MoE laws share, and their derivatives.
+
+    1 / Ehat = 1 / (E - shift + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max
+
+With shift = 1, as published, Ehat runs from E_start at E = 1 to E_max. The search moves m = ln E_max and a coordinate u of
+E_start: the `ratio` ln E_start / ln E_max, with which 1 <= E_start < E_max is a box, or, without the box, the `spread`
+ln ln(E_max / E_start), which admits E_start and E_max below 1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from moescale.scaling_laws.form import Inputs, Observed, Parameter
+from moescale.typing import FloatArray
+
+PARAMETERS = (
+    Parameter("E_start", False, "effective experts of a dense model"),
+    Parameter("E_max", True, "effective experts that no expert count exceeds"),
+)
+DOMAIN = "1 <= E_start < E_max"
+LARGEST = 1e4  # of E_max: more experts than anyone has trained
+
+
+Start = Literal["ratio", "spread"]
+
+
+def encode_pair(start: FloatArray, ceiling: FloatArray, how: Start = "ratio") -> tuple[FloatArray, FloatArray]:
+    """Search coordinates (u, m) of E_start and E_max, of any shape; u is NaN outside the domain of the coordinate."""
+    with np.errstate(all="ignore"):
+        low, high = np.log(start), np.log(ceiling)
+        if how == "ratio":
+            return np.where((start >= 1.0) & (start < ceiling), low / high, np.nan), high
+        return np.where(start < ceiling, np.log(high - low), np.nan), high
+
+
+def decode_pair(coordinate: FloatArray, ln_max: FloatArray, how: Start = "ratio") -> tuple[FloatArray, FloatArray]:
+    """E_start and E_max from search coordinates (u, m), of any shape."""
+    return np.exp(_ln_start(coordinate, ln_max, how)), np.exp(ln_max)
+
+
+def _ln_start(coordinate: FloatArray, ln_max: FloatArray, how: Start) -> FloatArray:
+    return coordinate * ln_max if how == "ratio" else ln_max - np.exp(coordinate)
+
+
+def bounds_of_pair(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The box of (u, m): 1 <= E_start < E_max, and E_max in [max(4, E_observed / 2), 1e4]."""
+    return (0.0, 0.999), (float(np.log(max(4.0, observed.experts_max / 2.0))), float(np.log(LARGEST)))
+
+
+def region_of_pair(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Where a search for (u, m) starts."""
+    return (0.0, 0.95), bounds_of_pair(observed)[1]
+
+
+def effective_experts(ln_start: FloatArray, ln_max: FloatArray, experts: FloatArray, shift: float = 1.0) -> FloatArray:
+    """Ehat at each expert count; `ln_start` and `ln_max` of shape (...), `experts` (m,), answer (..., m)."""
+    start, ceiling = np.exp(-ln_start)[..., None], np.exp(-ln_max)[..., None]
+    gap = start - ceiling
+    return 1.0 / (gap / ((experts - shift) * gap + 1.0) + ceiling)
+
+
+def ln_effective(
+    coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0, how: Start = "ratio"
+) -> FloatArray:
+    """ln Ehat at each point, (..., n), for search coordinates of shape (...)."""
+    ln_start = _ln_start(coordinate, ln_max, how)
+    return np.log(effective_experts(ln_start, ln_max, x.experts_distinct, shift))[..., x.experts_index]
+
+
+def ln_effective_derivatives(
+    coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0, how: Start = "ratio"
+) -> tuple[FloatArray, ...]:
+    """ln Ehat and its derivatives in the search coordinates (u, m): e, e_u, e_m, e_uu, e_um, e_mm, each (..., n)."""
+    distinct = derivatives_at(coordinate[..., None], ln_max[..., None], x.experts_distinct, shift, how)
+    return tuple(value[..., x.experts_index] for value in distinct)
+
+
+def derivatives_at(
+    coordinate: FloatArray, ln_max: FloatArray, experts: FloatArray, shift: float = 1.0, how: Start = "ratio"
+) -> tuple[FloatArray, ...]:
+    """ln Ehat and its derivatives in (u, m): e, e_u, e_m, e_uu, e_um, e_mm; the arguments broadcast.
+
+    First the derivatives in (s, m) with s = ln E_start, then the chain rule.
+    """
+    s_at = _ln_start(coordinate, ln_max, how)
+    if how == "ratio":
+        by_u, by_m, by_uu, by_um = ln_max, coordinate, 0.0, 1.0
+    else:
+        by_u = -np.exp(coordinate)
+        by_m, by_uu, by_um = 1.0, by_u, 0.0
+    start, ceiling = np.exp(-s_at), np.exp(-ln_max)
+    others = experts - shift
+    gap = start - ceiling
+    scale = 1.0 / (others * gap + 1.0)
+    y = gap * scale + ceiling  # 1 / Ehat
+    y_q, y_qq = scale**2, -2.0 * others * scale**3  # in the gap q
+    y_s, y_m = -y_q * start, (y_q - 1.0) * ceiling
+    y_ss = y_qq * start**2 + y_q * start
+    y_mm = y_qq * ceiling**2 + (1.0 - y_q) * ceiling
+    y_sm = -y_qq * start * ceiling
+    s, m = y_s / y, y_m / y
+    e_s, e_m, e_ss, e_sm, e_mm = -s, -m, s * s - y_ss / y, s * m - y_sm / y, m * m - y_mm / y
+    return (
+        -np.log(y),
+        e_s * by_u,
+        e_m + e_s * by_m,
+        e_ss * by_u**2 + e_s * by_uu,
+        e_s * by_um + by_u * (e_ss * by_m + e_sm),
+        e_mm + 2.0 * e_sm * by_m + e_ss * by_m**2,
+    )

@@ -1,0 +1,81 @@
+"""The dense law of Kaplan et al. (arXiv 2001.08361, equation 1.5).
+
+    L = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D
+
+N counts parameters without embeddings, D the tokens of the training set (WebText2), L in nats per token at early
+stopping: a run may have passed over D several times, so a FLOP budget does not tie N to D. No standard errors are
+published. Only the joint fit (table 2 of the paper) belongs here; the univariate L(N) and L(D) have other coefficients.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moescale.scaling_laws.coordinates import log_coordinates
+from moescale.scaling_laws.form import Inputs, LawForm, Observed, Parameter, ln_sum
+from moescale.typing import FloatArray
+
+PARAMETERS = (
+    Parameter("alpha_N", False, "exponent of the loss in N where data abound"),
+    Parameter("alpha_D", False, "exponent of the loss in D where size abounds"),
+    Parameter("N_c", True, "size at which the loss would be 1 with endless data"),
+    Parameter("D_c", True, "tokens at which the loss would be 1 with an endless model"),
+)
+ALPHA_N, ALPHA_D, N_C, D_C = range(len(PARAMETERS))
+encode, decode = log_coordinates(PARAMETERS)
+
+
+def _parts(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """ln(N_c / N), ln of the size term and of the sum of both terms, and the share of each, all (..., n)."""
+    t = theta[..., None, :]
+    short = t[..., N_C] - x.ln_n
+    size = t[..., ALPHA_N] / t[..., ALPHA_D] * short
+    total, (s, d) = ln_sum(size, t[..., D_C] - x.ln_d)
+    return short, size, total, s, d
+
+
+def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln L at each point, shape (..., n)."""
+    return theta[..., None, ALPHA_D] * _parts(theta, x)[2]
+
+
+def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
+    """Derivatives of ln L in search coordinates, shape (..., n, 4)."""
+    short, size, total, s, d = _parts(theta, x)
+    alpha_n, alpha_d = theta[..., None, ALPHA_N], theta[..., None, ALPHA_D]
+    return np.stack((s * short, total - s * size, alpha_n * s, alpha_d * d), axis=-1)
+
+
+def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
+    *_, s, d = _parts(theta, x)
+    return -theta[..., None, ALPHA_N] * s, -theta[..., None, ALPHA_D] * d
+
+
+def bounds(observed: Observed) -> FloatArray:
+    """The physical box in search coordinates, (4, 2): exponents in [1e-3, 3], N_c and D_c up to e^300."""
+    return np.array([(1e-3, 3.0), (1e-3, 3.0), (0.0, 300.0), (0.0, 300.0)])
+
+
+def region(observed: Observed) -> FloatArray:
+    """Where a search starts, (4, 2)."""
+    return np.array([(0.02, 0.5), (0.02, 0.5), (np.log(1e8), np.log(1e18)), (np.log(1e8), np.log(1e18))])
+
+
+FORM = LawForm(
+    name="kaplan2020",
+    title="dense law of Kaplan et al.",
+    equation="L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D",
+    source="Kaplan et al. 2020, arXiv 2001.08361, equation 1.5",
+    parameters=PARAMETERS,
+    encode=encode,
+    decode=decode,
+    log_loss=log_loss,
+    jacobian=jacobian,
+    slopes=slopes,
+    bounds=bounds,
+    region=region,
+    uses_experts=False,
+    domain="N_c and D_c are positive",
+    no_allocation="its D is the size of the training set at early stopping, which a FLOP budget does not fix",
+)

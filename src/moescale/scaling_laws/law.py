@@ -1,0 +1,123 @@
+"""A law with coefficients: what it predicts, the family of models it is about, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moescale.models.family import ModelFamily
+from moescale.scaling_laws.covariates import further_inputs
+from moescale.scaling_laws.form import LawForm, make_inputs
+from moescale.typing import FloatArray, Real
+
+INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """A form, its coefficients, the family its N and E belong to, the ranges it was fitted on, and its uncertainty.
+
+    `draws` (k, p) are further coefficient sets, in search coordinates, about as good as `theta`: a bootstrap's
+    replicates, or the family of solutions of an under-determined recovery. Empty where unknown.
+    """
+
+    name: str
+    form: LawForm
+    theta: FloatArray
+    family: ModelFamily
+    source: str
+    date: str
+    fit_range: dict[str, tuple[float, float]]
+    draws: FloatArray
+    notes: tuple[str, ...] = ()
+    max_experts: float | None = None  # largest expert count that a plan may recommend
+    evidence: dict[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Coefficients in public units, by name."""
+        return {k: float(v) for k, v in zip(self.form.names, self.form.decode(self.theta), strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted loss, its 90% interval where the law has draws, and how far the point lies outside the fitted range."""
+
+    loss: float
+    interval: tuple[float, float] | None
+    extrapolation: dict[str, float]
+
+    def to_dict(self) -> dict[str, object]:
+        """The record of the command line's contract."""
+        return {
+            "loss": self.loss,
+            "interval": list(self.interval) if self.interval else None,
+            "extrapolation": self.extrapolation,
+        }
+
+
+def loss(
+    law: Law,
+    n_params: Real,
+    tokens: Real,
+    experts: Real,
+    *,
+    extra: Mapping[str, Real] | None = None,
+    theta: FloatArray | None = None,
+) -> FloatArray:
+    """Predicted loss in nats per token; arguments broadcast to one shape, which the answer has.
+
+    `extra` holds the form's further inputs (InputError for a missing, unknown or impossible one). `theta` (k, p) replaces
+    the law's coefficients, one answer for each set: the answer gains a leading axis of k.
+    """
+    further = further_inputs(law.form, extra, where=law.name)
+    use = law.theta if theta is None else theta
+    shape = np.broadcast_shapes(*(np.shape(v) for v in (n_params, tokens, experts, *further.values())))
+    x = make_inputs(n_params, tokens, experts, further)
+    return np.exp(law.form.log_loss(use, x)).reshape((*use.shape[:-1], *shape))
+
+
+def extrapolation(
+    law: Law, n_params: float, tokens: float, experts: float, extra: Mapping[str, Real] | None = None
+) -> dict[str, float]:
+    """For each variable outside the fitted range, the factor by which it lies outside: 3.0 above, 1/3 below."""
+    factors: dict[str, float] = {}
+    further = {name: float(np.asarray(value)) for name, value in (extra or {}).items()}
+    for name, value in {"n_params": n_params, "tokens": tokens, "experts": experts, **further}.items():
+        if name not in law.fit_range or np.isinf(value):
+            continue
+        low, high = law.fit_range[name]
+        if value > high * (1 + 1e-9):
+            factors[name] = value / high
+        elif value < low * (1 - 1e-9):
+            factors[name] = value / low
+    return factors
+
+
+def unknown_ranges(law: Law) -> tuple[str, ...]:
+    """Inputs of the law whose fitted range is not known, so that `extrapolation` says nothing of them."""
+    used = {"n_params": True, "tokens": law.form.uses_tokens, "experts": law.form.uses_experts}
+    names = [name for name, is_used in used.items() if is_used] + list(law.form.extra_inputs)
+    return tuple(name for name in names if name not in law.fit_range)
+
+
+def interval(values: FloatArray, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
+    """Lower and upper quantiles of draws along the first axis that hold `level` of them."""
+    tail = 50.0 * (1.0 - level)
+    low, high = np.nanpercentile(values, [tail, 100.0 - tail], axis=0)
+    return low, high
+
+
+def predict(
+    law: Law, n_params: float, tokens: float, experts: float = 1.0, *, extra: Mapping[str, float] | None = None
+) -> Prediction:
+    """Predicted loss of one model with its interval and its distance from the fitted range; `extra` as in `loss`."""
+    bounds = None
+    if len(law.draws):
+        low, high = interval(loss(law, n_params, tokens, experts, extra=extra, theta=law.draws))
+        bounds = (float(low), float(high))
+    value = float(loss(law, n_params, tokens, experts, extra=extra))
+    further = further_inputs(law.form, extra)
+    return Prediction(value, bounds, extrapolation(law, n_params, tokens, experts, further))

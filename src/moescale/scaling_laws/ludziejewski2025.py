@@ -1,0 +1,218 @@
+"""The joint MoE law of Ludziejewski et al. (arXiv 2502.05172, equation 6).
+
+    L = a Ehat^delta N^(alpha + gamma ln Ehat) + b Ehat^omega D^(beta + zeta ln Ehat) + c
+    1 / Ehat = 1 / (E - 0.99 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max
+
+N counts active parameters with both embedding tables, E the experts of every layer (top-1, granularity 1; E = 1 is dense),
+nats per token of FineWeb-Edu. The paper prints a shift of 1 in place of 0.99; its code and its table 4 use 0.99 (with 1 the
+first entry of that table would be 30.40, not 30.36). Signs are those of the paper: exponents of N and D are negative.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moescale.scaling_laws import effective_experts
+from moescale.scaling_laws.coordinates import AMPLITUDE
+from moescale.scaling_laws.effective_experts import (
+    bounds_of_pair,
+    decode_pair,
+    encode_pair,
+    ln_effective,
+    ln_effective_derivatives,
+    region_of_pair,
+)
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, ln_sum
+from moescale.typing import FloatArray
+
+SHIFT = 0.99
+PARAMETERS = (
+    Parameter("a", True, "amplitude of the size term"),
+    Parameter("alpha", False, "exponent of N"),
+    Parameter("delta", False, "exponent of effective experts in the size term"),
+    Parameter("gamma", False, "change of the exponent of N with ln Ehat"),
+    Parameter("b", True, "amplitude of the data term"),
+    Parameter("beta", False, "exponent of D"),
+    Parameter("omega", False, "exponent of effective experts in the data term"),
+    Parameter("zeta", False, "change of the exponent of D with ln Ehat"),
+    Parameter("c", True, "irreducible loss"),
+    *effective_experts.PARAMETERS,
+)
+A, ALPHA, DELTA, GAMMA, B, BETA, OMEGA, ZETA, C, START, MAX = range(len(PARAMETERS))
+
+
+def encode(public: FloatArray) -> FloatArray:
+    """Search coordinates from public units, any leading shape (..., 11)."""
+    theta = np.array(public, dtype=float)
+    theta[..., [A, B, C]] = np.log(theta[..., [A, B, C]])
+    theta[..., START], theta[..., MAX] = encode_pair(theta[..., START], theta[..., MAX])
+    return theta
+
+
+def decode(theta: FloatArray) -> FloatArray:
+    """Public units from search coordinates, any leading shape (..., 11)."""
+    public = np.array(theta, dtype=float)
+    public[..., [A, B, C]] = np.exp(theta[..., [A, B, C]])
+    public[..., START], public[..., MAX] = decode_pair(theta[..., START], theta[..., MAX])
+    return public
+
+
+def power_laws(public: FloatArray, experts: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """(m, mu, n, nu) of L = m N^mu + n D^nu + c at each expert count (table 4 of the paper), each (..., m)."""
+    p = public[..., None, :]
+    ratio, ln_max = encode_pair(public[..., START], public[..., MAX])
+    e = np.log(effective_experts.effective_experts(ratio * ln_max, ln_max, experts, SHIFT))
+    return (
+        p[..., A] * np.exp(p[..., DELTA] * e),
+        p[..., ALPHA] + p[..., GAMMA] * e,
+        p[..., B] * np.exp(p[..., OMEGA] * e),
+        p[..., BETA] + p[..., ZETA] * e,
+    )
+
+
+def _terms(theta: FloatArray, x: Inputs, e: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ln L and the share of the size term, the data term and c in L, shapes (..., n) and (3, ..., n)."""
+    t = theta[..., None, :]
+    return ln_sum(
+        t[..., A] + t[..., DELTA] * e + (t[..., ALPHA] + t[..., GAMMA] * e) * x.ln_n,
+        t[..., B] + t[..., OMEGA] * e + (t[..., BETA] + t[..., ZETA] * e) * x.ln_d,
+        t[..., C],
+    )
+
+
+def _ln_effective(theta: FloatArray, x: Inputs) -> FloatArray:
+    return ln_effective(theta[..., START], theta[..., MAX], x, SHIFT)
+
+
+def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln L at each point, shape (..., n)."""
+    return _terms(theta, x, _ln_effective(theta, x))[0]
+
+
+def _slopes_in_effective(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of the logarithms of the size and the data term in ln Ehat, each (..., n)."""
+    t = theta[..., None, :]
+    return t[..., DELTA] + t[..., GAMMA] * x.ln_n, t[..., OMEGA] + t[..., ZETA] * x.ln_d
+
+
+def _rows(theta: FloatArray, x: Inputs, e: FloatArray, e_u: FloatArray, e_m: FloatArray) -> tuple[FloatArray, ...]:
+    """Derivatives of the logarithm of each of the two terms in its six coordinates, each (..., 6, n)."""
+    return tuple(
+        np.stack(np.broadcast_arrays(np.ones_like(e), ln, e, ln * e, slope * e_u, slope * e_m), axis=-2)
+        for ln, slope in zip((x.ln_n, x.ln_d), _slopes_in_effective(theta, x), strict=True)
+    )
+
+
+SIZE, DATA = [A, ALPHA, DELTA, GAMMA, START, MAX], [B, BETA, OMEGA, ZETA, START, MAX]
+
+
+def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
+    """Derivatives of ln L in search coordinates, shape (..., n, 11)."""
+    e, e_u, e_m, *_ = ln_effective_derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
+    _, (s, d, c) = _terms(theta, x, e)
+    size, data = _rows(theta, x, e, e_u, e_m)
+    return np.swapaxes(_mean(s, d, c, size, data), -1, -2)
+
+
+def _mean(s: FloatArray, d: FloatArray, c: FloatArray, size: FloatArray, data: FloatArray) -> FloatArray:
+    mean = np.zeros((*s.shape[:-1], len(PARAMETERS), s.shape[-1]))
+    mean[..., SIZE, :] += s[..., None, :] * size
+    mean[..., DATA, :] += d[..., None, :] * data
+    mean[..., C, :] = c
+    return mean
+
+
+def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
+    """Weighted sum over points of the second derivatives of ln L, shape (..., 11, 11), for weights (..., n)."""
+    e, e_u, e_m, e_uu, e_um, e_mm = ln_effective_derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
+    _, (s, d, c) = _terms(theta, x, e)
+    rows = _rows(theta, x, e, e_u, e_m)
+    mean = _mean(s, d, c, *rows)
+    h = -(mean * w[..., None, :]) @ np.swapaxes(mean, -1, -2)
+    h[..., C, C] += (w * c).sum(axis=-1)
+    for columns, share, row in zip((SIZE, DATA), (w * s, w * d), rows, strict=True):
+        h[..., np.array(columns)[:, None], columns] += (row * share[..., None, :]) @ np.swapaxes(row, -1, -2)
+    size, data = _slopes_in_effective(theta, x)
+    pull = w * (s * size + d * data)
+    for i, j, value in (
+        (START, START, pull * e_uu),
+        (START, MAX, pull * e_um),
+        (MAX, MAX, pull * e_mm),
+        (DELTA, START, w * s * e_u),
+        (DELTA, MAX, w * s * e_m),
+        (GAMMA, START, w * s * x.ln_n * e_u),
+        (GAMMA, MAX, w * s * x.ln_n * e_m),
+        (OMEGA, START, w * d * e_u),
+        (OMEGA, MAX, w * d * e_m),
+        (ZETA, START, w * d * x.ln_d * e_u),
+        (ZETA, MAX, w * d * x.ln_d * e_m),
+    ):
+        total = value.sum(axis=-1)
+        h[..., i, j] += total
+        if i != j:
+            h[..., j, i] += total
+    return h
+
+
+def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
+    e = _ln_effective(theta, x)
+    _, (s, d, _) = _terms(theta, x, e)
+    t = theta[..., None, :]
+    return (t[..., ALPHA] + t[..., GAMMA] * e) * s, (t[..., BETA] + t[..., ZETA] * e) * d
+
+
+def bounds(observed: Observed) -> FloatArray:
+    """The physical box in search coordinates, (11, 2): c below the smallest loss, exponents of N and D not positive."""
+    falling, either, change = (-3.0, 0.0), (-3.0, 3.0), (-0.5, 0.5)
+    irreducible = (AMPLITUDE[0], float(np.log(observed.loss_min)))
+    return np.array(
+        [
+            AMPLITUDE,
+            falling,
+            either,
+            change,
+            AMPLITUDE,
+            falling,
+            either,
+            change,
+            irreducible,
+            *bounds_of_pair(observed),
+        ]
+    )
+
+
+def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
+    alpha, delta, gamma, beta, omega, zeta = (shape[..., column, None] for column in range(6))
+    e = ln_effective(shape[..., 6], shape[..., 7], x, SHIFT)
+    size = np.exp(delta * e + (alpha + gamma * e) * x.ln_n)
+    data = np.exp(omega * e + (beta + zeta * e) * x.ln_d)
+    return np.stack((size, data, np.ones_like(size)), axis=-1)
+
+
+def _offset(shape: FloatArray, x: Inputs) -> FloatArray:
+    return np.zeros((*shape.shape[:-1], x.ln_n.size))
+
+
+def _region(observed: Observed) -> FloatArray:
+    exponent, amplitude, change = (-0.6, -0.05), (-1.0, 1.0), (-0.04, 0.04)
+    return np.array([exponent, amplitude, change, exponent, amplitude, change, *region_of_pair(observed)])
+
+
+FORM = LawForm(
+    name="ludziejewski2025",
+    title="joint MoE law in active N, D and E",
+    equation="L = a Ehat^delta N^(alpha + gamma ln Ehat) + b Ehat^omega D^(beta + zeta ln Ehat) + c",
+    source="Ludziejewski et al. 2025, arXiv 2502.05172, equation 6",
+    parameters=PARAMETERS,
+    encode=encode,
+    decode=decode,
+    log_loss=log_loss,
+    jacobian=jacobian,
+    curvature=curvature,
+    slopes=slopes,
+    bounds=bounds,
+    linear=LinearPart((A, B, C), (ALPHA, DELTA, GAMMA, BETA, OMEGA, ZETA, START, MAX), _basis, _offset, _region),
+    uses_experts=True,
+    domain=f"amplitudes are positive and {effective_experts.DOMAIN}",
+)

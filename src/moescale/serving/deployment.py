@@ -1,0 +1,148 @@
+"""How a model is served: the hardware, its price, the traffic, and the limits, each with its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+
+from moescale.bounds import Bound, bounds_of, check_bounds
+from moescale.errors import InputError, unknown_name
+from moescale.hardware.gpus import Gpu
+from moescale.serving.host import NO_OVERHEAD, HostOverhead
+from moescale.serving.traffic import Traffic
+from moescale.typing import Real
+
+BATCHES = {
+    "cheapest": "the batch with the fewest dollars per token, up to what memory and limits allow",
+    "largest": "all that memory and limits allow (the paper's)",
+}
+SCHEDULING = {
+    "separate": "prompts and output tokens in passes of their own (the paper's)",
+    "chunked": "one pass for both (chunked prefill, the default of vLLM and SGLang)",
+}
+
+
+MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the pen from filling the memory
+
+POSITIVE, AT_LEAST_ONE, NOT_NEGATIVE = Bound(0.0, above=True), Bound(1.0), Bound(0.0)
+SHARE, COUNT = Bound(0.0, 1.0, above=True), Bound(1.0, whole=True)
+CAP, TIME = Bound(1.0, unlimited=True), Bound(0.0, above=True, unlimited=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """How a model is served: hardware, price, traffic, limits.
+
+    Fields of type Real may be arrays; they broadcast with the model and the GPU counts. Raises InputError for what no
+    server can do, when it is made.
+    """
+
+    gpu: Gpu
+    usd_per_gpu_hour: Annotated[Real, POSITIVE]
+    prompt_tokens: Annotated[Real, AT_LEAST_ONE]  # p, mean prompt length
+    output_tokens: Annotated[Real, AT_LEAST_ONE]  # n, mean output length
+    max_gpus: int = 8  # of one replica
+    tensor_parallel_degrees: tuple[int, ...] | None = None  # GPU counts to look at; None: powers of two (`degrees`)
+    max_num_seqs: Annotated[Real | None, CAP] = None  # None: memory alone limits the batch
+    memory_fraction: Annotated[Real, SHARE] = (
+        0.9  # share of GPU memory for weights, reserve and cache, as vLLM's gpu_memory_utilization
+    )
+    utilization: Annotated[Real, SHARE] = 1.0  # share of the plateau throughput that traffic uses
+    weight_bytes_per_param: Annotated[Real, POSITIVE] = 2.0  # bf16
+    kv_bytes_per_element: Annotated[Real, POSITIVE] = 2.0  # bf16
+    reserve_bytes: Annotated[Real, NOT_NEGATIVE] = (
+        0.0  # of each GPU for activations and the runtime; hardware.measured_reserve_bytes()
+    )
+    expert_parallel: Annotated[Real, COUNT] = (
+        1.0  # so many of a replica's GPUs split whole experts; 1: every expert is split over all
+    )
+    replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
+    scheduling: str = "separate"  # a name of SCHEDULING
+    batching: str = "cheapest"  # a name of BATCHES
+    host: HostOverhead = NO_OVERHEAD  # the CPU side of the server, added to the kernels of every pass
+    max_ttft_s: Annotated[Real | None, TIME] = None  # longest time to first token; None: no limit
+    max_tpot_s: Annotated[Real | None, TIME] = None  # longest time per output token; None: no limit
+    # The distribution of lengths (traffic.Traffic); without it every request has the mean lengths.
+    context_tokens: Annotated[Real | None, AT_LEAST_ONE] = (
+        None  # what a request holds on average while it is served; None: p + n/2
+    )
+    longest_request_tokens: Annotated[Real | None, AT_LEAST_ONE] = None  # must fit beside the weights; None: p + n
+    prompt_nodes: tuple[tuple[float, float], ...] = ()  # (length, share) that stand for all prompts; (): the mean
+
+    def __post_init__(self) -> None:
+        check_bounds(self, where="deployment")
+        _check(self)
+
+
+ARRAY_FIELDS = tuple(bounds_of(Deployment))
+"""The fields that may be arrays."""
+
+
+def degrees(deployment: Deployment) -> tuple[int, ...]:
+    """The GPU counts of one replica to look at, ascending, none above `max_gpus`.
+
+    They are the deployment's `tensor_parallel_degrees`, or the powers of two, as servers run. Raises InputError for a
+    degree that is no whole number of at least 1, and where none is left.
+    """
+    d, stated = deployment, deployment.tensor_parallel_degrees
+    if d.max_gpus < 1 or d.max_gpus > MOST_GPUS or d.max_gpus != int(d.max_gpus):
+        raise InputError(
+            f"max_gpus must be a whole number from 1 to {MOST_GPUS}, not {d.max_gpus:g}", where="deployment"
+        )
+    if stated is None:
+        return tuple(2**power for power in range(int(d.max_gpus).bit_length()))
+    for degree in stated:
+        if not (degree >= 1 and degree == int(degree)):
+            raise InputError(
+                f"tensor_parallel_degrees must be whole numbers of at least 1, not {degree:g}", where="deployment"
+            )
+    found = tuple(sorted({int(degree) for degree in stated if degree <= d.max_gpus}))
+    if not found:
+        raise InputError(
+            f"none of tensor_parallel_degrees is within max_gpus = {d.max_gpus}",
+            where="deployment",
+            next_step="raise max_gpus, or leave tensor_parallel_degrees out",
+        )
+    return found
+
+
+def with_traffic(deployment: Deployment, traffic: Traffic) -> Deployment:
+    """The same deployment under the lengths, and their distribution, of `traffic`."""
+    return replace(
+        deployment,
+        prompt_tokens=traffic.prompt_tokens,
+        output_tokens=traffic.output_tokens,
+        context_tokens=traffic.context_tokens,
+        longest_request_tokens=traffic.longest_request_tokens,
+        prompt_nodes=traffic.prompt_nodes,
+    )
+
+
+def context_tokens(deployment: Deployment) -> Real:
+    """Tokens that a request holds on average while it is served."""
+    d = deployment
+    return d.prompt_tokens + d.output_tokens / 2 if d.context_tokens is None else d.context_tokens
+
+
+def longest_request_tokens(deployment: Deployment) -> Real:
+    """Tokens of the longest request."""
+    d = deployment
+    return d.prompt_tokens + d.output_tokens if d.longest_request_tokens is None else d.longest_request_tokens
+
+
+def _check(d: Deployment) -> None:
+    """What no bound of one field says."""
+    degrees(d)
+    for name, known in (("scheduling", SCHEDULING), ("batching", BATCHES)):
+        if getattr(d, name) not in known:
+            raise unknown_name(name, getattr(d, name), known, where="deployment")
+    if np.any(np.asarray(longest_request_tokens(d)) < context_tokens(d)):
+        raise InputError("longest_request_tokens must not be below what a request holds on average", where="deployment")
+    if d.prompt_nodes:
+        shares = sum(share for _, share in d.prompt_nodes)
+        mean = sum(share * at for at, share in d.prompt_nodes)
+        same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / d.prompt_tokens - 1.0) < 1e-9)
+        if not same or min(min(node) for node in d.prompt_nodes) < 0:
+            raise InputError("prompt_nodes must have shares of sum 1 and the mean prompt_tokens", where="deployment")

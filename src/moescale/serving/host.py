@@ -1,0 +1,68 @@
+"""The CPU side of a server: what scheduling, sampling and streaming add to the kernels of a pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from moescale import catalogue
+from moescale.errors import InputError, unknown_name
+from moescale.typing import FloatArray, Real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOverhead:
+    """Time of the server's CPU side; published figures and their sources are in catalogue/servers.toml."""
+
+    per_pass_s: float  # scheduling, sampling, input preparation of one pass
+    per_sequence_s: float  # the same, for each running sequence
+    gap_s: float  # what stays visible between two passes when the host works on the next one while the GPU runs
+    front_end_s_per_token: float  # detokenisation and streaming of one output token, over the API servers that share it
+    # Whether the host works on the next pass while the GPU runs (asynchronous scheduling, which vLLM turns on by default
+    # since 0.14), so that the longer of the two sets the pace. In line is the default: docs/servings.md says why.
+    asynchronous: bool = False
+
+    def pass_s(self, kernels_s: FloatArray, sequences: Real) -> FloatArray:
+        """Seconds of passes whose kernels take `kernels_s` with `sequences` running; the arguments broadcast."""
+        host_s = self.per_pass_s + self.per_sequence_s * np.asarray(sequences, dtype=np.float64)
+        if self.asynchronous:
+            return np.maximum(kernels_s, host_s) + self.gap_s
+        return kernels_s + host_s
+
+
+NO_OVERHEAD = HostOverhead(per_pass_s=0.0, per_sequence_s=0.0, gap_s=0.0, front_end_s_per_token=0.0)
+
+HOSTS = {
+    "none": "kernels alone",
+    "in-line": "vLLM's published host times around each pass (as it ran before 0.14)",
+    "asynchronous": "the same times while the GPU runs; the longer of the two sets the pace",
+}
+
+
+@cache
+def default_overhead(api_servers: float = math.inf) -> HostOverhead:
+    """The published host overheads of catalogue/servers.toml, in line with the kernels.
+
+    One front-end process streams 15,400 tokens a second; `api_servers` of them share the tokens. By default the front end
+    is left out: how many processes run beside the engine (vLLM's --api-server-count, by default one a data-parallel rank)
+    is a setting that costs no GPU, other engines have other front ends, and so it is no property of the server that is
+    priced. Raises InputError for less than one.
+    """
+    if not api_servers >= 1:
+        raise InputError(f"api_servers must be at least 1, not {api_servers:g}", where="host")
+    figures = {name: float(entry["value"]) for name, entry in catalogue.read("servers.toml")["host_overhead"].items()}
+    figures["front_end_s_per_token"] /= api_servers
+    return replace(NO_OVERHEAD, **figures)
+
+
+def find_host(name: str) -> HostOverhead:
+    """The host called `name` in HOSTS; raises InputError for another."""
+    wanted = name.strip().lower()
+    if wanted not in HOSTS:
+        raise unknown_name("host", name, HOSTS)
+    if wanted == "none":
+        return NO_OVERHEAD
+    return replace(default_overhead(), asynchronous=wanted == "asynchronous")

@@ -1,0 +1,9 @@
+"""Types that every room shares."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+Real = float | FloatArray

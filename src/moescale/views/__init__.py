@@ -1,0 +1,1 @@
+"""Answers shown: tables, terminal, HTML, figures, notebook."""

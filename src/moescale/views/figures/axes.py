@@ -1,0 +1,126 @@
+"""What the figures share: pages, logarithmic axes with round ticks, runs as points, the key of expert counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+
+from moescale.typing import FloatArray
+from moescale.units import format_count
+from moescale.views.figures.style import FAINT, RULE, colour_of, marker_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+
+def new_figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def stacked(figure: Figure, upper: float, lower: float) -> tuple[SubFigure, SubFigure]:
+    return tuple(cast(Any, figure.subfigures(2, 1, height_ratios=[upper, lower])))
+
+
+def experts_label(count: float) -> str:
+    return "dense" if count == 1 else f"E = {count:g}"
+
+
+def thousandths(value: float) -> str:
+    return f"{1e3 * value:.3g}"
+
+
+def log_ticks(
+    ax: Axes, which: str, text: Callable[[float], str], values: FloatArray | None = None, most: int = 5
+) -> None:
+    """A logarithmic axis around `values` with at most `most` round ticks, written by `text`."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+    (ax.set_xscale if which == "x" else ax.set_yscale)("log")
+    if values is not None and values.size:
+        low, high = float(np.nanmin(values)), float(np.nanmax(values))
+        pad = max((high / low) ** 0.06, 1.05)
+        (ax.set_xlim if which == "x" else ax.set_ylim)(low / pad, high * pad)
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    low, high = ax.get_xlim() if which == "x" else ax.get_ylim()
+    axis.set_major_locator(FixedLocator(tick_places(low, high, most)))
+    axis.set_major_formatter(FuncFormatter(ignoring_position(text)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def tick_places(low: float, high: float, most: int) -> list[float]:
+    """Round numbers between two positive ones, as many as fit under `most`: 1, 2, 5 a decade where they do."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    sets = [
+        (1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.2, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0, 9.0),
+        (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0),
+        (1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
+        (1.0, 2.0, 5.0),
+        (1.0, 3.0),
+        (1.0,),
+    ]
+    for steps in sets:
+        places = [m * 10.0**p for p in range(first, last + 1) for m in steps if low <= m * 10.0**p <= high]
+        if len(places) <= most:
+            return places
+    return [10.0**p for p in range(first, last + 1, max(1, math.ceil((last - first) / most))) if low <= 10.0**p <= high]
+
+
+def ignoring_position(text: Callable[[float], str]) -> Callable[[float, int | None], str]:
+    def write(value: float, _: int | None = None) -> str:
+        return text(value)
+
+    return write
+
+
+def log_counts(ax: Axes, which: str, values: FloatArray) -> None:
+    log_ticks(ax, which, format_count, values)
+
+
+def expert_ticks(ax: Axes, experts: FloatArray) -> None:
+    from matplotlib.ticker import FixedLocator
+
+    distinct = np.unique(experts)
+    ax.xaxis.set_major_locator(FixedLocator(distinct.tolist()))
+
+
+def scatter_runs(ax: Axes, x: FloatArray, y: FloatArray, experts: FloatArray, *, size: float = 12.0) -> None:
+    for e in np.unique(experts):
+        mine = experts == e
+        ax.scatter(
+            x[mine], y[mine], s=size, color=colour_of(float(e)), marker=marker_of(float(e)), linewidths=0, alpha=0.85,
+            zorder=3,
+        )  # fmt: skip
+
+
+def expert_key(
+    ax: Axes, counts: Iterable[float], corner: Literal["upper left", "upper right"], *, lines: bool = False
+) -> None:
+    """Expert counts in their colours, in a corner that the curves leave free."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [], [], color=colour_of(float(e)), label=experts_label(float(e)), linestyle="-" if lines else "none",
+            marker="" if lines else marker_of(float(e)),
+        )
+        for e in counts
+    ]  # fmt: skip
+    ax.legend(
+        handles=handles, loc=corner, frameon=False, fontsize=7, handletextpad=0.4 if lines else 0.0, handlelength=1.0,
+        labelspacing=0.2, borderpad=0.1, borderaxespad=0.2, ncols=1 if len(handles) <= 6 else 2, columnspacing=0.6,
+    )  # fmt: skip
+
+
+def zero_band(ax: Axes, half_width: float) -> None:
+    ax.axhspan(-half_width, half_width, color=RULE, alpha=0.5, linewidth=0)
+    ax.axhline(0.0, color=FAINT, linewidth=0.8)

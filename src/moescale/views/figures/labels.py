@@ -1,0 +1,106 @@
+"""Names at the ends of curves, apart from each other, instead of a legend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from moescale.views.figures.style import readable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def spread_apart(places: Sequence[float], gap: float) -> list[float]:
+    """The places moved as little as possible (least squares) so that neighbours are at least `gap` apart."""
+    order = np.argsort(places, kind="stable")
+    blocks: list[tuple[float, int]] = []  # mean of (place - rank * gap), and how many share it
+    for rank, index in enumerate(order):
+        mean, count = places[int(index)] - rank * gap, 1
+        while blocks and blocks[-1][0] > mean:
+            before, size = blocks.pop()
+            mean, count = (mean * count + before * size) / (count + size), count + size
+        blocks.append((mean, count))
+    flat = [mean for mean, count in blocks for _ in range(count)]
+    moved = [0.0] * len(places)
+    for rank, index in enumerate(order):
+        moved[int(index)] = flat[rank] + rank * gap
+    return moved
+
+
+def end_labels(
+    figure: Figure,
+    ax: Axes,
+    ends: Sequence[tuple[float, float, str, str]],
+    *,
+    points: float = 7.0,
+    column: bool = False,
+) -> None:
+    """Label points (x, y, text, colour) at their right, in their colour, apart from each other, inside a widened axis.
+
+    With `column` the labels stand below each other, right of all points.
+    """
+    if not ends:
+        return
+    figure.draw_without_rendering()  # the layout decides how large the axes are
+    box = ax.get_window_extent()
+    point = figure.dpi / 72.0
+    low, high = ax.get_xlim()
+    logarithmic = ax.get_xscale() == "log"
+    at = np.array([math.log(x) if logarithmic else x for x, *_ in ends])
+    a, b = (math.log(low), math.log(high)) if logarithmic else (low, high)
+    room = min(0.5, (max(len(text) for _, _, text, _ in ends) * 0.60 * points + 10.0) * point / box.width)
+    b = max(b, a + (float(at.max()) - a) / (1.0 - room))
+    ax.set_xlim(low, math.exp(b) if logarithmic else b)
+    heights_of = np.log if ax.get_yscale() == "log" else np.asarray
+    bottom, top = heights_of(np.array(ax.get_ylim()))
+    level = (heights_of(np.array([y for _, y, *_ in ends])) - bottom) / (top - bottom)
+    gap = 1.3 * points * point / box.height
+    heights = np.array(spread_apart(level.tolist(), gap))
+    heights += max(0.0, 0.5 * gap - heights.min()) - max(0.0, heights.max() + 0.5 * gap - 1.0)
+    across = (at - a) / (b - a)
+    starts = (np.full(at.shape, across.max()) if column else across) + 9.0 * point / box.width
+    for i, (x, y, text, colour) in enumerate(ends):
+        moved = abs(heights[i] - level[i]) > 0.4 * gap or starts[i] - across[i] > 0.06
+        line = {
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.4,
+            "shrinkA": 0.0,
+            "shrinkB": 2.0,
+            "relpos": (0.0, 0.5),
+        }
+        ax.annotate(
+            text, (x, y), xytext=(starts[i], heights[i]), textcoords="axes fraction", color=readable(colour),
+            fontsize=points, ha="left", va="center", annotation_clip=False, zorder=5, bbox=paper(),
+            arrowprops=line if moved else None,
+        )  # fmt: skip
+
+
+def top_labels(figure: Figure, ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Label points (x, y, text, colour) of steep curves in a row above them, apart from each other; logarithmic axes."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    ax.set_xlim(left, right * (right / left) ** 0.06)
+    ax.set_ylim(bottom, top * (top / bottom) ** 0.09)
+    figure.draw_without_rendering()
+    ends = sorted(ends, key=lambda end: (end[0], -end[1]))  # of curves cut off at one size the upper is named left
+    box, points = ax.get_window_extent(), 7.0
+    width = (max(len(text) for _, _, text, _ in ends) * 0.60 * points + 4.0) * figure.dpi / 72.0 / box.width
+    across = ax.transAxes.inverted().transform(ax.transData.transform([(x, y) for x, y, *_ in ends]))[:, 0]
+    places = np.array(spread_apart(across.tolist(), width))
+    places -= max(0.0, float(places.max()) + 0.5 * width - 1.0)
+    for place, (x, y, text, colour) in zip(places, ends, strict=True):
+        ax.annotate(
+            text, (x, y), xytext=(place, 0.955), textcoords="axes fraction", color=readable(colour), fontsize=points,
+            ha="center", va="bottom", zorder=5,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0.0, "shrinkB": 1.0, "relpos": (0.5, 0.0)},
+        )  # fmt: skip
+
+
+def paper() -> dict[str, object]:
+    """The ground of a text that may lie on lines."""
+    return {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}

@@ -1,0 +1,260 @@
+"""A plan as a page: what was asked, the answer, the curves and tables it stands on, and what could make it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from moescale.errors import InputError
+from moescale.hardware.gpus import find_gpu, price
+from moescale.models.accounting import CONVENTIONS
+from moescale.planning.lifetime_plan import LifetimePlan
+from moescale.planning.plan import Plan
+from moescale.planning.rationale import TrainingUse
+from moescale.scaling_laws import catalogue_names, find_law
+from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
+from moescale.views.figures import plan_figure
+from moescale.views.html.markup import Html, bullets, facts, html_table, joined, linked, tag
+from moescale.views.html.page import Origin, Section, meta_line, page, reproduction
+from moescale.views.html.svg import illustration
+from moescale.views.tables import (
+    GLOSSARY,
+    Table,
+    base_name,
+    bounded_cost_table,
+    bounded_loss_table,
+    build_sentence,
+    count_name,
+    frontier_table,
+    lifetime_table,
+    loss_optimal_table,
+    plan_headline,
+    range_text,
+    training_sentence,
+)
+
+LATENCY = {
+    "silicon": "measured kernels of NVIDIA's aiconfigurator-core, composed into passes of the model",
+    "roofline": "an analytic roofline, calibrated on measured kernels",
+}
+
+
+def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None = None) -> str:
+    """A self-contained HTML page of a plan; needs matplotlib, else InputError."""
+    origin = origin or Origin()
+    model = plan.recommendation.model
+    heading = title or f"Which model to train with {format_flops(plan.budget_flops)} FLOPs"
+    sections = [
+        Section("Question", _question(plan)),
+        Section("Answer", _answer(plan)),
+        Section("Evidence", _evidence(plan)),
+        *([] if plan.lifetime is None else [Section("Over its life", _life(plan.lifetime))]),
+        Section("Assumptions", _assumptions(plan)),
+        Section("Caveats", bullets([linked(text) for text in (*plan.recommendation.caveats, *_remarks(plan))])),
+        reproduction(origin, steps=_steps(plan)),
+        Section("Words", tag("p", GLOSSARY.format(base=base_name(plan)))),
+    ]
+    about = (f"law {plan.law}", plan.gpu, count_name(model.experts))
+    return page(heading, meta_line(origin, *about), sections)
+
+
+def _question(plan: Plan) -> Html:
+    most = plan.asked.get("max_gpus")
+    servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
+    return tag(
+        "p",
+        f"Which model should {format_flops(plan.budget_flops)} training FLOPs buy, if it is then served on {servers} at "
+        f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour, with {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} "
+        f"output tokens a request? Looked for: {plan.recommendation.rule}.",
+    )
+
+
+def _answer(plan: Plan) -> Html:
+    best, model = plan.recommendation, plan.recommendation.model
+    headline = plan_headline(plan)
+    tiles: list[tuple[object, object]] = [("loss (nats per token)", f"{model.loss:.4f}")]
+    if model.usd_per_mtok is not None:
+        on = f", on {model.gpus} {plan.gpu}" if model.gpus is not None else ""
+        tiles.append((f"US$ per million output tokens{on}", format_usd(model.usd_per_mtok)))
+    if model.cost_ratio is not None:
+        tiles.append((f"of the cost of the loss-optimal {base_name(plan)}", f"{model.cost_ratio:.0%}"))
+    tiles += [
+        ("parameters in all", format_count(model.n_params_total or 0.0)),
+        ("active for a token", format_count(model.n_params_active or 0.0)),
+        ("training tokens", format_count(model.tokens or 0.0)),
+    ]
+    if plan.training is not None:
+        tiles += _training_tiles(plan.training)
+    further = [best.why, build_sentence(best.architecture)]
+    further += [f"Second law: {opinion.sentence}" for opinion in plan.second_opinions]
+    if plan.lifetime is not None:
+        further.append(f"Over its life: {plan.lifetime.recommendation.why}")
+        further += [f"Second law over the life: {opinion.sentence}" for opinion in plan.lifetime.second_opinions]
+    elif model.lifetime_usd is not None:
+        further.append(f"Serving the lifetime tokens costs {format_usd(model.lifetime_usd)}.")
+    return joined(
+        tag("div", tag("p", headline[0].upper() + headline[1:] + ".", class_="lead"), class_="answer"),
+        facts(tiles, "tiles"),
+        *(tag("p", linked(text)) for text in further),
+    )
+
+
+def _training_tiles(use: TrainingUse) -> list[tuple[object, object]]:
+    tiles: list[tuple[object, object]] = [
+        ("of the training budget used", f"{use.budget_share:.0%}"),
+        ("training tokens per active parameter", format_count(use.tokens_per_active_param)),
+    ]
+    if use.gpu_days is not None and use.usd is not None:
+        tiles += [
+            (f"GPU days of training on {use.train_gpu} at an MFU of {use.mfu:g}", format_count(use.gpu_days)),
+            ("US$ to train", format_usd(use.usd)),
+        ]
+    return tiles
+
+
+def _evidence(plan: Plan) -> Html:
+    chosen = plan.recommendation.model.experts
+    tables: list[Table | None] = [bounded_loss_table(plan), bounded_cost_table(plan), loss_optimal_table(plan)]
+    return joined(
+        illustration(
+            plan_figure(plan),
+            "plan",
+            figure_text(plan),
+            "Loss against serving cost: every model of the budget, a curve for each expert count. Lower left is better.",
+        ),
+        *(html_table(table, emphasised=chosen) for table in tables if table is not None and table.rows),
+        html_table(frontier_table(plan), title="Frontier of loss against cost, from the cheapest to the best"),
+    )
+
+
+def figure_text(plan: Plan) -> str:
+    """What the figure of a plan shows, for those who do not see it."""
+    model = plan.recommendation.model
+    optima = [
+        f"{count_name(c.experts)} loss {c.loss:.4f} at {format_usd(c.usd_per_mtok)}"
+        for c in plan.loss_optimal
+        if c.usd_per_mtok is not None and c.loss is not None
+    ]
+    return (
+        "Loss in nats per token against serving cost in dollars per million output tokens, a curve for each expert count. "
+        f"Loss-optimal: {'; '.join(optima)}. Recommended: {count_name(model.experts)} with loss {model.loss:.4f}"
+        + (f" at {format_usd(model.usd_per_mtok)}." if model.usd_per_mtok is not None else ".")
+    )
+
+
+def _life(plan: LifetimePlan) -> Html:
+    best = plan.recommendation
+    hours = f"{plan.training_gpu_hours:,.0f} GPU hours of training for the recommended model."
+    return joined(
+        html_table(lifetime_table(plan), emphasised=best.model.experts),
+        tag("p", linked(f"{training_sentence(plan)} {hours} {build_sentence(best.architecture)}")),
+        bullets([linked(text) for text in best.caveats]),
+    )
+
+
+def _assumptions(plan: Plan) -> Html:
+    pairs: list[tuple[object, object]] = [*_law_facts(plan), *_gpu_facts(plan)]
+    pairs.append(
+        (
+            "latency",
+            f"{plan.latency_source}: {LATENCY[plan.latency_source]}"
+            if plan.latency_source in LATENCY
+            else plan.latency_source,
+        )
+    )
+    pairs.append(("requests", f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"))
+    pairs += _limits(plan.asked)
+    return facts(pairs)
+
+
+def _law_facts(plan: Plan) -> list[tuple[object, object]]:
+    pairs: list[tuple[object, object]] = []
+    if plan.law not in catalogue_names():
+        pairs.append(("law", f"{plan.law}, a file of one's own"))
+    else:
+        law = find_law(plan.law)
+        pairs += [("law", linked(f"{plan.law}: {law.source}")), ("its form", law.form.equation)]
+        if law.fit_range:
+            pairs.append(("fitted on", range_text(law.fit_range)))
+        about = ", ".join(filter(None, (law.family.dataset, law.family.tokenizer)))
+        if about:
+            pairs.append(("loss is measured on", about))
+    meaning = CONVENTIONS.get(plan.convention)
+    counted = f"{plan.convention}: activated parameters over N are {meaning}" if meaning else plan.convention
+    pairs.append(("training FLOPs", counted))
+    return pairs
+
+
+def _gpu_facts(plan: Plan) -> list[tuple[object, object]]:
+    """The GPU and its price with their sources, where they are the catalogue's."""
+    dollars = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour"
+    try:
+        gpu = find_gpu(plan.gpu)
+    except InputError:
+        return [("GPU", f"{plan.gpu}, a file of one's own"), ("price", dollars)]
+    try:
+        listed = price(gpu.name)
+    except InputError:
+        listed = None
+    same = listed is not None and listed.usd_per_gpu_hour == plan.usd_per_gpu_hour
+    terms = (
+        f"{dollars} ({listed.terms}; {listed.source}, {listed.date})" if listed and same else f"{dollars}, as stated"
+    )
+    return [("GPU", linked(f"{gpu.name}, {format_bytes(gpu.memory_bytes)} ({gpu.source})")), ("price", linked(terms))]
+
+
+def _limits(asked: Mapping[str, object]) -> list[tuple[object, object]]:
+    """The bounds and serving limits that the question stated."""
+    words: dict[str, tuple[str, Callable[[float], str]]] = {
+        "max_loss": ("loss at most", lambda x: f"{x:g}"),
+        "max_usd_per_mtok": ("cost at most", lambda x: f"{format_usd(x)} per million output tokens"),
+        "max_tokens": ("training tokens at most", format_count),
+        "lifetime_tokens": ("tokens to serve", format_count),
+        "max_total_usd": ("dollars in all at most", format_usd),
+        "max_gpus": ("GPUs at most", lambda x: f"{x:g}"),
+        "max_num_seqs": ("concurrent requests at most", lambda x: f"{x:g} a replica"),
+        "max_ttft_s": ("first token within", format_seconds),
+        "max_tpot_s": ("each token within", format_seconds),
+        "memory_fraction": ("GPU memory used", lambda x: f"{x:.0%}"),
+        "reserve_bytes": ("reserve for activations", lambda x: f"{format_bytes(x)} a GPU" if x else "none"),
+        "utilization": ("utilization", lambda x: f"{x:.0%} of the throughput that a full server reaches"),
+        "weight_bytes_per_param": ("weights", lambda x: f"{x:g} bytes a parameter"),
+        "kv_bytes_per_element": ("KV cache", lambda x: f"{x:g} bytes an element"),
+    }
+    pairs: list[tuple[object, object]] = []
+    for name, (label, text) in words.items():
+        value = asked.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            pairs.append((label, text(float(value))))
+    if asked and "max_num_seqs" not in asked:
+        pairs.append(("concurrent requests", "as many as memory holds"))
+    experts = asked.get("experts")
+    if isinstance(experts, list) and experts:
+        pairs.append(("expert counts considered", ", ".join(str(e) for e in cast("list[object]", experts))))
+    if "host" in asked:
+        pairs.append(("host", "the CPU side of a server is added to every pass"))
+    return pairs
+
+
+def _remarks(plan: Plan) -> tuple[str, ...]:
+    unanswered = plan.lifetime_infeasible
+    told = f"No plan for the whole life: {unanswered}." if unanswered else None
+    return (*plan.warnings, *([told] if told and not any(unanswered in w for w in plan.warnings if unanswered) else []))
+
+
+def _steps(plan: Plan) -> list[str]:
+    """A command that asks the same question, as far as a plan without its command line tells."""
+    a = plan.asked
+    options = {
+        "--budget": f"{plan.budget_flops:g}",
+        "--law": plan.law,
+        "--gpu": plan.gpu,
+        "--usd-per-gpu-hour": f"{plan.usd_per_gpu_hour:g}",
+        "--prompt": f"{plan.prompt_tokens:g}",
+        "--output": f"{plan.output_tokens:g}",
+        "--match-experts": f"{plan.base_experts:g}",
+    }
+    for name in ("max_gpus", "max_loss", "max_usd_per_mtok", "max_tokens", "lifetime_tokens", "max_total_usd"):
+        if isinstance(value := a.get(name), int | float):
+            options[f"--{name.replace('_', '-')}"] = f"{value:g}"
+    return [" ".join(["moescale plan", *(f"{name} {value}" for name, value in options.items())])]

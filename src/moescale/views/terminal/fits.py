@@ -1,0 +1,64 @@
+"""Fits, laws, comparisons of laws and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from moescale.units import format_seconds
+from moescale.views.tables import comparison_table, fit_remarks, parameter_table, range_text
+from moescale.views.terminal.text import write_line, write_paragraph, write_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from moescale.fitting.fit import Fit
+    from moescale.fitting.holdout import HoldOut
+    from moescale.scaling_laws.law import Law, Prediction
+
+
+def show_fit(console: Console, found: Fit, intervals: dict[str, tuple[float, float]] | None) -> None:
+    """The optimum of a fit: how good it is, its parameters, what to mind."""
+    write_paragraph(console, found.form.equation, lead=found.form.title)
+    write_paragraph(
+        console,
+        f"{found.n_runs} runs, RMSLE {found.rmsle:.4g}, mean Huber {found.huber:.4g}, "
+        f"{found.starts_at_optimum} of {found.starts} starts at the optimum",
+    )
+    write_line(console, f"fitted in {format_seconds(found.seconds)}")
+    write_table(console, parameter_table(found.form, found.parameters, intervals, fit_remarks(found)))
+    write_line(console)
+    write_paragraph(console, f"Fitted on {range_text(found.fit_range)}.")
+
+
+def show_laws(console: Console, laws: Sequence[Law]) -> None:
+    """The catalogue of coefficient sets, a paragraph each."""
+    for law in laws:
+        family = law.family
+        spacing = "every layer" if family.moe_every == 1 else f"every {family.moe_every} layers"
+        models = f"top-{family.top_k}, experts {spacing}" if law.form.uses_experts else "dense models"
+        write_line(console, f"{law.name}  ({law.form.name}; {models})", bold=len(law.name))
+        write_paragraph(console, f"{law.source}.", indent=2)
+        write_paragraph(console, ", ".join(f"{k} {v:.4g}" for k, v in law.parameters.items()), indent=2)
+        if law.fit_range:
+            write_paragraph(console, f"Fitted on {range_text(law.fit_range)}.", indent=2)
+        write_line(console)
+    for form in {law.form.name: law.form for law in laws}.values():
+        write_paragraph(console, form.equation, lead=form.name, indent=2, first="")
+
+
+def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
+    """How each law predicts the runs that it was not fitted on, best first."""
+    write_table(console, comparison_table(records))
+
+
+def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
+    """A predicted loss and how far to trust it."""
+    text = f"loss {predicted.loss:.4f} nats per token"
+    if predicted.interval:
+        text += f"  (90% of the law's draws: {predicted.interval[0]:.4f} to {predicted.interval[1]:.4f})"
+    write_line(console, text, bold=len(f"loss {predicted.loss:.4f}"))
+    for name, factor in predicted.extrapolation.items():
+        end = "largest" if factor > 1 else "smallest"
+        write_line(console, f"extrapolated: {name} at {factor:.3g} times the {end} fitted")
+    write_paragraph(console, f"law {law.name}: {law.source}")

@@ -1,0 +1,76 @@
+"""A plan: the recommendation first, then the tables that it stands on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moescale.units import format_flops, format_usd
+from moescale.views.tables import (
+    GLOSSARY,
+    base_name,
+    bounded_cost_table,
+    bounded_loss_table,
+    build_sentence,
+    frontier_table,
+    lifetime_table,
+    loss_optimal_table,
+    plan_headline,
+    training_sentence,
+)
+from moescale.views.terminal.chart import show_chart
+from moescale.views.terminal.text import write_line, write_paragraph, write_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from moescale.planning.lifetime_plan import LifetimePlan
+    from moescale.planning.plan import Plan
+
+
+def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> None:
+    """The recommendation first, then the tables it stands on; `chart` draws the curves (None: on a terminal)."""
+    best, model = plan.recommendation, plan.recommendation.model
+    headline = f"Recommendation: {plan_headline(plan)}"
+    write_line(console, headline, bold=len(headline))
+    write_paragraph(console, best.why)
+    write_paragraph(console, build_sentence(best.architecture))
+    for opinion in plan.second_opinions:
+        write_paragraph(console, f"Second law: {opinion.sentence}")
+    if plan.lifetime is not None:
+        write_paragraph(console, plan.lifetime.recommendation.why, lead="Over its life")
+        for opinion in plan.lifetime.second_opinions:
+            write_paragraph(console, f"Second law over the life: {opinion.sentence}")
+    elif model.lifetime_usd is not None:
+        write_paragraph(console, f"Serving the lifetime tokens costs {format_usd(model.lifetime_usd)}.")
+    write_line(console)
+    _caveats(console, best.caveats)
+    write_line(console)
+    write_paragraph(
+        console,
+        f"{format_flops(plan.budget_flops)} training FLOPs; law {plan.law} ({plan.convention} FLOPs); {plan.gpu} at "
+        f"{format_usd(plan.usd_per_gpu_hour)} an hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
+        f"tokens a request; latency from {plan.latency_source}.",
+        lead="Basis",
+    )
+    write_table(console, loss_optimal_table(plan))
+    write_table(console, bounded_loss_table(plan))
+    if (table := bounded_cost_table(plan)) is not None:
+        write_table(console, table)
+    if plan.lifetime is not None:
+        _lifetime(console, plan.lifetime)
+    if chart or (chart is None and console.is_terminal):
+        show_chart(console, plan)
+    write_table(console, frontier_table(plan))
+    write_line(console)
+    write_paragraph(console, GLOSSARY.format(base=base_name(plan)))
+
+
+def _lifetime(console: Console, plan: LifetimePlan) -> None:
+    write_table(console, lifetime_table(plan))
+    write_paragraph(console, f"{training_sentence(plan)} {build_sentence(plan.recommendation.architecture)}")
+    _caveats(console, plan.recommendation.caveats)
+
+
+def _caveats(console: Console, caveats: tuple[str, ...]) -> None:
+    for caveat in caveats:
+        write_paragraph(console, caveat, indent=4, first="  - ")

@@ -1,0 +1,68 @@
+"""A draft holds the plan's own numbers, for the points of its curves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moescale.hardware.gpus import find_gpu
+from moescale.latency.roofline import Roofline
+from moescale.planning.allocation import Budget
+from moescale.planning.curves import OPTIMUM, draft_plan, loss_band, scaling
+from moescale.planning.plan import Question, make_plan
+from moescale.planning.total_cost import TrainingPrice, flops_of_gpu_hours
+from moescale.scaling_laws import find_law
+from moescale.serving.deployment import Deployment
+
+LAW = find_law("yun2024-recovered")
+GPU = find_gpu("a100-sxm-40gb")
+DEPLOYMENT = Deployment(gpu=GPU, usd_per_gpu_hour=1.45, prompt_tokens=230.0, output_tokens=203.0)
+
+
+@pytest.mark.parametrize("flops", [1e19, 5.15e21, 1e25])
+def test_curves_are_those_of_the_plan(flops: float) -> None:
+    question = Question(budget=Budget(flops), experts=(1.0, 8.0, 32.0), max_usd_per_mtok=None)
+    found = draft_plan(LAW, question, DEPLOYMENT, Roofline(GPU))
+    plan = make_plan(LAW, Question(budget=Budget(flops), experts=(1.0, 8.0, 32.0), draws=0), DEPLOYMENT, Roofline(GPU))
+    usd = found.serving.usd_per_mtok.reshape(found.loss.shape)
+    for i, curve in enumerate(plan.curves):
+        assert found.experts[i] == curve.experts
+        np.testing.assert_array_equal(found.n_params[i], curve.n_params)
+        np.testing.assert_array_equal(found.loss[i], curve.loss)
+        np.testing.assert_array_equal(np.where(np.isfinite(usd[i]), usd[i], np.nan), curve.usd_per_mtok)
+    base = next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
+    assert (found.base_loss, found.base_usd_per_mtok) == (plan.base_loss, plan.base_usd_per_mtok)
+    assert found.n_params[list(found.experts).index(4.0), OPTIMUM] == base.n_params
+
+
+def test_the_band_is_that_of_the_plans_intervals() -> None:
+    question = Question(budget=Budget(5.15e21))
+    band = loss_band(LAW, question)
+    assert band is not None
+    low, high = band
+    found = draft_plan(LAW, question, DEPLOYMENT, Roofline(GPU))
+    assert low.shape == high.shape == found.loss.shape
+    assert np.all(low < high)
+    # The recovered law lies among its own draws.
+    assert np.mean((low <= found.loss) & (found.loss <= high)) > 0.9
+    assert loss_band(LAW, Question(budget=Budget(5.15e21), draws=0)) is None
+
+
+def test_scaling_is_the_loss_optimal_model_of_each_budget() -> None:
+    budgets = np.array([1e20, 5.15e21, 1e24])
+    found = scaling(LAW, Question(budget=Budget(1e18)), budgets)
+    plan = make_plan(LAW, Question(budget=Budget(5.15e21), draws=0), DEPLOYMENT, Roofline(GPU))
+    assert found.n_params[1].tolist() == [c.n_params for c in plan.loss_optimal]
+    assert np.all(np.diff(found.n_params, axis=0) > 0)
+    assert np.all(np.diff(found.loss, axis=0) < 0)
+
+
+@given(hours=st.floats(1.0, 1e9), mfu=st.floats(0.01, 1.0))
+@settings(max_examples=50)
+def test_gpu_hours_buy_the_flops_that_take_so_many_hours(hours: float, mfu: float) -> None:
+    price = TrainingPrice(gpu=GPU, usd_per_gpu_hour=1.0, mfu=mfu)
+    assert math.isclose(price.gpu_hours(flops_of_gpu_hours(GPU, hours, mfu)), hours, rel_tol=1e-12)
