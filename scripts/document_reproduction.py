@@ -25,7 +25,7 @@ from moescale.reproduction import Outcome, find_claim, reproduce, summary
 from moescale.reproduction.claims import Part, loop_measurement, settings
 from moescale.reproduction.evaluate import Elsewhere, HostTime
 from moescale.reproduction.page import counts, figure_section, legend, reasons, sensitivity_section
-from moescale.reproduction.publish import draw, hosts_of
+from moescale.reproduction.publish import hosts_of
 from moescale.reproduction.quantities import flops_ratio_at_equal_loss
 from moescale.reproduction.series import world_of
 from moescale.reproduction.tables import host_table, outcome_table, printed, quantity, under, verdict
@@ -33,7 +33,6 @@ from moescale.reproduction.world import World, as_in_the_paper
 from moescale.scaling_laws import Law, find_law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
-from moescale.views.figures import save_figure
 
 DOCS = Path("docs")
 SECOND_LAW, THIRD_LAW = SECOND_LAWS
@@ -88,9 +87,6 @@ def main() -> None:
     deployment = as_in_the_paper(Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=prompt, output_tokens=output))
     latency, roofline = Silicon(gpu), Roofline(gpu)
     own, other = find_law(DEFAULT_LAW), find_law(SECOND_LAW)
-    (docs / FIGURES).mkdir(parents=True, exist_ok=True)
-    for name, (figure, _) in draw(own, Costs(own.family, latency, deployment, None)).items():
-        save_figure(figure, docs / FIGURES / f"{name}.svg")
     recovered = reproduce(own, deployment, latency, (roofline,))
     joint = reproduce(other, deployment, latency, (roofline,))
     third = reproduce(find_law(THIRD_LAW), deployment, latency)

@@ -745,7 +745,7 @@ def test_a_fit_that_nobody_waits_for_ends(app: FastAPI, client: Client, monkeypa
 def test_the_built_files_are_those_of_the_manifest() -> None:
     folder = ROOT / "src" / "moescale" / "web" / "static"
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert {path.name for path in folder.iterdir()} == {*(f"{name}.br" for name in manifest), "manifest.json"}
+    assert {path.name for path in folder.iterdir()} == {*(f"{name}.xz" for name in manifest), "manifest.json"}
     files = static_files()
     assert {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} == manifest
     assert set(files) == {"index.html", "app.css", "app.js", "vega.js", "licenses.txt"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import lzma
 import socket
 import threading
 import webbrowser
@@ -14,7 +15,6 @@ from dataclasses import asdict, replace
 from importlib import resources
 from typing import Any, cast
 
-import pyarrow
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -55,16 +55,11 @@ def static_files() -> dict[str, bytes]:
     """The built files of the page by name: those of the manifest, decompressed, each with the hash that the build wrote down."""
     folder = resources.files("moescale.web") / "static"
     manifest: dict[str, str] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    files = {name: _decompressed((folder / f"{name}.br").read_bytes()) for name in manifest}
+    files = {name: lzma.decompress((folder / f"{name}.xz").read_bytes()) for name in manifest}
     for name, data in files.items():
         if hashlib.sha256(data).hexdigest() != manifest[name]:
             raise InputError(f"{name} of the page is not as it was built", next_step="run `make page`")
     return files
-
-
-def _decompressed(data: bytes) -> bytes:
-    with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), "brotli") as stream:
-        return stream.read()
 
 
 def create_app(port: int, *, law_text: str | None = None, law_name: str = "") -> FastAPI:
