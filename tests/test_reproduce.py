@@ -156,7 +156,7 @@ def test_only_claims_that_involve_cost_are_varied(outcomes: tuple[Outcome, ...])
 
 def test_every_setting_has_a_row_and_a_verdict(outcomes: tuple[Outcome, ...]) -> None:
     varied = [o for o in outcomes if o.sensitivity]
-    assert all([w.name for w in o.sensitivity] == [s.name for s in all_settings()] for o in varied)
+    assert all([w.setting for w in o.sensitivity] == [s.name for s in all_settings()] for o in varied)
     assert {s.moe_execution for s in all_settings()} == {None, "all-experts", "all-experts-grouped"}
     told = verdict_table(outcomes, all_settings())
     assert told[-1].startswith("| claims that hold |")

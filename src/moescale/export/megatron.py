@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moescale import catalogue
-from moescale.export.parallelism import Split, Trainer
+from moescale.export.parallelism import Split, Trainer, torchrun_script
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
 
@@ -106,25 +106,22 @@ def megatron_file(arguments: Arguments, title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def megatron_script(split: Split, gpus_per_server: int) -> str:
-    """The text of run.sh, to be started on each server from a checkout of Megatron-LM."""
-    per_server = min(split.gpus, gpus_per_server)
-    servers = -(-split.gpus // per_server)
-    return f"""#!/usr/bin/env bash
-# Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON, on each of {servers} server{"s" if servers > 1 else ""} of {per_server} GPUs.
-# DATA: prefix of a .bin and .idx. TOKENIZER: folder with the tokenizer's files. OUTPUT: folder for checkpoints.
-set -euo pipefail
-here="$(cd "$(dirname "$0")" && pwd)"
-arguments=()
+_READ_ARGUMENTS = f"""arguments=()
 while read -r name value; do
   [[ -z "$name" || "$name" == \\#* ]] && continue
   arguments+=("$name")
   [[ -n "$value" ]] && arguments+=("$value")
 done <"$here/{FILE}"
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-torchrun --nnodes {servers} --nproc-per-node {per_server} --rdzv-backend c10d \\
-  --rdzv-endpoint "${{RENDEZVOUS:-localhost:29500}}" --rdzv-id "${{RUN_ID:-moescale}}" \\
-  "$MEGATRON/pretrain_gpt.py" "${{arguments[@]}}" \\
+export CUDA_DEVICE_MAX_CONNECTIONS=1"""
+_PROGRAM = """"$MEGATRON/pretrain_gpt.py" "${arguments[@]}" \\
   --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER" --data-path "$DATA" --split 99,1,0 \\
-  --save "$OUTPUT" --load "$OUTPUT" "$@"
-"""
+  --save "$OUTPUT" --load "$OUTPUT\""""
+
+
+def megatron_script(split: Split, gpus_per_server: int) -> str:
+    """The text of run.sh, to be started on each server from a checkout of Megatron-LM."""
+    about = (
+        "Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON",
+        "DATA: prefix of a .bin and .idx. TOKENIZER: folder with the tokenizer's files. OUTPUT: folder for checkpoints.",
+    )
+    return torchrun_script(split, gpus_per_server, about, _READ_ARGUMENTS, _PROGRAM)

@@ -33,6 +33,12 @@ CURVE_SIZES = 96
 EXPERT_GRID: FloatArray = np.exp2(np.linspace(0.0, 5.0, 41))
 
 
+def records(**columns: object) -> list[Row]:
+    """One record for each place of arrays that broadcast against each other."""
+    arrays = np.broadcast_arrays(*(np.asarray(values) for values in columns.values()))
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(a.ravel().tolist() for a in arrays), strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class FittedLosses:
     """A law's losses over experts (e,), at token counts (t,) and sizes (s,); `points` are losses known otherwise."""
@@ -48,20 +54,17 @@ class FittedLosses:
 
     def rows(self) -> list[Row]:
         """One record a loss, those of `points` last."""
-        found: list[Row] = []
-        for t, s, e in np.ndindex(self.loss.shape):
-            record: dict[str, object] = {
-                "tokens": self.tokens[t],
-                "n_params": self.n_params[s],
-                "experts": self.experts[e],
-                "loss": self.loss[t, s, e],
-            }
-            if self.low is not None and self.high is not None:
-                record |= {"loss_low": self.low[t, s, e], "loss_high": self.high[t, s, e]}
-            found.append(record | {"kind": "law"})
-        for tokens, n, e, value in self.points:
-            found.append({"tokens": tokens, "n_params": n, "experts": e, "loss": value, "kind": "published surface"})
-        return found
+        law: dict[str, object] = {
+            "tokens": self.tokens[:, None, None],
+            "n_params": self.n_params[:, None],
+            "experts": self.experts,
+            "loss": self.loss,
+        }
+        if self.low is not None and self.high is not None:
+            law |= {"loss_low": self.low, "loss_high": self.high}
+        tokens, n_params, experts, loss = np.reshape(self.points, (-1, 4)).T
+        published = {"tokens": tokens, "n_params": n_params, "experts": experts, "loss": loss}
+        return records(**law, kind="law") + records(**published, kind="published surface")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +80,13 @@ class TradeOff:
 
     def rows(self) -> list[Row]:
         """One record a model."""
-        return [
-            {
-                "experts": self.experts[i],
-                "budget_flops": self.budgets_flops[j],
-                "n_params": self.n_params[i, j],
-                "loss": self.loss[i, j],
-                "usd_per_mtok": self.usd_per_mtok[i, j],
-            }
-            for i, j in np.ndindex(self.loss.shape)
-        ]
+        return records(
+            experts=self.experts[:, None],
+            budget_flops=self.budgets_flops,
+            n_params=self.n_params,
+            loss=self.loss,
+            usd_per_mtok=self.usd_per_mtok,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,15 @@ class BudgetCurves:
 
     def rows(self) -> list[Row]:
         """One record a model."""
+        names = ("experts", "n_params", "tokens", "loss", "usd_per_mtok")
         return [
-            {
-                "budget_flops": self.budget_flops,
-                "experts": c.experts,
-                "n_params": c.n_params[i],
-                "tokens": c.tokens[i],
-                "loss": c.loss[i],
-                "usd_per_mtok": c.usd_per_mtok[i],
-                "loss_optimal": i == best,
-            }
+            row
             for c, best in zip(self.curves, self.optimal, strict=True)
-            for i in range(c.n_params.size)
+            for row in records(
+                budget_flops=self.budget_flops,
+                **{name: getattr(c, name) for name in names},
+                loss_optimal=np.arange(c.n_params.size) == best,
+            )
         ]
 
 
@@ -134,19 +131,14 @@ class Bounded:
 
     def rows(self) -> list[Row]:
         """One record a model."""
-        names = ("n_params", "loss", "cost_ratio", "active_ratio", "own_ratio")
-        return [
-            {
-                "bound": self.bound,
-                "base_experts": self.base_experts,
-                "experts": self.experts[i],
-                "budget_flops": self.budgets_flops[j],
-                "base_loss": self.base_loss[j],
-                "base_usd_per_mtok": self.base_usd_per_mtok[j],
-            }
-            | {name: getattr(self, name)[i, j] for name in names}
-            for i, j in np.ndindex(self.n_params.shape)
-        ]
+        names = ("base_loss", "base_usd_per_mtok", "n_params", "loss", "cost_ratio", "active_ratio", "own_ratio")
+        return records(
+            bound=self.bound,
+            base_experts=self.base_experts,
+            experts=self.experts[:, None],
+            budget_flops=self.budgets_flops,
+            **{name: getattr(self, name) for name in names},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +153,9 @@ class HiddenLayers:
     def rows(self) -> list[Row]:
         """One record a model."""
         fitted = self.mu * self.n_params ** (2.0 / 3.0)
-        return [
-            {"name": n, "n_params": p, "hidden_times_layers": v, "fitted": f}
-            for n, p, v, f in zip(self.names, self.n_params, self.hidden_times_layers, fitted, strict=True)
-        ]
+        return records(
+            name=self.names, n_params=self.n_params, hidden_times_layers=self.hidden_times_layers, fitted=fitted
+        )
 
 
 def fitted_losses(
@@ -253,11 +244,20 @@ def bounded(
         losses = np.array([[loss_at_base_cost(world, b, e, base_experts)[0] for b in budgets] for e in counts])
     usd = world.pricing.usd_per_mtok(n.T, np.array(counts)).T
     family = world.law.family
-    active = n_active(family, n, np.array(counts)[:, None]) / n_active(family, base_n, base_experts)
     return Bounded(
-        world.law.name, bound, base_experts, np.array(counts), np.array(budgets),
-        np.array([a.loss[0, 0] for a in base]), base_usd, n, losses, usd / base_usd, active, n / own,
-    )  # fmt: skip
+        law=world.law.name,
+        bound=bound,
+        base_experts=base_experts,
+        experts=np.array(counts),
+        budgets_flops=np.array(budgets),
+        base_loss=np.array([a.loss[0, 0] for a in base]),
+        base_usd_per_mtok=base_usd,
+        n_params=n,
+        loss=losses,
+        cost_ratio=usd / base_usd,
+        active_ratio=n_active(family, n, np.array(counts)[:, None]) / n_active(family, base_n, base_experts),
+        own_ratio=n / own,
+    )
 
 
 def hidden_layers() -> HiddenLayers:
@@ -271,14 +271,7 @@ def hidden_layers() -> HiddenLayers:
 
 def serving_rows(found: ServingCurves | LargestModels) -> list[Row]:
     """One record a model of the figures of serving cost."""
+    experts = found.experts[:, None]
     if isinstance(found, ServingCurves):
-        return [
-            {"experts": e, "n_params": n, "usd_per_mtok": found.usd_per_mtok[i, j], "gpus": found.gpus[i, j]}
-            for i, e in enumerate(found.experts)
-            for j, n in enumerate(found.n_params)
-        ]
-    return [
-        {"experts": e, "usd_per_mtok": usd, "n_params": found.n_params[i, j], "gpus": found.gpus[i, j]}
-        for i, e in enumerate(found.experts)
-        for j, usd in enumerate(found.usd_per_mtok)
-    ]
+        return records(experts=experts, n_params=found.n_params, usd_per_mtok=found.usd_per_mtok, gpus=found.gpus)
+    return records(experts=experts, usd_per_mtok=found.usd_per_mtok, n_params=found.n_params, gpus=found.gpus)
