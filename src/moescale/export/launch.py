@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -40,7 +41,7 @@ class Export:
     n_params_active: int
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return record(self, without=("choice",)) | {"parallel": record(self.choice)}
 

@@ -71,7 +71,7 @@ class Memory:
         parts = (self.weights_bytes, self.gradients_bytes, self.optimizer_bytes, self.gathered_bytes)
         return sum(parts) + self.activation_bytes + self.logit_bytes
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return record(self) | {"total_bytes": self.total_bytes}
 
