@@ -66,7 +66,8 @@ install: $(VENV)/.installed ## create .venv and install moescale into it
 plan: $(VENV)/.installed ## the main job on the built-in defaults: a plan for 5.15e21 FLOPs served on 8 x A100-SXM-40GB
 	@$(BIN)/moescale plan --budget 5.15e21 --gpu a100-sxm-40gb --max-gpus 8
 
-check: lint types unit ## lint, types and the unit tests, in a minute
+check: $(VENV)/.test ## lint, types and the unit tests beside each other, in a minute
+	@$(MAKE) --no-print-directory --jobs 3 lint types unit
 
 unit: $(VENV)/.test ## the tests that neither start processes nor fit, draw or sweep for long
 	$(PYTEST) -m 'not system and not engine and not fuzz'
