@@ -9,6 +9,7 @@ base's loss-optimal model on the same budget (Algorithm 1), "at the base's cost"
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -212,39 +213,34 @@ def gain_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
 @quantity
 def own_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """N at the base's loss over E's own loss-optimal N."""
-    return _own_ratio_at_base_loss(world, part, part.budget_flops)
-
-
-def _own_ratio_at_base_loss(world: World, part: Part, budget_flops: float) -> FloatArray:
-    small = world.at_base_loss(budget_flops, part.experts, part.base_experts).n_params
-    return (small / world.optimum(budget_flops, part.experts).n_params)[:, 0]
+    small = world.at_base_loss(part.budget_flops, part.experts, part.base_experts).n_params
+    return (small / world.optimum(part.budget_flops, part.experts).n_params)[:, 0]
 
 
 @cost_quantity
 def own_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """N at the base's cost over E's own loss-optimal N."""
-    return _own_ratio_at_base_cost(world, part, part.budget_flops)
+    size = world.size_at_base_cost(part.budget_flops, part.experts, part.base_experts)
+    return (size / world.optimum(part.budget_flops, part.experts).n_params)[:, 0]
 
 
-def _own_ratio_at_base_cost(world: World, part: Part, budget_flops: float) -> FloatArray:
-    size = world.size_at_base_cost(budget_flops, part.experts, part.base_experts)
-    return (size / world.optimum(budget_flops, part.experts).n_params)[:, 0]
+def _at_each_budget(of: Quantity, world: World, part: Part) -> FloatArray:
+    """A quantity at each of the part's budgets, (budgets, k)."""
+    return np.stack([of(world, replace(part, budgets_flops=(budget,))) for budget in part.budgets_flops])
 
 
 @quantity
 def own_ratio_change_at_base_loss(world: World, part: Part) -> FloatArray:
     """The largest of own_ratio_at_base_loss over the smallest, over budgets."""
-    return _change([_own_ratio_at_base_loss(world, part, budget) for budget in part.budgets_flops])
+    ratios = _at_each_budget(own_ratio_at_base_loss, world, part)
+    return ratios.max(axis=0) / ratios.min(axis=0)
 
 
 @cost_quantity
 def own_ratio_change_at_base_cost(world: World, part: Part) -> FloatArray:
     """The largest of own_ratio_at_base_cost over the smallest, over budgets."""
-    return _change([_own_ratio_at_base_cost(world, part, budget) for budget in part.budgets_flops])
-
-
-def _change(ratios: list[FloatArray]) -> FloatArray:
-    return np.max(ratios, axis=0) / np.min(ratios, axis=0)
+    ratios = _at_each_budget(own_ratio_at_base_cost, world, part)
+    return ratios.max(axis=0) / ratios.min(axis=0)
 
 
 def _losses_of_gain(world: World) -> tuple[FloatArray, FloatArray, float]:
@@ -296,21 +292,21 @@ def flops_to_match_at_base_cost(world: World, part: Part) -> FloatArray:
     return np.where(known, needed, np.nan)[:, 0] / budget
 
 
-def _budget_share_at_base_cost(world: World, part: Part, budget_flops: float) -> FloatArray:
+def _budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
     """The fewest FLOPs of E with the loss and at most the cost of the base's optimum, over the base's budget."""
-    target = world.optimum(budget_flops, part.base_experts).loss
-    limit = world.size_at_base_cost(budget_flops, part.experts, part.base_experts)
-    free = world.optimal_at_base_loss(budget_flops, part.experts, part.base_experts)
-    size = np.fmin(limit, free.n_params)
+    asked = (part.budget_flops, part.experts, part.base_experts)
+    limit = world.size_at_base_cost(*asked)
+    size = np.fmin(limit, world.optimal_at_base_loss(*asked).n_params)
+    target = world.optimum(part.budget_flops, part.base_experts).loss
     tokens = tokens_at_loss(world.law, size, np.array([part.experts]), target, theta=world.theta)
     spent = 6.0 * _active(world, size, part.experts) * tokens
-    return np.where(np.isnan(limit), np.nan, spent)[:, 0] / budget_flops
+    return np.where(np.isnan(limit), np.nan, spent)[:, 0] / part.budget_flops
 
 
 @cost_quantity
 def least_budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
     """The least such share over budgets."""
-    return np.min([_budget_share_at_base_cost(world, part, budget) for budget in part.budgets_flops], axis=0)
+    return _at_each_budget(_budget_share_at_base_cost, world, part).min(axis=0)
 
 
 @quantity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,6 +22,7 @@ from moescale.typing import FloatArray
 
 Row = Mapping[str, object]
 Bound = Literal["loss", "cost"]
+Point = tuple[float, float, float, float]  # tokens, size, experts, loss
 
 FITTED_TOKENS = (5.0e9, 7.5e9, 10.0e9, 20.0e9)  # the panels of the paper's figure fitted_val_loss
 CURVE_BUDGETS = (1e21, 8e21)  # those of its figure cost_vs_loss_1e21
@@ -50,7 +51,7 @@ class FittedLosses:
     loss: FloatArray  # (t, s, e)
     low: FloatArray | None  # of 90% of the law's draws
     high: FloatArray | None
-    points: tuple[tuple[float, float, float, float], ...]  # tokens, size, experts, loss
+    points: tuple[Point, ...]
 
     def rows(self) -> list[Row]:
         """One record a loss, those of `points` last."""
@@ -158,31 +159,24 @@ class HiddenLayers:
         )
 
 
-def fitted_losses(
-    law: Law,
-    *,
-    tokens: Sequence[float] = FITTED_TOKENS,
-    n_params: FloatArray | None = None,
-    points: Iterable[tuple[float, float, float, float]] | None = None,
-) -> FittedLosses:
-    """A law's losses on a sweep, by default the paper's; `points` (tokens, size, experts, loss), by default its surfaces."""
-    sizes = np.unique(published_sweep()[0]) if n_params is None else n_params
-    t, s, e = np.meshgrid(np.asarray(tokens, float), sizes, EXPERT_GRID, indexing="ij")
+def fitted_losses(law: Law, *, points: Iterable[Point] | None = None) -> FittedLosses:
+    """A law's losses on the paper's sweep; `points` (tokens, size, experts, loss) are by default those of its surfaces."""
+    tokens, sizes = np.array(FITTED_TOKENS), np.unique(published_sweep()[0])
+    t, s, e = np.meshgrid(tokens, sizes, EXPERT_GRID, indexing="ij")
     low = high = None
     if len(law.draws):
-        spread = loss(law, s, t, e, theta=law.draws)
-        low, high = np.percentile(spread, [5.0, 95.0], axis=0)
-    shown = published_points(tokens) if points is None else tuple(points)
-    return FittedLosses(law.name, EXPERT_GRID, np.asarray(tokens, float), sizes, loss(law, s, t, e), low, high, shown)
+        low, high = np.percentile(loss(law, s, t, e, theta=law.draws), [5.0, 95.0], axis=0)
+    shown = published_points() if points is None else tuple(points)
+    return FittedLosses(law.name, EXPERT_GRID, tokens, sizes, loss(law, s, t, e), low, high, shown)
 
 
-def published_points(tokens: Sequence[float]) -> tuple[tuple[float, float, float, float], ...]:
+def published_points() -> tuple[Point, ...]:
     """Losses on the paper's two dense-equivalent surfaces at its sweep's sizes: all that it prints of its losses."""
     sizes = np.unique(published_sweep()[0]).tolist()
     return tuple(
         (d, n, float(s["experts"]), s["F"] + s["A"] / n ** s["alpha"] + s["B"] / d ** s["beta"])
         for s in catalogue.read("published_yun2024.toml")["surface"]
-        for d in tokens
+        for d in FITTED_TOKENS
         for n in sizes
     )
 
@@ -193,9 +187,9 @@ def world_of(law: Law, costs: Costs) -> World:
     return World(law, law.theta[None], ExactPricing(costs), costs)
 
 
-def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED, experts: Sequence[float] | None = None) -> TradeOff:
+def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED) -> TradeOff:
     """Loss-optimal models over budgets."""
-    counts = sweep_experts() if experts is None else tuple(experts)
+    counts = sweep_experts()
     found = [[world.optimum(float(b), e) for b in budgets_flops] for e in counts]
     n = np.array([[a.n_params[0, 0] for a in row] for row in found])
     losses = np.array([[a.loss[0, 0] for a in row] for row in found])
@@ -203,9 +197,9 @@ def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED, experts: Seq
     return TradeOff(world.law.name, np.array(counts), budgets_flops, n, losses, usd)
 
 
-def budget_curves(world: World, budget_flops: float, *, experts: Sequence[float] | None = None) -> BudgetCurves:
+def budget_curves(world: World, budget_flops: float) -> BudgetCurves:
     """Loss against cost over sizes around each expert count's loss-optimal one."""
-    counts = sweep_experts() if experts is None else tuple(experts)
+    counts = sweep_experts()
     shares = np.unique(np.append(np.geomspace(SMALLEST, LARGEST, CURVE_SIZES), 1.0))
     best = int(np.searchsorted(shares, 1.0))
     curves: list[CostCurve] = []
@@ -217,19 +211,12 @@ def budget_curves(world: World, budget_flops: float, *, experts: Sequence[float]
     return BudgetCurves(world.law.name, budget_flops, tuple(curves), (best,) * len(counts))
 
 
-def bounded(
-    world: World,
-    bound: Bound,
-    base_experts: float,
-    *,
-    budgets_flops: FloatArray = BUDGETS,
-    experts: Sequence[float] | None = None,
-) -> Bounded:
-    """Algorithm 1 (bound "loss") or 2 ("cost") over budgets, for expert counts above the base's by default.
+def bounded(world: World, bound: Bound, base_experts: float, *, budgets_flops: FloatArray = BUDGETS) -> Bounded:
+    """Algorithm 1 (bound "loss") or 2 ("cost") over budgets, for expert counts above the base's.
 
     At the base's cost sizes may lie beyond their own optimum, as in the paper; the loss is the lowest within the cost.
     """
-    counts = tuple(e for e in sweep_experts() if e > base_experts) if experts is None else tuple(experts)
+    counts = tuple(e for e in sweep_experts() if e > base_experts)
     budgets = [float(b) for b in budgets_flops]
     base = [world.optimum(b, base_experts) for b in budgets]
     base_n = np.array([a.n_params[0, 0] for a in base])
