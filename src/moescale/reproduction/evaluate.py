@@ -125,21 +125,18 @@ def reproduce(
     drawn = None
     if len(law.draws):
         drawn = World(law, law.draws, SampledPricing.of(costs, experts), costs)
-    worlds = [(source.name, replace(costs, latency=source)) for source in others]
-    varied = [(s.name, _costs_under(costs, s)) for s in settings_of(latency)] if sensitivity else []
-
-    def elsewhere(outcome: Outcome, places: Sequence[tuple[str, Costs]]) -> tuple[Elsewhere, ...]:
-        return tuple(
-            _elsewhere(outcome, name, replace(central, pricing=ExactPricing(own), costs=own)) for name, own in places
-        )
-
+    varied = settings_of(latency) if sensitivity else ()
+    places = [(source.name, replace(costs, latency=source)) for source in others]
+    places += [(setting.name, _costs_under(costs, setting)) for setting in varied]
+    # A world remembers what it priced: one for all claims.
+    worlds = [(name, replace(central, pricing=ExactPricing(own), costs=own)) for name, own in places]
     found: list[Outcome] = []
     for claim in claims():
         outcome = _outcome(claim, central, drawn)
         if any(part.quantity in NEEDS_COSTS for part in claim.parts):
-            outcome = replace(
-                outcome, other_latencies=elsewhere(outcome, worlds), sensitivity=elsewhere(outcome, varied)
-            )
+            elsewhere = tuple(_elsewhere(outcome, name, world) for name, world in worlds)
+            beside, under = elsewhere[: len(others)], elsewhere[len(others) :]
+            outcome = replace(outcome, other_latencies=beside, sensitivity=under)
         found.append(outcome)
     return tuple(found)
 
