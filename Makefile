@@ -86,7 +86,7 @@ lint: $(VENV)/.test ## ruff: style and format
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.test ## pyright, strict
-	$(BIN)/pyright
+	$(BIN)/pyright --threads $(WORKERS)
 
 # The variable silences a notice of the theme's makers, which is no warning of the build.
 docs: $(VENV)/.docs ## the documentation as a site in build/site; a warning is an error
