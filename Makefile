@@ -66,7 +66,8 @@ install: $(VENV)/.installed ## create .venv and install moescale into it
 plan: $(VENV)/.installed ## the main job on the built-in defaults: a plan for 5.15e21 FLOPs served on 8 x A100-SXM-40GB
 	@$(BIN)/moescale plan --budget 5.15e21 --gpu a100-sxm-40gb --max-gpus 8
 
-check: lint types unit ## lint, types and the unit tests, in a minute
+check: $(VENV)/.test ## lint, types and the unit tests beside each other, in a minute
+	@$(MAKE) --no-print-directory --jobs 3 lint types unit
 
 unit: $(VENV)/.test ## the tests that neither start processes nor fit, draw or sweep for long
 	$(PYTEST) -m 'not system and not engine and not fuzz'
@@ -85,7 +86,7 @@ lint: $(VENV)/.test ## ruff: style and format
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.test ## pyright, strict
-	$(BIN)/pyright
+	$(BIN)/pyright --threads $(WORKERS)
 
 # The variable silences a notice of the theme's makers, which is no warning of the build.
 docs: $(VENV)/.docs ## the documentation as a site in build/site; a warning is an error
@@ -97,11 +98,12 @@ bench: $(VENV)/.test ## the speed claims, import time and size of the wheel, mea
 
 page: ## build the page of `moescale web` into src/moescale/web/static (needs Node.js)
 	cd web && npm ci --no-audit --no-fund && npm run build
+	$(PYTHON) scripts/store_page.py
 
 # What writes tracked files: scripts by name, and the page, in the order in which one rests on another. refresh_docs is last, as it
 # runs the commands of all pages.
-GENERATORS := page document_laws document_shapes document_roofline document_servings document_reproduction draw_figures \
-  document_silicon document_reference snapshot refresh_docs
+GENERATORS := page document_laws document_shapes document_roofline document_servings document_reproduction \
+  document_silicon snapshot refresh_docs
 # What answers rest on, and pictures that no two browsers take alike: by name alone. fit_joint.py needs a table of runs besides.
 BY_NAME := fit_moe_formulas calibrate_roofline recover_yun2024 make_example_runs make_example_requests photograph_page
 ARGUMENTS_snapshot := --write

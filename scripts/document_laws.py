@@ -1,4 +1,4 @@
-"""Write docs/laws.md: every law form and every coefficient set, from the code and the catalogue.
+"""Write into docs/laws.md every law form and every coefficient set, from the code and the catalogue.
 
 python scripts/document_laws.py
 """
@@ -6,14 +6,11 @@ python scripts/document_laws.py
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 
-from moescale.io.files import write_atomically
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws import FORMS, FURTHER_INPUTS, Law, LawForm, catalogue_names, find_law
 from moescale.units import format_count
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "laws.md"
+from pages import filled, table, write
 
 
 def inputs(form: LawForm) -> str:
@@ -84,57 +81,37 @@ def set_section(law: Law) -> list[str]:
 def page() -> str:
     """The page's text."""
     known = [find_law(name) for name in catalogue_names()]
-    overview = [
-        f"| [{form.name}](#{form.name}-{form.title.lower().replace(' ', '-').replace(',', '').replace('.', '')}) "
-        f"| `{form.equation}` | {inputs(form)} | {'10' if 'log10' in form.equation else 'e'} "
-        f"| {'no' if form.no_allocation else 'yes'} |"
-        for form in FORMS.values()
-    ]
-    sets = [
-        f"| {law.name} | {law.form.name} | {counted(law.family)} | {law.family.dataset or 'not stated'} "
-        f"| {fitted_range(law)} | {'no' if law.form.no_allocation else 'yes'} |"
-        for law in known
-    ]
-    return "\n".join(
+    forms = (
         [
-            "# Laws",
-            "",
-            "Written by `python scripts/document_laws.py`; do not edit.",
-            "",
-            "A form is a formula that `fit` and `compare` take with `--law`; a coefficient set is what `plan` and `predict` take.",
-            "Losses of different sets are in different units (tokenizer, dataset) and N counts different parameters: coefficients",
-            "of one must never be mixed with conventions of another.",
-            "",
-            "## Overview",
-            "",
-            "| form | formula | inputs | log base | plans |",
-            "|---|---|---|---|---|",
-            *overview,
-            "",
-            "| coefficient set | form | N counts | data | fitted on | plans |",
-            "|---|---|---|---|---|---|",
-            *sets,
-            "",
-            "## Further inputs",
-            "",
-            "Columns of a table of runs, options of `predict`, `plan`, `fit` and `compare`.",
-            "",
-            "| input | meaning | range |",
-            "|---|---|---|",
-            *(
-                f"| `{name}` | {known_as.meaning} | {known_as.range_text} |"
-                for name, known_as in FURTHER_INPUTS.items()
-            ),
-            "",
-            "## Forms",
-            "",
-            *(line for form in FORMS.values() for line in form_section(form)),
-            "## Coefficient sets",
-            "",
-            *(line for law in known for line in set_section(law)),
+            f"[{form.name}](#{form.name}-{form.title.lower().replace(' ', '-').replace(',', '').replace('.', '')})",
+            f"`{form.equation}`",
+            inputs(form),
+            "10" if "log10" in form.equation else "e",
+            "no" if form.no_allocation else "yes",
         ]
+        for form in FORMS.values()
     )
+    sets = (
+        [
+            law.name,
+            law.form.name,
+            counted(law.family),
+            law.family.dataset or "not stated",
+            fitted_range(law),
+            "no" if law.form.no_allocation else "yes",
+        ]
+        for law in known
+    )
+    further = ([f"`{name}`", entry.meaning, entry.range_text] for name, entry in FURTHER_INPUTS.items())
+    parts = {
+        "forms": table(("form", "formula", "inputs", "log base", "plans"), forms),
+        "sets": table(("coefficient set", "form", "N counts", "data", "fitted on", "plans"), sets),
+        "inputs": table(("input", "meaning", "range"), further),
+        "form-sections": [line for form in FORMS.values() for line in form_section(form)],
+        "set-sections": [line for law in known for line in set_section(law)],
+    }
+    return filled("laws.md", parts)
 
 
 if __name__ == "__main__":
-    write_atomically(PAGE, page())
+    write("laws.md", page())

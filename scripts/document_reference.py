@@ -1,6 +1,6 @@
-"""Write docs/reference/cli.md and docs/reference/api.md: every command and every public name, from the code.
+"""The pages reference/cli.md and reference/api.md of the site: every command and every public name, from the code.
 
-python scripts/document_reference.py
+scripts/site_hooks.py builds them into the site.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import typer
 import moescale
 from moescale.cli import COMMANDS
 from moescale.cli.options import app
-from moescale.io.files import write_atomically
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
-WRITTEN = "Written by `python scripts/document_reference.py`; do not edit."
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 # A default that is no text of its own, such as <factory>, differs between versions of Python; a long one hides the rest.
 LONGEST_DEFAULT = 60
 
@@ -75,7 +73,7 @@ def command_section(name: str, command: Any) -> list[str]:
     """A command: what it does, examples, options."""
     examples = re.findall(r"^`(.+)`$", command.epilog or "", flags=re.MULTILINE)
     words = [p.metavar for p in command.params if p.param_type_name == "argument"]
-    page = FOLDER.parent / PAGES_OF_COMMANDS.get(name, "")
+    page = DOCS / PAGES_OF_COMMANDS.get(name, "")
     more = f" More: [{page.stem}](../{PAGES_OF_COMMANDS[name]})." if page.is_file() else ""
     panels: dict[str, list[str]] = {}  # headings of the help, in their order; options without one stand first
     for parameter in command.params:
@@ -104,8 +102,6 @@ def cli_page() -> str:
     commands: Mapping[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typer's group is untyped
     lines = [
         "# Command line",
-        "",
-        WRITTEN,
         "",
         "`moescale` and `python -m moescale` are the same; `moescale COMMAND --help` prints what stands here. Answers go to",
         "standard output, progress and warnings to standard error; with `--json` standard output is one JSON value.",
@@ -213,8 +209,6 @@ def api_page() -> str:
     lines = [
         "# Python",
         "",
-        WRITTEN,
-        "",
         "The names that `import moescale` offers, by the module that defines them. All of them load on first use. Arguments of",
         "type `Real` are numbers or NumPy arrays, which broadcast; answers are frozen dataclasses with `to_dict()` where they",
         "have a JSON form. Bad input raises `InputError`, a question without an answer `InfeasibleError`; both are",
@@ -232,10 +226,3 @@ def api_page() -> str:
 def pages() -> dict[str, str]:
     """The generated pages by file name."""
     return {"cli.md": cli_page(), "api.md": api_page()}
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for page_name, text in pages().items():
-        write_atomically(FOLDER / page_name, text)
-        print(f"wrote {FOLDER / page_name}")

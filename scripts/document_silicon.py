@@ -1,4 +1,4 @@
-"""Write docs/silicon.md: how composed latencies compare with the package's own engine, and how left-out experts fare.
+"""Compute the tables of docs/silicon.md: how composed latencies compare with the package's own engine, and how left-out experts fare.
 
 python scripts/document_silicon.py
 """
@@ -9,20 +9,20 @@ import json
 import logging
 import tempfile
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from moescale.hardware.gpus import Gpu, find_gpu, gpus
-from moescale.io.files import write_atomically
 from moescale.latency.kernels.attention import attention_kinds, leave_largest_out
 from moescale.latency.kernels.moe import leave_one_shape_out, moe_types
 from moescale.latency.kernels.tables import default_version, engines, find_system, systems
 from moescale.latency.silicon import LOAD, Silicon
 from moescale.models.hf_config import from_config
+from pages import filled, table, write
 
-PAGE = Path("docs/silicon.md")
 CONFIGS = Path("examples/configs")
 MODELS = ("mixtral-8x7b", "qwen3-30b-a3b", "llama-3.1-8b")
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
@@ -60,151 +60,97 @@ def engine_errors(config: Path, gpu: Gpu, count: int, backend: str) -> tuple[lis
 
 
 def engine_table() -> list[str]:
-    """Rows of the comparison with the engine."""
-    lines: list[str] = []
-    for name in MODELS:
-        for gpu in map(find_gpu, GPUS):
-            for backend in ("vllm", "trtllm", "sglang"):
-                found = {count: engine_errors(CONFIGS / f"{name}.json", gpu, count, backend) for count in (1, 2, 4, 8)}
-                answered = {count: pair for count, pair in found.items() if pair[0]}
-                if not answered:
-                    lines.append(f"| {name} | {gpu.name} | {backend} | | refused | |")
-                    continue
-                worst = [
-                    max((error for pair in answered.values() for error in pair[stage]), key=abs) for stage in (0, 1)
-                ]
-                typical = float(np.median([abs(e) for pair in answered.values() for stage in pair for e in stage]))
-                lines.append(
-                    f"| {name} | {gpu.name} | {backend} | {', '.join(map(str, answered))} | {typical:.1%} | "
-                    f"{worst[0]:+.1%}, {worst[1]:+.1%} |"
-                )
-    return lines
+    """The comparison with the engine."""
+    rows: list[list[str]] = []
+    for name, gpu, backend in product(MODELS, map(find_gpu, GPUS), ("vllm", "trtllm", "sglang")):
+        found = {count: engine_errors(CONFIGS / f"{name}.json", gpu, count, backend) for count in (1, 2, 4, 8)}
+        answered = {count: pair for count, pair in found.items() if pair[0]}
+        if not answered:
+            rows.append([name, gpu.name, backend, "", "refused", ""])
+            continue
+        worst = [max((error for pair in answered.values() for error in pair[stage]), key=abs) for stage in (0, 1)]
+        typical = float(np.median([abs(e) for pair in answered.values() for stage in pair for e in stage]))
+        both = f"{worst[0]:+.1%}, {worst[1]:+.1%}"
+        rows.append([name, gpu.name, backend, ", ".join(map(str, answered)), f"{typical:.1%}", both])
+    return table(("model", "GPU", "engine", "GPU counts", "median", "worst decoding, prefill"), rows)
+
+
+def versions() -> list[tuple[str, str, str]]:
+    """System, engine and version of every table."""
+    return [(system, backend, default_version(system, backend)) for system in systems() for backend in engines(system)]
 
 
 def left_out_table() -> list[str]:
-    """Rows of the leave-one-shape-out errors, one a system, engine and number format."""
-    lines: list[str] = []
-    for system in systems():
-        for backend in engines(system):
-            version = default_version(system, backend)
-            for kind in ("bfloat16", "fp8_block"):
-                if kind not in moe_types(system, backend, version):
-                    continue
-                shapes = leave_one_shape_out(system, backend, version, kind, LOAD)
-                if len(shapes) < 3:
-                    continue
-                errors = sorted(shapes, key=lambda shape: shape.median_error)
-                middle = float(np.median([shape.median_error for shape in shapes]))
-                alone = float(np.median([shape.formula_error for shape in shapes]))
-                lines.append(
-                    f"| {system} | {backend} {version} | {kind} | {len(shapes)} | {errors[0].median_error:.1%} | {middle:.1%} | "
-                    f"{errors[-1].median_error:.1%} ({errors[-1].shape}) | {alone:.1%} |"
-                )
-    return lines
+    """The leave-one-shape-out errors of each system, engine and number format."""
+    rows: list[list[str]] = []
+    for (system, backend, version), kind in product(versions(), ("bfloat16", "fp8_block")):
+        if kind not in moe_types(system, backend, version):
+            continue
+        shapes = leave_one_shape_out(system, backend, version, kind, LOAD)
+        if len(shapes) < 3:
+            continue
+        best, *_, worst = sorted(shapes, key=lambda shape: shape.median_error)
+        middle, alone = (float(np.median([getattr(s, n) for s in shapes])) for n in ("median_error", "formula_error"))
+        errors = [
+            f"{best.median_error:.1%}",
+            f"{middle:.1%}",
+            f"{worst.median_error:.1%} ({worst.shape})",
+            f"{alone:.1%}",
+        ]
+        rows.append([system, f"{backend} {version}", kind, str(len(shapes)), *errors])
+    head = ("GPU", "engine", "format", "shapes", "best shape", "median shape", "worst shape", "formula")
+    return table(head, rows)
 
 
 def shape_table(system: str) -> list[str]:
-    """Rows of every left-out shape of one system's vLLM tables."""
+    """Every left-out shape of one system's vLLM tables."""
     shapes = leave_one_shape_out(system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD)
-    return [
-        f"| {shape.shape} | {shape.rows} | {shape.median_error:.1%} | {shape.formula_error:.1%} |" for shape in shapes
-    ]
+    rows = ([str(s.shape), str(s.rows), f"{s.median_error:.1%}", f"{s.formula_error:.1%}"] for s in shapes)
+    return table(("shape", "rows", "error", "formula alone"), rows)
 
 
 def attention_table() -> list[str]:
-    """Rows of the errors of left-out attention, one a system and engine: decoding and prompts, all head dimensions in bf16."""
-    lines: list[str] = []
-    for system in systems():
-        for backend in engines(system):
-            version, cells = default_version(system, backend), list[str]()
-            for stage in ("generation", "context"):
-                off = np.concatenate(
-                    [
-                        leave_largest_out(system, backend, version, stage, "bfloat16", head_dim, MEMORY_LEFT)
-                        for head_dim, window in attention_kinds(system, backend, version, stage, "bfloat16")
-                        if window == 0.0
-                    ]
-                )
-                cells.append(f"{np.median(np.abs(off)):.1%}, {np.quantile(np.abs(off), 0.9):.0%}, {np.mean(off):+.1%}")
-            lines.append(f"| {system} | {backend} {version} | {' | '.join(cells)} |")
-    return lines
+    """The errors of left-out attention of each system and engine: decoding and prompts, all head dimensions in bf16."""
+    rows: list[list[str]] = []
+    for system, backend, version in versions():
+        cells = [system, f"{backend} {version}"]
+        for stage in ("generation", "context"):
+            kinds = attention_kinds(system, backend, version, stage, "bfloat16")
+            left_out = (
+                leave_largest_out(system, backend, version, stage, "bfloat16", head_dim, MEMORY_LEFT)
+                for head_dim, window in kinds
+                if window == 0.0
+            )
+            off = np.concatenate(list(left_out))
+            cells.append(f"{np.median(np.abs(off)):.1%}, {np.quantile(np.abs(off), 0.9):.0%}, {np.mean(off):+.1%}")
+        rows.append(cells)
+    return table(("GPU", "engine", "decoding", "prompts"), rows)
+
+
+def is_scaled(gpu: Gpu) -> bool:
+    """Whether a card's kernels are those of another part, whose memory is faster or slower."""
+    if gpu.silicon_system is None:
+        return False
+    measured = find_system(gpu.silicon_system).memory_bandwidth_bytes_per_s
+    return abs(measured / gpu.memory_bandwidth_bytes_per_s - 1) > 0.02
 
 
 def page() -> str:
     """The page's text."""
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
-    scaled = ", ".join(
-        gpu.name
-        for gpu in gpus().values()
-        if gpu.silicon_system is not None
-        and abs(find_system(gpu.silicon_system).memory_bandwidth_bytes_per_s / gpu.memory_bandwidth_bytes_per_s - 1)
-        > 0.02
-    )
-    lines = [
-        "# Latency from measured kernels",
-        "",
-        "Written by `python scripts/document_silicon.py`; do not edit.",
-        "",
-        "`--latency silicon` composes every pass of a server from the kernel tables that NVIDIA measured and ships with",
-        "aiconfigurator-core (Apache-2.0): matrix products, attention, experts, all-reduces. The tables are read and",
-        "interpolated here, linear in the logarithms, so that any shape has an answer and one call answers for arrays of",
-        "models, GPU counts and batches. Below are its two checks. Neither was used to adjust anything, but for the four",
-        "likeness widths of `latency/kernels/moe.py`, which were chosen by the mean left-out error of two of the tables",
-        "(A100 and H100, vLLM, bf16).",
-        "",
-        f"Cards that are scaled from a measured part of the same cores, kernel by kernel, with the ratio of rooflines: {scaled}.",
-        "What no table says and every answer assumes: tokens fall on experts as unevenly as the power law that the package",
-        f"takes for MoE models ({LOAD}; `balanced` can be asked for where it was measured); the host needs 1.4 ms a pass, and",
-        "works while the GPU does, so that it sets the pace of small models only; kernels run one after the other, inside",
-        "CUDA graphs.",
-        "",
-        "## Against the package's own engine",
-        "",
-        "The engine answers for the shapes that it tabulates. Ours over the engine's, minus one, in bf16: the median of the",
-        f"absolute errors over all passes and GPU counts, and the worst decoding and prefill pass. Passes: "
-        f"{', '.join(f'{b} x {t}' for b, t in PASSES)} (requests x tokens; prefill up to {MOST_TOKENS:,} tokens).",
-        "",
-        "| model | GPU | engine | GPU counts | median | worst decoding, prefill |",
-        "|---|---|---|---|---|---|",
-        *engine_table(),
-        "",
-        "## Attention that no memory held",
-        "",
-        "Rows with more requests and tokens than a GPU's memory holds are missing, and filled from smaller ones (`grid_of` in",
-        f"`latency/kernels/log_grid.py` states the rule). Here the rows beyond {MEMORY_LEFT:.0%} of each pair of head counts' largest are left out",
-        "as well, and predicted: median and 90% quantile of |log(predicted / measured)|, and the mean of the logarithm.",
-        "The rule was chosen among three by such errors.",
-        "",
-        "| GPU | engine | decoding | prompts |",
-        "|---|---|---|---|",
-        *attention_table(),
-        "",
-        "## Experts that no table holds",
-        "",
-        "Each measured shape (model width x expert width, experts a token meets, experts) is left out in all its tensor- and",
-        "expert-parallel cuts, and predicted from the others. The error of a shape is the median of |predicted / measured - 1|",
-        "over its rows, 1 to 65,536 tokens and all widths it was cut to. `formula` is the nine-constant formula without the",
-        "likenesses, the median over shapes.",
-        "",
-        "| GPU | engine | format | shapes | best shape | median shape | worst shape | formula |",
-        "|---|---|---|---|---|---|---|---|",
-        *left_out_table(),
-        "",
-        *(
-            line
-            for system in ("a100_sxm", "h100_sxm")
-            for line in (
-                f"### {system}, vLLM, bf16",
-                "",
-                "| shape | rows | error | formula alone |",
-                "|---|---|---|---|",
-                *shape_table(system),
-                "",
-            )
-        ),
-    ]
-    return "\n".join(lines)
+    parts = {
+        "scaled": ", ".join(gpu.name for gpu in gpus().values() if is_scaled(gpu)),
+        "load": LOAD,
+        "passes": ", ".join(f"{b} x {t}" for b, t in PASSES),
+        "most-tokens": f"{MOST_TOKENS:,}",
+        "memory-left": f"{MEMORY_LEFT:.0%}",
+        "engine": engine_table(),
+        "attention": attention_table(),
+        "left-out": left_out_table(),
+        **{system: shape_table(system) for system in ("a100_sxm", "h100_sxm")},
+    }
+    return filled("silicon.md", parts)
 
 
 if __name__ == "__main__":
-    write_atomically(PAGE, page())
+    write("silicon.md", page())

@@ -1,11 +1,13 @@
-"""Draw docs/figures/: fits to examples/runs.csv and to the example sweep, the default plan, and what serving costs by size.
+"""Draw the figures of the docs: fits to examples/*.csv, the default plan, what serving costs, and the paper's figures.
 
-python scripts/draw_figures.py
+`make docs` calls it; python scripts/draw_figures.py [-o FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 from pathlib import Path
 
 import numpy as np
@@ -14,36 +16,37 @@ from moescale.cli import main as moescale
 from moescale.hardware.gpus import find_gpu, price
 from moescale.latency.silicon import Silicon
 from moescale.planning.candidate import Costs, largest_models, serving_curves
+from moescale.reproduction.page import FIGURES as REPRODUCED
+from moescale.reproduction.publish import draw
 from moescale.reproduction.world import as_in_the_paper
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
 from moescale.views.figures import cost_figure, largest_figure, save_figure
 
-FIGURES = Path("docs/figures")
-SWEEP = (
-    "cost", "--config", "examples/configs/mixtral-8x7b.json", "--gpu", "a100-sxm-80gb,h100-sxm", "--sweep",
-    "--weights", "bf16", "--kv-cache", "bf16",
-)  # fmt: skip
+FIGURES = Path("build/figures")
+# Where there is a command it draws the figure, so that it is what a reader can type.
+COMMANDS = {
+    "fit": "fit examples/runs.csv",
+    "stdlib": "fit examples/stdlib-runs.csv",
+    "plan": "plan --budget 5.15e21",
+    "sweep": "cost --config examples/configs/mixtral-8x7b.json --gpu a100-sxm-80gb,h100-sxm --sweep --weights bf16 --kv-cache bf16",
+}
+NAMES = (*COMMANDS, "cost", "largest", *REPRODUCED)
 EXPERTS: FloatArray = np.exp2(np.arange(7.0))
 
 
-def main() -> None:
-    """Draw the figures; through the command line where there is a command, so that it is what a reader can type."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, default=FIGURES)
-    folder: Path = parser.parse_args().output
+def draw_all(folder: Path) -> None:
+    """Every figure of NAMES as SVG in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for arguments in (
-        ["fit", "examples/runs.csv", "--plot", str(folder / "fit.svg")],
-        ["fit", "examples/stdlib-runs.csv", "--plot", str(folder / "stdlib.svg")],
-        ["plan", "--budget", "5.15e21", "--plot", str(folder / "plan.svg")],
-        [*SWEEP, "--plot", str(folder / "sweep.svg")],
-    ):
-        moescale(arguments)
+    for name, command in COMMANDS.items():
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            moescale([*command.split(), "--plot", str(folder / f"{name}.svg")])
     costs = paper_costs()
     save_figure(cost_figure(serving_curves(costs, EXPERTS, np.geomspace(1e8, 2e11, 600))), folder / "cost.svg")
     save_figure(largest_figure(largest_models(costs, EXPERTS, np.geomspace(0.01, 3.0, 300))), folder / "largest.svg")
+    for name, (figure, _) in draw(find_law("yun2024-recovered"), costs).items():
+        save_figure(figure, folder / f"{name}.svg")
 
 
 def paper_costs() -> Costs:
@@ -55,4 +58,6 @@ def paper_costs() -> Costs:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path, default=FIGURES)
+    draw_all(parser.parse_args().output)

@@ -1,6 +1,6 @@
-"""Take the pictures of docs/page.md: the page in headless Chromium, in both themes and on a narrow screen.
+"""Take the pictures of docs/page.md: the page in headless Chromium.
 
-`python scripts/photograph_page.py` needs chromium and the extras web and test; it writes docs/page/*.png.
+`python scripts/photograph_page.py` needs chromium and the extras web and test; it writes docs/page/*.webp.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "page"
-COLOURS = 256  # of the palette: drawings have few, and a picture stays below 300 kB
-PLAN = "max-usd-per-mtok=0.05&gpu=h100-sxm&experts=1,4,8,16,32&bands=1"
+COLOURS = 256  # of the palette: drawings have few
 
 
 def save(page: Any, name: str, selector: str | None = None) -> None:
@@ -26,8 +25,7 @@ def save(page: Any, name: str, selector: str | None = None) -> None:
     taken = page.locator(selector).screenshot() if selector else page.screenshot()
     picture = Image.open(io.BytesIO(taken)).convert("RGB").quantize(COLOURS)
     FOLDER.mkdir(exist_ok=True)
-    picture.save(FOLDER / f"{name}.png", optimize=True)
-    print(name, (FOLDER / f"{name}.png").stat().st_size // 1024, "KiB")
+    picture.convert("RGB").save(FOLDER / f"{name}.webp", lossless=True, quality=100, method=6)
 
 
 def settled(page: Any) -> None:
@@ -54,9 +52,6 @@ def main() -> None:
         page.goto(address)
         settled(page)
         save(page, "plan")
-        page.goto(f"{address}?{PLAN}&theme=dark")
-        settled(page)
-        save(page, "bounded-dark")
         page.goto(f"{address}?experts=1,4,8,16,32")
         settled(page)
         page.locator("#upload summary").click()
@@ -66,15 +61,6 @@ def main() -> None:
         page.locator("#residuals").scroll_into_view_if_needed()
         page.evaluate("window.scrollTo(0, document.getElementById('fit').getBoundingClientRect().top + scrollY - 12)")
         save(page, "fit")
-        page.close()
-        page = browser.new_page(viewport={"width": 375, "height": 1100})
-        page.goto(address)
-        settled(page)
-        page.locator("#loss-cost").scroll_into_view_if_needed()
-        page.evaluate(
-            "window.scrollTo(0, document.getElementById('loss-cost').getBoundingClientRect().top + scrollY - 12)"
-        )
-        save(page, "narrow")
         browser.close()
         server.terminate()
 

@@ -26,6 +26,7 @@ from moescale.planning.allocation import Budget, loss_optimal, smallest_at_loss
 from moescale.scaling_laws import Law, Observed, law_text, yun2024
 from moescale.scaling_laws import loss as law_loss
 from moescale.typing import FloatArray
+from pages import filled, table, write
 
 SURFACE_SIGMA = 0.002  # the surfaces are themselves fits: they and equation 4 cannot agree better than about this
 SIZE_SIGMA = 0.02  # sizes are printed to three digits, read off a grid of unknown step
@@ -245,10 +246,7 @@ def family_of_solutions(
 
 def evidence_by_convention(published: Published, box: FloatArray) -> list[str]:
     """Rows of a table: how well each counting convention fits, with and without the E = 8 optima."""
-    rows = [
-        "| training FLOPs of a top-2 model | inputs | summed squares | surfaces, RMS | largest size error |",
-        "|---|---|---|---|---|",
-    ]
+    rows: list[list[str]] = []
     without = replace(published, optima=tuple(row for row in published.optima if row["experts"] == 1))
     multiples = {"paper": "6 (5/3) N D", "exact": "6 (4/3) N D", "dense": "6 N D"}
     for label, inputs in (("all", published), ("without the E = 8 optima", without)):
@@ -256,55 +254,52 @@ def evidence_by_convention(published: Published, box: FloatArray) -> list[str]:
             theta, value, _ = best_of(inputs, box, convention, 8, 1)  # type: ignore[arg-type]
             surfaces = surface_errors(inputs, theta[None], convention)  # type: ignore[arg-type]
             sizes = size_errors(inputs, theta[None], convention)  # type: ignore[arg-type]
-            rows.append(
-                f"| {multiple} ({convention}) | {label} | {value:.1f} | {np.sqrt(np.mean(surfaces**2)):.2%} | "
-                f"{np.abs(np.expm1(sizes)).max():.1%} |"
-            )
-            print(rows[-1], flush=True)
-    return rows
+            errors = [f"{np.sqrt(np.mean(surfaces**2)):.2%}", f"{np.abs(np.expm1(sizes)).max():.1%}"]
+            rows.append([f"{multiple} ({convention})", label, f"{value:.1f}", *errors])
+            print(*rows[-1], flush=True)
+    head = ("training FLOPs of a top-2 model", "inputs", "summed squares", "surfaces, RMS", "largest size error")
+    return table(head, rows)
 
 
 def error_rows(published: Published, best: FloatArray, family: FloatArray) -> list[str]:
     """Rows of a table: every number that was used, printed and recovered, with the family's spread."""
-    rows = ["| input | printed | recovered | error | family, 5% to 95% |", "|---|---|---|---|---|"]
+    rows: list[list[str]] = []
     both = np.concatenate((best[None], family))
     surfaces = surface_errors(published, both, "paper").reshape(len(both), len(published.surfaces), -1)
     for i, row in enumerate(published.surfaces):
         rms = np.sqrt(np.mean(surfaces[:, i] ** 2, axis=-1))
         worst = np.abs(surfaces[0, i]).max()
         low, high = np.percentile(rms[1:], [5, 95])
-        rows.append(
-            f"| surface at E = {row['experts']}, 20 points | - | RMS {rms[0]:.3%}, largest {worst:.3%} | | "
-            f"RMS {low:.3%} to {high:.3%} |"
-        )
+        recovered = f"RMS {rms[0]:.3%}, largest {worst:.3%}"
+        rows.append([f"surface at E = {row['experts']}, 20 points", "-", recovered, "", f"RMS {low:.3%} to {high:.3%}"])
     sizes = size_errors(published, both, "paper")
-    kinds = [("loss-optimal", row) for row in published.optima] + [
-        ("over-trained", row) for row in published.overtrained
+    kinds = [
+        *(("loss-optimal", row) for row in published.optima),
+        *(("over-trained", row) for row in published.overtrained),
     ]
-    for i, (kind, row) in enumerate(kinds):
-        ours = row["n_params"] * np.exp(sizes[:, i])
+    for (kind, row), off in zip(kinds, sizes.T, strict=True):
+        ours = row["n_params"] * np.exp(off) / 1e9
         low, high = np.percentile(ours[1:], [5, 95])
-        rows.append(
-            f"| {kind} size, E = {row['experts']}, {row['budget_flops']:.3g} FLOPs | {row['n_params'] / 1e9:.3f}B | "
-            f"{ours[0] / 1e9:.3f}B | {np.expm1(sizes[0, i]):+.1%} | {low / 1e9:.3f}B to {high / 1e9:.3f}B |"
-        )
-    return rows
+        name = f"{kind} size, E = {row['experts']}, {row['budget_flops']:.3g} FLOPs"
+        numbers = [f"{row['n_params'] / 1e9:.3f}B", f"{ours[0]:.3f}B", f"{np.expm1(off[0]):+.1%}"]
+        rows.append([name, *numbers, f"{low:.3f}B to {high:.3f}B"])
+    return table(("input", "printed", "recovered", "error", "family, 5% to 95%"), rows)
 
 
 def parameter_rows(best: FloatArray, family: FloatArray) -> list[str]:
     """Rows of a table: the ten coefficients and their spread over the family."""
-    rows = ["| parameter | best | family, 5% to 95% |", "|---|---|---|"]
     values, spread = yun2024.decode(best), np.percentile(yun2024.decode(family), [5, 95], axis=0)
-    for name, value, low, high in zip(yun2024.FORM.names, values, *spread, strict=True):
-        rows.append(f"| {name} | {value:.6g} | {low:.4g} to {high:.4g} |")
-    return rows
+    rows = (
+        [name, f"{value:.6g}", f"{low:.4g} to {high:.4g}"]
+        for name, value, low, high in zip(yun2024.FORM.names, values, *spread, strict=True)
+    )
+    return table(("parameter", "best", "family, 5% to 95%"), rows)
 
 
 def main() -> None:
     """Recover, then write the law file and the page that shows every error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--law", type=Path, default=Path("src/moescale/catalogue/laws/yun2024-recovered.toml"))
-    parser.add_argument("--page", type=Path, default=Path("docs/recovery.md"))
     options = parser.parse_args()
 
     published = read_published()
@@ -348,41 +343,20 @@ def main() -> None:
     )
     options.law.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.law, law_text(law))
-    page = [
-        "# Recovering the paper's coefficients",
-        "",
-        "Written by `python scripts/recover_yun2024.py`; do not edit. Yun et al. 2024 fit equation 4 but print none of its ten",
-        "coefficients. They print, in the text and in comments of the LaTeX source, two surfaces fitted to it and some sizes",
-        "read off it. Bounded least squares inside the physical box finds coefficients that reproduce all of them.",
-        "",
-        f"Best of {STARTS} random starts ({agreeing} came within 5% of its summed squares): RMS log error on the surfaces",
-        f"{surface_rms:.3%}, largest error of a size {np.abs(np.expm1(sizes)).max():.1%}.",
-        "",
-        "## Every number that was used",
-        "",
-        *error_rows(published, best, family),
-        "",
-        "Also used, as a statement and not as a number: the gain from 16 to 32 experts is smaller than from 8 to 16, at the",
-        "sweep's sizes and at the two printed dense optima. Without it solutions whose gains grow with every doubling fit",
-        "as well. So the claim `saturate` is an input and is never counted as confirmed.",
-        "",
-        "## The coefficients, and how little is known of some",
-        "",
-        *parameter_rows(best, family),
-        "",
-        f"The family holds {len(family)} members, kept from {tried} refits to inputs perturbed within their errors with E_max",
-        f"drawn log-uniformly from 16 to 4000. A member is kept if its surfaces are within {FAMILY_SURFACE_RMS:.2%} RMS, every size within",
-        f"{FAMILY_SIZE_ERROR:.0%}, and its gains saturate. Every answer of `plan` with this law carries the family's 5% to 95% range.",
-        "",
-        "## Which FLOP count do the paper's numbers support?",
-        "",
-        *evidence_by_convention(published, box),
-        "",
-        "The preference for 5/3 rests on the two E = 8 optima, and on reading the commented sizes beside them as E = 8 optima:",
-        "without them the three conventions fit about alike.",
-        "",
-    ]
-    write_atomically(options.page, "\n".join(page))
+    parts = {
+        "starts": str(STARTS),
+        "agreeing": str(agreeing),
+        "surface-rms": f"{surface_rms:.3%}",
+        "size-error": f"{np.abs(np.expm1(sizes)).max():.1%}",
+        "errors": error_rows(published, best, family),
+        "parameters": parameter_rows(best, family),
+        "members": str(len(family)),
+        "tried": str(tried),
+        "kept-rms": f"{FAMILY_SURFACE_RMS:.2%}",
+        "kept-size": f"{FAMILY_SIZE_ERROR:.0%}",
+        "conventions": evidence_by_convention(published, box),
+    }
+    write("recovery.md", filled("recovery.md", parts))
 
 
 if __name__ == "__main__":

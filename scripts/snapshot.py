@@ -4,16 +4,16 @@
     python scripts/snapshot.py --write [NAME ..]    stores the answers of all questions, or of these
 
 A refactoring leaves every answer as it is; `tests/test_snapshot.py` holds it to that. The answers are one file,
-tests/data/snapshot.json.gz, which holds the same bytes whenever it holds the same answers.
+tests/data/snapshot.json.xz, which holds the same bytes whenever it holds the same answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import io
 import json
+import lzma
 import math
 import os
 import shlex
@@ -33,7 +33,7 @@ from moescale.io.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = ROOT / "tests" / "data" / "snapshot_questions.toml"
-STORED = ROOT / "tests" / "data" / "snapshot.json.gz"
+STORED = ROOT / "tests" / "data" / "snapshot.json.xz"
 KERNELS = "aiconfigurator-core"  # the package of the kernel tables
 
 # What says when, with what or how fast an answer was made, and not what it is.
@@ -64,7 +64,7 @@ def read_stored() -> dict[str, Any]:
     """The stored file: "kernels", the version of the kernel tables, and "answers" by name."""
     if not STORED.exists():
         return {"kernels": "", "answers": {}}
-    return json.loads(gzip.decompress(STORED.read_bytes()))
+    return json.loads(lzma.decompress(STORED.read_bytes()))
 
 
 def kernels_version() -> str:
@@ -162,7 +162,7 @@ def brief(value: Any) -> str:
 def packed(content: Mapping[str, Any]) -> bytes:
     """The stored file's bytes: the same for the same content, on any day."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
+    return lzma.compress(text.encode(), preset=9)
 
 
 def main() -> int:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import settings
 
 from command_line import LLAMA, RUNS, run
+from moescale.runs.table import RunTable, read_runs
+from reference_data import shared_table
 
 # Examples share two cores with other processes; how long one takes is no property of the code.
 settings.register_profile("moescale", deadline=None)
@@ -30,6 +32,21 @@ def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = run("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--bootstrap", 8, "-o", path)
     assert found.code == 0, found.err
     return path
+
+
+@pytest.fixture(scope="session")
+def joint_runs() -> RunTable:
+    """The public MoE runs of arXiv 2502.05172."""
+    return read_runs(shared_table("joint_moe_runs/runs.csv"), size_column="n_params_active")
+
+
+@pytest.fixture
+def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims under one setting of serving in place of all of them, whose answers test_reproduce.py holds: a tenth of the time."""
+    from moescale.reproduction import evaluate
+
+    every = evaluate.settings_of
+    monkeypatch.setattr(evaluate, "settings_of", lambda source: every(source)[:1])
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[1]
 
 def load_script(path: str) -> ModuleType:
     """The script at a path of the repository, under a name of its own: some are called as libraries are."""
+    if (scripts := str(ROOT / "scripts")) not in sys.path:  # where scripts find each other
+        sys.path.append(scripts)
     name = "script_" + path.removesuffix(".py").replace("/", "_")
     spec = importlib.util.spec_from_file_location(name, ROOT / path)
     assert spec is not None

@@ -47,6 +47,7 @@ HERE = (
     "import",
     "pack",
 )  # commands that start no process
+BUILT = {"reference/cli.md", "reference/api.md"}  # by scripts/site_hooks.py, from the code
 LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
 
 
@@ -312,12 +313,8 @@ def test_every_command_is_shown_in_the_docs() -> None:
     assert unshown == [], "show it in a console or sh block"
 
 
-def test_the_reference_is_written_from_the_code() -> None:
-    reference = load_script("scripts/document_reference.py")
-    pages = reference.pages()
-    for name, text in pages.items():
-        written = (reference.FOLDER / name).read_text(encoding="utf-8")
-        assert written == text, "run `python scripts/document_reference.py`"
+def test_the_reference_has_every_command_and_every_public_name() -> None:
+    pages = load_script("scripts/document_reference.py").pages()
     assert all(f"## {name}\n" in pages["cli.md"] for name in COMMANDS)
     assert all(f"### {name}\n" in pages["api.md"] for name in moescale.__all__ if name != "__version__")
 
@@ -325,7 +322,7 @@ def test_the_reference_is_written_from_the_code() -> None:
 def test_every_page_has_a_place_in_the_site() -> None:
     navigation = re.findall(r":\s+([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert there == set(navigation)
+    assert there | BUILT == set(navigation)
     assert len(navigation) == len(set(navigation))
 
 
@@ -363,5 +360,5 @@ def test_the_tutorial_decides_by_its_own_tables() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not re.match(r"https?:|mailto:|#", target):
+        if not re.match(r"https?:|mailto:|#", target) and target not in BUILT:
             assert (page.parent / target.partition("#")[0]).exists(), target

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ from moescale.models.family import (
     with_convention,
 )
 from moescale.models.parts import dense_equivalent_params
-from moescale.runs.table import RunTable, read_runs
+from moescale.runs.table import RunTable
 
 FAMILIES = (PAPER, JOINT, DENSE)
 EXPERTS = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
@@ -54,14 +52,6 @@ def any_families(draw: st.DrawFn) -> ModelFamily:
         embedding_matrices=draw(st.integers(0, 2)),
         convention=draw(st.sampled_from(["paper", "exact", "dense"])),
     )
-
-
-@pytest.fixture(scope="module")
-def joint_runs() -> RunTable:
-    shared = os.environ.get("MOESCALE_SHARED")
-    if shared is None:
-        pytest.skip("MOESCALE_SHARED names no folder with data/joint_moe_runs")
-    return read_runs(Path(shared, "data", "joint_moe_runs", "runs.csv"), size_column="n_params_active")
 
 
 def test_the_papers_family() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from scipy.optimize import minimize
 
 from moescale.errors import InputError
 from moescale.fitting.fit import HUBER_DELTA, Fit, describe, fit, huber, objective, polish
-from moescale.runs.table import RunTable, read_runs
+from moescale.runs.table import RunTable
 from moescale.scaling_laws import FORMS, Inputs, LawForm, Observed, find_law, make_inputs
 from moescale.typing import FloatArray
 
@@ -87,14 +85,6 @@ def noisy() -> Columns:
 @pytest.fixture(scope="module")
 def noisy_fit(noisy: Columns) -> Fit:
     return fit(YUN, *noisy)
-
-
-@pytest.fixture(scope="module")
-def joint_runs() -> RunTable:
-    shared = os.environ.get("MOESCALE_SHARED")
-    if shared is None:
-        pytest.skip("MOESCALE_SHARED names no folder with data/joint_moe_runs")
-    return read_runs(Path(shared, "data", "joint_moe_runs", "runs.csv"), size_column="n_params_active")
 
 
 # The objective.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +10,7 @@ from numpy.typing import NDArray
 
 from moescale.errors import InputError
 from moescale.fitting.isoflop import Envelope, IsoFlop, envelope, isoflop
+from moescale.runs.table import RunTable
 from moescale.scaling_laws import find_law, loss
 from moescale.scaling_laws.chinchilla import loss_optimal
 
@@ -262,13 +260,8 @@ def test_envelopes_that_say_nothing_are_refused() -> None:
         envelope(n, d, y, c, runs=np.zeros(n.size))
 
 
-def test_public_runs_have_envelopes_and_a_few_budgets() -> None:
-    shared = os.environ.get("MOESCALE_SHARED")
-    if not shared:
-        pytest.skip("MOESCALE_SHARED is not set: the public runs are not here")
-    from moescale.runs.table import read_runs
-
-    table = read_runs(Path(shared) / "data/joint_moe_runs/runs.csv", size_column="n_params_active")
+def test_public_runs_have_envelopes_and_a_few_budgets(joint_runs: RunTable) -> None:
+    table = joint_runs
     found = envelope(
         table.n_params, table.tokens, table.loss, 6.0 * table.n_params * table.tokens, table.experts, replicates=200
     )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +14,7 @@ from moescale.planning.allocation import SIZES, Budget, loss_on_budget, loss_opt
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_form, find_law, loss, make_inputs, moescale2026, predict
 from moescale.scaling_laws.form import Observed
+from reference_data import shared_table
 
 FORM = moescale2026.FORM
 LAW = find_law("moescale2026-joint")
@@ -29,10 +27,7 @@ counts = st.floats(1.0, 32.0)
 
 @pytest.fixture(scope="module")
 def runs() -> RunTable:
-    shared = os.environ.get("MOESCALE_SHARED")
-    if not shared:
-        pytest.skip("the joint MoE runs are not here: set MOESCALE_SHARED")
-    path = Path(shared) / "data" / "joint_moe_runs" / "runs.csv"
+    path = shared_table("joint_moe_runs/runs.csv")
     return read_runs(path, size_column="n_params_active", where="tokens / n_params_active >= 2")
 
 

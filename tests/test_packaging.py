@@ -103,7 +103,7 @@ def test_the_sdist_builds_the_same_package(built: tuple[Path, Path]) -> None:
         assert {f"src/{name}" for name in archive.namelist() if ".dist-info/" not in name} <= names
     assert set(INPUTS) <= names
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").iterdir()} <= names
-    assert not [name for name in names if name.startswith((".", "tests/reference/data", "docs/figures"))]
+    assert not [name for name in names if name.startswith((".", "tests/reference/data", "docs"))]
 
 
 def test_every_tracked_path_is_printable_ascii() -> None:

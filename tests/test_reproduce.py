@@ -156,7 +156,7 @@ def test_only_claims_that_involve_cost_are_varied(outcomes: tuple[Outcome, ...])
 
 def test_every_setting_has_a_row_and_a_verdict(outcomes: tuple[Outcome, ...]) -> None:
     varied = [o for o in outcomes if o.sensitivity]
-    assert all([w.name for w in o.sensitivity] == [s.name for s in all_settings()] for o in varied)
+    assert all([w.setting for w in o.sensitivity] == [s.name for s in all_settings()] for o in varied)
     assert {s.moe_execution for s in all_settings()} == {None, "all-experts", "all-experts-grouped"}
     told = verdict_table(outcomes, all_settings())
     assert told[-1].startswith("| claims that hold |")
@@ -294,11 +294,22 @@ def test_tables_have_a_row_for_each_number(outcomes: tuple[Outcome, ...]) -> Non
     assert len(host_table(host_times(LAW, DEPLOYMENT, Roofline(GPU)))) == 2 * 6 + 2
 
 
-def test_json_is_the_contracts_and_the_same_twice(
-    outcomes: tuple[Outcome, ...], capsys: pytest.CaptureFixture[str]
+def test_json_is_the_contracts(
+    outcomes: tuple[Outcome, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What the command computes is held by test_snapshot.py; here it is given what the library computed."""
+    asked: list[object] = []
+
+    def evaluate(*given: object) -> tuple[Outcome, ...]:
+        asked.extend(given)
+        return outcomes
+
+    monkeypatch.setattr("moescale.reproduction.reproduce", evaluate)
     main(["reproduce", "--latency", "roofline", "--json"])
     records = json.loads(capsys.readouterr().out)
+    law, deployment, source, others = asked
+    assert (getattr(law, "name"), getattr(source, "name"), others) == (LAW.name, "roofline", [])  # noqa: B009
+    assert getattr(deployment, "gpu") == GPU  # noqa: B009
     assert records == json.loads(json.dumps([o.to_dict() for o in outcomes]))
     assert [r["claim"] for r in records] == [c.id for c in claims()]
     for r in records:
@@ -310,6 +321,7 @@ def test_json_is_the_contracts_and_the_same_twice(
         assert ("gpu" in r["inputs"]) == any(p.quantity in NEEDS_COSTS for p in find_claim(r["claim"]).parts)
 
 
+@pytest.mark.usefixtures("one_setting")
 def test_the_command_runs_experts_as_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     main(["reproduce", "--latency", "roofline", "--moe-execution", "all-experts", "--json"])
     for record in json.loads(capsys.readouterr().out):

@@ -87,3 +87,15 @@ def test_links_that_a_reader_follows_do_not_stop_it(hooks: ModuleType, tmp_path:
     text = '<a href="https://arxiv.org/abs/2404.02852">it</a><link rel="canonical" href="https://example.org/">'
     (tmp_path / "index.html").write_text(f'<html>{text}<script src="assets/x.js"></script></html>', encoding="utf-8")
     hooks.on_post_build({"site_dir": str(tmp_path)})
+
+
+def test_figures_are_placed_by_comments_from_pages_at_any_depth(hooks: ModuleType) -> None:
+    text = "a\n\n<!-- figure plan: Loss, and cost -->\n"
+    assert hooks.on_page_markdown(text, page_at("page.md"), None, None) == "a\n\n![Loss, and cost](figures/plan.svg)\n"
+    assert "(../figures/plan.svg)" in hooks.on_page_markdown(text, page_at("howto/page.md"), None, None)
+
+
+def test_every_figure_that_is_drawn_is_shown_and_the_other_way_round(hooks: ModuleType) -> None:
+    pages = (Path(hooks.ROOT) / "docs").rglob("*.md")
+    shown = {found[1] for page in pages for found in hooks.FIGURE.finditer(page.read_text(encoding="utf-8"))}
+    assert shown == set(load_script("scripts/draw_figures.py").NAMES)

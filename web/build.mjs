@@ -1,12 +1,11 @@
-// Builds the page into src/moescale/web/static: the script and the drawing library, one style sheet, one HTML file,
-// the licences of what the scripts contain, and their hashes.
-import { createHash } from "node:crypto";
+// Builds the page into build/page: the script and the drawing library, one style sheet, one HTML file, and the licences of what
+// the scripts contain. scripts/store_page.py stores them in the package.
 import { existsSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
-const out = here("../src/moescale/web/static/");
+const out = here("../build/page/");
 mkdirSync(out, { recursive: true });
 
 const shared = {
@@ -25,12 +24,7 @@ const bundles = {
 const files = { "index.html": readFileSync(here("index.html")), "app.css": readFileSync(here("app.css")) };
 for (const [name, bundle] of Object.entries(bundles)) files[name] = Buffer.from(bundle.outputFiles[0].contents);
 files["licenses.txt"] = Buffer.from(licences(Object.values(bundles)));
-const manifest = {};
-for (const [name, data] of Object.entries(files)) {
-  writeFileSync(out + name, data);
-  manifest[name] = createHash("sha256").update(data).digest("hex");
-}
-writeFileSync(out + "manifest.json", JSON.stringify(manifest, null, 2) + "\n");
+for (const [name, data] of Object.entries(files)) writeFileSync(out + name, data);
 for (const [name, data] of Object.entries(files)) console.log(`${name} ${(data.length / 1024).toFixed(0)} KiB`);
 
 /**

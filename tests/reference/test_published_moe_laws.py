@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,17 +10,9 @@ from scipy.optimize import brentq
 
 from moescale.fitting.fit import fit
 from moescale.planning.allocation import Budget, loss_optimal
-from moescale.runs.table import RunTable, read_runs
+from moescale.runs.table import RunTable
 from moescale.scaling_laws import Law, find_law, loss
 from moescale.scaling_laws.ludziejewski2025 import power_laws
-
-
-@pytest.fixture(scope="module")
-def joint_runs() -> RunTable:
-    shared = os.environ.get("MOESCALE_SHARED")
-    if shared is None:
-        pytest.skip("MOESCALE_SHARED names no folder with data/joint_moe_runs")
-    return read_runs(Path(shared, "data", "joint_moe_runs", "runs.csv"), size_column="n_params_active")
 
 
 def same_loss(of: Callable[[float], float], target: float) -> float:

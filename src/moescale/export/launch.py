@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -16,6 +17,7 @@ from moescale.export.huggingface import config_of
 from moescale.export.parallelism import Choice, Split, Trainer, choose
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, make_folder, write_atomically
+from moescale.io.records import record
 from moescale.models.accounting import count_parameters
 from moescale.models.hf_config import from_config
 from moescale.models.recipe import Recipe, recipe_for
@@ -39,18 +41,9 @@ class Export:
     n_params_active: int
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        return {
-            "format": self.format,
-            "folder": self.folder,
-            "files": list(self.files),
-            "n_params_total": self.n_params_total,
-            "n_params_active": self.n_params_active,
-            "recipe": self.recipe.to_dict(),
-            "parallel": self.choice.to_dict(),
-            "notes": list(self.notes),
-        }
+        return record(self, without=("choice",)) | {"parallel": record(self.choice)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,33 +78,12 @@ def _config_file(shape: Buildable, recipe: Recipe) -> Files:
 
 def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, object]:
     """The tables of a RUN.toml for `moescale train`."""
-    model = {
-        "d_model": shape.d_model,
-        "n_layers": shape.n_layers,
-        "n_heads": shape.n_heads,
-        "n_kv_heads": shape.n_kv_heads,
-        "head_dim": shape.head_dim,
-        "d_ffn": shape.d_ffn,
-        "experts": shape.n_experts,
-        "top_k": shape.top_k,
-        "moe_every": shape.moe_every,
-        "balance_loss": recipe.balance_loss,
-    }
-    training = {
-        "tokens": round(recipe.tokens),
-        "batch_tokens": recipe.batch_tokens,
-        "sequence_tokens": recipe.sequence_tokens,
-        "micro_batch_tokens": split.micro_batch * recipe.sequence_tokens,
-        "peak_lr": recipe.peak_lr,
-        "warmup": recipe.warmup_steps / recipe.steps,
-        "schedule": "cosine",
-        "min_lr_ratio": recipe.min_lr_ratio,
-        "weight_decay": recipe.weight_decay,
-        "beta1": recipe.beta1,
-        "beta2": recipe.beta2,
-        "grad_clip": recipe.grad_clip,
-        "dtype": "bfloat16",
-    }
+    model = _fields(shape, "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
+    model |= {"experts": shape.n_experts, **_fields(shape, "top_k", "moe_every"), "balance_loss": recipe.balance_loss}
+    training = {"tokens": round(recipe.tokens), **_fields(recipe, "batch_tokens", "sequence_tokens")}
+    training |= {"micro_batch_tokens": split.micro_batch * recipe.sequence_tokens, "peak_lr": recipe.peak_lr}
+    training |= {"warmup": recipe.warmup_steps / recipe.steps, "schedule": "cosine"}
+    training |= _fields(recipe, "min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip") | {"dtype": "bfloat16"}
     return {
         "name": "plan",
         "output": "runs/plan",
@@ -120,6 +92,10 @@ def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, ob
         "training": training,
         "parallel": {"processes": split.gpus, "fsdp": split.data, "tensor": split.tensor, "expert": split.expert},
     }
+
+
+def _fields(of: object, *names: str) -> dict[str, object]:
+    return {name: getattr(of, name) for name in names}
 
 
 def _huggingface(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:

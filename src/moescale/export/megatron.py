@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moescale import catalogue
-from moescale.export.parallelism import Split, Trainer
+from moescale.export.parallelism import Split, Trainer, torchrun_script
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
 
@@ -16,6 +16,11 @@ Arguments = dict[str, str | int | float | None]  # None: a switch
 
 def megatron_arguments(shape: Buildable, recipe: Recipe, split: Split) -> Arguments:
     """Model, experts, sizes, batch and schedule by name without dashes, in the order of the file."""
+    experts = _experts(shape, recipe) if shape.n_experts > 1 else {}
+    return {**_model(shape, recipe), **experts, **_sizes(shape, split), **_run(recipe, split)}
+
+
+def _model(shape: Buildable, recipe: Recipe) -> Arguments:
     model: Arguments = {
         "use-mcore-models": None,
         "num-layers": shape.n_layers,
@@ -42,20 +47,26 @@ def megatron_arguments(shape: Buildable, recipe: Recipe, split: Split) -> Argume
         "init-method-std": recipe.init_std,
         "attention-backend": "flash",
     }
-    if shape.n_experts > 1:
-        period = f"[0]*{shape.moe_every - 1}+[1]*1" if shape.moe_every > 1 else "[1]*1"
-        model |= {
-            "num-experts": shape.n_experts,
-            "moe-ffn-hidden-size": shape.d_ffn,
-            "moe-layer-freq": f"({period})*{shape.n_layers // shape.moe_every}",
-            "moe-router-topk": shape.top_k,
-            "moe-router-pre-softmax": None,  # scores of the chosen experts are not made to sum to one
-            "moe-router-dtype": "fp32",
-            "moe-router-load-balancing-type": "aux_loss",
-            "moe-aux-loss-coeff": recipe.balance_loss,
-            "moe-grouped-gemm": None,
-            "moe-token-dispatcher-type": "alltoall",
-        }
+    return model
+
+
+def _experts(shape: Buildable, recipe: Recipe) -> Arguments:
+    period = f"[0]*{shape.moe_every - 1}+[1]*1" if shape.moe_every > 1 else "[1]*1"
+    return {
+        "num-experts": shape.n_experts,
+        "moe-ffn-hidden-size": shape.d_ffn,
+        "moe-layer-freq": f"({period})*{shape.n_layers // shape.moe_every}",
+        "moe-router-topk": shape.top_k,
+        "moe-router-pre-softmax": None,  # scores of the chosen experts are not made to sum to one
+        "moe-router-dtype": "fp32",
+        "moe-router-load-balancing-type": "aux_loss",
+        "moe-aux-loss-coeff": recipe.balance_loss,
+        "moe-grouped-gemm": None,
+        "moe-token-dispatcher-type": "alltoall",
+    }
+
+
+def _sizes(shape: Buildable, split: Split) -> Arguments:
     sizes: Arguments = {
         "tensor-model-parallel-size": split.tensor,
         "pipeline-model-parallel-size": split.pipeline,
@@ -72,7 +83,11 @@ def megatron_arguments(shape: Buildable, recipe: Recipe, split: Split) -> Argume
     }
     if split.recompute:
         sizes |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
-    run: Arguments = {
+    return sizes
+
+
+def _run(recipe: Recipe, split: Split) -> Arguments:
+    return {
         "micro-batch-size": split.micro_batch,
         "global-batch-size": recipe.batch_sequences,
         "train-iters": recipe.steps,
@@ -92,7 +107,6 @@ def megatron_arguments(shape: Buildable, recipe: Recipe, split: Split) -> Argume
         "eval-interval": 1000,
         "eval-iters": 10,
     }
-    return {**model, **sizes, **run}
 
 
 def megatron_file(arguments: Arguments, title: str) -> str:
@@ -106,25 +120,22 @@ def megatron_file(arguments: Arguments, title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def megatron_script(split: Split, gpus_per_server: int) -> str:
-    """The text of run.sh, to be started on each server from a checkout of Megatron-LM."""
-    per_server = min(split.gpus, gpus_per_server)
-    servers = -(-split.gpus // per_server)
-    return f"""#!/usr/bin/env bash
-# Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON, on each of {servers} server{"s" if servers > 1 else ""} of {per_server} GPUs.
-# DATA: prefix of a .bin and .idx. TOKENIZER: folder with the tokenizer's files. OUTPUT: folder for checkpoints.
-set -euo pipefail
-here="$(cd "$(dirname "$0")" && pwd)"
-arguments=()
+_READ_ARGUMENTS = f"""arguments=()
 while read -r name value; do
   [[ -z "$name" || "$name" == \\#* ]] && continue
   arguments+=("$name")
   [[ -n "$value" ]] && arguments+=("$value")
 done <"$here/{FILE}"
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-torchrun --nnodes {servers} --nproc-per-node {per_server} --rdzv-backend c10d \\
-  --rdzv-endpoint "${{RENDEZVOUS:-localhost:29500}}" --rdzv-id "${{RUN_ID:-moescale}}" \\
-  "$MEGATRON/pretrain_gpt.py" "${{arguments[@]}}" \\
+export CUDA_DEVICE_MAX_CONNECTIONS=1"""
+_PROGRAM = """"$MEGATRON/pretrain_gpt.py" "${arguments[@]}" \\
   --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER" --data-path "$DATA" --split 99,1,0 \\
-  --save "$OUTPUT" --load "$OUTPUT" "$@"
-"""
+  --save "$OUTPUT" --load "$OUTPUT\""""
+
+
+def megatron_script(split: Split, gpus_per_server: int) -> str:
+    """The text of run.sh, to be started on each server from a checkout of Megatron-LM."""
+    about = (
+        "Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON",
+        "DATA: prefix of a .bin and .idx. TOKENIZER: folder with the tokenizer's files. OUTPUT: folder for checkpoints.",
+    )
+    return torchrun_script(split, gpus_per_server, about, _READ_ARGUMENTS, _PROGRAM)

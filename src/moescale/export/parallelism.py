@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Literal
 
 from moescale import catalogue
 from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
+from moescale.io.records import record
 from moescale.models.accounting import ParameterCount, count_parameters, training_flops_per_token
 from moescale.models.architecture import Architecture
 from moescale.models.recipe import Recipe
-from moescale.units import format_bytes, format_count
+from moescale.units import format_bytes, format_count, plural
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone
 MOST_GPUS = 2**17
@@ -50,10 +51,6 @@ class Split:
     accumulation: int  # micro-batches a step
     recompute: bool  # whether each layer runs again in the backward pass
 
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -74,10 +71,9 @@ class Memory:
         parts = (self.weights_bytes, self.gradients_bytes, self.optimizer_bytes, self.gathered_bytes)
         return sum(parts) + self.activation_bytes + self.logit_bytes
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        record: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return record | {"total_bytes": self.total_bytes, "arithmetic": list(self.arithmetic)}
+        return record(self) | {"total_bytes": self.total_bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +87,6 @@ class Choice:
     mfu: float
     days: float
     why: str
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        plain = {name: getattr(self, name) for name in ("gpu", "training_flops", "mfu", "days", "why")}
-        return {**plain, "split": self.split.to_dict(), "memory": self.memory.to_dict()}
 
 
 @cache
@@ -115,11 +106,8 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     output of the heads; of an FFN its input and one tensor of the FFN's width for each of its matrices. Where the layer
     holds experts, the latter top_k times, with the tokens as sent and as returned, and fp32 scores of every expert.
     """
-    h, queries, keys = (
-        float(model.d_model),
-        float(model.n_heads * model.head_dim),
-        float(model.n_kv_heads * model.head_dim),
-    )
+    h = float(model.d_model)
+    queries, keys = (float(heads * model.head_dim) for heads in (model.n_heads, model.n_kv_heads))
     attention = 2 * h + h + 2 * queries + 2 * keys + (queries + keys if model.qk_norm else 0.0)
     if not moe:
         return attention + h + model.ffn_matrices * float(model.d_ffn)
@@ -127,115 +115,144 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     return attention + h + 2 * float(model.n_experts) + routed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """What the fullest GPU of a split holds and keeps, before its bytes."""
+
+    dense: float  # parameters outside of experts
+    experts: float  # parameters in experts
+    copies: int  # of each expert over the GPUs
+    block: float  # parameters of the larger kind of block
+    table: float  # parameters of an embedding table
+    micro_tokens: int
+    in_flight: int  # micro-batches whose activations are kept
+    layers: tuple[float, float]  # of a stage: without and with experts
+    per_layer: tuple[float, float]  # bytes that one keeps for a token
+    imbalance: float  # tokens of the busiest GPU's experts over their share
+
+
+def _load_of(model: Architecture, recipe: Recipe, split: Split) -> _Load:
+    facts, parts = _facts(), _parts(model)
+    t, p, e = split.tensor, split.pipeline, split.expert
+    table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
+    whole = float(parts.norms + parts.router) / p  # on every GPU of a stage
+    blocks, moe_blocks = int(model.n_layers), int(model.n_moe_layers)
+    plain_blocks = blocks - moe_blocks
+    attention = float(parts.attention) / blocks / t
+    dense_block = attention + (float(parts.dense_ffn) / plain_blocks / t if plain_blocks else 0.0)
+    moe_block = attention + float(parts.experts) / moe_blocks / e if moe_blocks else 0.0
+    element = float(facts["activations"]["bytes_per_element"])
+    imbalance = float(facts["choice"]["expert_imbalance"]) if e > 1 else 1.0
+    with_experts = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if moe_blocks else 0.0
+    return _Load(
+        dense=float(parts.attention + parts.dense_ffn) / (p * t) + whole + (2 if p == 1 else 1) * table / t,
+        experts=float(parts.experts) / (p * e),
+        copies=t * split.data // e,
+        block=max(dense_block, moe_block),
+        table=table,
+        micro_tokens=split.micro_batch * recipe.sequence_tokens,
+        in_flight=min(p, split.accumulation),
+        layers=(plain_blocks / p, moe_blocks / p),
+        per_layer=(element * layer_elements_per_token(model, moe=False), element * with_experts),
+        imbalance=imbalance,
+    )
+
+
 def memory_of(
     model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer, *, in_words: bool = True
 ) -> Memory:
     """Bytes of training on the fullest GPU of a split; with `in_words` the arithmetic beside them."""
-    facts = _facts()
-    state, kept, choice = facts["states"][trainer.states], facts["activations"], facts["choice"]
-    t, p, e, d = split.tensor, split.pipeline, split.expert, split.data
-    parts = _parts(model)
-    table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
-    tables = (2 if p == 1 else 1) * table / t
-    whole = float(parts.norms + parts.router) / p  # on every GPU of a stage
-    dense = float(parts.attention + parts.dense_ffn) / (p * t) + whole + tables
-    experts = float(parts.experts) / (p * e)
-    expert_copies = t * d // e
+    facts, load = _facts(), _load_of(model, recipe, split)
+    state, t = facts["states"][trainer.states], split.tensor
+    fully = trainer.states == "full"
 
     def held(bytes_per_param: float, split_over_data: bool) -> float:
-        shares = (d, expert_copies) if split_over_data else (1, 1)
-        return bytes_per_param * (dense / shares[0] + experts / shares[1])
+        shares = (split.data, load.copies) if split_over_data else (1, 1)
+        return bytes_per_param * (load.dense / shares[0] + load.experts / shares[1])
 
-    fully = trainer.states == "full"
-    weights = held(state["weights"], fully)
-    gradients = held(state["gradients"], fully)
-    optimizer = held(state["optimizer"], True)
-    blocks = int(model.n_layers)
-    moe_blocks = int(model.n_moe_layers)
-    dense_block = float(parts.attention) / blocks / t + (
-        float(parts.dense_ffn) / (blocks - moe_blocks) / t if blocks > moe_blocks else 0.0
-    )
-    moe_block = float(parts.attention) / blocks / t + float(parts.experts) / moe_blocks / e if moe_blocks else 0.0
-    block = max(dense_block, moe_block)
-    gathered = float(state["gathered"]) * (state["gathered_blocks"] * block + (table / t if fully else 0.0))
-    gathered += float(state["block_gradients"]) * (block + table / t)
-
-    element = float(kept["bytes_per_element"])
-    micro_tokens = split.micro_batch * recipe.sequence_tokens
-    imbalance = float(choice["expert_imbalance"]) if e > 1 else 1.0
-    per_dense = element * layer_elements_per_token(model, moe=False)
-    per_moe = element * layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if moe_blocks else 0.0
-    in_flight = min(p, split.accumulation)
-    layers = (blocks - moe_blocks) / p, moe_blocks / p
+    gathered = float(state["gathered"]) * (state["gathered_blocks"] * load.block + (load.table / t if fully else 0.0))
+    gathered += float(state["block_gradients"]) * (load.block + load.table / t)
+    (plain_layers, moe_layers), (per_dense, per_moe) = load.layers, load.per_layer
     if split.recompute:
-        kept_per_token = in_flight * sum(layers) * element * float(model.d_model) + max(per_dense, per_moe)
+        inputs = float(facts["activations"]["bytes_per_element"]) * float(model.d_model)
+        kept_per_token = load.in_flight * sum(load.layers) * inputs + max(per_dense, per_moe)
     else:
-        kept_per_token = in_flight * (layers[0] * per_dense + layers[1] * per_moe)
-    activation = micro_tokens * kept_per_token / t
-    logits = float(state["logits"]) * micro_tokens * float(model.vocab_size) / t / trainer.logit_chunks
-    if (
-        p > 1 and in_flight > 1
-    ):  # the last stage, which holds the logits, has one micro-batch in flight, the first holds p
-        logits = max(0.0, logits - activation * (in_flight - 1) / in_flight)
-
-    fraction = float(choice["memory_fraction"])
-    result = Memory(
-        weights_bytes=weights,
-        gradients_bytes=gradients,
-        optimizer_bytes=optimizer,
+        kept_per_token = load.in_flight * (plain_layers * per_dense + moe_layers * per_moe)
+    activation = load.micro_tokens * kept_per_token / t
+    logits = float(state["logits"]) * load.micro_tokens * float(model.vocab_size) / t / trainer.logit_chunks
+    if load.in_flight > 1:  # the last stage, which holds the logits, keeps one micro-batch, the first all in flight
+        logits = max(0.0, logits - activation * (load.in_flight - 1) / load.in_flight)
+    memory = Memory(
+        weights_bytes=held(state["weights"], fully),
+        gradients_bytes=held(state["gradients"], fully),
+        optimizer_bytes=held(state["optimizer"], True),
         gathered_bytes=gathered,
         activation_bytes=activation,
         logit_bytes=logits,
-        available_bytes=gpu.memory_bytes * fraction,
+        available_bytes=gpu.memory_bytes * float(facts["choice"]["memory_fraction"]),
         arithmetic=(),
     )
-    if not in_words:
-        return result
-    over = f" / {d} data parallel" if d > 1 else ""
-    over_experts = f" / {expert_copies} copies" if expert_copies > 1 else ""
-    both, one = f"{format_count(dense)}{over}", format_count(dense)
-    where = f"tensor {t}, pipeline {p}, embedding tables on {'one GPU' if p == 1 else 'the first and last stage'}"
-    share = f"{format_count(dense)} ({where})"
-    if moe_blocks:
-        both, one = (
-            f"{both} + {format_count(experts)} of experts{over_experts}",
-            f"{one} + {format_count(experts)} of experts",
-        )
+    return replace(memory, arithmetic=_arithmetic(model, gpu, split, trainer, load, memory)) if in_words else memory
+
+
+def _arithmetic(
+    model: Architecture, gpu: Gpu, split: Split, trainer: Trainer, load: _Load, memory: Memory
+) -> tuple[str, ...]:
+    """Each number of a memory and how it comes about, a line each."""
+    state, parts, t = _facts()["states"][trainer.states], _parts(model), split.tensor
+    tables = "one GPU" if split.pipeline == 1 else "the first and last stage"
+    where = f"tensor {t}, pipeline {split.pipeline}, embedding tables on {tables}"
+    one = format_count(load.dense)
+    both, share = f"{one}{f' / {split.data} data parallel' if split.data > 1 else ''}", f"{one} ({where})"
+    if model.n_moe_layers:
+        experts = f" + {format_count(load.experts)} of experts"
+        both, one = f"{both}{experts}{f' / {load.copies} copies' if load.copies > 1 else ''}", f"{one}{experts}"
         share = (
-            f"{format_count(dense)} outside of experts ({where}) and {format_count(experts)} of "
-            f"{format_count(float(parts.experts))} in experts (pipeline {p}, expert {e})"
+            f"{format_count(load.dense)} outside of experts ({where}) and {format_count(load.experts)} of "
+            f"{format_count(float(parts.experts))} in experts (pipeline {split.pipeline}, expert {split.expert})"
         )
-    lines = [
+    split_states = both if trainer.states == "full" else one
+    gathered = (
+        f"gathered while a block runs: {state['gathered_blocks']} blocks of {format_count(load.block)} and the output table in "
+        f"bf16, gradients of one of each in bf16 and fp32 = {format_bytes(memory.gathered_bytes)}"
+    )
+    chunks = f" / {trainer.logit_chunks} chunks" if trainer.logit_chunks > 1 else ""
+    beyond = " beyond what the first stage holds" if load.in_flight > 1 else ""
+    usable = f"{float(_facts()['choice']['memory_fraction']):.0%} of {format_bytes(gpu.memory_bytes)} ({gpu.name})"
+    return (
         f"parameters {format_count(float(parts.total))}: a GPU's share is {share}",
-        f"weights {state['weights']} bytes x ({both if fully else one}) = {format_bytes(weights)}",
-        f"gradients {state['gradients']} bytes x ({both if fully else one}) = {format_bytes(gradients)}",
-        f"optimiser {state['optimizer']} bytes x ({both}) = {format_bytes(optimizer)}",
-    ]
-    if gathered:
-        lines.append(
-            f"gathered while a block runs: {state['gathered_blocks']} blocks of {format_count(block)} and the output table in "
-            f"bf16, gradients of one of each in bf16 and fp32 = {format_bytes(gathered)}"
+        f"weights {state['weights']} bytes x ({split_states}) = {format_bytes(memory.weights_bytes)}",
+        f"gradients {state['gradients']} bytes x ({split_states}) = {format_bytes(memory.gradients_bytes)}",
+        f"optimiser {state['optimizer']} bytes x ({both}) = {format_bytes(memory.optimizer_bytes)}",
+        *([gathered] if memory.gathered_bytes else []),
+        _activations(model, split, load, memory),
+        f"logits {state['logits']} bytes x {load.micro_tokens:,} tokens x {model.vocab_size:g} / tensor {t}{chunks}{beyond}"
+        f" = {format_bytes(memory.logit_bytes)}",
+        f"total {format_bytes(memory.total_bytes)} of {usable} = {format_bytes(memory.available_bytes)}",
+    )
+
+
+def _activations(model: Architecture, split: Split, load: _Load, memory: Memory) -> str:
+    (plain_layers, moe_layers), (per_dense, per_moe) = load.layers, load.per_layer
+    if split.recompute:
+        element = float(_facts()["activations"]["bytes_per_element"])
+        how = (
+            f"({load.in_flight} in flight x {sum(load.layers):g} layers x {element:g} x {model.d_model:g} + "
+            f"{max(per_dense, per_moe):,.0f} of the layer that runs again)"
         )
-    with_experts = f" + {layers[1]:g} with experts x {per_moe:,.0f}" if moe_blocks else ""
-    how = (
-        f"({in_flight} in flight x {sum(layers):g} layers x {element:g} x {model.d_model:g} + {max(per_dense, per_moe):,.0f} of the "
-        "layer that runs again)"
-        if split.recompute
-        else f"{in_flight} in flight x ({layers[0]:g} layers x {per_dense:,.0f}{with_experts})"
+    else:
+        with_experts = f" + {moe_layers:g} with experts x {per_moe:,.0f}" if model.n_moe_layers else ""
+        how = f"{load.in_flight} in flight x ({plain_layers:g} layers x {per_dense:,.0f}{with_experts})"
+    uneven = split.expert > 1 and model.n_moe_layers
+    return (
+        f"activations {load.micro_tokens:,} tokens x {how} bytes a token / tensor {split.tensor} = "
+        f"{format_bytes(memory.activation_bytes)}"
+        + (f"; experts at {load.imbalance:g} times their share" if uneven else "")
     )
-    lines += [
-        f"activations {micro_tokens:,} tokens x {how} bytes a token / tensor {t} = {format_bytes(activation)}"
-        + (f"; experts at {imbalance:g} times their share" if e > 1 and moe_blocks else ""),
-        f"logits {state['logits']} bytes x {micro_tokens:,} tokens x {model.vocab_size:g} / tensor {t}"
-        + (f" / {trainer.logit_chunks} chunks" if trainer.logit_chunks > 1 else "")
-        + (" beyond what the first stage holds" if p > 1 and in_flight > 1 else "")
-        + f" = {format_bytes(logits)}",
-    ]
-    lines.append(
-        f"total {format_bytes(result.total_bytes)} of {fraction:.0%} of {format_bytes(gpu.memory_bytes)} ({gpu.name}) = "
-        f"{format_bytes(result.available_bytes)}"
-    )
-    return replace(result, arithmetic=tuple(lines))
+
+
+def _divisors(of: int, most: int) -> list[int]:
+    return [k for k in range(1, min(of, most) + 1) if of % k == 0]
 
 
 def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> Iterable[Split]:
@@ -251,35 +268,20 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
     period = n_layers // int(model.n_moe_layers) if model.n_moe_layers else 1
     groups = int(model.n_experts) if trainer.expert and model.n_moe_layers else 1
     found: list[Split] = []
-    for t in range(1, (min(server, gpus) if trainer.tensor else 1) + 1):
-        if heads % t or kv_heads % t or gpus % t or recipe.sequence_tokens % t:
-            continue
-        for p in range(1, (min(n_layers, gpus // t) if trainer.pipeline else 1) + 1):
-            if n_layers % p or (n_layers // p) % period or gpus % (t * p):
-                continue
+    for t in _divisors(math.gcd(heads, kv_heads, gpus, recipe.sequence_tokens), server if trainer.tensor else 1):
+        for p in _divisors(math.gcd(n_layers, gpus // t), n_layers if trainer.pipeline else 1):
             d = gpus // (t * p)
-            if recipe.batch_sequences % d:
+            if (n_layers // p) % period or recipe.batch_sequences % d:
                 continue
             rank = recipe.batch_sequences // d  # sequences of a step on each
-            for e in range(1, groups + 1):
-                if groups % e or (t * d) % e:
-                    continue
-                for b in range(1, min(rank, most) + 1):
-                    if rank % b or (p > 1 and rank // b < per_stage * p):
-                        continue
-                    found += [
-                        Split(
-                            gpus=gpus,
-                            tensor=t,
-                            pipeline=p,
-                            expert=e,
-                            data=d,
-                            micro_batch=b,
-                            accumulation=rank // b,
-                            recompute=recompute,
-                        )
-                        for recompute in (False, True)
-                    ]
+            for e in _divisors(math.gcd(groups, t * d), groups):
+                sizes = {"gpus": gpus, "tensor": t, "pipeline": p, "expert": e, "data": d}
+                for b in _divisors(rank, most):
+                    if p == 1 or rank // b >= per_stage * p:
+                        found += [
+                            Split(**sizes, micro_batch=b, accumulation=rank // b, recompute=recompute)
+                            for recompute in (False, True)
+                        ]
     return sorted(
         found,
         key=lambda s: (s.recompute, s.tensor * s.pipeline, s.pipeline, s.expert > server, s.expert, -s.micro_batch),
@@ -321,38 +323,22 @@ def choose(
     Where no count does, the largest is taken that the batch keeps busy. `mfu` is the share of the GPU's peak that the run
     reaches. Raises InfeasibleError where nothing fits, with the smallest number of GPUs that would.
     """
-    choice = _facts()["choice"]
-    flops = recipe.tokens * float(
-        training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
-    )
+    days = _facts()["choice"]["days"]
+    per_token = training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
+    flops = recipe.tokens * float(per_token)
     seconds = flops / (gpu.bf16_flops_per_s * mfu)
     reasons = ["the number asked for"]
     if gpus is None:
-        in_time = math.ceil(seconds / (float(choice["days"]) * 86400))
-        gpus = smallest_count(model, recipe, gpu, trainer, least=in_time)
-        reasons = [f"the smallest number that holds the run and ends within {choice['days']} days"]
+        gpus = smallest_count(model, recipe, gpu, trainer, least=math.ceil(seconds / (float(days) * 86400)))
+        reasons = [f"the smallest number that holds the run and ends within {days} days"]
     if gpus is None:
         fitting = (n for n in reversed(gpu_counts()) if _first_fit(model, recipe, gpu, n, trainer)[0])
         gpus = next(fitting, recipe.batch_sequences)
-        reasons = [
-            f"the largest number that a batch of {recipe.batch_sequences} sequences keeps busy; {choice['days']} days take more"
-        ]
+        busy = f"that a batch of {recipe.batch_sequences} sequences keeps busy"
+        reasons = [f"the largest number {busy}; {days} days take more"]
     found, least = _first_fit(model, recipe, gpu, gpus, trainer)
     if found is None:
-        fits = [count for count in gpu_counts() if _first_fit(model, recipe, gpu, count, trainer)[0]]
-        if least is None:
-            near = min(fits, key=lambda count: abs(math.log(count / gpus)), default=None)
-            why = f"no split of them divides heads, layers and the batch of {recipe.batch_sequences} sequences"
-        else:
-            near = next((count for count in fits if count > gpus), None)
-            why = f"it takes {format_bytes(least.total_bytes)} of each, and {format_bytes(least.available_bytes)} may be used"
-        raise InfeasibleError(
-            f"{gpus} x {gpu.name} cannot train this model: {why}",
-            nearest=None if near is None else f"{near} GPU{'s' if near > 1 else ''}",
-            next_step="give that number to --train-gpus"
-            if near is not None
-            else "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)",
-        )
+        raise _does_not_fit(model, recipe, gpu, trainer, gpus, least)
     split, memory = found
     modelled = split.tensor * split.pipeline > 1
     reasons.append("as few GPUs a replica as can be" if modelled else "data parallel alone holds it")
@@ -369,3 +355,40 @@ def choose(
         days=seconds / gpus / 86400,
         why="; ".join(reasons),
     )
+
+
+def _does_not_fit(
+    model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, gpus: int, least: Memory | None
+) -> InfeasibleError:
+    """Why so many GPUs cannot train a model, `least` being the smallest memory of any split, and the next number that can."""
+    fits = [count for count in gpu_counts() if _first_fit(model, recipe, gpu, count, trainer)[0]]
+    if least is None:
+        near = min(fits, key=lambda count: abs(math.log(count / gpus)), default=None)
+        why = f"no split of them divides heads, layers and the batch of {recipe.batch_sequences} sequences"
+    else:
+        near = next((count for count in fits if count > gpus), None)
+        why = (
+            f"it takes {format_bytes(least.total_bytes)} of each, and {format_bytes(least.available_bytes)} may be used"
+        )
+    larger = "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)"
+    return InfeasibleError(
+        f"{gpus} x {gpu.name} cannot train this model: {why}",
+        nearest=None if near is None else plural(near, "GPU"),
+        next_step=larger if near is None else "give that number to --train-gpus",
+    )
+
+
+def torchrun_script(split: Split, gpus_per_server: int, about: tuple[str, str], before: str, program: str) -> str:
+    """The text of run.sh, to be started on each server: `about` are the comments around the servers, `program` what runs."""
+    per_server = min(split.gpus, gpus_per_server)
+    servers = plural(-(-split.gpus // per_server), "server")
+    return f"""#!/usr/bin/env bash
+# {about[0]}, on each of {servers} of {per_server} GPUs.
+# {about[1]}
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+{before}
+torchrun --nnodes {servers.split()[0]} --nproc-per-node {per_server} --rdzv-backend c10d \\
+  --rdzv-endpoint "${{RENDEZVOUS:-localhost:29500}}" --rdzv-id "${{RUN_ID:-moescale}}" \\
+  {program} "$@"
+"""

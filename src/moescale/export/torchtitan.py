@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from moescale.export.parallelism import Split, Trainer
+from moescale.export.parallelism import Split, Trainer, torchrun_script
+from moescale.io.records import record
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
 
@@ -190,67 +191,28 @@ def torchtitan_module(shape: Buildable, recipe: Recipe, split: Split, title: str
     moe = shape.n_experts > 1
     ffn = f'ffn = {{"feed_forward": {_FFN}}}'
     if moe:
-        ffn = (
-            "if (number + 1) % MOE_EVERY == 0:\n"
-            '        ffn = {"moe": experts()}\n'
-            "    else:\n"
-            f'        ffn = {{"feed_forward": {_FFN}}}'
-        )
-    imports = ("_dense", _DENSE_IMPORTS) if not moe else ("_moe", _MOE_IMPORTS)
-    return _TEXT.format(
-        title=title,
-        version=VERSION,
-        imports=imports[1],
-        n_layers=shape.n_layers,
-        d_model=shape.d_model,
-        d_ffn=shape.d_ffn,
-        n_heads=shape.n_heads,
-        n_kv_heads=shape.n_kv_heads,
-        head_dim=shape.head_dim,
-        n_experts=shape.n_experts,
-        top_k=shape.top_k,
-        moe_every=shape.moe_every,
-        vocab_size=recipe.vocab_size,
-        sequence_tokens=recipe.sequence_tokens,
-        init_std=recipe.init_std,
-        rms_norm_eps=recipe.rms_norm_eps,
-        rope_theta=recipe.rope_theta,
-        experts=_EXPERTS.format(top_k=shape.top_k) if moe else "",
-        ffn=ffn,
-        flavor=f"{shape.d_model}x{shape.n_layers}" + (f"-{shape.n_experts}-experts" if moe else ""),
-        steps=recipe.steps,
-        warmup_steps=recipe.warmup_steps,
-        batch_sequences=recipe.batch_sequences,
-        gpus=split.gpus,
-        logit_chunks=LOGIT_CHUNKS,
-        peak_lr=recipe.peak_lr,
-        beta1=recipe.beta1,
-        beta2=recipe.beta2,
-        adam_eps=recipe.adam_eps,
-        weight_decay=recipe.weight_decay,
-        min_lr_ratio=recipe.min_lr_ratio,
-        grad_clip=recipe.grad_clip,
-        micro_batch=split.micro_batch,
+        ffn = f'if (number + 1) % MOE_EVERY == 0:\n        ffn = {{"moe": experts()}}\n    else:\n        {ffn}'
+    values = {**record(shape), **record(recipe), **record(split)}
+    values |= {
+        "title": title,
+        "version": VERSION,
+        "imports": _MOE_IMPORTS if moe else _DENSE_IMPORTS,
+        "experts": _EXPERTS.format(top_k=shape.top_k) if moe else "",
+        "ffn": ffn,
+        "flavor": f"{shape.d_model}x{shape.n_layers}" + (f"-{shape.n_experts}-experts" if moe else ""),
+        "logit_chunks": LOGIT_CHUNKS,
         # torchtitan: graphs cannot be captured across the all-to-all of this token dispatcher.
-        no_graphs=split.expert > 1,
-        data=split.data,
-        tensor=split.tensor,
-        expert=split.expert,
-        recompute="FullAC.Config()" if split.recompute else "None",
-    )
+        "no_graphs": split.expert > 1,
+        "recompute": "FullAC.Config()" if split.recompute else "None",
+    }
+    return _TEXT.format(**values)
 
 
 def torchtitan_script(split: Split, gpus_per_server: int) -> str:
     """The text of run.sh, to be started on each server."""
-    per_server = min(split.gpus, gpus_per_server)
-    servers = -(-split.gpus // per_server)
-    return f"""#!/usr/bin/env bash
-# Starts the run of {MODULE}.py with torchtitan {VERSION}, on each of {servers} server{"s" if servers > 1 else ""} of {per_server} GPUs.
-# TOKENIZER: folder with the tokenizer's files. CORPUS: data set. OUTPUT: folder for checkpoints and logs.
-set -euo pipefail
-here="$(cd "$(dirname "$0")" && pwd)"
-export PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"
-torchrun --nnodes {servers} --nproc-per-node {per_server} --rdzv-backend c10d \\
-  --rdzv-endpoint "${{RENDEZVOUS:-localhost:29500}}" --rdzv-id "${{RUN_ID:-moescale}}" \\
-  -m torchtitan.train --module {MODULE} --config train "$@"
-"""
+    about = (
+        f"Starts the run of {MODULE}.py with torchtitan {VERSION}",
+        "TOKENIZER: folder with the tokenizer's files. CORPUS: data set. OUTPUT: folder for checkpoints and logs.",
+    )
+    path = 'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"'
+    return torchrun_script(split, gpus_per_server, about, path, f"-m torchtitan.train --module {MODULE} --config train")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from moescale import catalogue
 from moescale.errors import unknown_name
 from moescale.latency import MOE_EXECUTION, LatencySource, moe_execution_of
@@ -25,14 +27,19 @@ class Part:
     """One number of a claim: what is computed, under which conditions, and what the paper prints (None: an order only)."""
 
     label: str
-    quantity: str | None  # a name of quantities.QUANTITIES; None where nothing can be computed
-    paper: float | None
-    tolerance: Tolerance | None
-    judged: bool
-    experts: float
-    other_experts: tuple[float, ...]
-    base_experts: float
-    budgets_flops: tuple[float, ...]
+    quantity: str | None = None  # a name of quantities.QUANTITIES; None where nothing can be computed
+    paper: float | None = None
+    tolerance: Tolerance | None = None
+    judged: bool = True
+    experts: float = 1.0
+    other_experts: tuple[float, ...] = ()
+    base_experts: float = 1.0
+    budgets_flops: tuple[float, ...] = ()
+
+    @property
+    def budget_flops(self) -> float:
+        """The budget, or the first of several."""
+        return self.budgets_flops[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +52,26 @@ class Claim:
     unit: str
     line: int  # of the LaTeX source
     parts: tuple[Part, ...]
-    falling: bool
-    rising: bool
-    below: float | None
-    above: float | None
-    at_most: bool
-    input_of: tuple[str, ...]  # laws that were made from this claim
-    input_of_form: tuple[str, ...]  # forms of laws that cannot but agree
-    cannot: str | None  # why nothing can be computed
-    data: str | None  # the only training data whose losses are comparable
-    note: str
+    falling: bool = False
+    rising: bool = False
+    below: float | None = None
+    above: float | None = None
+    at_most: bool = False
+    input_of: tuple[str, ...] = ()  # laws that were made from this claim
+    input_of_form: tuple[str, ...] = ()  # forms of laws that cannot but agree
+    cannot: str | None = None  # why nothing can be computed
+    data: str | None = None  # the only training data whose losses are comparable
+    note: str = ""
+
+    @property
+    def judged(self) -> list[int]:
+        """The places of the parts that decide whether the claim holds."""
+        return [place for place, part in enumerate(self.parts) if part.judged]
+
+    @property
+    def bound(self) -> str:
+        """What an order demands, such as "< 1"."""
+        return f"< {self.below:g}" if self.below is not None else f"> {self.above:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +95,15 @@ class Setting:
 def claims() -> tuple[Claim, ...]:
     """Every claim, in the catalogue's order."""
     table = catalogue.read("claims.toml")
-    tolerances = {name: Tolerance(name=name, **entry) for name, entry in table["tolerance"].items()}
-    return tuple(_claim(entry, tolerances) for entry in table["claim"])
+    tolerances = {name: {"name": name, **entry} for name, entry in table["tolerance"].items()}
+
+    def part(entry: dict[str, Any], default: str | None) -> dict[str, Any]:
+        budgets = [entry["budget_flops"]] if "budget_flops" in entry else entry.get("budgets_flops", [])
+        tolerance = tolerances.get(entry.get("tolerance", default))
+        return {**entry, "tolerance": tolerance, "budgets_flops": budgets}
+
+    entries = [{**c, "parts": [part(p, c.get("tolerance")) for p in c["part"]]} for c in table["claim"]]
+    return TypeAdapter(tuple[Claim, ...]).validate_python(entries)
 
 
 @cache
@@ -118,9 +142,7 @@ class LoopMeasurement:
 @cache
 def loop_measurement() -> LoopMeasurement:
     """What is known of Mixtral 8x7B with every expert on every token, measured."""
-    entry: dict[str, Any] = catalogue.read("claims.toml")["loop_measurement"]
-    curves: dict[str, Any] = {name: tuple(entry[name]) for name in ("batch", "all_experts_s", "fused_s")}
-    return LoopMeasurement(**{**entry, **curves})
+    return TypeAdapter(LoopMeasurement).validate_python(catalogue.read("claims.toml")["loop_measurement"])
 
 
 def find_claim(name: str) -> Claim:
@@ -129,41 +151,3 @@ def find_claim(name: str) -> Claim:
     if name not in known:
         raise unknown_name("claim", name, known)
     return known[name]
-
-
-def _claim(entry: dict[str, Any], tolerances: dict[str, Tolerance]) -> Claim:
-    default = entry.get("tolerance")
-    return Claim(
-        id=entry["id"],
-        statement=entry["statement"],
-        kind=entry["kind"],
-        unit=entry["unit"],
-        line=entry["line"],
-        parts=tuple(_part(part, default, tolerances) for part in entry["part"]),
-        falling=entry.get("falling", False),
-        rising=entry.get("rising", False),
-        below=entry.get("below"),
-        above=entry.get("above"),
-        at_most=entry.get("at_most", False),
-        input_of=tuple(entry.get("input_of", ())),
-        input_of_form=tuple(entry.get("input_of_form", ())),
-        cannot=entry.get("cannot"),
-        data=entry.get("data"),
-        note=entry.get("note", ""),
-    )
-
-
-def _part(entry: dict[str, Any], default: str | None, tolerances: dict[str, Tolerance]) -> Part:
-    name = entry.get("tolerance", default)
-    budgets = entry.get("budgets_flops") or ([entry["budget_flops"]] if "budget_flops" in entry else [])
-    return Part(
-        label=entry["label"],
-        quantity=entry.get("quantity"),
-        paper=entry.get("paper"),
-        tolerance=None if name is None else tolerances[name],
-        judged=entry.get("judged", True),
-        experts=float(entry.get("experts", 1)),
-        other_experts=tuple(float(e) for e in entry.get("other_experts", ())),
-        base_experts=float(entry.get("base_experts", 1)),
-        budgets_flops=tuple(float(b) for b in budgets),
-    )

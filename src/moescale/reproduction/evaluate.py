@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -36,8 +36,8 @@ class PartOutcome:
     ours: float | None
     interval: tuple[float, float] | None
     rel_error: float | None
-    within: bool | None
     tolerance: float | None
+    within: bool | None
     judged: bool
 
 
@@ -45,7 +45,7 @@ class PartOutcome:
 class Elsewhere:
     """The same claim in another world: another latency source or another setting of serving."""
 
-    name: str
+    setting: str
     latency: str
     ours: tuple[float | None, ...]  # a number each part
     rel_error: float | None
@@ -72,63 +72,30 @@ class Outcome:
     sensitivity: tuple[Elsewhere, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        """The record of the command line's contract, JSON-ready."""
-        c = self.claim
+        """The record of the command line's contract, JSON-ready: what is not known is null."""
+        claim = self.claim
+        words = {"<": "below", ">": "above"}
+        printed = any(part.paper is not None for part in claim.parts)
+        judgement = ("rel_error", "direction_holds", "direction_share", "magnitude_holds", "holds", "reason", "role")
         return {
-            "claim": c.id,
-            "statement": c.statement,
-            "kind": c.kind,
-            "unit": c.unit,
-            "paper": _one_or_all([p.paper for p in self.parts]) if _printed(c) else _bound(c),
-            "ours": _one_or_all([p.ours for p in self.parts]),
-            "interval": _one_or_all([None if p.interval is None else list(p.interval) for p in self.parts]),
-            "rel_error": self.rel_error,
-            "direction_holds": self.direction_holds,
-            "direction_share": self.direction_share,
-            "magnitude_holds": self.magnitude_holds,
-            "holds": self.holds,
-            "reason": self.reason,
-            "role": self.role,
-            "tolerances": sorted({p.tolerance.why for p in c.parts if p.tolerance is not None}),
+            "claim": claim.id,
+            **{name: getattr(claim, name) for name in ("statement", "kind", "unit")},
+            "paper": self._one_or_all("paper") if printed else f"{words[claim.bound[0]]}{claim.bound[1:]}",
+            "ours": self._one_or_all("ours"),
+            "interval": self._one_or_all("interval"),
+            **{name: getattr(self, name) for name in judgement},
+            "tolerances": sorted({p.tolerance.why for p in claim.parts if p.tolerance is not None}),
             "inputs": dict(self.inputs),
-            "note": c.note,
-            "source_line": c.line,
-            "parts": [
-                {
-                    "label": p.label, "paper": p.paper, "ours": p.ours,
-                    "interval": None if p.interval is None else list(p.interval), "rel_error": p.rel_error,
-                    "tolerance": p.tolerance, "within": p.within, "judged": p.judged,
-                }
-                for p in self.parts
-            ],
-            "other_latencies": [_world_dict(w) for w in self.other_latencies],
-            "sensitivity": [_world_dict(w) for w in self.sensitivity],
-        }  # fmt: skip
+            "note": claim.note,
+            "source_line": claim.line,
+            "parts": [asdict(part) for part in self.parts],
+            "other_latencies": [asdict(world) for world in self.other_latencies],
+            "sensitivity": [asdict(world) for world in self.sensitivity],
+        }
 
-
-def _world_dict(world: Elsewhere) -> dict[str, object]:
-    return {
-        "setting": world.name,
-        "latency": world.latency,
-        "ours": list(world.ours),
-        "rel_error": world.rel_error,
-        "direction_holds": world.direction_holds,
-        "magnitude_holds": world.magnitude_holds,
-        "holds": world.holds,
-    }
-
-
-def _one_or_all(values: Sequence[object]) -> object:
-    return values[0] if len(values) == 1 else list(values)
-
-
-def _printed(claim: Claim) -> bool:
-    return any(part.paper is not None for part in claim.parts)
-
-
-def _bound(claim: Claim) -> str:
-    """What an order demands, in words."""
-    return f"below {claim.below:g}" if claim.below is not None else f"above {claim.above:g}"
+    def _one_or_all(self, name: str) -> object:
+        values = [getattr(part, name) for part in self.parts]
+        return values[0] if len(values) == 1 else values
 
 
 def reproduce(
@@ -158,43 +125,32 @@ def reproduce(
     drawn = None
     if len(law.draws):
         drawn = World(law, law.draws, SampledPricing.of(costs, experts), costs)
-    outcomes = [_outcome(claim, central, drawn) for claim in claims()]
-    worlds = [(source.name, _elsewhere_world(central, replace(costs, latency=source))) for source in others]
-    varied = (
-        [(s.name, _elsewhere_world(central, _setting_costs(costs, s))) for s in settings_of(latency)]
-        if sensitivity
-        else []
-    )
-    return tuple(
-        replace(
-            outcome,
-            other_latencies=tuple(_elsewhere(outcome, name, world) for name, world in worlds),
-            sensitivity=tuple(_elsewhere(outcome, name, world) for name, world in varied),
-        )
-        if any(part.quantity in NEEDS_COSTS for part in outcome.claim.parts)
-        else outcome
-        for outcome in outcomes
-    )
+    varied = settings_of(latency) if sensitivity else ()
+    places = [(source.name, replace(costs, latency=source)) for source in others]
+    places += [(setting.name, _costs_under(costs, setting)) for setting in varied]
+    # A world remembers what it priced: one for all claims.
+    worlds = [(name, replace(central, pricing=ExactPricing(own), costs=own)) for name, own in places]
+    found: list[Outcome] = []
+    for claim in claims():
+        outcome = _outcome(claim, central, drawn)
+        if any(part.quantity in NEEDS_COSTS for part in claim.parts):
+            elsewhere = tuple(_elsewhere(outcome, name, world) for name, world in worlds)
+            beside, under = elsewhere[: len(others)], elsewhere[len(others) :]
+            outcome = replace(outcome, other_latencies=beside, sensitivity=under)
+        found.append(outcome)
+    return tuple(found)
 
 
-def _elsewhere_world(central: World, costs: Costs) -> World:
-    return replace(central, pricing=ExactPricing(costs), costs=costs)
-
-
-def _setting_costs(costs: Costs, setting: Setting) -> Costs:
+def _costs_under(costs: Costs, setting: Setting) -> Costs:
     latency = costs.latency
     if setting.moe_execution is not None:
         latency = with_moe_execution(latency, setting.moe_execution)
     in_line = (setting.host_per_pass_s, setting.host_per_sequence_s)
     if any(seconds is not None for seconds in in_line):
         latency = kernels_alone(latency)
-    if any(seconds is not None for seconds in (*in_line, setting.host_per_expert_s)):
-        latency = HostBound(
-            latency,
-            setting.host_per_pass_s or 0.0,
-            setting.host_per_sequence_s or 0.0,
-            setting.host_per_expert_s or 0.0,
-        )
+    host = [seconds or 0.0 for seconds in (*in_line, setting.host_per_expert_s)]
+    if any(host):
+        latency = HostBound(latency, *host)
     return replace(costs, latency=latency, deployment=changed_deployment(costs.deployment, setting))
 
 
@@ -221,32 +177,27 @@ def _within(claim: Claim, part: Part, ours: float) -> bool | None:
     error = _rel_error(part, ours)
     if error is None or part.tolerance is None:
         return None
-    if claim.at_most:
-        return error <= part.tolerance.value
-    return abs(error) <= part.tolerance.value
+    return (error if claim.at_most else abs(error)) <= part.tolerance.value
 
 
 def _direction(claim: Claim, ours: FloatArray) -> bool | None:
     """Whether the judged numbers (j,) stand as the claim says; None where it says nothing or one is missing."""
     if not np.all(np.isfinite(ours)):
         return None
-    checks: list[bool] = []
-    if claim.falling:
-        checks.append(bool(np.all(np.diff(ours) < 0)))
-    if claim.rising:
-        checks.append(bool(np.all(np.diff(ours) > 0)))
-    if claim.below is not None:
-        checks.append(bool(np.all(ours < claim.below)))
-    if claim.above is not None:
-        checks.append(bool(np.all(ours > claim.above)))
+    steps = np.diff(ours)
+    checks = [
+        *([bool(np.all(steps < 0))] if claim.falling else []),
+        *([bool(np.all(steps > 0))] if claim.rising else []),
+        *([bool(np.all(ours < claim.below))] if claim.below is not None else []),
+        *([bool(np.all(ours > claim.above))] if claim.above is not None else []),
+    ]
     return all(checks) if checks else None
 
 
 def _judge(claim: Claim, ours: FloatArray) -> tuple[float | None, bool | None, bool | None, bool | None]:
     """Largest error, direction, magnitude and both, from a number each part."""
-    judged = [i for i, part in enumerate(claim.parts) if part.judged]
-    errors = [_rel_error(claim.parts[i], ours[i]) for i in judged]
-    known = [error for error in errors if error is not None]
+    judged = claim.judged
+    known = [error for i in judged if (error := _rel_error(claim.parts[i], ours[i])) is not None]
     worst = max(known, key=lambda error: abs(math.log1p(error)) if error > -1.0 else math.inf) if known else None
     direction = _direction(claim, ours[judged])
     within = [_within(claim, claim.parts[i], ours[i]) for i in judged]
@@ -266,11 +217,9 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
     ours = np.array([value_of(part, central)[0] for part in claim.parts])
     draws = None if drawn is None else np.stack([value_of(part, drawn) for part in claim.parts], axis=1)  # (k, parts)
     worst, direction, magnitude, verdict = _judge(claim, ours)
-    role, judged = role_of(claim, central.law), [i for i, part in enumerate(claim.parts) if part.judged]
-    shares = None
+    role, share = role_of(claim, central.law), None
     if draws is not None and direction is not None:
-        told = [_direction(claim, row[judged]) for row in draws]
-        shares = float(np.mean([bool(t) for t in told]))
+        share = float(np.mean([bool(_direction(claim, row[claim.judged])) for row in draws]))
     if claim.cannot is not None:
         holds, reason = None, claim.cannot
     elif role == "input":
@@ -290,7 +239,7 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
         ),
         rel_error=worst,
         direction_holds=direction,
-        direction_share=shares,
+        direction_share=share,
         magnitude_holds=magnitude,
         holds=holds,
         reason=reason,
@@ -358,7 +307,7 @@ def _elsewhere(outcome: Outcome, name: str, world: World) -> Elsewhere:
     worst, direction, magnitude, verdict = _judge(claim, ours)
     counted = claim.cannot is None and outcome.role == "prediction"
     return Elsewhere(
-        name=name,
+        setting=name,
         latency=world.costs.latency.name,
         ours=tuple(_number(float(value)) for value in ours),
         rel_error=worst,

@@ -6,8 +6,8 @@ Crosses are numbers that the paper prints; it publishes no data of its figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from moescale.errors import InputError
 from moescale.reproduction.claims import Claim, claims
 from moescale.reproduction.series import Bounded, BudgetCurves, FittedLosses, HiddenLayers, TradeOff
 from moescale.typing import FloatArray
-from moescale.units import format_count, format_flops
-from moescale.views.figures.axes import expert_key, experts_label, log_ticks, new_figure
-from moescale.views.figures.style import ACCENT, FAINT, INK, PAGE_WIDTH, colour_of, house_style, marker_of
+from moescale.units import expert_label, format_count, format_flops
+from moescale.views.figures.axes import expert_key, headline, log_ticks, new_figure, optimum, point
+from moescale.views.figures.style import ACCENT, FAINT, INK, PAGE_WIDTH, Look, colour_of, house_style, marker_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,38 +29,30 @@ NEAR = 1.05  # budgets of a printed number and of a curve are the same within th
 
 def fitted_figure(found: FittedLosses) -> Figure:
     """Loss against experts, a panel for each token count, a line for each size; bands hold 90% of the law's draws."""
-    columns = found.tokens.size
     with house_style():
         figure = new_figure(PAGE_WIDTH, 2.6)
-        axes = figure.subplots(1, columns, sharex=True, sharey=True, squeeze=False)[0]
+        axes = figure.subplots(1, found.tokens.size, sharex=True, sharey=True, squeeze=False)[0]
         for t, ax in enumerate(axes):
             for s in range(found.n_params.size):
                 ax.plot(found.experts, found.loss[t, s], color=INK, linewidth=1.0, linestyle=DASHES[s % len(DASHES)])
                 if found.low is not None and found.high is not None:
-                    ax.fill_between(
-                        found.experts, found.low[t, s], found.high[t, s], color=FAINT, alpha=0.25, linewidth=0
-                    )
+                    band = found.low[t, s], found.high[t, s]
+                    ax.fill_between(found.experts, *band, color=FAINT, alpha=0.25, linewidth=0)
             for tokens, _, e, value in found.points:
                 if tokens == found.tokens[t]:
-                    ax.plot(
-                        [e],
-                        [value],
-                        marker="x",
-                        markersize=4.5,
-                        markeredgewidth=1.1,
-                        color=ACCENT,
-                        linestyle="none",
-                        zorder=4,
-                    )
+                    point(ax, e, value, "x", ACCENT, 4.5, markeredgewidth=1.1, zorder=4)
             ax.set_title(f"D = {format_count(float(found.tokens[t]))}")
             _doubling_ticks(ax, found.experts)
             ax.set_xlabel("experts E")
         axes[0].set_ylabel("loss (nats per token)")
-        _size_key(figure, found.n_params)
-        crosses = "crosses: surfaces that the paper prints for E = 8 and 16" if found.points else ""
-        band = "bands: 90% of the law's draws" if found.low is not None else ""
-        below = "; ".join(text for text in (crosses, band) if text)
-        _headline(figure, f"Losses of {found.law}, a line for each dense-equivalent size N", below)
+        sizes = [{"linewidth": 1.0, "linestyle": DASHES[s % len(DASHES)]} for s in range(found.n_params.size)]
+        key = [
+            (format_count(n), {"color": INK, **look}) for n, look in zip(found.n_params.tolist(), sizes, strict=True)
+        ]
+        _outside_key(figure, key, title="N", handlelength=2.4)
+        crosses = ["crosses: surfaces that the paper prints for E = 8 and 16"] * bool(found.points)
+        band = ["bands: 90% of the law's draws"] * (found.low is not None)
+        _headline(figure, f"Losses of {found.law}, a line for each dense-equivalent size N", "; ".join(crosses + band))
     return figure
 
 
@@ -120,10 +112,7 @@ def _loss_cost_panel(ax: Axes, found: BudgetCurves) -> None:
         colour = colour_of(c.experts)
         ax.plot(c.usd_per_mtok[: best + 1], c.loss[: best + 1], color=colour)
         ax.plot(c.usd_per_mtok[best:], c.loss[best:], color=colour, linewidth=0.8, linestyle=(0, (3, 2)))
-        ax.plot(
-            [c.usd_per_mtok[best]], [c.loss[best]], marker=marker_of(c.experts), color=colour, linestyle="none",
-            markersize=5.0, markeredgecolor="white", markeredgewidth=0.6, zorder=4,
-        )  # fmt: skip
+        optimum(ax, c.usd_per_mtok[best], c.loss[best], c.experts, 5.0)
     room = max(best_loss) - min(best_loss)
     ax.set_ylim(min(best_loss) - 0.12 * room, max(best_loss) + 0.9 * room)
     known = np.array([usd for usd in best_usd if np.isfinite(usd)])
@@ -135,99 +124,79 @@ def _loss_cost_panel(ax: Axes, found: BudgetCurves) -> None:
 
 def bounded_loss_figure(found: Sequence[Bounded]) -> Figure:
     """At the loss of a base's optimum over budgets: cost over the base's (above) and activated size over the base's (below)."""
-    return _bounded_figure(
-        found,
-        "the loss",
-        lambda b: b.cost_ratio,
-        "cost over the base's",
-        {"cost_ratio_at_base_loss"},
-        {"active_ratio_at_base_loss"},
-    )
+    with house_style():
+        figure, axes = _bounded_panels(found)
+        for column, one in enumerate(found):
+            for row, values in enumerate((one.cost_ratio, one.active_ratio)):
+                _bounded_lines(axes[row, column], one, values)
+                axes[row, column].set_ylim(bottom=0.0)
+            _printed_numbers(axes[0, column], one, {"cost_ratio_at_base_loss"})
+            _printed_numbers(axes[1, column], one, {"active_ratio_at_base_loss"})
+        axes[0, 0].set_ylabel("cost over the base's")
+        _bounded_headline(figure, found, "the loss", "crosses: printed in the paper")
+    return figure
 
 
 def bounded_cost_figure(found: Sequence[Bounded]) -> Figure:
     """At the cost of a base's optimum over budgets: the lowest loss (above) and activated size over the base's (below)."""
-    return _bounded_figure(
-        found,
-        "the cost",
-        lambda b: b.loss,
-        "loss (nats per token)",
-        set(),
-        {"active_ratio_at_base_cost", "least_active_ratio_at_base_cost", "most_active_ratio_at_base_cost"},
-    )
+    ratios = {f"{which}active_ratio_at_base_cost" for which in ("", "least_", "most_")}
+    dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": (0, (1, 1.6))}
+    with house_style():
+        figure, axes = _bounded_panels(found)
+        for (above, below), one in zip(axes.T, found, strict=True):
+            _bounded_lines(above, one, one.loss)
+            above.plot(one.budgets_flops, one.base_loss, **dotted)
+            _bounded_lines(below, one, one.active_ratio)
+            _printed_numbers(below, one, ratios)
+            below.set_ylim(bottom=0.0)
+            below.axhline(1.0, zorder=1, **dotted)
+        axes[0, 0].set_ylabel("loss (nats per token)")
+        crosses = "crosses: printed in the paper, black ones for the least and the most of other expert counts"
+        _bounded_headline(figure, found, "the cost", f"dotted: the base; {crosses}")
+    return figure
 
 
-def _bounded_figure(
-    found: Sequence[Bounded],
-    bound: str,
-    upper: Callable[[Bounded], FloatArray],
-    label: str,
-    upper_quantities: set[str],
-    lower_quantities: set[str],
-) -> Figure:
+def _bounded_panels(found: Sequence[Bounded]) -> tuple[Figure, Any]:
+    """Two panels for each base, and the key."""
     if not found:
         raise InputError("no base to draw", next_step="give at least one")
-    with house_style():
-        figure = new_figure(PAGE_WIDTH, 4.6)
-        axes = figure.subplots(2, len(found), sharex=True, sharey="row", squeeze=False)
-        for column, one in enumerate(found):
-            for row, (values, names) in enumerate(
-                ((upper(one), upper_quantities), (one.active_ratio, lower_quantities))
-            ):
-                ax = axes[row, column]
-                for e, line in zip(one.experts.tolist(), values, strict=True):
-                    ax.plot(
-                        one.budgets_flops, line, color=colour_of(e), marker=marker_of(e), markevery=6, markersize=2.8
-                    )
-                if row == 0 and not upper_quantities:
-                    ax.plot(one.budgets_flops, one.base_loss, color=FAINT, linewidth=1.0, linestyle=(0, (1, 1.6)))
-                _printed_numbers(ax, one, names)
-                if row or upper_quantities:
-                    ax.set_ylim(bottom=0.0)
-                if row and not upper_quantities:
-                    ax.axhline(1.0, color=FAINT, linewidth=1.0, linestyle=(0, (1, 1.6)), zorder=1)
-            base = "dense" if one.base_experts == 1 else f"E = {one.base_experts:g}"
-            axes[0, column].set_title(f"base: loss-optimal {base}")
-            log_ticks(axes[1, column], "x", format_flops, one.budgets_flops, most=6)
-            axes[1, column].set_xlabel("training FLOPs")
-        axes[0, 0].set_ylabel(label)
-        axes[1, 0].set_ylabel("activated size over the base's")
-        widest = max(found, key=lambda b: b.experts.size)
-        _outside_key(figure, widest.experts)
-        crosses = "crosses: printed in the paper"
-        if any(name.startswith("least") for name in lower_quantities):
-            crosses += ", black ones for the least and the most of other expert counts"
-        dotted = "" if upper_quantities else "dotted: the base; "
-        _headline(figure, f"Models with {bound} of the base's optimum under {found[0].law}", f"{dotted}{crosses}")
-    return figure
+    figure = new_figure(PAGE_WIDTH, 4.6)
+    axes = figure.subplots(2, len(found), sharex=True, sharey="row", squeeze=False)
+    for (above, below), one in zip(axes.T, found, strict=True):
+        above.set_title(f"base: loss-optimal {expert_label(one.base_experts)}")
+        below.set_xlabel("training FLOPs")
+    axes[1, 0].set_ylabel("activated size over the base's")
+    return figure, axes
+
+
+def _bounded_lines(ax: Axes, found: Bounded, values: FloatArray) -> None:
+    for e, line in zip(found.experts.tolist(), values, strict=True):
+        ax.plot(found.budgets_flops, line, color=colour_of(e), marker=marker_of(e), markevery=6, markersize=2.8)
+
+
+def _bounded_headline(figure: Figure, found: Sequence[Bounded], bound: str, below: str) -> None:
+    for ax, one in zip(figure.axes[len(found) :], found, strict=True):
+        log_ticks(ax, "x", format_flops, one.budgets_flops, most=6)
+    widest = max(found, key=lambda b: b.experts.size)
+    key = [
+        (expert_label(e), {"color": colour_of(e), "marker": marker_of(e), "markersize": 3.2}) for e in widest.experts
+    ]
+    paper = ("paper", {"color": INK, "marker": "x", "linestyle": "none"})
+    _outside_key(figure, [*key, paper], handlelength=1.6)
+    _headline(figure, f"Models with {bound} of the base's optimum under {found[0].law}", below)
 
 
 def _headline(figure: Figure, text: str, below: str = "") -> None:
     """The figure's title, and how to read it in a second line."""
-    figure.suptitle(f"{text}\n{below}" if below else text, x=0.01, ha="left", fontsize=8)
+    headline(figure, f"{text}\n{below}" if below else text, 8.0)
 
 
-def _size_key(figure: Figure, n_params: FloatArray) -> None:
-    """Sizes in their dashes, right of all panels, the largest loss first."""
+def _outside_key(figure: Figure, entries: Sequence[tuple[str, Mapping[str, Any]]], **look: Any) -> None:
+    """Names with the look of their lines, right of all panels."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], color=INK, linewidth=1.0, linestyle=DASHES[s % len(DASHES)], label=format_count(n))
-        for s, n in enumerate(n_params.tolist())
-    ]
-    figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=7, title="N", handlelength=2.4)
-
-
-def _outside_key(figure: Figure, experts: FloatArray) -> None:
-    """Expert counts in their colours, right of all panels."""
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=colour_of(e), marker=marker_of(e), markersize=3.2, label=experts_label(e))
-        for e in experts.tolist()
-    ]
-    handles.append(Line2D([], [], color=INK, marker="x", linestyle="none", label="paper"))
-    figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=7, handlelength=1.6)
+    handles = [Line2D([], [], label=label, **line) for label, line in entries]
+    figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=7, **look)
 
 
 def _printed_numbers(ax: Axes, found: Bounded, quantities: set[str]) -> None:
@@ -236,16 +205,14 @@ def _printed_numbers(ax: Axes, found: Bounded, quantities: set[str]) -> None:
         for budget, e, value in _points_of(claim, quantities, found.base_experts):
             lowest, highest = float(found.budgets_flops[0]), float(found.budgets_flops[-1])
             if (e is None or e in found.experts) and lowest / NEAR <= budget <= highest * NEAR:
-                ax.plot(
-                    [budget], [value], marker="x", markersize=5.5, markeredgewidth=1.4,
-                    color=INK if e is None else colour_of(e), linestyle="none", zorder=5,
-                )  # fmt: skip
+                colour = INK if e is None else colour_of(e)
+                point(ax, budget, value, "x", colour, 5.5, markeredgewidth=1.4, zorder=5)
 
 
 def _points_of(claim: Claim, quantities: set[str], base_experts: float) -> list[tuple[float, float | None, float]]:
     """Budget, expert count (None: the least or most of several) and printed value of the parts with these quantities."""
     return [
-        (part.budgets_flops[0], None if part.other_experts else part.experts, part.paper)
+        (part.budget_flops, None if part.other_experts else part.experts, part.paper)
         for part in claim.parts
         if part.quantity in quantities and part.base_experts == base_experts and part.paper is not None
     ]

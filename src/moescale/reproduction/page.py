@@ -21,8 +21,8 @@ FIGURES = {
 }
 
 
-def report(law: Law, outcomes: Sequence[Outcome], hosts: Sequence[HostTime], *, figures: str = "") -> str:
-    """Tables of claims, their reasons, the sensitivity to serving, and the figures (in the folder `figures`)."""
+def report(law: Law, outcomes: Sequence[Outcome], hosts: Sequence[HostTime]) -> str:
+    """Tables of claims, their reasons, the sensitivity to serving, and the figures."""
     inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), {})
     return "\n".join(
         [
@@ -48,7 +48,7 @@ def report(law: Law, outcomes: Sequence[Outcome], hosts: Sequence[HostTime], *, 
             "",
             "## Figures",
             "",
-            *figure_section(figures),
+            *figure_section(),
         ]
     )
 
@@ -94,7 +94,7 @@ def reasons(outcomes: Sequence[Outcome]) -> list[str]:
 
 def sensitivity_section(outcomes: Sequence[Outcome]) -> list[str]:
     """The tables of settings, what holds under each, and why each was chosen."""
-    varied = {w.name for o in outcomes for w in o.sensitivity}
+    varied = {w.setting for o in outcomes for w in o.sensitivity}
     serving = [s for s in settings() if s.name in varied and s.moe_execution is None]
     experts = [s for s in settings() if s.name in varied and s.moe_execution is not None]
     if not varied:
@@ -139,7 +139,6 @@ def _settings(outcomes: Sequence[Outcome], chosen: Sequence[Setting]) -> list[st
     ]
 
 
-def figure_section(folder: str) -> list[str]:
+def figure_section() -> list[str]:
     """Every figure with its caption."""
-    prefix = f"{folder}/" if folder else ""
-    return [line for name, caption in FIGURES.items() for line in (f"![{caption}]({prefix}{name}.svg)", "")]
+    return [line for name, caption in FIGURES.items() for line in (f"![{caption}]({name}.svg)", "")]

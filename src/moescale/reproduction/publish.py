@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moescale.io.files import make_folder, write_atomically
-from moescale.latency import LatencySource, kernels_alone
+from moescale.latency import LatencySource
 from moescale.planning.candidate import Costs, largest_models, serving_curves
 from moescale.reproduction import figures, series
 from moescale.reproduction.claims import sweep_experts
-from moescale.reproduction.evaluate import HostTime, Outcome, host_times
+from moescale.reproduction.evaluate import Outcome, host_times
 from moescale.reproduction.page import report
 from moescale.reproduction.series import Row
 from moescale.reproduction.world import as_in_the_paper
@@ -76,7 +76,7 @@ def publish(
     """Write claims.json, report.md, and each figure with its data; the files' paths. Raises as `check_folder`."""
     check_folder(folder)
     costs = Costs(law.family, latency, as_in_the_paper(deployment), None)
-    hosts = hosts_of(law, deployment, latency)
+    hosts = host_times(law, deployment, latency)
     written = [
         write_atomically(folder / "claims.json", _json([o.to_dict() for o in outcomes])),
         write_atomically(folder / "report.md", report(law, outcomes, hosts).encode()),
@@ -85,11 +85,6 @@ def publish(
         written += [save_figure(figure, folder / f"{name}{suffix}") for suffix in SUFFIXES]
         written.append(write_atomically(folder / f"{name}.csv", csv_text(rows).encode()))
     return written
-
-
-def hosts_of(law: Law, deployment: Deployment, latency: LatencySource) -> tuple[HostTime, ...]:
-    """The host's time that would reproduce the printed cost ratios, from the kernels of the source."""
-    return host_times(law, deployment, kernels_alone(latency))
 
 
 def csv_text(rows: Sequence[Row]) -> str:

@@ -8,7 +8,8 @@ base's loss-optimal model on the same budget (Algorithm 1), "at the base's cost"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,8 +23,22 @@ from moescale.scaling_laws.law import loss
 from moescale.typing import FloatArray
 
 Quantity = Callable[[World, Part], FloatArray]
+QUANTITIES: dict[str, Quantity] = {}
+NEEDS_COSTS: set[str] = set()  # the quantities that involve serving costs
 
 FEW = (4.0, 8.0)  # the expert counts that the paper calls few
+
+
+def quantity(function: Quantity) -> Quantity:
+    """A quantity of the law alone, under the function's name."""
+    QUANTITIES[function.__name__] = function
+    return function
+
+
+def cost_quantity(function: Quantity) -> Quantity:
+    """A quantity that involves serving costs, under the function's name."""
+    NEEDS_COSTS.add(function.__name__)
+    return quantity(function)
 
 
 def published_sweep() -> tuple[FloatArray, FloatArray]:
@@ -37,57 +52,63 @@ def _active(world: World, n_params: FloatArray, experts: float) -> FloatArray:
     return n_active(world.law.family, n_params, np.array([experts]))
 
 
-def _flops_at_loss(world: World, experts: float, target: FloatArray) -> FloatArray:
-    """The fewest training FLOPs with which `experts` reach losses (k, 1)."""
-    return flops_optimal(world.law, experts, target, 0.0, theta=world.theta).training_flops
+def _active_over_base(world: World, part: Part, n_params: FloatArray, experts: float) -> FloatArray:
+    """Active size of models (k, 1) over that of the base's optimum."""
+    base = world.optimum(part.budget_flops, part.base_experts).n_params
+    return (_active(world, n_params, experts) / _active(world, base, part.base_experts))[:, 0]
 
 
 def _training_flops(world: World, found: Allocation) -> FloatArray:
     return training_flops(world.law.family, found.n_params, found.tokens, found.experts)
 
 
+@quantity
 def loss_optimal_size(world: World, part: Part) -> FloatArray:
     """N of the loss-optimal model."""
-    return world.optimum(part.budgets_flops[0], part.experts).n_params[:, 0]
+    return world.optimum(part.budget_flops, part.experts).n_params[:, 0]
 
 
+@quantity
 def size_at_base_loss(world: World, part: Part) -> FloatArray:
     """N at the base's loss."""
-    return world.at_base_loss(part.budgets_flops[0], part.experts, part.base_experts).n_params[:, 0]
+    return world.at_base_loss(part.budget_flops, part.experts, part.base_experts).n_params[:, 0]
 
 
+@quantity
 def active_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """Active size at the base's loss over the base's active size."""
-    base = world.optimum(part.budgets_flops[0], part.base_experts).n_params
-    small = world.at_base_loss(part.budgets_flops[0], part.experts, part.base_experts).n_params
-    return (_active(world, small, part.experts) / _active(world, base, part.base_experts))[:, 0]
+    small = world.at_base_loss(part.budget_flops, part.experts, part.base_experts).n_params
+    return _active_over_base(world, part, small, part.experts)
 
 
+@quantity
 def active_ratio_dense_loss_to_base_optimum(world: World, part: Part) -> FloatArray:
     """Active size at the DENSE optimum's loss over the active size of the base's optimum."""
-    base = world.optimum(part.budgets_flops[0], part.base_experts).n_params
-    small = world.at_base_loss(part.budgets_flops[0], part.experts, 1.0).n_params
-    return (_active(world, small, part.experts) / _active(world, base, part.base_experts))[:, 0]
+    small = world.at_base_loss(part.budget_flops, part.experts, 1.0).n_params
+    return _active_over_base(world, part, small, part.experts)
 
 
+@quantity
 def flops_ratio_at_equal_loss(world: World, part: Part) -> FloatArray:
     """FLOPs with which E experts reach the loss of the base's optimum, over its budget."""
-    found = world.optimal_at_base_loss(part.budgets_flops[0], part.experts, part.base_experts)
-    return _training_flops(world, found)[:, 0] / part.budgets_flops[0]
+    found = world.optimal_at_base_loss(part.budget_flops, part.experts, part.base_experts)
+    return _training_flops(world, found)[:, 0] / part.budget_flops
 
 
+@quantity
 def flops_ratio_of_fewer(world: World, part: Part) -> FloatArray:
     """The budget of E's optimum over the FLOPs with which the base's experts reach its loss."""
-    found = world.optimal_at_base_loss(part.budgets_flops[0], part.base_experts, part.experts)
-    return part.budgets_flops[0] / _training_flops(world, found)[:, 0]
+    found = world.optimal_at_base_loss(part.budget_flops, part.base_experts, part.experts)
+    return part.budget_flops / _training_flops(world, found)[:, 0]
 
 
 def _costs_of_optima_at_loss(world: World, part: Part) -> dict[float, FloatArray]:
     """Serving cost of each expert count's loss-optimal model with the loss of the base's optimum."""
-    budget, base = part.budgets_flops[0], part.base_experts
+    budget, base = part.budget_flops, part.base_experts
     return {e: world.usd(world.optimal_at_base_loss(budget, e, base).n_params, e)[:, 0] for e in sweep_experts()}
 
 
+@cost_quantity
 def few_over_others_cost(world: World, part: Part) -> FloatArray:
     """The lowest cost of 4 and 8 experts over the lowest of the others, loss-optimal models of equal loss."""
     usd = _costs_of_optima_at_loss(world, part)
@@ -107,57 +128,64 @@ def cost_at_base_loss(world: World, budget_flops: float, experts: float, base_ex
     return world.usd(small, experts)[:, 0]
 
 
+@cost_quantity
 def cost_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """Serving cost at the base's loss over the base's."""
-    budget = part.budgets_flops[0]
+    budget = part.budget_flops
     base = world.usd(world.optimum(budget, part.base_experts).n_params, part.base_experts)[:, 0]
     return cost_at_base_loss(world, budget, part.experts, part.base_experts) / base
 
 
+@cost_quantity
 def many_over_few_cost(world: World, part: Part) -> FloatArray:
     """Serving cost of E at the base's loss over the dearer of 8 and 16 experts there."""
-    budget, base = part.budgets_flops[0], part.base_experts
+    budget, base = part.budget_flops, part.base_experts
     many, eight, sixteen = (cost_at_base_loss(world, budget, e, base) for e in (part.experts, 8.0, 16.0))
     return many / np.maximum(eight, sixteen)
 
 
 def _active_ratio_at_base_cost(world: World, part: Part, experts: float) -> FloatArray:
-    base = world.optimum(part.budgets_flops[0], part.base_experts).n_params
-    size = world.size_at_base_cost(part.budgets_flops[0], experts, part.base_experts)
-    return (_active(world, size, experts) / _active(world, base, part.base_experts))[:, 0]
+    size = world.size_at_base_cost(part.budget_flops, experts, part.base_experts)
+    return _active_over_base(world, part, size, experts)
 
 
+@cost_quantity
 def active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """Active size at the base's cost over the base's active size; not held below E's own optimum."""
     return _active_ratio_at_base_cost(world, part, part.experts)
 
 
+@cost_quantity
 def least_active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """The least such ratio over other expert counts."""
     return np.min([_active_ratio_at_base_cost(world, part, e) for e in part.other_experts], axis=0)
 
 
+@cost_quantity
 def most_active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """The largest such ratio over other expert counts."""
     return np.max([_active_ratio_at_base_cost(world, part, e) for e in part.other_experts], axis=0)
 
 
 def _size_ratios_at_base_loss(world: World, part: Part) -> list[FloatArray]:
-    budget, base = part.budgets_flops[0], part.base_experts
+    budget, base = part.budget_flops, part.base_experts
     under = world.optimum(budget, base).n_params[:, 0]
     return [world.at_base_loss(budget, e, base).n_params[:, 0] / under for e in part.other_experts]
 
 
+@quantity
 def least_size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """The least N at the base's loss over the base's N, over other expert counts."""
     return np.min(_size_ratios_at_base_loss(world, part), axis=0)
 
 
+@quantity
 def most_size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """The largest N at the base's loss over the base's N, over other expert counts."""
     return np.max(_size_ratios_at_base_loss(world, part), axis=0)
 
 
+@quantity
 def gain_ratio_on_sweep(world: World, _: Part) -> FloatArray:
     """Gain in loss from 16 to 32 experts over that from 8 to 16: the largest over the sweep's sizes and tokens."""
     n, d = published_sweep()
@@ -174,42 +202,44 @@ def loss_at_base_cost(world: World, budget_flops: float, experts: float, base_ex
     return np.where(np.isnan(size), np.nan, found)[:, 0]
 
 
+@cost_quantity
 def gain_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """Gain from 16 to 32 experts over that from 8 to 16, each the lowest loss within the base's cost."""
-    budget, base = part.budgets_flops[0], part.base_experts
+    budget, base = part.budget_flops, part.base_experts
     l8, l16, l32 = (loss_at_base_cost(world, budget, e, base) for e in (8.0, 16.0, 32.0))
     return (l16 - l32) / (l8 - l16)
 
 
+@quantity
 def own_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """N at the base's loss over E's own loss-optimal N."""
-    return _own_ratio_at_base_loss(world, part, part.budgets_flops[0])
+    small = world.at_base_loss(part.budget_flops, part.experts, part.base_experts).n_params
+    return (small / world.optimum(part.budget_flops, part.experts).n_params)[:, 0]
 
 
-def _own_ratio_at_base_loss(world: World, part: Part, budget_flops: float) -> FloatArray:
-    small = world.at_base_loss(budget_flops, part.experts, part.base_experts).n_params
-    return (small / world.optimum(budget_flops, part.experts).n_params)[:, 0]
-
-
+@cost_quantity
 def own_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """N at the base's cost over E's own loss-optimal N."""
-    return _own_ratio_at_base_cost(world, part, part.budgets_flops[0])
+    size = world.size_at_base_cost(part.budget_flops, part.experts, part.base_experts)
+    return (size / world.optimum(part.budget_flops, part.experts).n_params)[:, 0]
 
 
-def _own_ratio_at_base_cost(world: World, part: Part, budget_flops: float) -> FloatArray:
-    size = world.size_at_base_cost(budget_flops, part.experts, part.base_experts)
-    return (size / world.optimum(budget_flops, part.experts).n_params)[:, 0]
+def _at_each_budget(of: Quantity, world: World, part: Part) -> FloatArray:
+    """A quantity at each of the part's budgets, (budgets, k)."""
+    return np.stack([of(world, replace(part, budgets_flops=(budget,))) for budget in part.budgets_flops])
 
 
+@quantity
 def own_ratio_change_at_base_loss(world: World, part: Part) -> FloatArray:
     """The largest of own_ratio_at_base_loss over the smallest, over budgets."""
-    ratios = np.stack([_own_ratio_at_base_loss(world, part, budget) for budget in part.budgets_flops])
+    ratios = _at_each_budget(own_ratio_at_base_loss, world, part)
     return ratios.max(axis=0) / ratios.min(axis=0)
 
 
+@cost_quantity
 def own_ratio_change_at_base_cost(world: World, part: Part) -> FloatArray:
     """The largest of own_ratio_at_base_cost over the smallest, over budgets."""
-    ratios = np.stack([_own_ratio_at_base_cost(world, part, budget) for budget in part.budgets_flops])
+    ratios = _at_each_budget(own_ratio_at_base_cost, world, part)
     return ratios.max(axis=0) / ratios.min(axis=0)
 
 
@@ -223,6 +253,7 @@ def _losses_of_gain(world: World) -> tuple[FloatArray, FloatArray, float]:
     return few, many, rmsle
 
 
+@quantity
 def gain_change_with_tokens(world: World, _: Part) -> FloatArray:
     """Change over the sweep's tokens of the gain from 4 to 32 experts, over the loss at E = 4, in the paper's RMSLEs."""
     few, many, rmsle = _losses_of_gain(world)
@@ -230,6 +261,7 @@ def gain_change_with_tokens(world: World, _: Part) -> FloatArray:
     return np.abs(gain[:, 1] - gain[:, 0]) / few[:, 1] / rmsle
 
 
+@quantity
 def relative_gain_change_with_tokens(world: World, _: Part) -> FloatArray:
     """Change over the sweep's tokens of ln(L at E = 4 / L at E = 32), in the paper's RMSLEs."""
     few, many, rmsle = _losses_of_gain(world)
@@ -237,9 +269,10 @@ def relative_gain_change_with_tokens(world: World, _: Part) -> FloatArray:
     return np.abs(gain[:, 1] - gain[:, 0]) / rmsle
 
 
+@cost_quantity
 def mfu_range(world: World, part: Part) -> FloatArray:
     """Model FLOPs utilisation of decoding with the largest batch over that with a batch of 1, cheapest GPU count."""
-    n = world.optimum(part.budgets_flops[0], part.experts).n_params[:, 0]
+    n = world.optimum(part.budget_flops, part.experts).n_params[:, 0]
     costs, experts = world.costs, np.full(n.shape, part.experts)
     served, shape = costs.serving(n, experts), architecture(costs.family, n, experts, kv_heads=costs.kv_heads)
     d = costs.deployment
@@ -248,50 +281,38 @@ def mfu_range(world: World, part: Part) -> FloatArray:
     return served.batch * one_s / all_s  # FLOPs a token, GPUs and peak cancel
 
 
+@cost_quantity
 def flops_to_match_at_base_cost(world: World, part: Part) -> FloatArray:
     """FLOPs with which the base's expert count reaches the loss of E at the base's cost, over the budget."""
-    budget, base = part.budgets_flops[0], part.base_experts
+    budget, base = part.budget_flops, part.base_experts
     target = loss_at_base_cost(world, budget, part.experts, base)[:, None]
     known = np.isfinite(target)
-    needed = _flops_at_loss(world, base, np.where(known, target, world.optimum(budget, base).loss))
+    target = np.where(known, target, world.optimum(budget, base).loss)
+    needed = flops_optimal(world.law, base, target, 0.0, theta=world.theta).training_flops
     return np.where(known, needed, np.nan)[:, 0] / budget
 
 
-def _budget_share_at_base_cost(world: World, part: Part, budget_flops: float) -> FloatArray:
+def _budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
     """The fewest FLOPs of E with the loss and at most the cost of the base's optimum, over the base's budget."""
-    target = world.optimum(budget_flops, part.base_experts).loss
-    limit = world.size_at_base_cost(budget_flops, part.experts, part.base_experts)
-    free = world.optimal_at_base_loss(budget_flops, part.experts, part.base_experts)
-    size = np.fmin(limit, free.n_params)
+    asked = (part.budget_flops, part.experts, part.base_experts)
+    limit = world.size_at_base_cost(*asked)
+    size = np.fmin(limit, world.optimal_at_base_loss(*asked).n_params)
+    target = world.optimum(part.budget_flops, part.base_experts).loss
     tokens = tokens_at_loss(world.law, size, np.array([part.experts]), target, theta=world.theta)
     spent = 6.0 * _active(world, size, part.experts) * tokens
-    return np.where(np.isnan(limit), np.nan, spent)[:, 0] / budget_flops
+    return np.where(np.isnan(limit), np.nan, spent)[:, 0] / part.budget_flops
 
 
+@cost_quantity
 def least_budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
     """The least such share over budgets."""
-    return np.min([_budget_share_at_base_cost(world, part, budget) for budget in part.budgets_flops], axis=0)
+    return _at_each_budget(_budget_share_at_base_cost, world, part).min(axis=0)
 
 
+@quantity
 def surface_rms(world: World, part: Part) -> FloatArray:
     """RMS of ln(law / printed dense-equivalent surface) over the sweep's grid."""
     (printed,) = (s for s in catalogue.read("published_yun2024.toml")["surface"] if s["experts"] == part.experts)
     n, d = published_sweep()
     surface = printed["F"] + printed["A"] / n ** printed["alpha"] + printed["B"] / d ** printed["beta"]
     return np.sqrt(np.mean(np.log(loss(world.law, n, d, part.experts, theta=world.theta) / surface) ** 2, axis=-1))
-
-
-_LAW_ONLY = (
-    loss_optimal_size, size_at_base_loss, active_ratio_at_base_loss, active_ratio_dense_loss_to_base_optimum,
-    flops_ratio_at_equal_loss, flops_ratio_of_fewer, least_size_ratio_at_base_loss, most_size_ratio_at_base_loss,
-    gain_ratio_on_sweep, own_ratio_at_base_loss, own_ratio_change_at_base_loss, gain_change_with_tokens,
-    relative_gain_change_with_tokens, surface_rms,
-)  # fmt: skip
-_WITH_COSTS = (
-    few_over_others_cost, cost_ratio_at_base_loss, many_over_few_cost, active_ratio_at_base_cost,
-    least_active_ratio_at_base_cost, most_active_ratio_at_base_cost, gain_ratio_at_base_cost, own_ratio_at_base_cost,
-    own_ratio_change_at_base_cost, mfu_range, flops_to_match_at_base_cost, least_budget_share_at_base_cost,
-)  # fmt: skip
-
-QUANTITIES: Mapping[str, Quantity] = {function.__name__: function for function in (*_LAW_ONLY, *_WITH_COSTS)}
-NEEDS_COSTS = frozenset(function.__name__ for function in _WITH_COSTS)

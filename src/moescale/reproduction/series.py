@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,6 +22,7 @@ from moescale.typing import FloatArray
 
 Row = Mapping[str, object]
 Bound = Literal["loss", "cost"]
+Point = tuple[float, float, float, float]  # tokens, size, experts, loss
 
 FITTED_TOKENS = (5.0e9, 7.5e9, 10.0e9, 20.0e9)  # the panels of the paper's figure fitted_val_loss
 CURVE_BUDGETS = (1e21, 8e21)  # those of its figure cost_vs_loss_1e21
@@ -31,6 +32,12 @@ TRAINED: FloatArray = np.geomspace(1e20, 3e22, 41)  # the trade-off needs room o
 SMALLEST, LARGEST = 0.03, 4.0  # sizes of a loss-cost curve over the loss-optimal one
 CURVE_SIZES = 96
 EXPERT_GRID: FloatArray = np.exp2(np.linspace(0.0, 5.0, 41))
+
+
+def records(**columns: object) -> list[Row]:
+    """One record for each place of arrays that broadcast against each other."""
+    arrays = np.broadcast_arrays(*(np.asarray(values) for values in columns.values()))
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(a.ravel().tolist() for a in arrays), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +51,21 @@ class FittedLosses:
     loss: FloatArray  # (t, s, e)
     low: FloatArray | None  # of 90% of the law's draws
     high: FloatArray | None
-    points: tuple[tuple[float, float, float, float], ...]  # tokens, size, experts, loss
+    points: tuple[Point, ...]
 
     def rows(self) -> list[Row]:
         """One record a loss, those of `points` last."""
-        found: list[Row] = []
-        for t, s, e in np.ndindex(self.loss.shape):
-            record: dict[str, object] = {
-                "tokens": self.tokens[t],
-                "n_params": self.n_params[s],
-                "experts": self.experts[e],
-                "loss": self.loss[t, s, e],
-            }
-            if self.low is not None and self.high is not None:
-                record |= {"loss_low": self.low[t, s, e], "loss_high": self.high[t, s, e]}
-            found.append(record | {"kind": "law"})
-        for tokens, n, e, value in self.points:
-            found.append({"tokens": tokens, "n_params": n, "experts": e, "loss": value, "kind": "published surface"})
-        return found
+        law: dict[str, object] = {
+            "tokens": self.tokens[:, None, None],
+            "n_params": self.n_params[:, None],
+            "experts": self.experts,
+            "loss": self.loss,
+        }
+        if self.low is not None and self.high is not None:
+            law |= {"loss_low": self.low, "loss_high": self.high}
+        tokens, n_params, experts, loss = np.reshape(self.points, (-1, 4)).T
+        published = {"tokens": tokens, "n_params": n_params, "experts": experts, "loss": loss}
+        return records(**law, kind="law") + records(**published, kind="published surface")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +81,13 @@ class TradeOff:
 
     def rows(self) -> list[Row]:
         """One record a model."""
-        return [
-            {
-                "experts": self.experts[i],
-                "budget_flops": self.budgets_flops[j],
-                "n_params": self.n_params[i, j],
-                "loss": self.loss[i, j],
-                "usd_per_mtok": self.usd_per_mtok[i, j],
-            }
-            for i, j in np.ndindex(self.loss.shape)
-        ]
+        return records(
+            experts=self.experts[:, None],
+            budget_flops=self.budgets_flops,
+            n_params=self.n_params,
+            loss=self.loss,
+            usd_per_mtok=self.usd_per_mtok,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +101,15 @@ class BudgetCurves:
 
     def rows(self) -> list[Row]:
         """One record a model."""
+        names = ("experts", "n_params", "tokens", "loss", "usd_per_mtok")
         return [
-            {
-                "budget_flops": self.budget_flops,
-                "experts": c.experts,
-                "n_params": c.n_params[i],
-                "tokens": c.tokens[i],
-                "loss": c.loss[i],
-                "usd_per_mtok": c.usd_per_mtok[i],
-                "loss_optimal": i == best,
-            }
+            row
             for c, best in zip(self.curves, self.optimal, strict=True)
-            for i in range(c.n_params.size)
+            for row in records(
+                budget_flops=self.budget_flops,
+                **{name: getattr(c, name) for name in names},
+                loss_optimal=np.arange(c.n_params.size) == best,
+            )
         ]
 
 
@@ -134,19 +132,14 @@ class Bounded:
 
     def rows(self) -> list[Row]:
         """One record a model."""
-        names = ("n_params", "loss", "cost_ratio", "active_ratio", "own_ratio")
-        return [
-            {
-                "bound": self.bound,
-                "base_experts": self.base_experts,
-                "experts": self.experts[i],
-                "budget_flops": self.budgets_flops[j],
-                "base_loss": self.base_loss[j],
-                "base_usd_per_mtok": self.base_usd_per_mtok[j],
-            }
-            | {name: getattr(self, name)[i, j] for name in names}
-            for i, j in np.ndindex(self.n_params.shape)
-        ]
+        names = ("base_loss", "base_usd_per_mtok", "n_params", "loss", "cost_ratio", "active_ratio", "own_ratio")
+        return records(
+            bound=self.bound,
+            base_experts=self.base_experts,
+            experts=self.experts[:, None],
+            budget_flops=self.budgets_flops,
+            **{name: getattr(self, name) for name in names},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,37 +154,29 @@ class HiddenLayers:
     def rows(self) -> list[Row]:
         """One record a model."""
         fitted = self.mu * self.n_params ** (2.0 / 3.0)
-        return [
-            {"name": n, "n_params": p, "hidden_times_layers": v, "fitted": f}
-            for n, p, v, f in zip(self.names, self.n_params, self.hidden_times_layers, fitted, strict=True)
-        ]
+        return records(
+            name=self.names, n_params=self.n_params, hidden_times_layers=self.hidden_times_layers, fitted=fitted
+        )
 
 
-def fitted_losses(
-    law: Law,
-    *,
-    tokens: Sequence[float] = FITTED_TOKENS,
-    n_params: FloatArray | None = None,
-    points: Iterable[tuple[float, float, float, float]] | None = None,
-) -> FittedLosses:
-    """A law's losses on a sweep, by default the paper's; `points` (tokens, size, experts, loss), by default its surfaces."""
-    sizes = np.unique(published_sweep()[0]) if n_params is None else n_params
-    t, s, e = np.meshgrid(np.asarray(tokens, float), sizes, EXPERT_GRID, indexing="ij")
+def fitted_losses(law: Law, *, points: Iterable[Point] | None = None) -> FittedLosses:
+    """A law's losses on the paper's sweep; `points` (tokens, size, experts, loss) are by default those of its surfaces."""
+    tokens, sizes = np.array(FITTED_TOKENS), np.unique(published_sweep()[0])
+    t, s, e = np.meshgrid(tokens, sizes, EXPERT_GRID, indexing="ij")
     low = high = None
     if len(law.draws):
-        spread = loss(law, s, t, e, theta=law.draws)
-        low, high = np.percentile(spread, [5.0, 95.0], axis=0)
-    shown = published_points(tokens) if points is None else tuple(points)
-    return FittedLosses(law.name, EXPERT_GRID, np.asarray(tokens, float), sizes, loss(law, s, t, e), low, high, shown)
+        low, high = np.percentile(loss(law, s, t, e, theta=law.draws), [5.0, 95.0], axis=0)
+    shown = published_points() if points is None else tuple(points)
+    return FittedLosses(law.name, EXPERT_GRID, tokens, sizes, loss(law, s, t, e), low, high, shown)
 
 
-def published_points(tokens: Sequence[float]) -> tuple[tuple[float, float, float, float], ...]:
+def published_points() -> tuple[Point, ...]:
     """Losses on the paper's two dense-equivalent surfaces at its sweep's sizes: all that it prints of its losses."""
     sizes = np.unique(published_sweep()[0]).tolist()
     return tuple(
         (d, n, float(s["experts"]), s["F"] + s["A"] / n ** s["alpha"] + s["B"] / d ** s["beta"])
         for s in catalogue.read("published_yun2024.toml")["surface"]
-        for d in tokens
+        for d in FITTED_TOKENS
         for n in sizes
     )
 
@@ -202,9 +187,9 @@ def world_of(law: Law, costs: Costs) -> World:
     return World(law, law.theta[None], ExactPricing(costs), costs)
 
 
-def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED, experts: Sequence[float] | None = None) -> TradeOff:
+def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED) -> TradeOff:
     """Loss-optimal models over budgets."""
-    counts = sweep_experts() if experts is None else tuple(experts)
+    counts = sweep_experts()
     found = [[world.optimum(float(b), e) for b in budgets_flops] for e in counts]
     n = np.array([[a.n_params[0, 0] for a in row] for row in found])
     losses = np.array([[a.loss[0, 0] for a in row] for row in found])
@@ -212,9 +197,9 @@ def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED, experts: Seq
     return TradeOff(world.law.name, np.array(counts), budgets_flops, n, losses, usd)
 
 
-def budget_curves(world: World, budget_flops: float, *, experts: Sequence[float] | None = None) -> BudgetCurves:
+def budget_curves(world: World, budget_flops: float) -> BudgetCurves:
     """Loss against cost over sizes around each expert count's loss-optimal one."""
-    counts = sweep_experts() if experts is None else tuple(experts)
+    counts = sweep_experts()
     shares = np.unique(np.append(np.geomspace(SMALLEST, LARGEST, CURVE_SIZES), 1.0))
     best = int(np.searchsorted(shares, 1.0))
     curves: list[CostCurve] = []
@@ -226,19 +211,12 @@ def budget_curves(world: World, budget_flops: float, *, experts: Sequence[float]
     return BudgetCurves(world.law.name, budget_flops, tuple(curves), (best,) * len(counts))
 
 
-def bounded(
-    world: World,
-    bound: Bound,
-    base_experts: float,
-    *,
-    budgets_flops: FloatArray = BUDGETS,
-    experts: Sequence[float] | None = None,
-) -> Bounded:
-    """Algorithm 1 (bound "loss") or 2 ("cost") over budgets, for expert counts above the base's by default.
+def bounded(world: World, bound: Bound, base_experts: float, *, budgets_flops: FloatArray = BUDGETS) -> Bounded:
+    """Algorithm 1 (bound "loss") or 2 ("cost") over budgets, for expert counts above the base's.
 
     At the base's cost sizes may lie beyond their own optimum, as in the paper; the loss is the lowest within the cost.
     """
-    counts = tuple(e for e in sweep_experts() if e > base_experts) if experts is None else tuple(experts)
+    counts = tuple(e for e in sweep_experts() if e > base_experts)
     budgets = [float(b) for b in budgets_flops]
     base = [world.optimum(b, base_experts) for b in budgets]
     base_n = np.array([a.n_params[0, 0] for a in base])
@@ -253,11 +231,20 @@ def bounded(
         losses = np.array([[loss_at_base_cost(world, b, e, base_experts)[0] for b in budgets] for e in counts])
     usd = world.pricing.usd_per_mtok(n.T, np.array(counts)).T
     family = world.law.family
-    active = n_active(family, n, np.array(counts)[:, None]) / n_active(family, base_n, base_experts)
     return Bounded(
-        world.law.name, bound, base_experts, np.array(counts), np.array(budgets),
-        np.array([a.loss[0, 0] for a in base]), base_usd, n, losses, usd / base_usd, active, n / own,
-    )  # fmt: skip
+        law=world.law.name,
+        bound=bound,
+        base_experts=base_experts,
+        experts=np.array(counts),
+        budgets_flops=np.array(budgets),
+        base_loss=np.array([a.loss[0, 0] for a in base]),
+        base_usd_per_mtok=base_usd,
+        n_params=n,
+        loss=losses,
+        cost_ratio=usd / base_usd,
+        active_ratio=n_active(family, n, np.array(counts)[:, None]) / n_active(family, base_n, base_experts),
+        own_ratio=n / own,
+    )
 
 
 def hidden_layers() -> HiddenLayers:
@@ -271,14 +258,7 @@ def hidden_layers() -> HiddenLayers:
 
 def serving_rows(found: ServingCurves | LargestModels) -> list[Row]:
     """One record a model of the figures of serving cost."""
+    experts = found.experts[:, None]
     if isinstance(found, ServingCurves):
-        return [
-            {"experts": e, "n_params": n, "usd_per_mtok": found.usd_per_mtok[i, j], "gpus": found.gpus[i, j]}
-            for i, e in enumerate(found.experts)
-            for j, n in enumerate(found.n_params)
-        ]
-    return [
-        {"experts": e, "usd_per_mtok": usd, "n_params": found.n_params[i, j], "gpus": found.gpus[i, j]}
-        for i, e in enumerate(found.experts)
-        for j, usd in enumerate(found.usd_per_mtok)
-    ]
+        return records(experts=experts, n_params=found.n_params, usd_per_mtok=found.usd_per_mtok, gpus=found.gpus)
+    return records(experts=experts, usd_per_mtok=found.usd_per_mtok, n_params=found.n_params, gpus=found.gpus)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from moescale.reproduction.claims import Setting
 from moescale.reproduction.evaluate import Elsewhere, HostTime, Outcome, PartOutcome, summary
+from moescale.reproduction.quantities import NEEDS_COSTS
 from moescale.units import format_count, format_seconds
 from moescale.views.tables import Column, Table
 from moescale.views.terminal import write_line, write_paragraph, write_table
@@ -21,9 +22,7 @@ def verdict(holds: bool | None, role: str, cannot: str | None = None) -> str:
     """yes, NO, input, or a dash for what cannot be computed."""
     if cannot is not None:
         return "-"
-    if role == "input":
-        return "input"
-    return {True: "yes", False: "NO", None: "-"}[holds]
+    return "input" if role == "input" else _mark(holds)
 
 
 def _mark(holds: bool | None) -> str:
@@ -41,8 +40,7 @@ def printed(outcome: Outcome, part: PartOutcome) -> str:
     """What the paper prints for a part, or the order that it states."""
     if part.paper is not None:
         return quantity(part.paper, outcome.claim.unit)
-    c = outcome.claim
-    return f"< {c.below:g}" if c.below is not None else f"> {c.above:g}"
+    return outcome.claim.bound
 
 
 def _span(outcome: Outcome, part: PartOutcome) -> str:
@@ -61,33 +59,45 @@ def _error(outcome: Outcome, part: PartOutcome) -> str:
     return f"{part.rel_error:.2%}" if outcome.claim.kind == "surface" else f"{part.rel_error:+.1%}"
 
 
+def _cells(outcome: Outcome, index: int) -> dict[str, str]:
+    """What a table of claims shows of one number; the claim and its verdict beside the first alone."""
+    part, unit, first = outcome.parts[index], outcome.claim.unit, index == 0
+    beside = outcome.other_latencies[0].ours[index] if outcome.other_latencies else None
+    return {
+        "claim": outcome.claim.id if first else "",
+        "label": part.label if part.judged else f"({part.label})",
+        "paper": printed(outcome, part),
+        "ours": quantity(part.ours, unit),
+        "span": _span(outcome, part),
+        "error": _error(outcome, part),
+        "tolerance": "" if part.tolerance is None else f"{part.tolerance:.3g}",
+        "beside": quantity(beside, unit) if outcome.other_latencies else "",
+        "direction": _mark(outcome.direction_holds) if first else "",
+        "holds": verdict(outcome.holds, outcome.role, outcome.claim.cannot) if first else "",
+    }
+
+
 def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Every claim, a line for each of its numbers, then the reasons of failures and of what cannot be computed."""
-    columns = (
-        Column("claim", text=True), Column("", text=True), Column("paper"), Column("ours"),
-        Column("90% of draws", rank=2), Column("error"), Column("roofline", rank=3), Column("dir.", text=True, rank=1),
-        Column("holds", text=True),
-    )  # fmt: skip
+    columns = {
+        "claim": Column("claim", text=True),
+        "label": Column("", text=True),
+        "paper": Column("paper"),
+        "ours": Column("ours"),
+        "span": Column("90% of draws", rank=2),
+        "error": Column("error"),
+        "beside": Column("roofline", rank=3),
+        "direction": Column("dir.", text=True, rank=1),
+        "holds": Column("holds", text=True),
+    }
     rows: list[tuple[str, ...]] = []
     for o in outcomes:
-        beside = o.other_latencies[0].ours if o.other_latencies else ()
-        for i, part in enumerate(o.parts):
-            first = i == 0
-            label = part.label if part.judged else f"({part.label})"
-            rows.append(
-                (
-                    o.claim.id if first else "",
-                    label if len(label) <= LABEL else f"{label[: LABEL - 2]}..",
-                    printed(o, part),
-                    quantity(part.ours, o.claim.unit),
-                    _span(o, part),
-                    _error(o, part),
-                    quantity(beside[i], o.claim.unit) if beside else "",
-                    _mark(o.direction_holds) if first else "",
-                    verdict(o.holds, o.role, o.claim.cannot) if first else "",
-                )
-            )
-    write_table(console, Table("Claims of arXiv 2404.02852", columns, rows))
+        for i in range(len(o.parts)):
+            cells = _cells(o, i)
+            if len(cells["label"]) > LABEL:
+                cells["label"] = f"{cells['label'][: LABEL - 2]}.."
+            rows.append(tuple(cells[name] for name in columns))
+    write_table(console, Table("Claims of arXiv 2404.02852", tuple(columns.values()), rows))
     write_line(console)
     told = summary(outcomes)
     write_paragraph(
@@ -106,46 +116,45 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
 
 def outcome_table(outcomes: Sequence[Outcome], *, latency: str) -> list[str]:
     """Rows of a Markdown table, one a number."""
-    beside = any(o.other_latencies for o in outcomes)
-    other = next((o.other_latencies[0].latency for o in outcomes if o.other_latencies), "")
-    head = ["claim", "number", "paper", f"ours ({latency})", "90% of draws", "error", "tolerance"]
-    head += [other] if beside else []
-    head += ["direction", "holds"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    other = next((o.other_latencies[0].latency for o in outcomes if o.other_latencies), None)
+    columns = {
+        "claim": "claim",
+        "label": "number",
+        "paper": "paper",
+        "ours": f"ours ({latency})",
+        "span": "90% of draws",
+    }
+    columns |= {"error": "error", "tolerance": "tolerance", **({} if other is None else {"beside": other})}
+    columns |= {"direction": "direction", "holds": "holds"}
+    rows: list[list[str]] = []
     for o in outcomes:
-        for i, part in enumerate(o.parts):
-            first = i == 0
-            ours = quantity(part.ours, o.claim.unit)
-            cells = [
-                f"`{o.claim.id}`" if first else "",
-                part.label if part.judged else f"({part.label})",
-                printed(o, part),
-                ours,
-                _span(o, part),
-                _error(o, part),
-                f"{part.tolerance:.3g}" if part.tolerance is not None else "",
-            ]
-            if beside:
-                cells.append(quantity(o.other_latencies[0].ours[i], o.claim.unit) if o.other_latencies else "")
-            cells += [_mark(o.direction_holds), verdict(o.holds, o.role, o.claim.cannot)] if first else ["", ""]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        for i in range(len(o.parts)):
+            cells = _cells(o, i)
+            cells["claim"] = cells["claim"] and f"`{cells['claim']}`"
+            rows.append([cells[name] for name in columns])
+    return markdown_table(columns.values(), rows)
+
+
+def markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    names = list(head)
+    return [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def sensitivity_table(outcomes: Sequence[Outcome], settings: Sequence[Setting]) -> list[str]:
     """Rows of a Markdown table: each number that involves cost under each of the settings of serving."""
-    involved = [o for o in outcomes if o.sensitivity]
-    if not involved:
-        return []
-    lines = _head(["claim", "number", "paper", "base"], settings)
-    for o in involved:
-        for i, part in enumerate(o.parts):
-            if not _involves_cost(o, i):
-                continue
-            cells = [f"`{o.claim.id}`", part.label, printed(o, part), quantity(part.ours, o.claim.unit)]
-            cells += [quantity(under(o, s).ours[i], o.claim.unit) for s in settings]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    rows = [
+        [
+            f"`{o.claim.id}`",
+            part.label,
+            printed(o, part),
+            *(quantity(value, o.claim.unit) for value in (part.ours, *(under(o, s).ours[i] for s in settings))),
+        ]
+        for o in outcomes
+        for i, part in enumerate(o.parts)
+        if o.sensitivity and o.claim.parts[i].quantity in NEEDS_COSTS
+    ]
+    return markdown_table(["claim", "number", "paper", "base", *(s.name for s in settings)], rows) if rows else []
 
 
 def verdict_table(outcomes: Sequence[Outcome], settings: Sequence[Setting]) -> list[str]:
@@ -153,18 +162,13 @@ def verdict_table(outcomes: Sequence[Outcome], settings: Sequence[Setting]) -> l
     judged = [o for o in outcomes if o.sensitivity and o.holds is not None]
     if not judged:
         return []
-    lines = _head(["claim", "base"], settings)
-    for o in judged:
-        worlds = [o, *(under(o, s) for s in settings)]
-        cells = [_which(w.direction_holds, w.magnitude_holds) for w in worlds]
-        lines.append(f"| `{o.claim.id}` | {' | '.join(cells)} |")
-    held = [sum(o.holds is True for o in judged), *(sum(under(o, s).holds is True for o in judged) for s in settings)]
-    return [*lines, f"| claims that hold | {' | '.join(str(n) for n in held)} |"]
-
-
-def _head(columns: Sequence[str], settings: Sequence[Setting]) -> list[str]:
-    names = [*columns, *(s.name for s in settings)]
-    return [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    worlds = [[o, *(under(o, s) for s in settings)] for o in judged]
+    rows = [
+        [f"`{o.claim.id}`", *(_which(w.direction_holds, w.magnitude_holds) for w in own)]
+        for o, own in zip(judged, worlds, strict=True)
+    ]
+    held = [str(sum(w.holds is True for w in column)) for column in zip(*worlds, strict=True)]
+    return markdown_table(["claim", "base", *(s.name for s in settings)], [*rows, ["claims that hold", *held]])
 
 
 def _which(direction: bool | None, magnitude: bool | None) -> str:
@@ -178,24 +182,16 @@ def _which(direction: bool | None, magnitude: bool | None) -> str:
 
 def under(outcome: Outcome, setting: Setting) -> Elsewhere:
     """The claim under one setting of the sensitivity analysis."""
-    return next(w for w in outcome.sensitivity if w.name == setting.name)
-
-
-def _involves_cost(outcome: Outcome, index: int) -> bool:
-    from moescale.reproduction.quantities import NEEDS_COSTS
-
-    return outcome.claim.parts[index].quantity in NEEDS_COSTS
+    return next(w for w in outcome.sensitivity if w.setting == setting.name)
 
 
 def host_table(found: Sequence[HostTime]) -> list[str]:
     """Rows of a Markdown table: the host's time that would reproduce each printed cost ratio."""
-    lines = [
-        "| claim | number | batch limited by | paper | kernels alone | time a sequence | or time a pass |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ("claim", "number", "batch limited by", "paper", "kernels alone", "time a sequence", "or time a pass")
+    rows: list[list[str]] = []
     for h in found:
         limit = "memory" if h.max_num_seqs is None else f"{h.max_num_seqs:g} sequences"
         times = ["none" if t is None else format_seconds(t) for t in (h.per_sequence_s, h.per_pass_s)]
         alone = "-" if h.kernels_alone is None else f"{h.kernels_alone:.3f}"
-        lines.append(f"| `{h.claim}` | {h.label} | {limit} | {h.paper:.3f} | {alone} | {times[0]} | {times[1]} |")
-    return lines
+        rows.append([f"`{h.claim}`", h.label, limit, f"{h.paper:.3f}", alone, *times])
+    return markdown_table(head, rows)

@@ -23,8 +23,6 @@ SIZE_RANGE = (1e7, 1e12)  # dense-equivalent parameters, where a size within a c
 SECTIONS = 65
 CUTS = 17
 REFINEMENTS = 10  # the first on all sections, each later one divides the interval by 16: down to 1e-12
-
-
 SAMPLED_RANGE, SAMPLED_SIZES = (3e7, 1e11), 512  # of cost curves for many coefficient sets
 
 
@@ -225,12 +223,11 @@ def as_in_the_paper(deployment: Deployment) -> Deployment:
 def changed_deployment(deployment: Deployment, setting: Setting) -> Deployment:
     """The deployment with one setting of the sensitivity analysis; the host's time is the latency source's affair."""
     names = ("memory_fraction", "max_num_seqs", "scheduling")
-    given = {name: getattr(setting, name) for name in names}
-    changed = replace(deployment, **{name: value for name, value in given.items() if value is not None})
+    changes = {name: getattr(setting, name) for name in names if getattr(setting, name) is not None}
     if setting.memory_bytes_multiple is not None:
-        gpu = changed.gpu
-        changed = replace(changed, gpu=replace(gpu, memory_bytes=gpu.memory_bytes * setting.memory_bytes_multiple))
-    if setting.traffic is None:
-        return changed
-    traffic = find_traffic(setting.traffic)
-    return replace(changed, prompt_tokens=traffic.prompt_tokens, output_tokens=traffic.output_tokens)
+        gpu = deployment.gpu
+        changes["gpu"] = replace(gpu, memory_bytes=gpu.memory_bytes * setting.memory_bytes_multiple)
+    if setting.traffic is not None:
+        traffic = find_traffic(setting.traffic)
+        changes |= {"prompt_tokens": traffic.prompt_tokens, "output_tokens": traffic.output_tokens}
+    return replace(deployment, **changes)

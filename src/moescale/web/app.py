@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import lzma
 import socket
 import threading
 import webbrowser
@@ -51,10 +52,10 @@ MOST_CONNECTIONS = 100  # a browser opens six a page
 
 
 def static_files() -> dict[str, bytes]:
-    """The built files of the page by name: those of the manifest, each with the hash that the build wrote down."""
+    """The built files of the page by name: those of the manifest, decompressed, each with the hash that the build wrote down."""
     folder = resources.files("moescale.web") / "static"
     manifest: dict[str, str] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    files = {name: (folder / name).read_bytes() for name in manifest}
+    files = {name: lzma.decompress((folder / f"{name}.xz").read_bytes()) for name in manifest}
     for name, data in files.items():
         if hashlib.sha256(data).hexdigest() != manifest[name]:
             raise InputError(f"{name} of the page is not as it was built", next_step="run `make page`")

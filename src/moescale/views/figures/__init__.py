@@ -6,33 +6,20 @@ Figures are drawn without pyplot, so nothing global changes and several threads 
 
 from __future__ import annotations
 
-from moescale.views.figures.comparison import comparison_figure
-from moescale.views.figures.diagnosis import diagnosis_figure
-from moescale.views.figures.fit import fit_figure
-from moescale.views.figures.isoflop import isoflop_figure
-from moescale.views.figures.latency import latency_figure
-from moescale.views.figures.plan import plan_figure
-from moescale.views.figures.saving import SUFFIXES, check_plot, save_figure
-from moescale.views.figures.serving import cost_figure, largest_figure
-from moescale.views.figures.style import (
-    ACCENT,
-    CATEGORIES,
-    DASHES,
-    FAINT,
-    INK,
-    MARKERS,
-    PAGE_WIDTH,
-    RULE,
-    SEQUENCE,
-    STYLE,
-    colour_of,
-    colour_on_dark,
-    marker_of,
-)
-from moescale.views.figures.sweep import sweep_figure
-
-__all__ = [
-    "ACCENT", "CATEGORIES", "DASHES", "FAINT", "INK", "MARKERS", "PAGE_WIDTH", "RULE", "SEQUENCE", "STYLE", "SUFFIXES",
-    "check_plot", "colour_of", "colour_on_dark", "comparison_figure", "cost_figure", "diagnosis_figure", "fit_figure", "isoflop_figure",
-    "largest_figure", "latency_figure", "marker_of", "plan_figure", "save_figure", "sweep_figure",
-]  # fmt: skip
+from moescale.views.figures.comparison import comparison_figure as comparison_figure
+from moescale.views.figures.diagnosis import diagnosis_figure as diagnosis_figure
+from moescale.views.figures.fit import fit_figure as fit_figure
+from moescale.views.figures.isoflop import isoflop_figure as isoflop_figure
+from moescale.views.figures.latency import latency_figure as latency_figure
+from moescale.views.figures.plan import plan_figure as plan_figure
+from moescale.views.figures.saving import SUFFIXES as SUFFIXES
+from moescale.views.figures.saving import check_plot as check_plot
+from moescale.views.figures.saving import save_figure as save_figure
+from moescale.views.figures.serving import cost_figure as cost_figure
+from moescale.views.figures.serving import largest_figure as largest_figure
+from moescale.views.figures.style import ACCENT as ACCENT
+from moescale.views.figures.style import CATEGORIES as CATEGORIES
+from moescale.views.figures.style import colour_of as colour_of
+from moescale.views.figures.style import colour_on_dark as colour_on_dark
+from moescale.views.figures.style import marker_of as marker_of
+from moescale.views.figures.sweep import sweep_figure as sweep_figure

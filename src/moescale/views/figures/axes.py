@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from moescale.typing import FloatArray
-from moescale.units import format_count
-from moescale.views.figures.style import FAINT, RULE, colour_of, marker_of
+from moescale.units import expert_label, format_count
+from moescale.views.figures.style import FAINT, RULE, Look, colour_of, marker_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,8 +30,23 @@ def stacked(figure: Figure, upper: float, lower: float) -> tuple[SubFigure, SubF
     return tuple(cast(Any, figure.subfigures(2, 1, height_ratios=[upper, lower])))
 
 
-def experts_label(count: float) -> str:
-    return "dense" if count == 1 else f"E = {count:g}"
+def headline(figure: Figure, text: str, size: float = 9.0) -> None:
+    figure.suptitle(text, x=0.01, ha="left", fontsize=size)
+
+
+def note(ax: Axes, text: str, colour: str = FAINT) -> None:
+    """How to read the panel, in small letters above it."""
+    ax.set_title(text, fontsize=7, color=colour)
+
+
+def point(ax: Axes, x: float, y: float, marker: str, colour: str, size: float, **look: Any) -> None:
+    ax.plot([x], [y], marker=marker, color=colour, markersize=size, linestyle="none", **look)
+
+
+def optimum(ax: Axes, x: float, y: float, experts: float, size: float) -> None:
+    """A loss-optimal model on the curve of its expert count."""
+    look: Look = {"markeredgecolor": "white", "markeredgewidth": 0.6, "zorder": 4}
+    point(ax, x, y, marker_of(experts), colour_of(experts), size, **look)
 
 
 def thousandths(value: float) -> str:
@@ -96,10 +111,14 @@ def expert_ticks(ax: Axes, experts: FloatArray) -> None:
 def scatter_runs(ax: Axes, x: FloatArray, y: FloatArray, experts: FloatArray, *, size: float = 12.0) -> None:
     for e in np.unique(experts):
         mine = experts == e
-        ax.scatter(
-            x[mine], y[mine], s=size, color=colour_of(float(e)), marker=marker_of(float(e)), linewidths=0, alpha=0.85,
-            zorder=3,
-        )  # fmt: skip
+        look: Look = {
+            "color": colour_of(float(e)),
+            "marker": marker_of(float(e)),
+            "linewidths": 0,
+            "alpha": 0.85,
+            "zorder": 3,
+        }
+        ax.scatter(x[mine], y[mine], s=size, **look)
 
 
 def expert_key(
@@ -108,17 +127,13 @@ def expert_key(
     """Expert counts in their colours, in a corner that the curves leave free."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D(
-            [], [], color=colour_of(float(e)), label=experts_label(float(e)), linestyle="-" if lines else "none",
-            marker="" if lines else marker_of(float(e)),
-        )
-        for e in counts
-    ]  # fmt: skip
-    ax.legend(
-        handles=handles, loc=corner, frameon=False, fontsize=7, handletextpad=0.4 if lines else 0.0, handlelength=1.0,
-        labelspacing=0.2, borderpad=0.1, borderaxespad=0.2, ncols=1 if len(handles) <= 6 else 2, columnspacing=0.6,
-    )  # fmt: skip
+    handles: list[Line2D] = []
+    for e in map(float, counts):
+        style: Look = {"linestyle": "-"} if lines else {"linestyle": "none", "marker": marker_of(e)}
+        handles.append(Line2D([], [], color=colour_of(e), label=expert_label(e), **style))
+    look: Look = {"frameon": False, "fontsize": 7, "handlelength": 1.0, "labelspacing": 0.2, "columnspacing": 0.6}
+    look |= {"borderpad": 0.1, "borderaxespad": 0.2, "handletextpad": 0.4 if lines else 0.0}
+    ax.legend(handles=handles, loc=corner, ncols=1 if len(handles) <= 6 else 2, **look)
 
 
 def zero_band(ax: Axes, half_width: float) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting.holdout import HoldOut
-from moescale.views.figures.axes import expert_key, new_figure, scatter_runs, stacked, zero_band
-from moescale.views.figures.style import CATEGORIES, FAINT, PAGE_WIDTH, house_style
+from moescale.views.figures.axes import expert_key, headline, new_figure, scatter_runs, stacked, zero_band
+from moescale.views.figures.style import CATEGORIES, FAINT, PAGE_WIDTH, Look, house_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ def comparison_figure(records: Sequence[HoldOut]) -> Figure:
         else:
             _error_bars(figure.subplots(), ranked)
         n_train, n_holdout = ranked[0].n_train, ranked[0].n_holdout
-        figure.suptitle(f"Fitted to {n_train} runs, tested on {n_holdout} others", x=0.01, ha="left", fontsize=9)
+        headline(figure, f"Fitted to {n_train} runs, tested on {n_holdout} others")
     return figure
 
 
@@ -67,13 +67,10 @@ def _error_bars(ax: Axes, ranked: Sequence[HoldOut]) -> None:
     inside, outside = (1e3 * np.array([getattr(r, n) for r in ranked]) for n in ("rmsle_train", "rmsle_holdout"))
     ax.barh(place - 0.19, outside, 0.36, color=CATEGORIES[0])
     ax.barh(place + 0.19, inside, 0.36, color=CATEGORIES[5])
-    for y, value, kind in [
-        *((p - 0.19, v, "held out") for p, v in zip(place, outside, strict=True)),
-        *((p + 0.19, v, "in sample") for p, v in zip(place, inside, strict=True)),
-    ]:
-        ax.annotate(
-            f"{value:.3g}  {kind}", (value, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7
-        )
+    for values, offset, kind in ((outside, -0.19, "held out"), (inside, 0.19, "in sample")):
+        for y, value in zip(place + offset, values, strict=True):
+            where: Look = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
+            ax.annotate(f"{value:.3g}  {kind}", (value, y), fontsize=7, **where)
     ax.set_yticks(place, [f"{r.law} ({r.parameters} parameters)" for r in ranked])
     ax.invert_yaxis()
     ax.grid(visible=False, axis="y")

@@ -14,6 +14,7 @@ from moescale.units import format_count
 from moescale.views.figures.axes import (
     expert_key,
     expert_ticks,
+    headline,
     log_counts,
     new_figure,
     scatter_runs,
@@ -54,10 +55,8 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
             ax.tick_params(labelbottom=i + columns >= len(panels))
         top.supxlabel("size N (parameters)" if along_size else "training tokens D", fontsize=8)
         top.supylabel("loss (nats per token)", fontsize=8)
-        figure.suptitle(
-            f"{found.form.name} fitted to {found.n_runs} runs: RMSLE {thousandths(found.rmsle)}×10⁻³",
-            x=0.01, ha="left", fontsize=9,
-        )  # fmt: skip
+        fitted = f"{found.form.name} fitted to {found.n_runs} runs"
+        headline(figure, f"{fitted}: RMSLE {thousandths(found.rmsle)}×10⁻³")
         error = 1e3 * residuals(found, runs)
         below = bottom.subplots(1, 3, sharey=True)
         for ax, values, label in (

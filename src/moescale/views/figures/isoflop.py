@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moescale.fitting.isoflop import Envelope, IsoFlop, Trend
-from moescale.units import format_flops
-from moescale.views.figures.axes import expert_key, experts_label, log_counts, log_ticks, new_figure
+from moescale.units import expert_label, format_flops
+from moescale.views.figures.axes import expert_key, log_counts, log_ticks, new_figure
 from moescale.views.figures.labels import end_labels
 from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, colour_of, house_style, marker_of, readable
 
@@ -58,7 +58,7 @@ def _draw_parabolas(figure: Figure, ax: Axes, found: IsoFlop) -> list[tuple[floa
         grid = np.geomspace(float(p.sizes.min()), float(p.sizes.max()), 64)
         if np.isfinite(p.coefficients).all():
             ax.plot(grid, p.loss(grid), color=colour, linewidth=0.8, linestyle="-" if p.unusable is None else ":")
-            text = format_flops(p.flops) if same else f"{format_flops(p.flops)}, {experts_label(p.experts)}"
+            text = format_flops(p.flops) if same else f"{format_flops(p.flops)}, {expert_label(p.experts)}"
             ends.append((float(grid[-1]), float(p.loss(grid[-1:])[0]), text, colour))
         if p.unusable is None:
             optima.append((p.experts, p.flops, p.n_params_optimal, p.tokens_optimal))
@@ -110,7 +110,7 @@ def _trend_labels(ax: Axes, trends: Sequence[Trend], attribute: str, symbol: str
         law = getattr(trend, attribute)
         error = "" if law.standard_error is None else f" ± {law.standard_error:.2g}"
         ax.annotate(
-            f"{experts_label(trend.experts)}: {symbol} ∝ $C^{{{law.exponent:.3f}}}${error}", (0.0, 1.0), xycoords="axes fraction",
+            f"{expert_label(trend.experts)}: {symbol} ∝ $C^{{{law.exponent:.3f}}}${error}", (0.0, 1.0), xycoords="axes fraction",
             xytext=(4, -4 - 9 * row), textcoords="offset points", parse_math=True, fontsize=6.5, va="top",
             color=readable(colour_of(trend.experts)),
         )  # fmt: skip

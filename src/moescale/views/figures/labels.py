@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moescale.views.figures.style import readable
+from moescale.views.figures.style import Look, readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+End = tuple[float, float, str, str]  # x, y, text, colour
 
 
 def spread_apart(places: Sequence[float], gap: float) -> list[float]:
@@ -32,14 +35,7 @@ def spread_apart(places: Sequence[float], gap: float) -> list[float]:
     return moved
 
 
-def end_labels(
-    figure: Figure,
-    ax: Axes,
-    ends: Sequence[tuple[float, float, str, str]],
-    *,
-    points: float = 7.0,
-    column: bool = False,
-) -> None:
+def end_labels(figure: Figure, ax: Axes, ends: Sequence[End], *, points: float = 7.0, column: bool = False) -> None:
     """Label points (x, y, text, colour) at their right, in their colour, apart from each other, inside a widened axis.
 
     With `column` the labels stand below each other, right of all points.
@@ -66,22 +62,21 @@ def end_labels(
     starts = (np.full(at.shape, across.max()) if column else across) + 9.0 * point / box.width
     for i, (x, y, text, colour) in enumerate(ends):
         moved = abs(heights[i] - level[i]) > 0.4 * gap or starts[i] - across[i] > 0.06
-        line = {
-            "arrowstyle": "-",
-            "color": colour,
-            "linewidth": 0.4,
-            "shrinkA": 0.0,
-            "shrinkB": 2.0,
-            "relpos": (0.0, 0.5),
-        }
-        ax.annotate(
-            text, (x, y), xytext=(starts[i], heights[i]), textcoords="axes fraction", color=readable(colour),
-            fontsize=points, ha="left", va="center", annotation_clip=False, zorder=5, bbox=paper(),
-            arrowprops=line if moved else None,
-        )  # fmt: skip
+        look: Look = {"ha": "left", "va": "center", "annotation_clip": False, "bbox": paper()}
+        look["arrowprops"] = _line(colour, 2.0, (0.0, 0.5)) if moved else None
+        _label(ax, (x, y), text, (starts[i], heights[i]), colour, fontsize=points, **look)
 
 
-def top_labels(figure: Figure, ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+def _line(colour: str, shrink: float, start: tuple[float, float]) -> dict[str, object]:
+    """From a text to its point."""
+    return {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0.0, "shrinkB": shrink, "relpos": start}
+
+
+def _label(ax: Axes, at: tuple[float, float], text: str, place: tuple[float, float], colour: str, **look: Any) -> None:
+    ax.annotate(text, at, xytext=place, textcoords="axes fraction", color=readable(colour), zorder=5, **look)
+
+
+def top_labels(figure: Figure, ax: Axes, ends: Sequence[End]) -> None:
     """Label points (x, y, text, colour) of steep curves in a row above them, apart from each other; logarithmic axes."""
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     ax.set_xlim(left, right * (right / left) ** 0.06)
@@ -94,11 +89,8 @@ def top_labels(figure: Figure, ax: Axes, ends: Sequence[tuple[float, float, str,
     places = np.array(spread_apart(across.tolist(), width))
     places -= max(0.0, float(places.max()) + 0.5 * width - 1.0)
     for place, (x, y, text, colour) in zip(places, ends, strict=True):
-        ax.annotate(
-            text, (x, y), xytext=(place, 0.955), textcoords="axes fraction", color=readable(colour), fontsize=points,
-            ha="center", va="bottom", zorder=5,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0.0, "shrinkB": 1.0, "relpos": (0.5, 0.0)},
-        )  # fmt: skip
+        look: Look = {"ha": "center", "va": "bottom", "arrowprops": _line(colour, 1.0, (0.5, 0.0))}
+        _label(ax, (x, y), text, (place, 0.955), colour, fontsize=points, **look)
 
 
 def paper() -> dict[str, object]:

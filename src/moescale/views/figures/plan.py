@@ -9,10 +9,10 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.planning.plan import Plan
-from moescale.units import format_count, format_flops, format_usd
-from moescale.views.figures.axes import experts_label, log_ticks, new_figure
-from moescale.views.figures.labels import end_labels, paper
-from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, colour_of, house_style, marker_of, readable
+from moescale.units import expert_label, format_count, format_flops, format_usd
+from moescale.views.figures.axes import headline, log_ticks, new_figure, note, optimum, point
+from moescale.views.figures.labels import End, end_labels, paper
+from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, Look, colour_of, house_style, readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,47 +32,44 @@ def plan_figure(plan: Plan) -> Figure:
         across, up = plan_limits(plan)
         ax.set_xlim(*across)
         ax.set_ylim(*up)
-        edge = ax.get_xlim()[1]
-        optima = {c.experts: c for c in plan.loss_optimal}
-        for curve in plan.curves:
-            colour, best = colour_of(curve.experts), optima.get(curve.experts)
-            over = curve.n_params <= (math.inf if best is None or best.n_params is None else best.n_params * (1 + 1e-9))
-            last = np.flatnonzero(over)[-1] if over.any() else 0
-            usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
-            ax.plot(usd[over], curve.loss[over], color=colour)
-            ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=(0, (3, 2)), alpha=0.8)
-        for c in plan.loss_optimal:
-            if c.usd_per_mtok is None or c.loss is None:
-                continue
-            ax.plot(
-                [c.usd_per_mtok], [c.loss], marker=marker_of(c.experts), color=colour_of(c.experts), linestyle="none",
-                markersize=5.5, markeredgecolor="white", markeredgewidth=0.6, zorder=4,
-            )  # fmt: skip
-        front = [(c.usd_per_mtok, c.loss) for c in plan.frontier]
-        if front:
-            x, y = zip(*front, strict=True)
-            ax.plot(x, y, color="#bdbdbd", linewidth=4.5, alpha=0.5, zorder=1, solid_capstyle="round")
+        _curves(ax, plan)
         _base_bound(ax, plan)
         _recommendation(ax, plan)
         log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=7)
         ax.set_xlabel("serving cost (US$ per million output tokens)")
         ax.set_ylabel("loss (nats per token)")
-        figure.suptitle(
-            f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, served on {plan.gpu} "
-            f"({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)",
-            x=0.01, ha="left", fontsize=8,
-        )  # fmt: skip
-        base = "dense model" if plan.base_experts == 1 else f"model with E = {plan.base_experts:g}"
-        ax.set_title(
-            "markers: loss-optimal sizes, named at the right"
-            + ("; solid: over-trained (smaller, more tokens); dashed: larger;\n" if plan.curves else ";\n")
-            + f"grey: Pareto frontier; dotted: loss {plan.base_loss:.4f}"
-            + (f" and cost {format_usd(plan.base_usd_per_mtok)}" if plan.base_usd_per_mtok is not None else "")
-            + f" of the loss-optimal {base}, the base",
-            fontsize=7, color=FAINT,
-        )  # fmt: skip
+        served = f"served on {plan.gpu} ({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)"
+        headline(figure, f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, {served}", 8.0)
+        _explanation(ax, plan)
         end_labels(figure, ax, _curve_ends(ax, plan))
     return figure
+
+
+def _curves(ax: Axes, plan: Plan) -> None:
+    edge = ax.get_xlim()[1]
+    optima = {c.experts: c for c in plan.loss_optimal}
+    for curve in plan.curves:
+        colour, best = colour_of(curve.experts), optima.get(curve.experts)
+        over = curve.n_params <= (math.inf if best is None or best.n_params is None else best.n_params * (1 + 1e-9))
+        last = np.flatnonzero(over)[-1] if over.any() else 0
+        usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
+        ax.plot(usd[over], curve.loss[over], color=colour)
+        ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=(0, (3, 2)), alpha=0.8)
+    for c in plan.loss_optimal:
+        if c.usd_per_mtok is not None and c.loss is not None:
+            optimum(ax, c.usd_per_mtok, c.loss, c.experts, 5.5)
+    if plan.frontier:
+        x, y = zip(*((c.usd_per_mtok, c.loss) for c in plan.frontier), strict=True)
+        ax.plot(x, y, color="#bdbdbd", linewidth=4.5, alpha=0.5, zorder=1, solid_capstyle="round")
+
+
+def _explanation(ax: Axes, plan: Plan) -> None:
+    solid = "solid: over-trained (smaller, more tokens); dashed: larger;\n" if plan.curves else "\n"
+    first = f"markers: loss-optimal sizes, named at the right;{' ' if plan.curves else ''}{solid}"
+    cost = "" if plan.base_usd_per_mtok is None else f" and cost {format_usd(plan.base_usd_per_mtok)}"
+    base = "dense model" if plan.base_experts == 1 else f"model with E = {plan.base_experts:g}"
+    dotted = f"dotted: loss {plan.base_loss:.4f}{cost} of the loss-optimal {base}, the base"
+    note(ax, f"{first}grey: Pareto frontier; {dotted}")
 
 
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -89,9 +86,9 @@ def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
     return (left, right), (low - 0.2 * room, high + 0.35 * room)
 
 
-def _curve_ends(ax: Axes, plan: Plan) -> list[tuple[float, float, str, str]]:
+def _curve_ends(ax: Axes, plan: Plan) -> list[End]:
     """Where each expert count's curve is named: at its last point in the picture, with its loss-optimal size."""
-    ends: list[tuple[float, float, str, str]] = []
+    ends: list[End] = []
     own = {c.experts: c.n_params for c in plan.loss_optimal}
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
     for curve in plan.curves:
@@ -99,12 +96,12 @@ def _curve_ends(ax: Axes, plan: Plan) -> list[tuple[float, float, str, str]]:
         seen = np.flatnonzero((x > left) & (x < right) & (y > low) & (y < high))
         if seen.size:
             size = own.get(curve.experts)
-            text = experts_label(curve.experts) + (f": {format_count(size)}" if size is not None else "")
+            text = expert_label(curve.experts) + (f": {format_count(size)}" if size is not None else "")
             ends.append((float(x[seen[-1]]), float(y[seen[-1]]), text, colour_of(curve.experts)))
     if plan.curves:
         return ends
     return [  # a plan of a file that holds no curves
-        (c.usd_per_mtok, c.loss, f"{experts_label(c.experts)}: {format_count(c.n_params or 0.0)}", colour_of(c.experts))
+        (c.usd_per_mtok, c.loss, f"{expert_label(c.experts)}: {format_count(c.n_params or 0.0)}", colour_of(c.experts))
         for c in plan.loss_optimal
         if c.usd_per_mtok is not None and c.loss is not None
     ]
@@ -129,12 +126,16 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
         ax.hlines(y, *spread["usd_per_mtok"], color=ACCENT, linewidth=1.0, zorder=5)
     if "loss" in spread:
         ax.vlines(x, *spread["loss"], color=ACCENT, linewidth=1.0, zorder=5)
-    ax.plot([x], [y], marker="*", markersize=13, color=ACCENT, markeredgecolor="white", linestyle="none", zorder=6)
+    point(ax, x, y, "*", ACCENT, 13, markeredgecolor="white", zorder=6)
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
     share = "" if model.cost_ratio is None else f" ({model.cost_ratio:.0%} of the base's)"
+    look: Look = {"fontsize": 7.5, "color": readable(ACCENT), "va": "bottom", "zorder": 6, "bbox": paper()}
+    look["arrowprops"] = {"arrowstyle": "-", "color": ACCENT, "linewidth": 0.7, "shrinkB": 5.0}
     ax.annotate(
-        f"train this: {experts_label(model.experts)}, N = {format_count(model.n_params or 0.0)}\n"
+        f"train this: {expert_label(model.experts)}, N = {format_count(model.n_params or 0.0)}\n"
         f"{format_count(model.tokens or 0.0)} tokens, loss {y:.4f}\n{format_usd(x)} per Mtok{share}",
-        (x, y), xytext=(6, 6), textcoords=OffsetFrom(ax, (0.0, 0.0), "points"), fontsize=7.5, color=readable(ACCENT),
-        va="bottom", zorder=6, bbox=paper(), arrowprops={"arrowstyle": "-", "color": ACCENT, "linewidth": 0.7, "shrinkB": 5.0},
-    )  # fmt: skip
+        (x, y),
+        xytext=(6, 6),
+        textcoords=OffsetFrom(ax, (0.0, 0.0), "points"),
+        **look,
+    )

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.planning.candidate import LargestModels, ServingCurves
 from moescale.typing import FloatArray
-from moescale.units import format_count
-from moescale.views.figures.axes import experts_label, log_ticks, new_figure
-from moescale.views.figures.labels import end_labels, top_labels
-from moescale.views.figures.style import FAINT, PAGE_WIDTH, colour_of, house_style
+from moescale.units import expert_label, format_count
+from moescale.views.figures.axes import headline, log_ticks, new_figure, note
+from moescale.views.figures.labels import End, end_labels, top_labels
+from moescale.views.figures.style import PAGE_WIDTH, Look, colour_of, house_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +80,7 @@ def _serving_curves(
     x: FloatArray,
     values: FloatArray,
     *,
-    name: Callable[[Figure, Axes, Sequence[tuple[float, float, str, str]]], None],
+    name: Callable[[Figure, Axes, Sequence[End]], None],
 ) -> None:
     """The curves (m, s) over x (s,) with dots at changes of the GPU count, named at their ends by `name`; the strip below."""
     ax.set_xscale("log")
@@ -89,19 +89,17 @@ def _serving_curves(
     columns = np.flatnonzero(shown.any(axis=0))
     ax.set_xlim(float(x[columns[0]]), float(x[columns[-1]]))
     ax.set_ylim(float(np.nanmin(values)) / 1.15, float(np.nanmax(values)) * 1.15)
-    ends: list[tuple[float, float, str, str]] = []
+    ends: list[End] = []
     for e, y, gpus in zip(found.experts.tolist(), values, found.gpus, strict=True):
         colour, known = colour_of(e), np.flatnonzero(np.isfinite(y))
         ax.plot(x, y, color=colour)
         steps = [i for i in _steps(gpus) if np.isfinite(y[i])]
         ax.plot(x[steps], y[steps], marker="o", markersize=2.6, color=colour, linestyle="none", zorder=4)
         if known.size:
-            ends.append((float(x[known[-1]]), float(y[known[-1]]), experts_label(e), colour))
-    figure.suptitle(
-        f"Served on up to {found.max_gpus} {found.gpu} ({found.prompt_tokens:g} prompt, {found.output_tokens:g} output "
-        "tokens)", x=0.01, ha="left", fontsize=9,
-    )  # fmt: skip
-    ax.set_title("dots: another number of GPUs is cheapest from there on; below: that number", fontsize=7, color=FAINT)
+            ends.append((float(x[known[-1]]), float(y[known[-1]]), expert_label(e), colour))
+    requests = f"({found.prompt_tokens:g} prompt, {found.output_tokens:g} output tokens)"
+    headline(figure, f"Served on up to {found.max_gpus} {found.gpu} {requests}")
+    note(ax, "dots: another number of GPUs is cheapest from there on; below: that number")
     _gpu_strip(strip, found.experts, x, np.where(shown, found.gpus, 0.0))
     name(figure, ax, ends)
     _number_strip(figure, strip, x, np.where(shown, found.gpus, 0.0))
@@ -123,17 +121,9 @@ def _gpu_strip(ax: Axes, experts: FloatArray, x: FloatArray, gpus: FloatArray) -
     """A bar for each expert count, cut where the GPU count changes."""
     for row, (e, counts) in enumerate(zip(experts.tolist(), gpus, strict=True)):
         for a, b, _ in _stretches(counts):
-            ax.barh(
-                row,
-                x[b] - x[a],
-                left=x[a],
-                height=0.82,
-                color=colour_of(e),
-                alpha=0.3,
-                edgecolor="white",
-                linewidth=1.2,
-            )
-    ax.set_yticks(range(experts.size), [experts_label(e) for e in experts.tolist()])
+            look: Look = {"color": colour_of(e), "alpha": 0.3, "edgecolor": "white", "linewidth": 1.2}
+            ax.barh(row, x[b] - x[a], left=x[a], height=0.82, **look)
+    ax.set_yticks(range(experts.size), [expert_label(e) for e in experts.tolist()])
     ax.set_ylim(experts.size - 0.4, -0.6)
     ax.set_ylabel("GPUs")
     ax.grid(visible=False, axis="y")

@@ -9,12 +9,14 @@ from typing import Any, cast
 
 from moescale.errors import InputError
 
+Look = dict[str, Any]  # keywords of matplotlib
+
 PAGE_WIDTH = 7.0  # inches: the text width of most papers
 # Points of matplotlib's viridis at E = 1, 2, 4, .. 512 (CC0, https://bids.github.io/colormap): ordered, the same for
 # colour-blind readers, and darker for fewer experts in grey print. It stops before the yellow that paper swallows.
-SEQUENCE = (
-    "#440154", "#433e85", "#31678e", "#23898e", "#22a884", "#48c16e", "#7ad151", "#a2da37", "#bddf26", "#d2e21b",
-)  # fmt: skip
+SEQUENCE = tuple(
+    ["#440154", "#433e85", "#31678e", "#23898e", "#22a884", "#48c16e", "#7ad151", "#a2da37", "#bddf26", "#d2e21b"]
+)
 MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colour
 # Okabe and Ito, https://jfly.uni-koeln.de/color: for things without an order, such as laws.
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
@@ -66,17 +68,16 @@ def colour_of(experts: float) -> str:
     place = min(max(math.log2(max(experts, 1.0)), 0.0), len(SEQUENCE) - 1.0)
     low = min(int(place), len(SEQUENCE) - 2)
     share = place - low
-    pair = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in SEQUENCE[low : low + 2]]
-    return "#" + "".join(f"{round((1.0 - share) * a + share * b):02x}" for a, b in zip(*pair, strict=True))
+    pair = map(_parts, SEQUENCE[low : low + 2])
+    return _hexadecimal([(1.0 - share) * a + share * b for a, b in zip(*pair, strict=True)])
 
 
 def colour_on_dark(experts: float) -> str:
     """The same colour mixed with white as far as a dark page needs, so that the darkest of the sequence can be seen."""
-    colour = colour_of(experts)
-    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-    light = (0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2]) / 255.0
+    parts = _parts(colour_of(experts))
+    light = _light(parts)
     share = max(0.0, LEAST_LIGHT - light) / (1.0 - light)
-    return "#" + "".join(f"{round(p + share * (255 - p)):02x}" for p in parts)
+    return _hexadecimal([p + share * (255 - p) for p in parts])
 
 
 def marker_of(experts: float) -> str:
@@ -88,8 +89,7 @@ def on_dark(colour: str) -> str:
     """What stands for a colour on a dark ground: greys are turned over, others lightened until they can be read."""
     parts = _parts(colour)
     if max(parts) - min(parts) <= 12:  # a grey
-        turned = round(DARK + (255 - sum(parts) / 3) * (235 - DARK) / 255)
-        return f"#{turned:02x}{turned:02x}{turned:02x}"
+        return _hexadecimal([DARK + (255 - sum(parts) / 3) * (235 - DARK) / 255] * 3)
     lighter = ([p + (255 - p) * step / 50 for p in parts] for step in range(51))
     return _hexadecimal(next(c for c in lighter if _contrast(c, [DARK] * 3) >= CONTRAST))
 
@@ -109,6 +109,11 @@ def _hexadecimal(parts: Sequence[float]) -> str:
     return "#" + "".join(f"{round(p):02x}" for p in parts)
 
 
+def _light(parts: Sequence[float]) -> float:
+    """Luma of a colour, 0 to 1 (ITU-R BT.601)."""
+    return sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), parts, strict=True)) / 255.0
+
+
 def _contrast(light: Sequence[float], dark: Sequence[float]) -> float:
     """WCAG 2.2 contrast ratio of two colours."""
     return (_luminance(light) + 0.05) / (_luminance(dark) + 0.05)
@@ -121,10 +126,10 @@ def _luminance(parts: Sequence[float]) -> float:
 
 def readable(colour: str) -> str:
     """The colour dark enough for text on white."""
-    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-    light = (0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2]) / 255.0
+    parts = _parts(colour)
+    light = _light(parts)
     share = min(1.0, 0.48 / light) if light > 0 else 1.0
-    return "#" + "".join(f"{round(share * p):02x}" for p in parts)
+    return _hexadecimal([share * p for p in parts])
 
 
 def house_style() -> AbstractContextManager[None]:

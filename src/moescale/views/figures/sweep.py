@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from moescale.serving.operating_points import OperatingPoints
 from moescale.typing import FloatArray
-from moescale.views.figures.axes import ignoring_position, log_ticks, new_figure, tick_places
-from moescale.views.figures.labels import end_labels, paper
-from moescale.views.figures.style import CATEGORIES, DASHES, FAINT, PAGE_WIDTH, house_style, readable
+from moescale.views.figures.axes import headline, ignoring_position, log_ticks, new_figure, note, tick_places
+from moescale.views.figures.axes import point as mark
+from moescale.views.figures.labels import End, end_labels, paper
+from moescale.views.figures.style import CATEGORIES, DASHES, PAGE_WIDTH, Look, house_style, readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,19 +36,11 @@ def sweep_figure(points: OperatingPoints) -> Figure:
         ax = figure.subplots()
         _limit_sweep(ax, x, y, np.concatenate([own for _, own, _ in lines]))
         ax.plot(x[points.pareto], y[points.pareto], color="#bdbdbd", linewidth=5.0, alpha=0.5, zorder=1)
-        ends: list[tuple[float, float, str, str]] = []
+        ends: list[End] = []
         for place, (name, own, mask) in enumerate(lines):
             colour, dash = CATEGORIES[place % len(CATEGORIES)], DASHES[place // len(CATEGORIES) % len(DASHES)]
-            ax.scatter(
-                x[mask],
-                y[mask],
-                s=4.0,
-                color=colour,
-                alpha=0.18,
-                linewidths=0,
-                zorder=2,
-                rasterized=bool(mask.sum() > MOST_DOTS),
-            )
+            look: Look = {"linewidths": 0, "zorder": 2, "rasterized": bool(mask.sum() > MOST_DOTS)}
+            ax.scatter(x[mask], y[mask], s=4.0, color=colour, alpha=0.18, **look)
             ax.plot(x[own], y[own], color=colour, linestyle=dash, zorder=4)
             ends.append((float(x[own[-1]]), float(y[own[-1]]), name, colour))
         end_labels(figure, ax, ends)
@@ -57,18 +50,19 @@ def sweep_figure(points: OperatingPoints) -> Figure:
         _gpu_counts(figure, ax, points, [(own, colour) for (_, own, _), (*_, colour) in zip(lines, ends, strict=True)])
         ax.set_xlabel("time per output token (ms)")
         ax.set_ylabel("serving cost (US$ per million output tokens)")
-        cards = dict.fromkeys(points.platforms[i].gpu.name for i in np.unique(points.platform).tolist())
-        model, d = f"{points.model.name} on " if points.model.name else "", points.deployment
-        named = "" if len(cards) > 1 else "; names: weights / cache"
-        figure.suptitle(
-            f"{model}{', '.join(cards)} ({d.prompt_tokens:.4g} prompt, {d.output_tokens:.4g} output tokens)",
-            x=0.01, ha="left", fontsize=9,
-        )  # fmt: skip
-        ax.set_title(
-            "lines: nothing of that colour is cheaper and faster (grey band: nothing at all); numbers: GPUs at the dots;\n"
-            f"faint: all {len(points):,} points{named}", fontsize=7, color=FAINT,
-        )  # fmt: skip
+        _explanation(figure, ax, points)
     return figure
+
+
+def _explanation(figure: Figure, ax: Axes, points: OperatingPoints) -> None:
+    cards = dict.fromkeys(points.platforms[i].gpu.name for i in np.unique(points.platform).tolist())
+    model, d = f"{points.model.name} on " if points.model.name else "", points.deployment
+    requests = f"({d.prompt_tokens:.4g} prompt, {d.output_tokens:.4g} output tokens)"
+    headline(figure, f"{model}{', '.join(cards)} {requests}")
+    lines = (
+        "lines: nothing of that colour is cheaper and faster (grey band: nothing at all); numbers: GPUs at the dots;"
+    )
+    note(ax, f"{lines}\nfaint: all {len(points):,} points{'' if len(cards) > 1 else '; names: weights / cache'}")
 
 
 def _limit_sweep(ax: Axes, x: FloatArray, y: FloatArray, on_lines: npt.NDArray[np.intp]) -> None:
@@ -131,8 +125,6 @@ def _gpu_counts(
             if covers or any(math.hypot(at_x - a, at_y - b) < 15.0 * point for a, b in taken):
                 continue
             taken.append((at_x, at_y))
-            ax.plot([x], [y], marker="o", markersize=3.0, color=colour, linestyle="none", zorder=5)
-            ax.annotate(
-                text, (x, y), xytext=(-2.5, -2.5), textcoords="offset points", ha="right", va="top", fontsize=size,
-                color=readable(colour), zorder=6, bbox=paper(),
-            )  # fmt: skip
+            mark(ax, x, y, "o", colour, 3.0, zorder=5)
+            where: Look = {"xytext": (-2.5, -2.5), "textcoords": "offset points", "ha": "right", "va": "top"}
+            ax.annotate(text, (x, y), fontsize=size, color=readable(colour), zorder=6, bbox=paper(), **where)

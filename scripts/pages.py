@@ -1,0 +1,47 @@
+"""Pages of docs/ whose prose is written by hand and whose numbers and tables a script computes, each between its marks:
+
+<!-- computed NAME -->what the script gives for NAME<!-- /computed -->, within a line or around lines of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from moescale.io.files import write_atomically
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MARKED = re.compile(
+    r"(?P<mark><!-- computed (?P<name>[\w.-]+) -->)(?P<before>\s*)(?P<text>.*?)(?P<after>\s*)(?=<!-- /computed -->)",
+    re.DOTALL,
+)
+
+Parts = Mapping[str, str | Sequence[str]]  # text, or lines, by name
+
+
+def filled(page: str, parts: Parts) -> str:
+    """The text of a page of docs/ with these parts in their places; ValueError where page and parts name others."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    named = {found["name"] for found in MARKED.finditer(text)}
+    if named != set(parts):
+        raise ValueError(f"{page}: marks and computed parts differ: {', '.join(sorted(named ^ set(parts)))}")
+
+    def fill(found: re.Match[str]) -> str:
+        part = parts[found["name"]]
+        new = part if isinstance(part, str) else "\n".join(part).strip("\n")
+        return f"{found['mark']}{found['before']}{new}{found['after']}"
+
+    return MARKED.sub(fill, text)
+
+
+def write(page: str, text: str) -> None:
+    """Write the text of a page of docs/."""
+    write_atomically(DOCS / page, text)
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: int = 0) -> list[str]:
+    """The lines of a Markdown table; its last `numbers` columns are aligned at the right."""
+    names = list(header)
+    rules = ["---"] * (len(names) - numbers) + ["---:"] * numbers
+    return [f"| {' | '.join(names)} |", f"|{'|'.join(rules)}|", *(f"| {' | '.join(row)} |" for row in rows)]
