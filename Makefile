@@ -12,7 +12,7 @@ STALE := $(shell test ! -e $(VENV) \
   || if ! $(BIN)/python $(SUPPORTED) 2>/dev/null; then echo "its Python does not run, or is older than 3.11"; \
   elif test "$(origin PYTHON)" != file && test "$$($(PYTHON) --version 2>&1)" != "$$($(BIN)/python --version 2>&1)"; \
   then echo "its Python is not $(PYTHON)"; fi)
-# Public run and serving data that some tests check against; they skip with a reason where it is absent.
+# More measured servings, for a benchmark.
 ifneq ($(wildcard ../shared/data),)
 export MOESCALE_SHARED ?= $(abspath ../shared)
 endif
@@ -107,14 +107,14 @@ GENERATORS := page document_laws document_shapes document_roofline document_serv
 # What answers rest on, and pictures that no two browsers take alike: by name alone. fit_joint.py needs a table of runs besides.
 BY_NAME := fit_moe_formulas calibrate_roofline recover_yun2024 make_example_runs make_example_requests photograph_page
 ARGUMENTS_snapshot := --write
-LEFT_OUT = $(if $(shell command -v npm),,page) $(if $(MOESCALE_SHARED),,document_servings)
+LEFT_OUT = $(if $(shell command -v npm),,page)
 named = $(if $(strip $(foreach word,$(ONLY),$(findstring $(word),$(1)))),$(1))
 CHOSEN = $(strip $(if $(ONLY),$(foreach name,$(GENERATORS),$(call named,$(name))) $(filter $(ONLY),$(BY_NAME)),\
   $(filter-out $(LEFT_OUT),$(GENERATORS))))
 
 regenerate: $(VENV)/.test ## write all generated files that are tracked; ONLY="laws figures": those whose script has such a name
 	@test -n "$(CHOSEN)" || { echo "ONLY=$(ONLY) names none of: $(GENERATORS) $(BY_NAME)" >&2; exit 1; }
-	@$(if $(ONLY),,$(if $(strip $(LEFT_OUT)),echo "left out (the page needs Node.js, servings MOESCALE_SHARED): $(strip $(LEFT_OUT))" >&2))
+	@$(if $(ONLY),,$(if $(strip $(LEFT_OUT)),echo "left out (needs Node.js): $(strip $(LEFT_OUT))" >&2))
 	@for name in $(CHOSEN); do echo "== $$name"; $(MAKE) --no-print-directory regenerate-$$name || exit 1; done
 
 calibrate: ## fit the formulas and constants of the latency sources to the kernel tables again, then see `make regenerate`

@@ -1,6 +1,6 @@
 """Does the default search find what the whole published grid finds, and how fast is the grid?
 
-    python benchmarks/grid.py                  all sets; MOESCALE_SHARED names the folder with the public run table
+    python benchmarks/grid.py                  all sets
     python benchmarks/grid.py --sets 2 --json  the first two only, as JSON
 
 For each set of runs: the objective of `starts="auto"` and of all 810,000 starts of the paper's appendix, how many starts
@@ -40,6 +40,7 @@ Runs = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 # Coefficients, sizes, tokens, experts, seed. The third law has strong saturation, the fourth a strong interaction.
 STEEP = {"A": 400.0, "alpha": 0.34, "B": 1.2, "beta": 0.9, "C": 900.0, "gamma": 0.33, "F": 1.4, "d": -0.003, "E_start": 1.5, "E_max": 40.0}  # fmt: skip
 MIXED = {"A": 60.0, "alpha": 0.25, "B": 3.0, "beta": 0.25, "C": 300.0, "gamma": 0.28, "F": 0.8, "d": 0.012, "E_start": 2.5, "E_max": 300.0}  # fmt: skip
+RUNS = Path(__file__).parents[1] / "tests" / "data" / "public" / "joint_moe_runs.csv"
 SYNTHETIC = (
     ("recovered, paper's sweep", "yun2024-recovered", (1e8, 2e8, 4e8, 7.3e8), (2.5e9, 5e9, 1e10, 1.5e10, 2e10), (1, 4, 8, 16, 32), 1),
     ("recovered, another seed", "yun2024-recovered", (1e8, 2e8, 4e8, 7.3e8), (2.5e9, 5e9, 1e10, 1.5e10, 2e10), (1, 4, 8, 16, 32), 2),
@@ -70,12 +71,11 @@ def synthetic(law: str | dict[str, float], sizes: tuple[float, ...], tokens: tup
 
 
 def all_sets() -> Iterator[tuple[str, Runs]]:
-    """Every set of runs with its name; the public ones only where MOESCALE_SHARED has them."""
+    """Every set of runs with its name; the public ones too."""
     for name, law, sizes, tokens, experts, seed in SYNTHETIC:
         yield name, synthetic(law, sizes, tokens, experts, seed)
-    table = Path(os.environ.get("MOESCALE_SHARED", ""), "data", "joint_moe_runs", "runs.csv")
-    for name, where in REAL if table.is_file() else ():
-        runs = read_runs(table, size_column="n_params_active", where=where)
+    for name, where in REAL:
+        runs = read_runs(RUNS, size_column="n_params_active", where=where)
         yield name, (runs.n_params, runs.tokens, runs.experts, runs.loss)
 
 

@@ -1,19 +1,19 @@
 """The speed claims, measured: best of five, on the machine at hand.
 
-    python benchmarks/speed.py                  MOESCALE_SHARED names the folder with the public run table
+    python benchmarks/speed.py
 
 Prints a table: what, limit in seconds, best of five. Exits 1 if a limit is missed.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+RUNS = Path(__file__).parents[1] / "tests" / "data" / "public" / "joint_moe_runs.csv"
 REPEATS = 5
 
 
@@ -171,16 +171,9 @@ def main() -> int:
         ("operating_points, 100,000 in one call, roofline", 0.2, many_operating_points(silicon=False)),
         ("the same with measured kernels", 1.0, many_operating_points(silicon=True)),
     ]  # fmt: skip
-    shared = os.environ.get("MOESCALE_SHARED")
-    runs = Path(shared, "data", "joint_moe_runs", "runs.csv") if shared else None
-    if runs is not None and runs.exists():
-        arguments = ("fit", str(runs), "--size-column", "n_params_active", "--json")
-        where = ("--where", "tokens / n_params_active >= 2")
-        rows.insert(
-            1, ("moescale fit of 234 public runs, cold process", 5.0, cold("-m", "moescale", *arguments, *where))
-        )
-    else:
-        print("moescale fit of 234 public runs: not measured, MOESCALE_SHARED does not name the run table")
+    arguments = ("fit", str(RUNS), "--size-column", "n_params_active", "--json")
+    where = ("--where", "tokens / n_params_active >= 2")
+    rows.insert(1, ("moescale fit of 234 public runs, cold process", 5.0, cold("-m", "moescale", *arguments, *where)))
     missed = 0
     print(f"{'what':<56} {'limit':>8} {'best of 5':>10}")
     for what, limit, action in rows:

@@ -1,6 +1,6 @@
 """Compute the tables of docs/servings.md: simulated servers beside measured ones, every row, good or bad.
 
-MOESCALE_SHARED=FOLDER python scripts/document_servings.py
+python scripts/document_servings.py
 
 FOLDER/data/vllm_serving holds the two tables of pChitral/vllm-cost-meter (commit 3f308c03, MIT).
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from moescale.serving.simulator import Arrivals, Run, simulate
 from moescale.typing import FloatArray
 from pages import filled, table, write
 
-DATA = "data/vllm_serving"
+DATA = Path(__file__).parents[1] / "tests" / "data" / "public"
 
 MODELS = {
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3.1-8b",
@@ -121,9 +120,9 @@ def _row(entry: Mapping[str, str]) -> Row:
     )
 
 
-def measured(shared: str, table: str) -> list[Row]:
+def measured(table: str) -> list[Row]:
     """The runs of one table, sorted by configuration and rate."""
-    with (Path(shared) / DATA / f"{table}.csv").open(newline="", encoding="utf-8") as file:
+    with (DATA / f"{table}.csv").open(newline="", encoding="utf-8") as file:
         rows = [_row(entry) for entry in csv.DictReader(file)]
     return sorted(rows, key=lambda row: (row.config, row.io_shape, row.requests_per_s, row.burstiness))
 
@@ -278,9 +277,9 @@ def sensitivity(rows: list[Row]) -> list[str]:
     return table(("if instead", "predicted tok/s change by"), told.items(), numbers=1)
 
 
-def page(shared: str) -> str:
+def page() -> str:
     """The page's text."""
-    first = measured(shared, "master_results")
+    first = measured("vllm_servings")
     vllm = [row for row in first if row.engine == "vllm"]
     judged = highest(vllm)
     others = highest(row for row in first if row.engine != "vllm")
@@ -300,7 +299,7 @@ def page(shared: str) -> str:
         "cost-ratios": low_rates(vllm, lambda row: simulated(row).usd_per_mtok / row.usd_per_mtok),
         "tpot-ratios": low_rates(vllm, lambda row: _median(simulated(row).tpot_s) / row.tpot_s),
         "ttft-ratios": low_rates(vllm, lambda row: _median(simulated(row).ttft_s) / row.ttft_s),
-        "second": second_table(measured(shared, "master_results_v2")),
+        "second": second_table(measured("vllm_servings_shapes")),
         "sensitivity": sensitivity(judged),
     }
     return filled("servings.md", parts)
@@ -308,11 +307,7 @@ def page(shared: str) -> str:
 
 def main() -> int:
     """Write the page; the exit code."""
-    shared = os.environ.get("MOESCALE_SHARED")
-    if not shared:
-        print("MOESCALE_SHARED is unset: the measured servers are not at hand", file=sys.stderr)
-        return 2
-    write("servings.md", page(shared))
+    write("servings.md", page())
     return 0
 
 

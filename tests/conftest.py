@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from command_line import LLAMA, RUNS, run
 from moescale.runs.table import RunTable, read_runs
-from reference_data import shared_table
+from reference_data import JOINT_MOE_RUNS
 
 # Examples share two cores with other processes; how long one takes is no property of the code.
 settings.register_profile("moescale", deadline=None)
@@ -37,7 +37,7 @@ def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def joint_runs() -> RunTable:
     """The public MoE runs of arXiv 2502.05172."""
-    return read_runs(shared_table("joint_moe_runs/runs.csv"), size_column="n_params_active")
+    return read_runs(JOINT_MOE_RUNS, size_column="n_params_active")
 
 
 @pytest.fixture

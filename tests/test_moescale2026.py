@@ -14,7 +14,7 @@ from moescale.planning.allocation import SIZES, Budget, loss_on_budget, loss_opt
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_form, find_law, loss, make_inputs, moescale2026, predict
 from moescale.scaling_laws.form import Observed
-from reference_data import shared_table
+from reference_data import JOINT_MOE_RUNS
 
 FORM = moescale2026.FORM
 LAW = find_law("moescale2026-joint")
@@ -27,8 +27,7 @@ counts = st.floats(1.0, 32.0)
 
 @pytest.fixture(scope="module")
 def runs() -> RunTable:
-    path = shared_table("joint_moe_runs/runs.csv")
-    return read_runs(path, size_column="n_params_active", where="tokens / n_params_active >= 2")
+    return read_runs(JOINT_MOE_RUNS, size_column="n_params_active", where="tokens / n_params_active >= 2")
 
 
 def arrays(runs: RunTable) -> RunArrays:

@@ -16,7 +16,7 @@ from moescale.runs.table import read_runs
 from moescale.scaling_laws import LawForm, Observed, find_form, find_law, loss, make_inputs, yun2024, yun2024_centred
 from moescale.scaling_laws.form import Inputs
 from moescale.typing import FloatArray
-from reference_data import shared_table
+from reference_data import JOINT_MOE_RUNS
 
 MIDDLE = "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10"
 Runs = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
@@ -219,7 +219,7 @@ def test_only_the_centred_law_fits_alike_in_every_unit_of_size() -> None:
 
 @pytest.mark.system
 def test_without_the_box_a_law_with_less_than_one_expert_wins_on_real_runs() -> None:
-    table = read_runs(shared_table("joint_moe_runs/runs.csv"), size_column="n_params_active", where=MIDDLE)
+    table = read_runs(JOINT_MOE_RUNS, size_column="n_params_active", where=MIDDLE)
     runs = table.n_params, table.tokens, table.experts, table.loss
     boxed, free = (fit(yun2024.FORM, *runs, starts=48, free=flag) for flag in (False, True))
     assert boxed.parameters["E_start"] >= 1.0

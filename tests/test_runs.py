@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from moescale.errors import InputError
 from moescale.io.frames import COLUMN_LIMIT
 from moescale.runs.table import RunTable, read_runs, write_runs
-from reference_data import shared_table
+from reference_data import JOINT_MOE_RUNS
 
 HEADER = "run_id,n_params_dense,n_experts,tokens,loss,split\n"
 ROWS = "a,1e8,1,2e9,3.1,train\nb,2e8,8,4000000000,2.9,train\nc,400000000,4,5e21,2.5,test\n"
@@ -505,7 +505,7 @@ def test_a_table_that_is_filtered_to_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_public_runs() -> None:
-    path = shared_table("joint_moe_runs/runs.csv")
+    path = JOINT_MOE_RUNS
     assert len(read_runs(path)) == 270
     runs = read_runs(path, size_column="n_params_active", where="tokens / n_params_active >= 2")
     assert len(runs) == 234

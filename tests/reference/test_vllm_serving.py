@@ -5,7 +5,6 @@ Nothing in the package was adjusted to these runs: host overheads are published 
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -28,23 +27,15 @@ def servings() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def shared() -> str:
-    folder = os.environ.get("MOESCALE_SHARED")
-    if not folder:
-        pytest.skip("MOESCALE_SHARED is unset: the measured servers are not at hand")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def judged(shared: str) -> list[Any]:
+def judged() -> list[Any]:
     """vLLM's runs at the highest request rate of each configuration."""
-    rows = servings().measured(shared, "master_results")
+    rows = servings().measured("vllm_servings")
     return servings().highest(row for row in rows if row.engine == "vllm")
 
 
-def test_the_page_states_what_the_simulation_gives(shared: str) -> None:
+def test_the_page_states_what_the_simulation_gives() -> None:
     page = (ROOT / "docs" / "servings.md").read_text(encoding="utf-8")
-    assert page == servings().page(shared), "run `python scripts/document_servings.py`"
+    assert page == servings().page(), "run `python scripts/document_servings.py`"
 
 
 def test_every_configuration_is_judged_at_its_highest_rate(judged: list[Any]) -> None:
@@ -73,20 +64,12 @@ def test_two_a100_beat_four_per_dollar_as_measured(judged: list[Any]) -> None:
     assert servings().simulated(two).usd_per_mtok < servings().simulated(four).usd_per_mtok
 
 
-def test_low_load_costs_what_was_measured(shared: str) -> None:
+def test_low_load_costs_what_was_measured() -> None:
     """Up to five requests a second the arrivals set the cost: within 5% of the measured dollars, 20 times the plateau's."""
-    rows = [row for row in servings().measured(shared, "master_results") if row.engine == "vllm"]
+    rows = [row for row in servings().measured("vllm_servings") if row.engine == "vllm"]
     for row in rows:
         if row.requests_per_s <= 5:
             assert servings().simulated(row).usd_per_mtok == pytest.approx(row.usd_per_mtok, rel=0.05)
     c1 = {row.requests_per_s: row for row in rows if row.config == "C1"}
     assert c1[1.0].usd_per_mtok > 20 * c1[200.0].usd_per_mtok
     assert servings().simulated(c1[1.0]).usd_per_mtok > 20 * servings().simulated(c1[200.0]).usd_per_mtok
-
-
-def test_without_the_data_the_script_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("MOESCALE_SHARED", raising=False)
-    assert servings().main() == 2
-    assert "MOESCALE_SHARED" in capsys.readouterr().err
