@@ -198,14 +198,14 @@ def test_every_combination_is_one_run_and_its_file_says_all(
         ({"output": "x"}, "output is of one run"),
         ({"name": "../x"}, "is no name of a file"),
         ({"name": "x" * 65}, "is no name of a file"),
-        ({"folder": "\0"}, "embedded null"),
+        ({"folder": "\0"}, "is not a text"),
         ({"table": "x" * 300}, "cannot be a path: File name too long"),
-        ({"folder": ""}, "cannot be a path: it is empty"),
+        ({"folder": ""}, "'' is not a text"),
         ({"trainig": {}}, "unknown key 'trainig'"),
         ({"training": {"batch": 3}}, "unknown key 'batch'"),
         ({"execute": {"on": "cloud"}}, "unknown place 'cloud'"),
         ({"execute": {"slurm": 5}}, "is not a table"),
-        ({"execute": {"jobs": 0}}, "0 is not a whole number"),
+        ({"execute": {"jobs": 0}}, "jobs: 0 is not from 1"),
     ],
 )  # fmt: skip
 def test_bad_sweeps_are_refused_with_the_reason(tables: dict[str, Any], what: str, tmp_path: Path) -> None:
