@@ -33,13 +33,13 @@ def profile() -> None:
 
 
 def sweep() -> None:
-    from moescale.experiments.sweeps.driver import drive
+    from moescale.experiments.sweeps.driver import Drive
     from moescale.experiments.sweeps.sweep import expand
 
     with told():
-        done = drive(
+        done = Drive(
             expand(SETTINGS), command=lambda file: [sys.executable, "-S", str(STUB_TRAINING), str(file)], poll_s=0.01
-        )
+        ).run()
         if done.failed or done.left:
             raise MoescaleError(f"failed: {done.failed}")
 
