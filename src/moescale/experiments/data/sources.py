@@ -185,12 +185,14 @@ def _opened(path: str) -> Generator[Any]:
 
 
 def _whole(path: str) -> bytes:
-    most = _most_bytes(path)
+    most, size, blocks = _most_bytes(path), 0, list[bytes]()
     with _opened(path) as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        raise _too_large(path, most)
-    return content
+        while block := stream.read(_BLOCK):
+            blocks.append(block)
+            size += len(block)
+            if size > most:
+                raise _too_large(path, most)
+    return b"".join(blocks)
 
 
 def _most_bytes(path: str) -> int:

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from moescale.errors import InputError, MoescaleError
 from moescale.experiments.training import parallel
 from moescale.experiments.training.folder import settings_in, stated_columns
+from moescale.experiments.training.launch import end_with_parent
 from moescale.experiments.training.settings import RunSettings
 from moescale.experiments.training.trainer import Corpus, Run
 from moescale.io.files import append_line, opened_to_append, write_error
@@ -115,6 +116,7 @@ def _silent(_: Mapping[str, Any]) -> None:
 
 def main() -> int:
     """The process that torchrun starts."""
+    end_with_parent()
     folder, resume = Path(sys.argv[1]), "--no-resume" not in sys.argv
     first = os.environ.get("RANK", "0") == "0"
 
