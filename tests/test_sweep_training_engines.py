@@ -98,7 +98,7 @@ def test_a_real_sweep_goes_on_to_the_same_losses(tmp_path: Path) -> None:
     def kill_once(_: object) -> None:
         progress = read_progress(victim.output)
         if not killed and progress is not None and progress.step >= 5:
-            killed.append(int((victim.output / "lock").read_text().split()[1]))  # of the training process
+            killed.append(int((victim.output / "lock").read_text().split()[-1]))  # of the training process
             os.kill(killed[0], signal.SIGKILL)
 
     said: list[str] = []

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -186,8 +188,8 @@ def _use_own_experts(experts: Any, mesh: DeviceMesh | None) -> None:
     """
     from transformers.integrations.moe import grouped_mm_experts_forward
 
-    axes = mesh.mesh_dim_names if mesh is not None else ()
-    tokens: list[Placement] = [Shard(0) if axis == EXPERT else Replicate() for axis in axes or ()]
+    axes = (mesh.mesh_dim_names or ()) if mesh is not None else ()
+    tokens: list[Placement] = [Shard(0) if axis == EXPERT else Replicate() for axis in axes]
     everywhere: list[Placement] = [Replicate()] * len(tokens)
     sums: list[Placement] = [Partial()] * len(tokens)
 
@@ -210,10 +212,11 @@ def _use_own_experts(experts: Any, mesh: DeviceMesh | None) -> None:
             if not rows.numel():  # a product needs a row: one that counts nothing
                 rows, slots = torch.zeros_like(index_all[:1, 0]), torch.zeros_like(index_all[:1, 0])
             experts_of_rows = torch.where(here[rows, slots], index_all[rows, slots], 0)[:, None]
-        view = _View(experts, {**parts, "num_experts": count})
+        view = copy.copy(experts)  # with these parts in place of its parameters
+        view._parameters, view.num_experts = parts, count
         chosen = hidden_all[rows].to(parts["down_proj"].dtype)
         shares = torch.where(here[rows, slots], weights_all[rows, slots], 0.0)[:, None]
-        done = grouped_mm_experts_forward(cast("Any", view), chosen, experts_of_rows, shares)
+        done = grouped_mm_experts_forward(view, chosen, experts_of_rows, shares)
         summed = torch.zeros_like(hidden_all).index_add(0, rows, done.to(hidden_all.dtype))
         if mesh is None:
             return summed
@@ -230,19 +233,4 @@ def _local(parameter: Tensor) -> Tensor:
 
 def _place(mesh: DeviceMesh | None) -> int:
     """This process's number along the axes of a mesh, the first axis slowest."""
-    place = 0
-    for axis in range(mesh.ndim if mesh is not None else 0):
-        assert mesh is not None
-        place = place * mesh.size(axis) + mesh.get_local_rank(axis)
-    return place
-
-
-class _View:
-    """A module with other values for some of its attributes."""
-
-    def __init__(self, module: nn.Module, values: dict[str, Any]) -> None:
-        self._module = module
-        self.__dict__.update(values)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+    return 0 if mesh is None else int(np.ravel_multi_index(mesh.get_coordinate() or (), mesh.shape))
