@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import platform
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -212,11 +211,10 @@ def _use_own_experts(experts: Any, mesh: DeviceMesh | None) -> None:
             if not rows.numel():  # a product needs a row: one that counts nothing
                 rows, slots = torch.zeros_like(index_all[:1, 0]), torch.zeros_like(index_all[:1, 0])
             experts_of_rows = torch.where(here[rows, slots], index_all[rows, slots], 0)[:, None]
-        view = copy.copy(experts)  # with these parts in place of its parameters
-        view._parameters, view.num_experts = parts, count
+        view = _View(experts, {**parts, "num_experts": count})
         chosen = hidden_all[rows].to(parts["down_proj"].dtype)
         shares = torch.where(here[rows, slots], weights_all[rows, slots], 0.0)[:, None]
-        done = grouped_mm_experts_forward(view, chosen, experts_of_rows, shares)
+        done = grouped_mm_experts_forward(cast("Any", view), chosen, experts_of_rows, shares)
         summed = torch.zeros_like(hidden_all).index_add(0, rows, done.to(hidden_all.dtype))
         if mesh is None:
             return summed
@@ -234,3 +232,14 @@ def _local(parameter: Tensor) -> Tensor:
 def _place(mesh: DeviceMesh | None) -> int:
     """This process's number along the axes of a mesh, the first axis slowest."""
     return 0 if mesh is None else int(np.ravel_multi_index(mesh.get_coordinate() or (), mesh.shape))
+
+
+class _View:
+    """A module with other values for some of its attributes; FSDP's modules cannot be copied."""
+
+    def __init__(self, module: nn.Module, values: dict[str, Any]) -> None:
+        self._module = module
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
