@@ -253,11 +253,16 @@ class Drive:
         if self._collect(run):  # another driver may have finished it
             return
         anew = not self.resume and not self.attempts[run.name]
-        self.attempts[run.name] += 1
         file, log, lock = (path.absolute() for path in (run.run_file, run.log, run.lock))
         command = self.command(file) if self.command is not None else train_command(file, resume=not anew)
         with uninterrupted():  # a run that is started and not known would be left behind
-            self.active.append(_Attempt(run, place.start(command, log=log, lock=lock)))
+            job = place.start(command, log=log, lock=lock)
+            if job is not None:
+                self.active.append(_Attempt(run, job))
+        if job is None:
+            self._hold(run)
+        else:
+            self.attempts[run.name] += 1
 
     def _hold(self, run: PlannedRun) -> None:
         if run.name not in self.held:

@@ -43,25 +43,17 @@ SLURM_SHARED = (
 
 
 class Job(Protocol):
-    """A run that was started."""
+    """A run that was started: `poll` gives its exit code, BUSY or LOST, and None until it has ended."""
 
-    def poll(self) -> int | None:
-        """Its exit code, BUSY or LOST; None until it has ended."""
-        ...
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        ...
-
-    def kill(self) -> None:
-        """End it."""
-        ...
+    def poll(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
 
 
 class Executor(Protocol):
-    """A place that runs commands."""
+    """A place that runs commands; `start` gives None where another process holds the lock of the run."""
 
-    def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job:
+    def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job | None:
         """Run a command, which holds `lock` while it lives and whose output is added to the file `log`."""
         ...
 
@@ -170,9 +162,9 @@ def execute(command: Sequence[str], log: str, lock: str, stop: str | None = None
 class Local:
     """Processes of this machine."""
 
-    def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job:
+    def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job | None:
         """See Executor."""
-        return Process.start(command, log=log, lock=lock) or _Ended(BUSY)
+        return Process.start(command, log=log, lock=lock)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -248,22 +240,6 @@ class Ray:
         """Disconnect, and end a cluster that was started here."""
         if self._ours:
             self._ray.shutdown()
-
-
-class _Ended:
-    """A job that came to nothing."""
-
-    def __init__(self, code: int) -> None:
-        self._code = code
-
-    def poll(self) -> int | None:
-        return self._code
-
-    def terminate(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass
 
 
 class _SubmititJob:
