@@ -25,7 +25,7 @@ def profile() -> None:
 
     grid = Grid(
         gpu="h100-sxm", models=[model_of_size(1e6, 1, gpus=1, kv_heads=None)], batches=(1, 2), prompt_tokens=(128,),
-        context_tokens=(), gpus=(1,), engine="torch", dtype="bfloat16",
+        gpus=(1,), engine="torch", dtype="bfloat16",
     )  # fmt: skip
     with told():
         engine = Engine(file=STUB_ENGINE, log="log.txt")
