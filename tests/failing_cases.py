@@ -20,25 +20,26 @@ SETTINGS: dict[str, Any] = {
 
 
 def profile() -> None:
-    from moescale.experiments.profiling.grid import make_grid, model_of_size
-    from moescale.experiments.profiling.run import Repeats, profile
+    from moescale.experiments.profiling.grid import Grid, model_of_size
+    from moescale.experiments.profiling.run import Engine, Repeats, profile
 
-    grid = make_grid(
+    grid = Grid(
         gpu="h100-sxm", models=[model_of_size(1e6, 1, gpus=1, kv_heads=None)], batches=(1, 2), prompt_tokens=(128,),
-        context_tokens=(), gpus=(1,), engine="torch", dtype="bfloat16",
+        gpus=(1,), engine="torch", dtype="bfloat16",
     )  # fmt: skip
     with told():
-        profile(grid, "latency.csv", engine_file=STUB_ENGINE, repeats=Repeats(rounds=1, least=1, most=1), log="log.txt")
+        engine = Engine(file=STUB_ENGINE, log="log.txt")
+        profile(grid, "latency.csv", engine=engine, repeats=Repeats(rounds=1, least=1, most=1))
 
 
 def sweep() -> None:
-    from moescale.experiments.sweeps.driver import drive
+    from moescale.experiments.sweeps.driver import Drive
     from moescale.experiments.sweeps.sweep import expand
 
     with told():
-        done = drive(
+        done = Drive(
             expand(SETTINGS), command=lambda file: [sys.executable, "-S", str(STUB_TRAINING), str(file)], poll_s=0.01
-        )
+        ).run()
         if done.failed or done.left:
             raise MoescaleError(f"failed: {done.failed}")
 

@@ -3,7 +3,7 @@
     python stub_training.py RUN.toml
 
 Faults stand in stub.json beside RUN.toml, by the name of the run, and for all runs under "*": {"sleep_s": 0.01, "kill_at": 5
-(once), "kill_always": true, "code": 2, "orphan": true, "diverge": true}. Every start adds a line to starts.txt there. What the
+(once), "kill_always": true, "code": 2, "child": true, "diverge": true}. Every start adds a line to starts.txt there. What the
 settings stand for is read from facts.json, one folder up: this must start quickly, and importing moescale takes longer.
 """
 
@@ -32,9 +32,9 @@ def main(run_file: Path) -> int:
     faults: dict[str, Any] = {**every.get("*", {}), **every.get(name, {})}
     with run_file.with_name("starts.txt").open("a") as stream:
         stream.write(f"{name} {os.getpid()}\n")
-    if faults.get("orphan"):  # a rank in a session of its own, as torchrun starts them
-        rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-        run_file.with_name("orphan.txt").write_text(str(rank.pid))
+    if faults.get("child"):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        run_file.with_name("child.txt").write_text(str(child.pid))
     if faults.get("code"):
         print("the stub ends as asked")
         return int(faults["code"])

@@ -446,7 +446,7 @@ def test_a_pack_writes_through_no_link(name: str, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("suffix", ["toml", "log", "lock"])
 def test_a_sweep_writes_through_no_link(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moescale.experiments.sweeps.driver import drive
+    from moescale.experiments.sweeps.driver import Drive
     from moescale.experiments.sweeps.sweep import expand
 
     monkeypatch.chdir(tmp_path)
@@ -459,10 +459,10 @@ def test_a_sweep_writes_through_no_link(suffix: str, tmp_path: Path, monkeypatch
     )
     command = [sys.executable, "-S", str(failing_cases.STUB_TRAINING)]
     if suffix == "toml":
-        assert drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01).failed == ()
+        assert Drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01).run().failed == ()
     else:
         with pytest.raises(InputError, match=f"{suffix}: is a link"):
-            drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01)
+            Drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01).run()
     assert (tmp_path / "precious").read_text() == "precious"
 
 

@@ -66,7 +66,6 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "experiments/data/corpus.py": ("corpora",),
     "experiments/data/pack.py": ("unfinished-packs", "corpora"),
     "experiments/sweeps/driver.py": "the end of a log that its own run wrote",
-    "experiments/sweeps/executors.py": "what runs, as the system says",
     "experiments/data/megatron.py": ("megatron",),
     "experiments/sweeps/progress.py": ("run-folders",),
     "experiments/training/folder.py": ("run-folders",),

@@ -14,6 +14,7 @@ import pytest
 
 from moescale.errors import InputError
 from moescale.experiments.training import tracking
+from moescale.experiments.training.settings import TrackingSettings
 from moescale.runs.importers import import_runs
 
 # The libraries warn of one another (SQLAlchemy of how MLflow calls it), which is not ours to fail on.
@@ -45,7 +46,7 @@ def need(target: str) -> Any:
 
 
 def begin(folder: Path, *targets: str, name: str = "e4-6m") -> tracking.Tracker:
-    settings = tracking.TrackingSettings(to=targets, offline=True, project="ladder")
+    settings = TrackingSettings(to=targets, offline=True, project="ladder")
     return tracking.start(settings, name, CONFIG, folder)
 
 
@@ -213,7 +214,7 @@ def test_an_unreachable_tracker_is_told_before_the_training_starts(
 ) -> None:
     need("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    settings = tracking.TrackingSettings(to=("mlflow",), uri="http://127.0.0.1:9")
+    settings = TrackingSettings(to=("mlflow",), uri="http://127.0.0.1:9")
     with pytest.raises(InputError, match="mlflow cannot be started"):
         tracking.start(settings, "a", {}, tmp_path)
 

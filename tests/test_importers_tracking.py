@@ -14,6 +14,7 @@ import pytest
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.experiments.training import tracking
+from moescale.experiments.training.settings import TrackingSettings
 from moescale.runs.importers import import_runs
 from moescale.runs.table import read_runs
 
@@ -22,7 +23,7 @@ ROW: dict[str, Any] = {**CONFIG, "tokens": 4096, "loss": 3.3000000000000003, "di
 
 
 def begin(folder: Path) -> tracking.Tracker:
-    return tracking.start(tracking.TrackingSettings(to=("trainer",)), "tiny", CONFIG, folder)
+    return tracking.start(TrackingSettings(to=("trainer",)), "tiny", CONFIG, folder)
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
@@ -75,38 +76,16 @@ def test_a_tracker_that_fails_later_does_not_end_the_training(
 
 
 def test_no_tracker_leaves_nothing_behind(tmp_path: Path) -> None:
-    tracker = tracking.start(tracking.TrackingSettings(), "tiny", CONFIG, tmp_path)
+    tracker = tracking.start(TrackingSettings(), "tiny", CONFIG, tmp_path)
     tracker.log(1, {"train/loss": 3.0})
     tracker.finish(ROW)
     tracker.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_table_of_settings_round_trips() -> None:
-    table = {"to": ["mlflow", "trainer"], "uri": "http://localhost:5000", "project": "ladder", "offline": True}
-    assert tracking.tracking_of(table).to_dict() == table
-    assert tracking.tracking_of({"to": "wandb"}).to_dict() == {"to": ["wandb"], "project": "moescale"}
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ({"to": ["mlfow"]}, ("'mlfow'", "nearest: mlflow")),
-        ({"to": 3}, ("list of trackers", "tensorboard")),
-        ({"too": []}, ("'too'", "nearest: to")),
-        ({"uri": 5}, ("uri must be a text",)),
-        ({"offline": "yes"}, ("true or false",)),
-    ],
-)
-def test_bad_settings_are_told(table: dict[str, Any], words: tuple[str, ...]) -> None:
-    with pytest.raises(InputError) as caught:
-        tracking.tracking_of(table)
-    assert [word for word in words if word not in str(caught.value)] == []
-
-
 def test_a_missing_library_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
-    settings = tracking.TrackingSettings(to=("trainer", "mlflow"))
+    settings = TrackingSettings(to=("trainer", "mlflow"))
     with pytest.raises(InputError, match=r"needs mlflow.*pip install 'moescale\[track\]'"):
         tracking.start(settings, "tiny", CONFIG, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.experiments.profiling import setup
-from moescale.experiments.profiling.grid import Grid, make_grid, model_of_config, model_of_size, read_grid
-from moescale.experiments.profiling.run import Profiled, Repeats, profile
+from moescale.experiments.profiling.grid import Grid, model_of_config, model_of_size, read_grid
+from moescale.experiments.profiling.run import Engine, Profiled, Repeats, profile
 from moescale.io.locks import lock_beside, locked
 from moescale.latency.coverage import agreement, leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
@@ -43,11 +43,12 @@ def grid(stub: dict[str, Any] | None = None, **options: Any) -> Grid:
     model = model_of_size(2e6, 4, gpus=2, vocab_size=512)
     config = {**model.config, "stub": stub or {}}
     fixed: dict[str, Any] = {"gpu": "stub", "batches": BATCHES, "prompt_tokens": LENGTHS, "engine": "vllm"}
-    return make_grid(models=[replace(model, config=config)], **{**fixed, **options})
+    return Grid(models=[replace(model, config=config)], **{**fixed, **options})
 
 
 def measure(table: Path, wanted: Grid, **options: Any) -> Profiled:
-    return profile(wanted, table, engine_file=STUB, repeats=QUICK, **options)
+    started = {name: options.pop(name) for name in ("python", "limit_s", "log") if name in options}
+    return profile(wanted, table, engine=Engine(file=STUB, **started), repeats=QUICK, **options)
 
 
 def rows_of(table: Path) -> tuple[Measurement, ...]:
@@ -78,7 +79,9 @@ def test_a_laws_size_meets_the_table_without_embeddings(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     models = [model_of_size(n, 4, vocab_size=50_000) for n in (2e6, 2e7)]
     profile(
-        make_grid(gpu="stub", engine="vllm", models=models, batches=[1, 2], prompt_tokens=[16]), table, engine_file=STUB
+        Grid(gpu="stub", engine="vllm", models=models, batches=[1, 2], prompt_tokens=[16]),
+        table,
+        engine=Engine(file=STUB),
     )
     sizes = [float(count_parameters(m.architecture).total) for m in models]
     bare = architecture(find_family("yun2024"), 1e7, 4)
@@ -204,7 +207,7 @@ def test_rounds_visit_the_grid_again_with_fresh_engines(tmp_path: Path) -> None:
 
     def visit(rounds: int, **options: Any) -> Profiled:
         rule = Repeats(least=3, most=5, rounds=rounds)
-        return profile(wanted, table, engine_file=STUB, repeats=rule, **options)
+        return profile(wanted, table, engine=Engine(file=STUB), repeats=rule, **options)
 
     assert visit(1).missing == 0
     first = {key_of(row): row for row in rows_of(table)}
@@ -228,7 +231,7 @@ def test_a_failure_in_a_later_round_leaves_the_latency(tmp_path: Path) -> None:
     measure(table, grid(prompt_tokens=(16,)))
     before = rows_of(table)
     rule = Repeats(least=3, most=5, rounds=2)
-    done = profile(grid({"fails": 2}, prompt_tokens=(16,)), table, engine_file=STUB, repeats=rule)
+    done = profile(grid({"fails": 2}, prompt_tokens=(16,)), table, engine=Engine(file=STUB), repeats=rule)
     assert (done.not_ok, done.missing) == ({}, 2)
     assert [row.latency_s for row in rows_of(table)] == [row.latency_s for row in before]
     assert {(row.batch, len(row.rounds_s)) for row in rows_of(table)} == {(1, 2), (2, 1), (4, 2)}
@@ -265,7 +268,7 @@ def test_repeats_stop_when_the_median_is_known(seconds: list[float]) -> None:
 
 def test_repeats_are_made_until_the_rule_is_met(tmp_path: Path) -> None:
     wanted = grid({"noise": 0.2}, batches=(1,), prompt_tokens=(16,))
-    profile(wanted, tmp_path / "t.csv", engine_file=STUB, repeats=Repeats(least=4, most=10, rounds=1))
+    profile(wanted, tmp_path / "t.csv", engine=Engine(file=STUB), repeats=Repeats(least=4, most=10, rounds=1))
     for row in rows_of(tmp_path / "t.csv"):
         assert row.repeats == 10  # noise of 20% never meets 2% in ten
         assert row.spread == pytest.approx(1 / 3, rel=0.35)
@@ -417,11 +420,11 @@ def test_a_grid_file_is_read(tmp_path: Path) -> None:
         (('gpu = "h100-sxm"', ""), "gpu is missing"),
         (('"vllm"', '"vlm"'), "unknown engine 'vlm'; nearest: vllm"),
         (('"vllm"', '"torch"'), "engine torch measures one GPU"),
-        (('[8, 1, "1K"]', "[0]"), "batch: 0 is not a whole number"),
+        (('[8, 1, "1K"]', "[0]"), "batch: 0 is not from 1 to 65536"),
         (('[8, 1, "1K"]', "[]"), "batch: is empty"),
-        (("kv_heads = 2", "kv_head = 2"), "entry 1: unknown key 'kv_head'; nearest: kv_heads"),
+        (("kv_heads = 2", "kv_head = 2"), "unknown key 'kv_head'; nearest: kv_heads"),
         (('["20M", 3e7]', '["20X"]'), "n_params: .*20X"),
-        (('["20M", 3e7]', "[1]"), "1 is not a size"),
+        (('["20M", 3e7]', "[1]"), "1 is not from 100000 to 1e.15"),
         (('"mixtral.json"', '"none.json"'), "none.json: no such file"),
         (("gpus = [1, 2]", "gpus = [1, 3]"), "do not split over 3 GPUs"),
         (("prompt_tokens = 128", "prompt_tokens = ="), "not valid TOML"),
@@ -587,11 +590,13 @@ def _as_parquet(folder: Path) -> Path:
     return folder / "latency.parquet"
 
 
-@pytest.mark.parametrize("key", ["kv_heads", "vocab_size", "experts"])
-def test_an_empty_list_of_a_model_is_told(key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "what"), [("kv_heads", "not a number"), ("vocab_size", "not a number"), ("experts", "is empty")]
+)
+def test_an_empty_list_of_a_model_is_told(key: str, what: str, tmp_path: Path) -> None:
     path = tmp_path / "profile.toml"
     path.write_text(f'gpu = "x"\nbatch = 1\nprompt_tokens = 8\n[[models]]\nn_params = "6M"\n{key} = []\n')
-    with pytest.raises(InputError, match=f"{key}: is empty"):
+    with pytest.raises(InputError, match=rf"{key}: .*{what}"):
         read_grid(path)
 
 

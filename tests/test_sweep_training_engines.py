@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from moescale.experiments.sweeps.driver import drive, make_executor
+from moescale.experiments.sweeps.driver import Drive, make_executor
 from moescale.experiments.sweeps.executors import Executor
 from moescale.experiments.sweeps.progress import read_progress
 from moescale.experiments.sweeps.sweep import Sweep
@@ -47,12 +47,12 @@ def test_the_table_is_that_of_this_machine(place: tuple[str, Executor], tmp_path
     here, there = made(tmp_path / "here"), on(name, tmp_path / "there")
     drive_stub(here)
     victim = there.runs[0].name
-    faults(there, **{victim: {"kill_at": 5, "orphan": True}})
+    faults(there, **{victim: {"kill_at": 5, "child": True}})
     done = drive_stub(there, executor=executor)
     assert (done.finished, done.failed) == (4, ())
     assert rows_of(there.table) == rows_of(here.table)
     assert starts(there) == {run.name: 1 + (run.name == victim) for run in there.runs}
-    assert not is_running(int((there.folder / "orphan.txt").read_text()))
+    assert not is_running(int((there.folder / "child.txt").read_text()))
     assert drive_stub(there, executor=executor).found == 4
 
 
@@ -91,18 +91,18 @@ def test_a_real_sweep_goes_on_to_the_same_losses(tmp_path: Path) -> None:
                      "checkpoint_every_steps": 4},
     }  # fmt: skip
     undisturbed, disturbed = (made(folder, **tables) for folder in (tmp_path / "a", tmp_path / "b"))
-    drive(undisturbed, jobs=2)
+    Drive(undisturbed, jobs=2).run()
     victim = disturbed.runs[1]
     killed: list[int] = []
 
     def kill_once(_: object) -> None:
         progress = read_progress(victim.output)
         if not killed and progress is not None and progress.step >= 5:
-            killed.append(int((victim.output / "lock").read_text().split()[1]))  # of the training process
+            killed.append(int((victim.output / "lock").read_text().split()[-1]))  # of the training process
             os.kill(killed[0], signal.SIGKILL)
 
     said: list[str] = []
-    done = drive(disturbed, watch=kill_once, say=said.append, poll_s=0.02)
+    done = Drive(disturbed, watch=kill_once, say=said.append, poll_s=0.02).run()
     assert (done.finished, done.failed) == (2, ())
     assert f"{victim.name}: was killed by signal 9; starting it again from its checkpoint" in said
     columns = ("name", "tokens", "loss", "n_params_total")

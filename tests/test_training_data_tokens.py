@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from moescale.errors import InputError
-from moescale.experiments.data.pack import TorchSequences, open_corpus, pack
+from moescale.experiments.data.pack import open_corpus, pack
 from moescale.experiments.data.tokens import byte_tokenizer, read_tokenizer, train_tokenizer
 
 pytestmark = pytest.mark.engine
@@ -123,18 +122,3 @@ def test_the_hubs_streaming_is_read_from_a_folder(tmp_path: Path, monkeypatch: p
     assert hub.sha256 == pack([data], tmp_path / "b", tokenizer="bytes", validation=0).sha256
     with pytest.raises(InputError, match="cannot be streamed"):
         pack([f"hf:{data.parent}?split=test"], tmp_path / "c", tokenizer="bytes")
-
-
-def test_torchs_loader_reads_sequences_in_worker_processes(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="needs the extra train")
-    source = tmp_path / "a.jsonl"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[:50]))
-    corpus = pack([source], tmp_path / "out", tokenizer="bytes", validation=0, shard_tokens=500)
-    sequences = corpus.sequences("train", 32, seed=0)
-    loader = torch.utils.data.DataLoader(
-        TorchSequences(sequences), batch_size=4, num_workers=1, multiprocessing_context="spawn"
-    )
-    batches = list(loader)
-    found = np.concatenate([batch["input_ids"].numpy() for batch in batches])
-    assert np.array_equal(found, sequences.batch(np.arange(len(sequences))))
-    assert all(torch.equal(batch["input_ids"], batch["labels"]) for batch in batches)

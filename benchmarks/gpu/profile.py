@@ -25,11 +25,10 @@ from moescale.experiments.profiling.grid import (
     Grid,
     Model,
     config_of,
-    make_grid,
     model_of_config,
     model_of_size,
 )
-from moescale.experiments.profiling.run import Repeats, profile
+from moescale.experiments.profiling.run import Engine, Repeats, profile
 from moescale.hardware.gpus import load_gpu
 from moescale.latency.measurements import OK, Measurement, read_measurements
 from moescale.models.architecture import Architecture
@@ -61,13 +60,13 @@ def grids(gpu: str, *, tiny: bool) -> tuple[Grid, Grid]:
     """The grid of whole models, the smallest first, and that of MoE layers alone."""
     if tiny:
         models = [model_of_size(2e6, experts, vocab_size=512) for experts in (1, 4)]
-        whole = make_grid(gpu=gpu, models=models, batches=(1, 2, 4), prompt_tokens=(8, 16), dtype="float32")
+        whole = Grid(gpu=gpu, models=models, batches=(1, 2, 4), prompt_tokens=(8, 16), dtype="float32")
         layer_tokens: tuple[int, ...] = (1, 8)
     else:
         models = [paper_model(width, depth, experts) for width, depth in PAPER_SHAPES for experts in EXPERTS]
         models += [model_of_size(n_params, experts) for n_params in LARGER for experts in EXPERTS]
         models.sort(key=lambda model: model.columns()["n_params_total"])
-        whole = make_grid(gpu=gpu, models=models, batches=BATCHES, prompt_tokens=LENGTHS)
+        whole = Grid(gpu=gpu, models=models, batches=BATCHES, prompt_tokens=LENGTHS)
         layer_tokens = LAYER_TOKENS
     moe = tuple(model for model in models if model.n_experts > 1)
     # The layer knows no stages: only its number of tokens matters.
@@ -147,11 +146,15 @@ def main() -> int:
         # Layers first: they are few, and no public table holds their expert counts.
         for grid, path, engine in ((layer, layer_table, LAYER_ENGINE), (whole, table, None)):
             done = profile(
-                grid, path, engine_file=engine, python=given.python, device=given.device,
-                repeats=Repeats(most=30, seconds=5.0, rounds=given.rounds), limit_s=240.0,
+                grid,
+                path,
+                engine=Engine(
+                    file=engine, python=given.python, device=given.device, limit_s=240.0, log=path.with_suffix(".log")
+                ),
+                repeats=Repeats(most=30, seconds=5.0, rounds=given.rounds),
                 seconds=max(given.seconds - (time.monotonic() - start), 0.0),
-                report=lambda line: print(line, file=sys.stderr, flush=True), log=path.with_suffix(".log"),
-            )  # fmt: skip
+                report=lambda line: print(line, file=sys.stderr, flush=True),
+            )
             missing += done.missing
             print(f"{path}: {done.measured} measured, {done.found} there before, of {done.points}")
         print("complete" if not missing else f"{missing} points are missing: run it again")

@@ -18,7 +18,7 @@ from typing import Any
 import tomli_w
 
 from moescale.errors import MoescaleError
-from moescale.experiments.sweeps.driver import drive
+from moescale.experiments.sweeps.driver import Drive
 from moescale.experiments.sweeps.sweep import read_sweep
 from moescale.io.files import write_atomically
 
@@ -81,12 +81,12 @@ def main() -> int:
         pack(sources, folder / "corpus", vocab_size=512 if given.tiny else VOCABULARY, validation=share)
         file = folder / "sweep.toml"
         write_atomically(file, tomli_w.dumps(document(folder, device=given.device, tiny=given.tiny)))
-        done = drive(
+        done = Drive(
             read_sweep(file),
             jobs=given.jobs,
             seconds=max(given.seconds - (time.monotonic() - start), 0.0),
             say=say,
-        )
+        ).run()
     except MoescaleError as error:
         print(f"sweep.py: {error}", file=sys.stderr)
         return error.exit_code

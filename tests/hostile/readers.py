@@ -573,7 +573,7 @@ def _unfinished_packs() -> Sequence[Files]:
     state = {
         "request": described["request"],
         "n_train": 10,
-        **{k: described[k] for k in ("dtype", "splits", "tokenizer_sha256", "sources")},
+        **{k: described[k] for k in ("vocab_size", "eos_id", "dtype", "splits", "tokenizer_sha256", "sources")},
     }
     return [
         {

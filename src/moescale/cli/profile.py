@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ from moescale.cli.options import (
     Json,
     Plot,
     app,
-    at_option,
     check_plot,
     examples,
     file_option,
@@ -28,21 +27,11 @@ from moescale.cli.options import (
 from moescale.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from moescale.experiments.profiling.grid import Grid, Model
+    from moescale.experiments.profiling.run import Profiled
 
 GRID_OPTIONS = (
-    "gpu",
-    "config",
-    "n_params",
-    "experts",
-    "kv_heads",
-    "batch",
-    "prompt",
-    "context",
-    "gpus",
-    "engine",
-    "dtype",
-)
+    "gpu", "config", "n_params", "experts", "kv_heads", "batch", "prompt", "context", "gpus", "engine", "dtype",
+)  # fmt: skip
 
 
 def _list_option(option: str, help: str) -> Any:
@@ -113,122 +102,63 @@ def profile(
 ) -> None:
     """Measure prefill and decode latencies on this machine, for `cost --latency` and `plan --latency`."""
     stated = {name: value for name, value in locals().items() if name in GRID_OPTIONS and value is not None}
-    if sum(value is not None for value in (show, setup, output)) != 1:
+    _check_one_job(grid, stated, output=output, show=show, setup=setup, against=against, plot=plot)
+    if setup is not None:
+        _set_up(setup, grid, json_)
+    elif show is not None:
+        _show(show, against, plot, json_)
+    elif output is not None:
+        from moescale.experiments.profiling import run
+        from moescale.experiments.profiling.grid import grid_of_options
+
+        wanted = grid_of_options(grid, stated)
+        if device not in (None, "cpu", "cuda"):
+            raise unknown_name("device", device, ("cpu", "cuda"), where="--device")
+        engine_of = run.Engine(python=python or _default_python(wanted.engine), device=device, log=log)
+        done = run.profile(
+            wanted,
+            output,
+            engine=engine_of,
+            repeats=run.Repeats(tolerance=tolerance, most=max_repeats, least=min(5, max_repeats), rounds=rounds),
+            retry=retry,
+            seconds=max_time if max_time is None or max_time < MOST_SECONDS else None,
+            report=_say,
+        )
+        if json_:
+            print_json(done.to_dict())
+        else:
+            _tell(done)
+
+
+def _check_one_job(grid: Path | None, stated: Mapping[str, Any], **jobs: object) -> None:
+    """One thing is to be done, and only what goes with it is stated."""
+    if sum(jobs[name] is not None for name in ("show", "setup", "output")) != 1:
         raise InputError(
             "give one of -o TABLE (measure), --show TABLE and --setup vllm",
             next_step="`moescale profile --help` lists what there is",
         )
-    if show is None and plot is not None:
-        raise InputError("goes with --show only", where="--plot", next_step="leave it out")
-    if show is None and against is not None:
-        raise InputError("goes with --show only", where="--against", next_step="leave it out")
-    if output is None and stated:
+    for name in ("plot", "against"):
+        if jobs["show"] is None and jobs[name] is not None:
+            raise InputError("goes with --show only", where=f"--{name}", next_step="leave it out")
+    if jobs["output"] is None and stated:
         option = "--" + next(iter(stated)).replace("_", "-")
         raise InputError("says what to measure, which needs -o TABLE", where=option, next_step="leave it out")
-    if setup is not None:
-        _set_up(setup, grid, json_)
-    elif show is not None:
-        if grid is not None:
-            raise InputError("goes without --show", where="GRID", next_step="leave it out")
-        _show(show, against, plot, json_)
-    elif output is not None:
-        wanted = _grid(grid, stated)
-        from moescale.experiments.profiling.run import Repeats
-        from moescale.experiments.profiling.run import profile as run_profile
-
-        if device not in (None, "cpu", "cuda"):
-            raise unknown_name("device", device, ("cpu", "cuda"), where="--device")
-        done = run_profile(
-            wanted,
-            output,
-            python=python or _default_python(wanted.engine),
-            device=device,
-            repeats=Repeats(tolerance=tolerance, most=max_repeats, least=min(5, max_repeats), rounds=rounds),
-            retry=retry,
-            seconds=max_time if max_time is None or max_time < MOST_SECONDS else None,
-            report=lambda line: print(line, file=sys.stderr, flush=True),
-            log=log,
-        )
-        if json_:
-            print_json(done.to_dict())
-            return
-        print(
-            f"{done.table}: {done.points} points; {done.measured} measured in {done.seconds:.0f} s, {done.found} there before"
-        )
-        for status, count in done.not_ok.items():
-            print(f"{count} of them without a latency: {status}")
-        if done.missing:
-            print(f"{done.missing} still to measure, or to measure again in a further round: the same command goes on")
+    if jobs["show"] is not None and grid is not None:
+        raise InputError("goes without --show", where="GRID", next_step="leave it out")
 
 
-def _grid(path: Path | None, stated: dict[str, Any]) -> Grid:
-    """The grid of the file, or of the options."""
-    from dataclasses import replace
-
-    from moescale.experiments.profiling.grid import (
-        MOST_BATCH,
-        MOST_GPUS,
-        MOST_TOKENS,
-        make_grid,
-        read_grid,
-        whole_numbers,
+def _tell(done: Profiled) -> None:
+    print(
+        f"{done.table}: {done.points} points; {done.measured} measured in {done.seconds:.0f} s, {done.found} there before"
     )
-
-    if path is not None:
-        for name in stated:
-            if name not in ("gpu", "engine"):
-                option = "--" + name.replace("_", "-")
-                raise InputError("goes without a grid file, which states it", where=option, next_step="leave it out")
-        grid = read_grid(path)
-        if "engine" in stated:  # through make_grid, which checks it
-            grid = make_grid(
-                gpu=grid.gpu, models=grid.models, batches=grid.batches, prompt_tokens=grid.prompt_tokens,
-                context_tokens=grid.context_tokens, gpus=grid.gpus, engine=stated["engine"], dtype=grid.dtype,
-                where="--engine",
-            )  # fmt: skip
-        return replace(grid, gpu=stated["gpu"]) if "gpu" in stated else grid
-    if "gpu" not in stated:
-        raise InputError(
-            "is missing", where="--gpu", next_step="name the GPU as `cost --gpu` will, or give a grid file"
-        )
-
-    def numbers(name: str, default: str, most: int) -> tuple[int, ...]:
-        return whole_numbers(str(stated.get(name, default)).split(","), f"--{name}", most)
-
-    counts = numbers("gpus", "1", MOST_GPUS)
-    return make_grid(
-        gpu=stated["gpu"],
-        models=_models(stated, numbers("experts", "1", 65_536), math.lcm(*counts)),
-        batches=numbers("batch", "1,2,4,8,16,32,64", MOST_BATCH),
-        prompt_tokens=numbers("prompt", "128,512", MOST_TOKENS),
-        context_tokens=numbers("context", "", MOST_TOKENS) if "context" in stated else (),
-        gpus=counts,
-        engine=stated.get("engine", "torch"),
-        dtype=stated.get("dtype", "bfloat16"),
-    )
+    for status, count in done.not_ok.items():
+        print(f"{count} of them without a latency: {status}")
+    if done.missing:
+        print(f"{done.missing} still to measure, or to measure again in a further round: the same command goes on")
 
 
-def _models(stated: dict[str, Any], experts: tuple[int, ...], gpus: int) -> list[Model]:
-    from moescale.experiments.profiling.grid import model_of_size, read_model
-    from moescale.units import parse_count
-
-    if ("config" in stated) == ("n_params" in stated):
-        raise InputError("give a model: --config or --n-params (and not both)", next_step="or give a grid file")
-    if "config" in stated:
-        for name in ("experts", "kv_heads"):
-            if name in stated:
-                raise InputError("goes with --n-params only", where=f"--{name.replace('_', '-')}")
-        return [read_model(stated["config"])]
-    with at_option("--n-params"):
-        sizes = [parse_count(text) for text in str(stated["n_params"]).split(",")]
-        for size in sizes:
-            if not 1e5 <= size <= 1e15:
-                raise InputError(f"{size:g} is not a size from 1e5 to 1e15")
-        return [
-            model_of_size(size, count, gpus=gpus, kv_heads=stated.get("kv_heads"))
-            for size in sizes
-            for count in experts
-        ]
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _default_python(engine: str) -> Path | None:
@@ -242,7 +172,7 @@ def _default_python(engine: str) -> Path | None:
 def _set_up(engine: str, folder: Path | None, json_: bool) -> None:
     from moescale.experiments.profiling.setup import set_up
 
-    python = set_up(engine, folder, report=lambda line: print(line, file=sys.stderr, flush=True))
+    python = set_up(engine, folder, report=_say)
     if json_:
         print_json({"engine": engine, "python": str(python)})
     else:

@@ -53,7 +53,7 @@ def sweep(
     json_: Json = False,
 ) -> int:
     """Train a grid of models, here or on a cluster, into a run table that `fit` reads."""
-    from moescale.experiments.sweeps.driver import drive, dry_run
+    from moescale.experiments.sweeps.driver import Drive, dry_run
     from moescale.experiments.sweeps.sweep import read_sweep
 
     wanted = read_sweep(file)
@@ -71,10 +71,9 @@ def sweep(
             show_planned_runs(terminal(), plan)
         return 0
     with _progress() as (watch, say):
-        done = drive(
-            wanted, jobs=jobs, retries=retries, resume=resume, say=say, watch=watch,
-            seconds=max_time if max_time is None or max_time < MOST_SECONDS else None,
-        )  # fmt: skip
+        limit = max_time if max_time is None or max_time < MOST_SECONDS else None
+        driving = Drive(wanted, jobs=jobs, retries=retries, resume=resume, say=say, watch=watch, seconds=limit)
+        done = driving.run()
     if json_:
         print_json(done.to_dict())
     else:

@@ -11,20 +11,21 @@ import hashlib
 import json
 import operator
 import os
-import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 
 from moescale.errors import InputError, unknown_name
 from moescale.experiments.data.shuffle import permuted
 from moescale.io.files import nearest_file_names, read_text, write_atomically
+from moescale.io.records import record
 
 MAGIC = b"MOETOKNS"
 HEADER = struct.Struct("<8sIIQQ32s")
@@ -33,19 +34,63 @@ FORMAT = "moescale corpus"
 CORPUS = "corpus.json"
 UNFINISHED = "unfinished.json"
 TOKENIZER = "tokenizer.json"
-SPLITS = ("train", "validation")
-DTYPES = ("uint16", "uint32")
-_SHA256 = re.compile("[0-9a-f]{64}")
+SplitName = Literal["train", "validation"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation")
 OPEN_SHARDS = 256  # memory maps held at a time: far below what an operating system allows a process
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+Token = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """One file of tokens of a corpus."""
 
-    file: str
-    tokens: int
+    file: Annotated[str, Field(pattern=r"^[\w-]+\.tokens$")]
+    tokens: Count
     sha256: str  # of the whole file
+
+
+@dataclass(slots=True, kw_only=True)
+class Split:
+    """What a description says of a split."""
+
+    tokens: Count = 0
+    documents: Count = 0
+    shards: list[Shard] = field(default_factory=list[Shard])
+
+
+@dataclass(slots=True, kw_only=True)
+class SourceRead:
+    """What a description says of a source that was read, or is being read."""
+
+    name: str
+    bytes: Count
+    sha256: str
+    documents: Count = 0
+    skipped: Count = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Description:
+    """What corpus.json says of a corpus, and unfinished.json of one that is being packed."""
+
+    vocab_size: Token
+    eos_id: Token
+    dtype: Literal["uint16", "uint32"]
+    tokenizer_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
+    splits: Annotated[dict[SplitName, Split], Field(min_length=2)]
+    sources: list[SourceRead]
+
+    def sha256(self) -> str:
+        """The hash that stands for all tokens of the corpus and what they mean."""
+        shards = {split: self.splits[split].shards for split in self.splits}
+        return corpus_sha256(
+            vocab_size=self.vocab_size, eos_id=self.eos_id, tokenizer_sha256=self.tokenizer_sha256, shards=shards
+        )
+
+
+DESCRIPTION = TypeAdapter(Description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +115,7 @@ class Corpus:
 
     def header(self) -> dict[str, Any]:
         """What describes the corpus, ready for JSON."""
-        return {
-            "folder": str(self.folder),
-            "vocab_size": self.vocab_size,
-            "eos_id": self.eos_id,
-            "dtype": self.dtype,
-            "n_train": self.n_train,
-            "n_validation": self.n_validation,
-            "n_train_documents": self.n_train_documents,
-            "n_validation_documents": self.n_validation_documents,
-            "tokenizer_sha256": self.tokenizer_sha256,
-            "sha256": self.sha256,
-        }
+        return record(self, without=("shards",))
 
     def sequences(self, split: str, length: int, seed: int, epoch: int = 0) -> Sequences:
         """The disjoint windows of `length` tokens of a split, in an order that seed, epoch and the corpus choose.
@@ -182,23 +216,6 @@ class Sequences:
         return found
 
 
-class TorchSequences:
-    """Sequences as a map-style data set for torch's DataLoader: item i holds input_ids and labels, int64 tensors."""
-
-    def __init__(self, sequences: Sequences) -> None:
-        self.sequences = sequences
-
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-    def __getitem__(self, position: int) -> dict[str, Any]:
-        from importlib import import_module
-
-        torch: Any = import_module("torch")
-        tokens = torch.from_numpy(self.sequences[position])
-        return {"input_ids": tokens, "labels": tokens}  # the model shifts its labels itself
-
-
 def open_corpus(folder: str | Path) -> Corpus:
     """The corpus of a folder that `pack` wrote; reads headers, no tokens.
 
@@ -245,17 +262,17 @@ def verify(corpus: Corpus) -> None:
                 )
 
 
-def write_shard(
-    folder: Path, file: str, tokens: NDArray[Any], *, dtype: str, vocab_size: int, tokenizer_sha256: str
-) -> Shard:
+def write_shard(folder: Path, file: str, tokens: NDArray[Any], about: Description) -> Shard:
     """Write tokens as one shard, whole or not at all; raises InputError as `write_atomically`."""
-    kind = np.dtype(dtype).newbyteorder("<")
-    head = HEADER.pack(
-        MAGIC, VERSION, kind.itemsize, len(tokens), vocab_size, bytes.fromhex(tokenizer_sha256).ljust(32, b"\0")
-    )
-    content = head + tokens.astype(kind).tobytes()
+    kind = np.dtype(about.dtype).newbyteorder("<")
+    content = _head(about, len(tokens)) + tokens.astype(kind).tobytes()
     write_atomically(folder / file, content, follow_links=False)
     return Shard(file=file, tokens=len(tokens), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _head(about: Description | Corpus, tokens: int) -> bytes:
+    hashed = bytes.fromhex(about.tokenizer_sha256)  # zeros follow
+    return HEADER.pack(MAGIC, VERSION, np.dtype(about.dtype).itemsize, tokens, about.vocab_size, hashed)
 
 
 def check_shard(corpus: Corpus, shard: Shard) -> None:
@@ -279,8 +296,7 @@ def check_shard(corpus: Corpus, shard: Shard) -> None:
             where=str(path),
             next_step="it is cut off or damaged: copy it again, or delete the folder and pack again",
         )
-    hashed = bytes.fromhex(corpus.tokenizer_sha256).ljust(32, b"\0")
-    if HEADER.unpack(head) != (MAGIC, VERSION, itemsize, shard.tokens, corpus.vocab_size, hashed):
+    if head != _head(corpus, shard.tokens):
         raise InputError(
             "its header is not that of this corpus",
             where=str(path),
@@ -308,15 +324,6 @@ def read_description(folder: Path) -> dict[str, Any]:
     return content
 
 
-def read_shard(record: Mapping[str, Any]) -> Shard:
-    """The shard of a record that `dataclasses.asdict` made; ValueError or TypeError for any other."""
-    shard = Shard(**record)
-    kinds = tuple(type(record[name]) for name in ("file", "tokens", "sha256"))
-    if kinds != (str, int, str) or shard.tokens < 0 or Path(shard.file).name != shard.file or "\0" in shard.file:
-        raise ValueError(f"a shard is described as {str(record)[:200]}")
-    return shard
-
-
 def corpus_sha256(*, vocab_size: int, eos_id: int, tokenizer_sha256: str, shards: Mapping[str, Sequence[Shard]]) -> str:
     """The hash that stands for all tokens of a corpus and what they mean."""
     stated = [vocab_size, eos_id, tokenizer_sha256, [[shard.sha256 for shard in shards[split]] for split in SPLITS]]
@@ -325,34 +332,26 @@ def corpus_sha256(*, vocab_size: int, eos_id: int, tokenizer_sha256: str, shards
 
 def _parsed(content: Mapping[str, Any], folder: Path) -> Corpus:
     try:
-        shards = {split: tuple(read_shard(shard) for shard in content["splits"][split]["shards"]) for split in SPLITS}
-        stated = {name: content[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")}
-        for name in ("vocab_size", "eos_id"):
-            if type(stated[name]) is not int or not 0 <= stated[name] < 2**32:
-                raise ValueError(f"{name} is {str(stated[name])[:40]}")
-        if stated["tokenizer_sha256"] != "" and not _SHA256.fullmatch(stated["tokenizer_sha256"]):
-            raise ValueError("tokenizer_sha256 is no SHA-256")
-        if content["dtype"] not in DTYPES:
-            raise ValueError(f"dtype is {str(content['dtype'])[:40]}")
-        sha256 = corpus_sha256(**stated, shards=shards)
-        n_train, n_validation = (sum(shard.tokens for shard in shards[split]) for split in SPLITS)
-        documents, more_documents = (int(content["splits"][split]["documents"]) for split in SPLITS)
-        corpus = Corpus(
-            folder=folder,
-            dtype=content["dtype"],
-            sha256=sha256,
-            n_train=n_train,
-            n_validation=n_validation,
-            n_train_documents=documents,
-            n_validation_documents=more_documents,
-            shards=shards,
-            **stated,
-        )
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise _changed(folder, f"{type(error).__name__}: {error}") from error
-    if content.get("sha256") != corpus.sha256:
+        found = DESCRIPTION.validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _changed(folder, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if content.get("sha256") != found.sha256():
         raise _changed(folder, "its parts do not give its hash")
-    return corpus
+    train, validation = (found.splits[split] for split in SPLITS)
+    return Corpus(
+        folder=folder,
+        vocab_size=found.vocab_size,
+        eos_id=found.eos_id,
+        dtype=found.dtype,
+        tokenizer_sha256=found.tokenizer_sha256,
+        sha256=found.sha256(),
+        n_train=sum(shard.tokens for shard in train.shards),
+        n_validation=sum(shard.tokens for shard in validation.shards),
+        n_train_documents=train.documents,
+        n_validation_documents=validation.documents,
+        shards={split: tuple(found.splits[split].shards) for split in SPLITS},
+    )
 
 
 def _changed(folder: Path, reason: str) -> InputError:

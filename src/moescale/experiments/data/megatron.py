@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from moescale.errors import InputError
 from moescale.io.files import nearest_file_names
 
+Bounds = NDArray[np.int64]
+
 MAGIC = b"MMIDIDX\0\0"
 HEADER = struct.Struct("<9sQBQQ")
 VERSION = 1
@@ -62,57 +64,51 @@ def open_indexed(prefix: str) -> Indexed:
                 next_step="give the common part of the names of a .bin and an .idx file",
             )
     try:
-        content = np.fromfile(index, dtype=np.uint8)
+        content = index.read_bytes()
         n_bytes = data.stat().st_size
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(index)) from error
-    if content.size < HEADER.size or content[: len(MAGIC)].tobytes() != MAGIC:
+    dtype, lengths, offsets, bounds = _parts(content, str(index))
+    reach = offsets + lengths * dtype.itemsize
+    if (reach > n_bytes).any():
+        what = f"has {n_bytes:,} bytes, and its index reaches to {int(reach.max()):,}"
+        raise InputError(what, where=str(data), next_step="it is cut off: copy or write it again")
+    starts, ends = _documents(lengths, offsets // dtype.itemsize, bounds, str(index))
+    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_bytes // dtype.itemsize, starts=starts, ends=ends)
+
+
+def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds, Bounds]:
+    """The token type, lengths and offsets of sequences, and bounds of documents that an index states."""
+    if len(content) < HEADER.size or not content.startswith(MAGIC):
         raise InputError(
             "is not a Megatron index (its first bytes are not MMIDIDX)",
-            where=str(index),
+            where=where,
             next_step="give the prefix of what Megatron-LM's preprocess_data.py wrote",
         )
-    _, version, code, n_sequences, n_bounds = HEADER.unpack(content[: HEADER.size].tobytes())
+    _, version, code, n_sequences, n_bounds = HEADER.unpack_from(content)
     if version != VERSION:
-        raise InputError(f"has version {version} of the index format", where=str(index), nearest=str(VERSION))
+        raise InputError(f"has version {version} of the index format", where=where, nearest=str(VERSION))
     if code not in TOKEN_TYPES:
         raise InputError(
             f"says that its numbers are of type {code}, which is no integer type",
-            where=str(index),
+            where=where,
             next_step=f"types of tokens: {', '.join(map(str, TOKEN_TYPES))}",
         )
-    dtype = np.dtype(TOKEN_TYPES[code])
     needed = HEADER.size + 12 * n_sequences + 8 * n_bounds
-    if content.size not in (needed, needed + n_sequences):
-        raise InputError(
-            f"has {content.size:,} bytes where its header asks for {needed:,}",
-            where=str(index),
-            next_step="it is cut off or damaged: copy or write it again",
-        )
-    lengths, content = _part(content[HEADER.size :], n_sequences, "<i4")
-    offsets, content = _part(content, n_sequences, "<i8")
-    bounds, _ = _part(content, n_bounds, "<i8")
-    reach = offsets + lengths * dtype.itemsize
-    if (
-        (lengths < 0).any()
-        or (offsets < 0).any()
-        or (offsets % dtype.itemsize).any()
-        or (np.diff(bounds) < 0).any()
-        or (n_bounds > 0 and (bounds[0] < 0 or bounds[-1] > n_sequences))
-    ):
-        raise InputError(
-            "holds impossible lengths, offsets or document bounds",
-            where=str(index),
-            next_step="it is damaged: copy or write it again",
-        )
-    if (reach > n_bytes).any():
-        raise InputError(
-            f"has {n_bytes:,} bytes, and its index reaches to {int(reach.max()):,}",
-            where=str(data),
-            next_step="it is cut off: copy or write it again",
-        )
-    starts, ends = _documents(lengths, offsets // dtype.itemsize, bounds, str(index))
-    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_bytes // dtype.itemsize, starts=starts, ends=ends)
+    if len(content) not in (needed, needed + n_sequences):
+        what = f"has {len(content):,} bytes where its header asks for {needed:,}"
+        raise InputError(what, where=where, next_step="it is cut off or damaged: copy or write it again")
+    dtype, place = np.dtype(TOKEN_TYPES[code]), HEADER.size
+    found: list[Bounds] = []
+    for count, kind in ((n_sequences, "<i4"), (n_sequences, "<i8"), (n_bounds, "<i8")):
+        found.append(np.frombuffer(content, kind, count, place).astype(np.int64))
+        place += count * np.dtype(kind).itemsize
+    lengths, offsets, bounds = found
+    negative = (lengths < 0).any() or (offsets < 0).any() or (offsets % dtype.itemsize).any()
+    if negative or (np.diff(bounds) < 0).any() or (n_bounds and (bounds[0] < 0 or bounds[-1] > n_sequences)):
+        what = "holds impossible lengths, offsets or document bounds"
+        raise InputError(what, where=where, next_step="it is damaged: copy or write it again")
+    return dtype, lengths, offsets, bounds
 
 
 def documents(data: Indexed, skip: int = 0) -> Iterator[NDArray[np.int64]]:
@@ -139,14 +135,7 @@ def common_end(data: Indexed) -> int | None:
     return int(last[0]) if len(last) == 1 else None
 
 
-def _part(content: NDArray[np.uint8], count: int, dtype: str) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    n_bytes = count * np.dtype(dtype).itemsize
-    return np.frombuffer(content[:n_bytes].tobytes(), dtype=dtype).astype(np.int64), content[n_bytes:]
-
-
-def _documents(
-    lengths: NDArray[np.int64], starts: NDArray[np.int64], bounds: NDArray[np.int64], where: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _documents(lengths: Bounds, starts: Bounds, bounds: Bounds, where: str) -> tuple[Bounds, Bounds]:
     """Bounds of the documents in tokens, from those of the sequences."""
     ends = starts + lengths
     if len(starts) == 0 or len(bounds) < 2:

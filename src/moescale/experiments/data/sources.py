@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-import gzip
 import hashlib
-import io
 import json
 import os
-import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -87,14 +85,13 @@ def documents(
     if source.kind == "megatron":
         yield from megatron.documents(megatron.open_indexed(source.name.removeprefix(MEGATRON)), skip)
         return
-    for found, where in _READERS[source.kind](source, text_field, skip):
-        reason = found.reason if isinstance(found, NoText) else _surrogate(found)
-        if not reason and isinstance(found, str):
+    for found in _READERS[source.kind](source, text_field, skip):
+        if isinstance(found, str):
             yield found
-            continue
-        if undecodable == "error":
-            raise InputError(reason, where=where, next_step="save it as UTF-8, or pass --undecodable skip")
-        yield None
+        elif undecodable == "error":
+            raise found
+        else:
+            yield None
 
 
 def file_sha256(source: Source) -> str:
@@ -170,39 +167,32 @@ def _reading(path: str) -> Generator[None]:
     """Names the file in errors of reading and decompressing it."""
     try:
         yield
-    except (OSError, EOFError, zlib.error) as error:  # pyarrow's own errors of input are OSErrors
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    except OSError as error:  # pyarrow's own errors of input are OSErrors, without a number
         raise InputError(
-            f"cannot be read: {reason}",
+            f"cannot be read: {error.strerror or error}",
             where=path,
             next_step="check that it is whole and of the kind that its name says",
         ) from error
 
 
 @contextmanager
-def _opened(path: str) -> Generator[IO[bytes]]:
-    compression = COMPRESSIONS.get(Path(path).suffix.lower())
-    with _reading(path):
-        if compression == "gzip":
-            with gzip.open(path) as stream:
-                yield io.BufferedReader(stream)
-        elif compression == "zstd":
-            import pyarrow as pa
+def _opened(path: str) -> Generator[Any]:
+    """The file's bytes as a stream, decompressed."""
+    import pyarrow as pa
 
-            with pa.input_stream(path, compression="zstd") as stream:
-                yield stream
-        else:
-            with Path(path).open("rb") as stream:
-                yield stream
+    with _reading(path), pa.input_stream(path, compression=COMPRESSIONS.get(Path(path).suffix.lower())) as stream:
+        yield stream
 
 
 def _whole(path: str) -> bytes:
-    most = _most_bytes(path)
+    most, size, blocks = _most_bytes(path), 0, list[bytes]()
     with _opened(path) as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        raise _too_large(path, most)
-    return content
+        while block := stream.read(_BLOCK):
+            blocks.append(block)
+            size += len(block)
+            if size > most:
+                raise _too_large(path, most)
+    return b"".join(blocks)
 
 
 def _most_bytes(path: str) -> int:
@@ -214,41 +204,26 @@ def _most_bytes(path: str) -> int:
 
 
 def _too_large(where: str, most: int) -> InputError:
-    return InputError(
-        f"is larger than {most:,} bytes, and one document or value",
-        where=where,
-        next_step="split it, or write it as JSON lines",
-    )
+    what = f"is larger than {most:,} bytes, and one document or value"
+    return InputError(what, where=where, next_step="split it, or write it as JSON lines")
 
 
-# Readers: pairs of a text, or the reason why there is none, and its place.
+# Readers: a text, or the error that says why there is none.
+
+Found = str | InputError
 
 
-@dataclass(frozen=True, slots=True)
-class NoText:
-    """Why bytes are no text."""
-
-    reason: str
-
-
-Found = tuple[str | NoText, str]
-
-
-def _surrogate(text: str) -> str:
-    """Why a text from JSON cannot be encoded; empty where it can."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"holds a lone surrogate at character {error.start}, which is no text"
-    return ""
+def _no_text(reason: str, where: str) -> InputError:
+    return InputError(reason, where=where, next_step="save it as UTF-8, or pass --undecodable skip")
 
 
 def _decoded(content: bytes, where: str) -> Found:
     try:
-        return content.decode("utf-8-sig"), where
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        return NoText(f"is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start}, line {line}"), where
+        at = error.start
+        line = content.count(b"\n", 0, at) + 1
+        return _no_text(f"is not UTF-8: byte 0x{content[at]:02x} at offset {at}, line {line}", where)
 
 
 def _text(source: Source, text_field: str, skip: int) -> Iterator[Found]:
@@ -261,7 +236,7 @@ def _lines(source: Source, text_field: str, skip: int) -> Iterator[Found]:
         yield from _of_lines(_split(stream, source.name), source.name, text_field, skip)
 
 
-def _split(stream: IO[bytes], name: str) -> Iterator[bytes]:
+def _split(stream: Any, name: str) -> Iterator[bytes]:
     most = _most_bytes(name)
     rest: list[bytes] = []
     while block := stream.read(_BLOCK):
@@ -277,47 +252,39 @@ def _split(stream: IO[bytes], name: str) -> Iterator[bytes]:
 
 
 def _of_lines(lines: Iterable[bytes], name: str, text_field: str, skip: int) -> Iterator[Found]:
-    number = 0  # of documents
-    for line_number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        number += 1
-        if number <= skip:
-            continue
-        where = f"{name}, line {line_number}"
-        text, _ = _decoded(line, where)
-        if not isinstance(text, str):
-            yield text, where
-            continue
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"is not JSON: {error}", where=where, next_step="JSON lines hold one object a line"
-            ) from error
-        yield _field(value, text_field, where), where
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    for number, line in islice(numbered, skip, None):
+        where = f"{name}, line {number}"
+        text = _decoded(line, where)
+        if isinstance(text, str):
+            text = _field(_parsed(text, where, "JSON lines hold one object a line"), text_field, where)
+        yield text
+
+
+def _parsed(text: str, where: str, next_step: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}", where=where, next_step=next_step) from error
 
 
 def _json(source: Source, text_field: str, skip: int) -> Iterator[Found]:
     name = source.name
     content = _whole(name)
-    text, _ = _decoded(content, name)
+    text = _decoded(content, name)
     if not isinstance(text, str):
-        yield text, name
+        yield text
         return
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if "Extra data" not in str(error):
-            raise InputError(
-                f"is not JSON: {error}", where=name, next_step="write one JSON array, or JSON lines"
-            ) from error
+        value = _parsed(text, name, "write one JSON array, or JSON lines")
+    except InputError as error:
+        if "Extra data" not in error.what:
+            raise
         yield from _of_lines(content.split(b"\n"), name, text_field, skip)  # JSON lines under another name
         return
     values: list[Any] = value if isinstance(value, list) else [value]
     for number, one in enumerate(values[skip:], skip + 1):
-        where = f"{name}, element {number}"
-        yield _field(one, text_field, where), where
+        yield _field(one, text_field, f"{name}, element {number}")
 
 
 def _parquet(source: Source, text_field: str, skip: int) -> Iterator[Found]:
@@ -331,24 +298,21 @@ def _parquet(source: Source, text_field: str, skip: int) -> Iterator[Found]:
             if text_field not in schema.names:
                 raise _no_field(text_field, schema.names, name)
             if schema.names.count(text_field) > 1:
-                raise InputError(
-                    f"two columns are named {text_field!r}", where=name, next_step="rename or remove one of them"
-                )
+                what = f"two columns are named {text_field!r}"
+                raise InputError(what, where=name, next_step="rename or remove one of them")
             kind = schema.field(text_field).type
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
                 raise InputError(f"holds {kind} in {text_field!r}, not text", where=name)
             number = 0
             for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata, name), columns=[text_field]):
                 column = batch.column(0).slice(min(max(skip - number, 0), len(batch)))
-                first = number + len(batch) - len(column) + 1
                 number += len(batch)
+                first = number - len(column) + 1
                 for row, value in enumerate(column.cast(pa.large_binary()).to_pylist(), first):
-                    where = f"{name}, row {row}"
-                    yield ("", where) if value is None else _decoded(value, where)
+                    yield "" if value is None else _decoded(value, f"{name}, row {row}")
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:  # the last: a name of a column
-        reason = str(error).strip().split("\n")[0][:300]
         raise InputError(
-            f"is not Parquet that can be read: {reason}",
+            f"is not Parquet that can be read: {_first_line(error)}",
             where=name,
             next_step="check that it is whole, or write it again",
         ) from error
@@ -379,51 +343,47 @@ def _hub_arguments(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _hub(source: Source, text_field: str, skip: int) -> Iterator[Found]:
-    path, options = _hub_arguments(source.name)
+    name = source.name
+    path, options = _hub_arguments(name)
     try:
         datasets: Any = import_module("datasets")
     except ImportError as error:
-        raise InputError(
-            "the package datasets is not installed", where=source.name, next_step="pip install 'moescale[train]'"
-        ) from error
+        what = "the package datasets is not installed"
+        raise InputError(what, where=name, next_step="pip install 'moescale[train]'") from error
     try:
-        stream: Any = datasets.load_dataset(
-            path,
-            options.get("config"),
-            split=options.get("split", "train"),
-            revision=options.get("revision"),
-            streaming=True,
-        )
-        rows: Iterator[Any] = iter(stream.skip(skip) if skip else stream)
-        for number in range(skip + 1, 2**62):
-            row: Any = next(rows, None)
-            if row is None:
-                return
-            where = f"{source.name}, row {number}"
-            yield _field(row, text_field, where), where
+        split = options.pop("split", "train")
+        stream: Any = datasets.load_dataset(path, options.pop("config", None), split=split, streaming=True, **options)
+        for number, row in enumerate(stream.skip(skip) if skip else stream, skip + 1):
+            yield _field(row, text_field, f"{name}, row {number}")
     except InputError:
         raise
     except Exception as error:  # whatever the library, its parsers and its transport raise
-        reason = str(error).strip().split("\n")[0][:300] or type(error).__name__
         raise InputError(
-            f"cannot be streamed: {reason}",
-            where=source.name,
+            f"cannot be streamed: {_first_line(error)}",
+            where=name,
             next_step="check its name, split and the network; a pack goes on where it was",
         ) from error
 
 
-def _field(value: object, text_field: str, where: str) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, Mapping):
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:300] or type(error).__name__
+
+
+def _field(value: object, text_field: str, where: str) -> Found:
+    if isinstance(value, Mapping):
+        row: Mapping[str, object] = value
+        if text_field not in row:
+            raise _no_field(text_field, list(row), where)
+        value = "" if row[text_field] is None else row[text_field]
+        if not isinstance(value, str):
+            raise InputError(f"holds a {type(value).__name__} in {text_field!r}, not text", where=where)
+    if not isinstance(value, str):
         raise InputError(f"is a {type(value).__name__}, not an object with text in {text_field!r}", where=where)
-    row: Mapping[str, object] = value
-    if text_field not in row:
-        raise _no_field(text_field, list(row), where)
-    text = row[text_field]
-    if text is not None and not isinstance(text, str):
-        raise InputError(f"holds a {type(text).__name__} in {text_field!r}, not text", where=where)
-    return text or ""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # what JSON may spell
+        return _no_text(f"holds a lone surrogate at character {error.start}, which is no text", where)
+    return value
 
 
 def _no_field(text_field: str, names: Sequence[str], where: str) -> InputError:

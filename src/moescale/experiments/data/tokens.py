@@ -89,38 +89,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 def byte_tokenizer() -> Tokenizer:
     """Token b is byte b of the UTF-8 text, 256 is the end of text; its JSON says so to the tokenizers library."""
     split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    content = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {
-                "id": N_BYTES,
-                "content": END_OF_TEXT,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-        ],
-        "normalizer": None,
-        "pre_tokenizer": split,
-        "post_processor": None,
-        "decoder": split,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {symbol: byte for byte, symbol in enumerate(byte_symbols())},
-            "merges": [],
-        },
-    }
+    end: dict[str, Any] = {"id": N_BYTES, "content": END_OF_TEXT}
+    end |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    model: dict[str, Any] = {"type": "BPE"}
+    model |= dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+    model |= dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
+    model |= {"vocab": {symbol: byte for byte, symbol in enumerate(byte_symbols())}, "merges": []}
+    # In this order: the hash of a corpus is of these bytes.
+    content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [end], "normalizer": None}
+    content |= {"pre_tokenizer": split, "post_processor": None, "decoder": split, "model": model}
     return Tokenizer(
         vocab_size=N_BYTES + 1,
         eos_id=N_BYTES,

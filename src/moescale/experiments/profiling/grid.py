@@ -1,33 +1,38 @@
-"""What to measure: models, batches, lengths and GPU counts, from PROFILE.toml or from numbers."""
+"""What to measure: models, batches, lengths and GPU counts, from PROFILE.toml or from options."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
-from moescale.errors import InputError, unknown_name
+from moescale.bounds import Bound
+from moescale.errors import InputError, located, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.io.files import read_text
-from moescale.io.schema import quantity_at, read_toml, text_at
+from moescale.io.schema import Quantity, QuantityCount, quantity_at, read_toml, settings, text_at
 from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
 from moescale.models.hf_config import from_config
 from moescale.models.parts import dense_equivalent_params
 from moescale.models.rounding import buildable
+from moescale.units import parse_count
 
 ENGINES = ("torch", "vllm")
 DTYPES = ("bfloat16", "float16", "float32")
-MODEL_KEYS = ("n_params", "experts", "kv_heads", "vocab_size", "family", "config", "name")
-VOCABULARY = (
-    32_000  # Llama's, which the paper's models take (arXiv 2404.02852, appendix A); embeddings hardly cost time
-)
-MOST_BATCH, MOST_TOKENS, MOST_GPUS, MOST_POINTS = 65_536, 10**7, 1024, 100_000
+# Llama's, which the paper's models take (arXiv 2404.02852, appendix A); embeddings hardly cost time
+VOCABULARY = 32_000
+MOST_BATCH, MOST_TOKENS, MOST_GPUS, MOST_EXPERTS, MOST_POINTS = 65_536, 10**7, 1024, 65_536, 100_000
 MOST_MODELS = 200  # each starts an engine
+SIZE = Bound(1e5, 1e15)  # of n_params
+ALSO_WITH_FILE = ("gpu", "engine")  # options that a grid file may be given with
+
+Lengths = tuple[Annotated[QuantityCount, Bound(1, MOST_TOKENS)], ...]
+Whole = Annotated[QuantityCount, Bound(1, 10**7)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +67,52 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Every combination of these is measured, at both stages: `prompt_tokens` at prefill, `context_tokens` at decode."""
+    """Every combination of these is measured, at both stages; checks itself and sorts its numbers. Raises InputError.
+
+    `prompt_tokens` are measured at prefill, `context_tokens` at decode: without them, the prompt lengths.
+    """
 
     gpu: str  # the name that rows are filed under
-    engine: str
-    models: tuple[Model, ...]
-    batches: tuple[int, ...]
-    prompt_tokens: tuple[int, ...]
-    context_tokens: tuple[int, ...]
-    gpus: tuple[int, ...] = (1,)
+    models: Sequence[Model]
+    batches: Sequence[int]
+    prompt_tokens: Sequence[int]
+    context_tokens: Sequence[int] | None = None
+    gpus: Sequence[int] = (1,)
+    engine: str = "torch"
     dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if not self.gpu.strip():
+            raise InputError("gpu is empty", next_step="name the GPU as `cost --gpu` will, such as h100-sxm")
+        for name, key in (("batches", "batch"), ("prompt_tokens",) * 2, ("gpus",) * 2, ("models",) * 2):
+            if not getattr(self, name):
+                raise InputError(f"{key} is empty", next_step=f"give {key} at least one entry")
+        if self.engine == "torch" and set(self.gpus) != {1}:
+            raise InputError("engine torch measures one GPU", next_step="take engine vllm, or gpus = [1]")
+        lengths = self.prompt_tokens if self.context_tokens is None else self.context_tokens
+        numbers = {
+            "batches": self.batches,
+            "prompt_tokens": self.prompt_tokens,
+            "context_tokens": lengths,
+            "gpus": self.gpus,
+        }
+        for name, values in numbers.items():
+            object.__setattr__(self, name, tuple(sorted(set(values))))
+        object.__setattr__(self, "gpu", self.gpu.strip())
+        if self.size > MOST_POINTS:
+            raise InputError(f"the grid has {self.size:,} points; at most {MOST_POINTS:,} are taken")
+        for model in self.models:
+            heads = int(float(model.architecture.n_heads))
+            for count in self.gpus:
+                if heads % count:
+                    raise InputError(
+                        f"the {heads} heads of {model.name} do not split over {count} GPUs",
+                        next_step="choose a size, or a GPU count, where they do",
+                    )
 
     def points(self) -> list[tuple[str, int, int]]:
         """(stage, batch, tokens) of one model on one GPU count, the cheapest first."""
-        stages = (("prefill", self.prompt_tokens), ("decode", self.context_tokens))
+        stages = (("prefill", self.prompt_tokens), ("decode", self.context_tokens or ()))
         found = [(stage, b, t) for stage, lengths in stages for t in lengths for b in self.batches]
         return sorted(found, key=lambda point: (point[1] * point[2], point))
 
@@ -85,84 +122,154 @@ class Grid:
         return len(self.models) * len(self.gpus) * len(self.points())
 
 
-def make_grid(
-    *,
-    gpu: str,
-    models: Sequence[Model],
-    batches: Sequence[int],
-    prompt_tokens: Sequence[int],
-    context_tokens: Sequence[int] = (),
-    gpus: Sequence[int] = (1,),
-    engine: str = "torch",
-    dtype: str = "bfloat16",
-    where: str | None = None,
-) -> Grid:
-    """A checked grid; without `context_tokens` decoding is measured at the prompt lengths. Raises InputError."""
-    if not gpu.strip():
-        raise InputError("gpu is empty", where=where, next_step="name the GPU as `cost --gpu` will, such as h100-sxm")
-    for kind, value, known in (("engine", engine, ENGINES), ("dtype", dtype, DTYPES)):
-        if value not in known:
-            raise unknown_name(kind, value, known, where=where)
-    for name, values in (("batch", batches), ("prompt_tokens", prompt_tokens), ("gpus", gpus), ("models", models)):
-        if not values:
-            raise InputError(f"{name} is empty", where=where, next_step=f"give {name} at least one entry")
-    if engine == "torch" and set(gpus) != {1}:
-        raise InputError("engine torch measures one GPU", where=where, next_step="take engine vllm, or gpus = [1]")
-    grid = Grid(
-        gpu=gpu.strip(),
-        engine=engine,
-        models=tuple(models),
-        batches=_distinct(batches),
-        prompt_tokens=_distinct(prompt_tokens),
-        context_tokens=_distinct(context_tokens or prompt_tokens),
-        gpus=_distinct(gpus),
-        dtype=dtype,
-    )
-    if grid.size > MOST_POINTS:
-        raise InputError(f"the grid has {grid.size:,} points; at most {MOST_POINTS:,} are taken", where=where)
-    for model in grid.models:
-        _check_splits(model, grid.gpus, where)
-    return grid
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsTable:
+    """An entry of [[models]]: sizes and expert counts of a family, or one config (a file, or a table)."""
+
+    n_params: tuple[Annotated[Quantity, SIZE], ...] = ()
+    experts: tuple[Annotated[QuantityCount, Bound(1, MOST_EXPERTS)], ...] | None = None
+    kv_heads: Whole | None = None
+    vocab_size: Whole | None = None
+    family: str | None = None
+    config: Any = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.n_params and self.config is None:
+            raise InputError("has neither n_params nor config", next_step="add one of them")
+        if self.config is not None:
+            for key in ("n_params", "experts", "kv_heads", "vocab_size", "family"):
+                if getattr(self, key):
+                    raise InputError(f"{key} does not go with config, which states the shape")
+        elif self.experts == ():
+            raise InputError("experts: is empty", next_step="give at least one whole number")
+
+    def models(self, folder: Path, splits: int, where: str) -> list[Model]:
+        """The models; heads of those by size split over every divisor of `splits`."""
+        if isinstance(self.config, Mapping):
+            return [model_of_config(cast("Mapping[str, Any]", self.config), name=self.name, where=f"{where}, config")]
+        if self.config is not None:
+            return [read_model(folder / text_at(self.config, f"{where}, config"), name=self.name)]
+        given = {"kv_heads": self.kv_heads, "vocab_size": self.vocab_size, "family": self.family}
+        options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        made = [
+            model_of_size(size, count, gpus=splits, where=where, **options)
+            for size in self.n_params
+            for count in self.experts or (1,)
+        ]
+        return [replace(model, name=f"{self.name} {model.name}".strip()) for model in made]
+
+    @property
+    def count(self) -> int:
+        """How many models it states."""
+        return max(1, len(self.n_params) * len(self.experts or (1,)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridFile:
+    """What a PROFILE.toml states."""
+
+    gpu: str
+    engine: Literal["torch", "vllm"] = "torch"
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    batch: tuple[Annotated[QuantityCount, Bound(1, MOST_BATCH)], ...]
+    prompt_tokens: Lengths
+    context_tokens: Lengths | None = None
+    gpus: tuple[Annotated[QuantityCount, Bound(1, MOST_GPUS)], ...] = (1,)
+    models: tuple[ModelsTable, ...]
+
+    def __post_init__(self) -> None:
+        count = sum(table.count for table in self.models)
+        if count > MOST_MODELS:
+            raise InputError(f"states {count:,} models", next_step=f"give at most {MOST_MODELS}")
 
 
 def read_grid(path: str | Path) -> Grid:
     """The grid that a PROFILE.toml states; docs/profiling.md lists its keys. Raises InputError that names file and key."""
     file = Path(path)
-    where = str(file)
-    document = read_toml(file)
-    readers: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
-        "gpu": ("gpu", text_at),
-        "engine": ("engine", text_at),
-        "dtype": ("dtype", text_at),
-        "batch": ("batches", lambda value, at: whole_numbers(value, at, MOST_BATCH)),
-        "prompt_tokens": ("prompt_tokens", lambda value, at: whole_numbers(value, at, MOST_TOKENS)),
-        "context_tokens": ("context_tokens", lambda value, at: whole_numbers(value, at, MOST_TOKENS)),
-        "gpus": ("gpus", lambda value, at: whole_numbers(value, at, MOST_GPUS)),
-        "models": ("models", lambda value, at: _models(value, at, file.parent, splits)),
-    }
-    for key in document:
-        if key not in readers:
-            raise unknown_name("key", key, readers, where=where)
-    for key in ("gpu", "batch", "prompt_tokens", "models"):
-        if key not in document:
-            raise InputError(f"{key} is missing", where=where, next_step=f"a grid has the keys {', '.join(readers)}")
-    # Heads of models by size shall split over every GPU count.
-    splits = math.lcm(*whole_numbers(document.get("gpus", 1), f"{where}, gpus", MOST_GPUS))
-    stated = {readers[key][0]: readers[key][1](value, f"{where}, {key}") for key, value in document.items()}
-    return make_grid(**stated, where=where)
+    stated = settings(GridFile, read_toml(file), where=str(file))
+    splits = math.lcm(*stated.gpus)
+    with located(str(file)):
+        return Grid(
+            gpu=stated.gpu,
+            engine=stated.engine,
+            dtype=stated.dtype,
+            batches=stated.batch,
+            prompt_tokens=stated.prompt_tokens,
+            context_tokens=stated.context_tokens,
+            gpus=stated.gpus,
+            models=[
+                model
+                for number, table in enumerate(stated.models, start=1)
+                for model in table.models(file.parent, splits, f"{file}, models, entry {number}")
+            ],
+        )
 
 
-def whole_numbers(value: object, where: str, most: int) -> tuple[int, ...]:
-    """One or several whole numbers from 1 to `most`, such as 8, "2K" or [1, 8, 64]; InputError otherwise."""
-    found: list[int] = []
-    for entry in _listed(value):
-        number = quantity_at(entry, where)
-        if not (1 <= number <= most and number.is_integer()):
-            raise InputError(f"{entry!r} is not a whole number from 1 to {most:,}", where=where)
-        found.append(int(number))
-    if not found:
-        raise InputError("is empty", where=where, next_step="give at least one whole number")
-    return tuple(found)
+def grid_of_options(path: Path | None, stated: Mapping[str, Any]) -> Grid:
+    """The grid of a file, with another gpu or engine where one is stated, or that of the options of `profile` alone.
+
+    Raises InputError that names the option.
+    """
+    for name, known in (("engine", ENGINES), ("dtype", DTYPES)):
+        if stated.get(name, known[0]) not in known:
+            raise unknown_name(name, stated[name], known, where=_option(name))
+    if path is not None:
+        for name in stated:
+            if name not in ALSO_WITH_FILE:
+                raise InputError(
+                    "goes without a grid file, which states it", where=_option(name), next_step="leave it out"
+                )
+        grid = read_grid(path)
+        with located("--engine"):
+            return replace(grid, **stated)
+    if "gpu" not in stated:
+        raise InputError(
+            "is missing", where="--gpu", next_step="name the GPU as `cost --gpu` will, or give a grid file"
+        )
+
+    def numbers(name: str, default: str, most: int) -> tuple[int, ...]:
+        return tuple(_whole_number(text, _option(name), most) for text in str(stated.get(name, default)).split(","))
+
+    counts = numbers("gpus", "1", MOST_GPUS)
+    return Grid(
+        gpu=stated["gpu"],
+        models=_models_of_options(stated, numbers("experts", "1", MOST_EXPERTS), math.lcm(*counts)),
+        batches=numbers("batch", "1,2,4,8,16,32,64", MOST_BATCH),
+        prompt_tokens=numbers("prompt", "128,512", MOST_TOKENS),
+        context_tokens=numbers("context", "", MOST_TOKENS) if "context" in stated else None,
+        gpus=counts,
+        engine=stated.get("engine", "torch"),
+        dtype=stated.get("dtype", "bfloat16"),
+    )
+
+
+def _models_of_options(stated: Mapping[str, Any], experts: tuple[int, ...], gpus: int) -> list[Model]:
+    if ("config" in stated) == ("n_params" in stated):
+        raise InputError("give a model: --config or --n-params (and not both)", next_step="or give a grid file")
+    if "config" in stated:
+        for name in ("experts", "kv_heads"):
+            if name in stated:
+                raise InputError("goes with --n-params only", where=_option(name))
+        return [read_model(stated["config"])]
+    with located("--n-params"):
+        sizes = [parse_count(text) for text in str(stated["n_params"]).split(",")]
+        for size in sizes:
+            if SIZE.bad(size) is not None:
+                raise InputError(f"{size:g} is not a size from 1e5 to 1e15")
+        table = ModelsTable(n_params=tuple(sizes), experts=experts, kv_heads=stated.get("kv_heads"))
+        return table.models(Path(), gpus, "--n-params")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _whole_number(text: str, where: str, most: int) -> int:
+    number = quantity_at(text, where)
+    if not (1 <= number <= most and number.is_integer()):
+        raise InputError(f"{text!r} is not a whole number from 1 to {most:,}", where=where)
+    return int(number)
 
 
 def model_of_size(
@@ -176,15 +283,9 @@ def model_of_size(
     where: str | None = None,
 ) -> Model:
     """The buildable model nearest to `n_params` (dense-equivalent, without embeddings) with so many experts."""
+    found = replace(find_family(family), kv_heads=kv_heads)
     try:
-        shape = buildable(
-            replace(find_family(family), kv_heads=kv_heads),
-            float(n_params),
-            float(experts),
-            gpus=gpus,
-            vocab_size=vocab_size,
-            must_split=True,
-        )
+        shape = buildable(found, float(n_params), float(experts), gpus=gpus, vocab_size=vocab_size, must_split=True)
     except InputError as error:
         raise InputError(error.what, where=where, nearest=error.nearest, next_step="give a larger n_params") from error
     config = config_of(shape, vocab_size)
@@ -200,80 +301,10 @@ def model_of_config(config: Mapping[str, Any], *, name: str = "", where: str | N
     return Model(name=name or shape.name, config=dict(config), architecture=shape)
 
 
-def _models(value: object, where: str, folder: Path, splits: int) -> tuple[Model, ...]:
-    found: list[Model] = []
-    for number, entry in enumerate(_listed(value), start=1):
-        at = f"{where}, entry {number}"
-        if not isinstance(entry, Mapping):
-            raise InputError("is not a table", where=at, next_step="write each as [[models]]")
-        stated = cast("Mapping[str, Any]", entry)
-        for key in stated:
-            if key not in MODEL_KEYS:
-                raise unknown_name("key", key, MODEL_KEYS, where=at)
-        found.extend(_sized(stated, at, splits) if "config" not in stated else (_configured(stated, at, folder),))
-        _check_count(len(found), where)
-    return tuple(found)
-
-
-def _sized(entry: Mapping[str, Any], where: str, splits: int) -> list[Model]:
-    if "n_params" not in entry:
-        raise InputError("has neither n_params nor config", where=where, next_step="add one of them")
-    sizes = [quantity_at(size, f"{where}, n_params") for size in _listed(entry["n_params"])]
-    counts = whole_numbers(entry.get("experts", 1), f"{where}, experts", 65_536)
-    options: dict[str, Any] = {}
-    for key in ("kv_heads", "vocab_size"):
-        if key in entry:
-            (options[key],) = whole_numbers(entry[key], f"{where}, {key}", 10**7)[:1]
-    if "family" in entry:
-        options["family"] = text_at(entry["family"], f"{where}, family")
-    for size in sizes:
-        if not 1e5 <= size <= 1e15:
-            raise InputError(f"{size:g} is not a size from 1e5 to 1e15", where=f"{where}, n_params")
-    _check_count(len(sizes) * len(counts), where)
-    models = [model_of_size(size, count, gpus=splits, where=where, **options) for size in sizes for count in counts]
-    return [replace(m, name=f"{entry['name']} {m.name}") for m in models] if "name" in entry else models
-
-
-def _check_count(models: int, where: str) -> None:
-    if models > MOST_MODELS:
-        raise InputError(f"states {models:,} models", where=where, next_step=f"give at most {MOST_MODELS}")
-
-
-def _configured(entry: Mapping[str, Any], where: str, folder: Path) -> Model:
-    for key in entry:
-        if key not in ("config", "name"):
-            raise InputError(f"{key} does not go with config, which states the shape", where=where)
-    name = text_at(entry["name"], f"{where}, name") if "name" in entry else ""
-    given = entry["config"]
-    if isinstance(given, Mapping):
-        return model_of_config(cast("Mapping[str, Any]", given), name=name, where=f"{where}, config")
-    return read_model(folder / text_at(given, f"{where}, config"), name=name)
-
-
 def read_model(path: str | Path, *, name: str = "") -> Model:
     """The model of a config.json, or of the folder that holds one."""
     file = Path(path)
     shape = from_config(file)  # with its own clear errors
     config = json.loads(read_text(file / "config.json" if file.is_dir() else file))
-    return Model(
-        name=name or (shape.name if "_name_or_path" in config else file.stem), config=config, architecture=shape
-    )
-
-
-def _check_splits(model: Model, gpus: Sequence[int], where: str | None) -> None:
-    heads = int(float(model.architecture.n_heads))
-    for count in gpus:
-        if heads % count:
-            raise InputError(
-                f"the {heads} heads of {model.name} do not split over {count} GPUs",
-                where=where,
-                next_step="choose a size, or a GPU count, where they do",
-            )
-
-
-def _distinct(values: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(values)))
-
-
-def _listed(value: object) -> list[Any]:
-    return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [value]
+    named = name or (shape.name if "_name_or_path" in config else file.stem)
+    return Model(name=named, config=config, architecture=shape)

@@ -42,11 +42,16 @@ from moescale.latency.measurements import (
     read_measurements,
     write_measurements,
 )
+from moescale.units import plural
 
 Report = Callable[[str], None]
 Point = tuple[str, int, int]  # stage, batch, tokens
 HERE = Path(__file__).parent
 START_S = 60.0  # within which an interpreter says that it is one
+INSTALL = {
+    "vllm": "name the interpreter that has it with --python, or make one with `moescale profile --setup vllm`",
+    "torch": "pip install 'moescale[profile]', or name the interpreter that has it with --python",
+}
 NOTCH = 1.57  # half-width of the median's interval in IQR / sqrt(n): McGill, Tukey and Larsen 1978, Am. Stat. 32:12
 
 
@@ -91,191 +96,206 @@ class Profiled:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How engines are started."""
+
+    python: str | Path | None = None  # the interpreter that has the engine; None: this one
+    file: str | Path | None = None  # another engine than the grid's, as worker.py describes
+    device: str | None = None
+    limit_s: float = 1800.0  # the longest wait for a model to load or a point to be measured, which then has failed
+    log: str | Path | None = None  # file for what the engine itself prints
+
+
 def profile(
     grid: Grid,
     table: str | Path,
     *,
-    python: str | Path | None = None,
-    engine_file: str | Path | None = None,
-    device: str | None = None,
+    engine: Engine | None = None,
     repeats: Repeats | None = None,
     retry: bool = False,
-    limit_s: float = 1800.0,
     seconds: float | None = None,
     report: Report | None = None,
-    log: str | Path | None = None,
 ) -> Profiled:
     """Measure the points of `grid` that `table` lacks, and write each as soon as it is known.
 
-    `python` is the interpreter that has the engine (default: this one); `engine_file` another engine than the grid's, as
-    worker.py describes; `limit_s` the longest wait for a model to load or a point to be measured, which then is a row with
-    status failed; `seconds` stops the run, between two points, after that time. With `retry` failed rows are measured
-    again. The engine's own output goes to the file `log`. Raises InputError where the engine cannot start, and where the
-    table holds another engine, version or dtype, and where another process is writing it.
+    `seconds` stops the run, between two points, after that time. With `retry` failed rows are measured again. Raises
+    InputError where the engine cannot start, and where the table holds another engine, version or dtype, and where another
+    process is writing it.
     """
+    used = engine or Engine()
     check_table(table)
-    if log is not None:
-        check_target(log)
+    if used.log is not None:
+        check_target(used.log)
     busy = InputError(
         "is being written by another process", where=str(table), next_step="wait for it, or name another file"
     )
     with locked(lock_beside(table), busy=busy):
-        return _profile(
-            grid, table, python=python, engine_file=engine_file, device=device, rule=repeats or Repeats(), retry=retry,
-            limit_s=limit_s, seconds=seconds, say=report or _silent, log=log,
-        )  # fmt: skip
+        profiling = _Profiling(grid, Path(table), used, repeats or Repeats(), seconds, report or _silent)
+        return profiling.run(retry=retry)
 
 
-def _profile(
-    grid: Grid, table: str | Path, *, python: str | Path | None, engine_file: str | Path | None, device: str | None,
-    rule: Repeats, retry: bool, limit_s: float, seconds: float | None, say: Report, log: str | Path | None,
-) -> Profiled:  # fmt: skip
-    start = _now()
-    rows = {key_of(row): row for row in (read_measurements(table) if Path(table).exists() else ())}
-    written = _version(table)
-    total = grid.size
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One model on so many GPUs: what one start of an engine measures."""
 
-    def keep(found: Sequence[Measurement]) -> None:
-        nonlocal written
-        if written != _version(table):  # somebody has changed it by hand, unaware of the lock: those rows stay
-            changed = read_measurements(table) if Path(table).exists() else ()
-            rows.update({key_of(row): row for row in changed})
-        rows.update({key_of(row): row for row in found})
-        write_measurements(table, rows.values())
-        written = _version(table)
+    model: Model
+    gpus: int
+    columns: Mapping[str, Any]
+    keys: Mapping[Point, Key]
 
-    keys = [
-        _key(grid, model.columns(), gpus, point)
-        for model in grid.models for gpus in grid.gpus for point in grid.points()
-    ]  # fmt: skip
-    again = {key for key in keys if retry and key in rows and rows[key].status == FAILED}
 
-    def lacks(key: Key, rounds: int) -> bool:
+class _Profiling:
+    """The table while it is measured."""
+
+    def __init__(
+        self, grid: Grid, table: Path, engine: Engine, rule: Repeats, seconds: float | None, say: Report
+    ) -> None:
+        self.grid, self.table, self.engine, self.rule, self.say = grid, table, engine, rule, say
+        self.start, self.seconds = time.monotonic(), seconds
+        self.rows: dict[Key, Measurement] = {}
+        self.written: tuple[int, int, int] | None = None
+        self._take_what_is_there()
+        self.places = [self._place(model, gpus) for model in grid.models for gpus in grid.gpus]
+        self.again: set[Key] = set()  # failures that are measured once more
+        self.visited = self.visits = 0
+
+    def _place(self, model: Model, gpus: int) -> _Place:
+        grid = self.grid
+        columns = {"gpu": grid.gpu, "gpus": gpus, "engine": grid.engine, "dtype": grid.dtype, **model.columns()}
+        keys = {point: tuple({**columns, **_columns(point)}[name] for name in KEY) for point in grid.points()}
+        return _Place(model, gpus, columns, keys)
+
+    def run(self, *, retry: bool) -> Profiled:
+        """Every round of the grid."""
+        keys = [key for place in self.places for key in place.keys.values()]
+        rounds = range(1, self.rule.rounds + 1)
+        self.again = {key for key in keys if retry and key in self.rows and self.rows[key].status == FAILED}
+        found = sum(not self._lacks(key, self.rule.rounds) for key in keys)
+        self.visits = sum(self._lacks(key, number) for key in keys for number in rounds)
+        measured: set[Key] = set()
+        for number in rounds:
+            for place in self.places:
+                before = [point for point, key in place.keys.items() if self._lacks(key, number)]
+                wanted = deque(before)
+                while wanted and not self._over():
+                    self._measure_some(place, wanted)
+                measured.update(place.keys[point] for point in before if point not in wanted)
+            self.again.clear()
+        statuses = [self.rows[key].status for key in keys if key in self.rows]
+        return Profiled(
+            table=str(self.table),
+            points=len(keys),
+            measured=len(measured),
+            found=found,
+            missing=sum(self._lacks(key, self.rule.rounds) for key in keys),
+            not_ok={status: statuses.count(status) for status in (OUT_OF_MEMORY, FAILED) if status in statuses},
+            seconds=time.monotonic() - self.start,
+        )
+
+    def _lacks(self, key: Key, rounds: int) -> bool:
         """Whether a point is to be visited in the round of this number."""
-        row = rows.get(key)
-        return row is None or (len(row.rounds_s) < rounds if row.status == OK else key in again)
+        row = self.rows.get(key)
+        return row is None or (len(row.rounds_s) < rounds if row.status == OK else key in self.again)
 
-    found = total - sum(lacks(key, rule.rounds) for key in keys)
-    visits = sum(lacks(key, number) for key in keys for number in range(1, rule.rounds + 1))
-    measured: set[Key] = set()
-    visited = 0
-    for number in range(1, rule.rounds + 1):
-        for model in grid.models:
-            columns = model.columns()
-            for gpus in grid.gpus:
-                key_at = {point: _key(grid, columns, gpus, point) for point in grid.points()}
-                wanted = deque(point for point, key in key_at.items() if lacks(key, number))
-                before = list(wanted)
-                while wanted and not _over(start, seconds):
-                    visited += _measure_some(
-                        grid, model, gpus, wanted, rows, key_at, keep,
-                        python=python, engine_file=engine_file, device=device, rule=rule, limit_s=limit_s,
-                        over=lambda: _over(start, seconds), say=lambda text, n: say(f"[{n}/{visits}] {text}"),
-                        count=visited, log=log,
-                    )  # fmt: skip
-                measured.update(key_at[point] for point in before if point not in wanted)
-        again.clear()
-    return Profiled(
-        table=str(table),
-        points=total,
-        measured=len(measured),
-        found=found,
-        missing=sum(lacks(key, rule.rounds) for key in keys),
-        not_ok={
-            status: count
-            for status in (OUT_OF_MEMORY, FAILED)
-            if (count := sum(rows[key].status == status for key in keys if key in rows))
-        },
-        seconds=_now() - start,
-    )
+    def _over(self) -> bool:
+        return self.seconds is not None and time.monotonic() - self.start >= self.seconds
 
+    def _take_what_is_there(self) -> None:
+        version = _version(self.table)
+        if version != self.written:  # also where somebody has changed it by hand, unaware of the lock: those rows stay
+            changed = read_measurements(self.table) if version is not None else ()
+            self.rows.update({key_of(row): row for row in changed})
 
-def _measure_some(
-    grid: Grid, model: Model, gpus: int, wanted: deque[Point], rows: Mapping[Key, Measurement],
-    key_at: Mapping[Point, Key], keep: Callable[[Sequence[Measurement]], None], *, python: str | Path | None,
-    engine_file: str | Path | None, device: str | None, rule: Repeats, limit_s: float, over: Callable[[], bool], say: Callable[[str, int], None],
-    count: int, log: str | Path | None,
-) -> int:  # fmt: skip
-    """Start the engine once and measure from `wanted` until it is empty or the engine is gone; how many were."""
-    what = f"{model.name}, {gpus} GPU{'' if gpus == 1 else 's'}"
-    common: dict[str, Any] = {
-        "gpu": grid.gpu, "gpus": gpus, "engine": grid.engine, "dtype": grid.dtype, "engine_version": "", "device": "",
-        **model.columns(),
-    }  # fmt: skip
-    done = 0
+    def _keep(self, found: Sequence[Measurement]) -> None:
+        self._take_what_is_there()
+        self.rows.update({key_of(row): row for row in found})
+        write_measurements(self.table, self.rows.values())
+        self.written = _version(self.table)
 
-    def record(points: Sequence[Point], seconds: Sequence[float], status: str = OK, reason: str = "") -> None:
+    def _measure_some(self, place: _Place, wanted: deque[Point]) -> None:
+        """Start the engine once and measure from `wanted` until it is empty or the engine is gone."""
+        task = {
+            "config": dict(place.model.config), "gpus": place.gpus, "dtype": self.grid.dtype,
+            "device": self.engine.device, "points": list(wanted),
+        }  # fmt: skip
+        python = self.engine.python or sys.executable
+        columns = {**place.columns, "engine_version": "", "device": ""}
+        with Worker(python, self.engine.file or HERE / f"{self.grid.engine}_engine.py", self.engine.log) as worker:
+            ready = worker.ask(task, self.engine.limit_s)
+            if ready.get("error") == "engine":
+                raise InputError(
+                    f"engine {self.grid.engine} does not start: {ready['reason']}",
+                    where=str(python),
+                    next_step=INSTALL[self.grid.engine],
+                )
+            if "error" in ready:
+                self._record(
+                    place, columns, list(wanted), (), ready["error"], f"the model did not load: {ready['reason']}"
+                )
+                wanted.clear()
+                return
+            columns.update(ready["ready"])
+            _check_same_engine(self.rows, columns)
+            while wanted and not self._over():
+                point = wanted.popleft()
+                measured_s, answer = self._measure(worker, point)
+                self._record(place, columns, [point], measured_s, answer.get("error", OK), answer.get("reason", ""))
+                if answer.get("error") == OUT_OF_MEMORY:  # what needs more will not fit either
+                    larger = [p for p in wanted if p[0] == point[0] and p[1] >= point[1] and p[2] >= point[2]]
+                    for each in larger:
+                        wanted.remove(each)
+                    reason = f"batch {point[1]} at {point[2]} tokens did not fit"
+                    self._record(place, columns, larger, (), OUT_OF_MEMORY, reason)
+                if "error" in answer and not worker.alive():
+                    return
+
+    def _measure(self, worker: Worker, point: Point) -> tuple[list[float], dict[str, Any]]:
+        """The repeats of a point, in seconds, and the last answer; no repeats where it is an error."""
+        measured_s: list[float] = []
+        answer: dict[str, Any] = {}
+        while not self.rule.enough(measured_s):
+            # The first portion is one repeat, which says how long a few will take.
+            portion = min(self.rule.least, self.rule.most - len(measured_s)) if measured_s else 1
+            answer = worker.ask({**_columns(point), "repeats": portion}, self.engine.limit_s)
+            if "error" in answer:
+                return [], answer
+            measured_s.extend(answer["seconds"])
+        return measured_s, answer
+
+    def _record(
+        self, place: _Place, columns: Mapping[str, Any], points: Sequence[Point], seconds: Sequence[float],
+        status: str, reason: str,
+    ) -> None:  # fmt: skip
         """A row for each point: this round and those before it, or why there is no latency."""
-        nonlocal done
-        common["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+        if not points:
+            return
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
         kept: list[Measurement] = []
         said: list[str] = []
         for point in points:
-            row = rows.get(key_at[point])
-            stage, batch, tokens = point
-            place: dict[str, Any] = {"stage": stage, "batch": batch, "tokens": tokens}
+            row = self.rows.get(place.keys[point])
+            stated: dict[str, Any] = {**columns, **_columns(point), "date": today}
+            earlier = row if row is not None and row.status == OK else None
             text = f"{status} ({reason})"
             if seconds:
-                earlier = row if row is not None and row.status == OK else None
-                row = _with_round(earlier, seconds, {**common, **place})
+                row = _with_round(earlier, seconds, stated)
                 text = f"{1e3 * row.rounds_s[-1]:.4g} ms, spread {row.spread or 0:.1%}"
                 text += f" of {len(row.rounds_s)} rounds" if len(row.rounds_s) > 1 else ""
-            elif row is None or row.status != OK:  # a failure does not undo the rounds that went well
-                row = Measurement(**common, **place, status=status, reason=reason, latency_s=None)
+            else:  # a failure does not undo the rounds that went well
+                row = earlier or Measurement(**stated, status=status, reason=reason, latency_s=None)
             kept.append(row)
-            said.append(f"{what}, {stage}, batch {batch}, {tokens} tokens: {text}")
-        keep(kept)  # one writing of the table, however many points did not fit
-        for line in said:
-            done += 1
-            say(line, count + done)
-
-    def drop_larger(point: Point) -> None:
-        """What needs more memory than a point that did not fit, will not fit."""
-        larger = [p for p in wanted if p[0] == point[0] and p[1] >= point[1] and p[2] >= point[2]]
-        if larger:
-            for each in larger:
-                wanted.remove(each)
-            record(larger, (), OUT_OF_MEMORY, f"batch {point[1]} at {point[2]} tokens did not fit")
-
-    task = {
-        "config": dict(model.config), "gpus": gpus, "dtype": grid.dtype, "device": device, "points": list(wanted),
-    }  # fmt: skip
-    with Worker(python or sys.executable, engine_file or HERE / f"{grid.engine}_engine.py", log) as engine:
-        ready = engine.ask(task, limit_s)
-        if ready.get("error") == "engine":
-            raise InputError(
-                f"engine {grid.engine} does not start: {ready['reason']}",
-                where=str(python or sys.executable),
-                next_step="name the interpreter that has it with --python, or make one with `moescale profile --setup vllm`"
-                if grid.engine == "vllm"
-                else "pip install 'moescale[profile]', or name the interpreter that has it with --python",
+            said.append(
+                f"{place.model.name}, {plural(place.gpus, 'GPU')}, {point[0]}, batch {point[1]}, {point[2]} tokens: {text}"
             )
-        if "error" in ready:
-            record(list(wanted), (), ready["error"], f"the model did not load: {ready['reason']}")
-            wanted.clear()
-            return done
-        common.update(ready["ready"])
-        _check_same_engine(rows, common)
-        while wanted and not over():
-            point = wanted.popleft()
-            stage, batch, tokens = point
-            measured_s: list[float] = []
-            answer: dict[str, Any] = {}
-            while not rule.enough(measured_s) and "error" not in answer:
-                # The first portion is one repeat, which says how long a few will take.
-                portion = min(rule.least, rule.most - len(measured_s)) if measured_s else 1
-                asked = {"stage": stage, "batch": batch, "tokens": tokens, "repeats": portion}
-                answer = engine.ask(asked, limit_s)
-                measured_s.extend(answer.get("seconds", ()))
-            if "error" not in answer:
-                record([point], measured_s)
-                continue
-            record([point], (), answer["error"], answer["reason"])
-            if answer["error"] == OUT_OF_MEMORY:
-                drop_larger(point)
-            if not engine.alive():
-                break
-    return done
+        self._keep(kept)  # one writing of the table, however many points did not fit
+        for line in said:
+            self.visited += 1
+            self.say(f"[{self.visited}/{self.visits}] {line}")
+
+
+def _columns(point: Point) -> dict[str, Any]:
+    return dict(zip(("stage", "batch", "tokens"), point, strict=True))
 
 
 def _with_round(earlier: Measurement | None, seconds: Sequence[float], columns: Mapping[str, Any]) -> Measurement:
@@ -290,13 +310,13 @@ def _with_round(earlier: Measurement | None, seconds: Sequence[float], columns: 
     )  # fmt: skip
 
 
-def _check_same_engine(rows: Mapping[Key, Measurement], common: dict[str, Any]) -> None:
+def _check_same_engine(rows: Mapping[Key, Measurement], columns: Mapping[str, Any]) -> None:
     """Rows of different engines, versions or number formats do not belong in one table."""
     for name in ("engine", "engine_version", "dtype"):
-        others = {str(getattr(row, name)) for row in rows.values() if getattr(row, name) and row.gpu == common["gpu"]}
-        if others - {common[name]}:
+        others = {str(getattr(row, name)) for row in rows.values() if getattr(row, name) and row.gpu == columns["gpu"]}
+        if others - {columns[name]}:
             raise InputError(
-                f"the table was measured with {name} {', '.join(sorted(others))}, and this is {common[name]}",
+                f"the table was measured with {name} {', '.join(sorted(others))}, and this is {columns[name]}",
                 next_step="write to another file",
             )
 
@@ -386,30 +406,13 @@ class Worker:
             self._log.close()
 
 
-def _key(grid: Grid, columns: dict[str, Any], gpus: int, point: Point) -> Key:
-    stage, batch, tokens = point
-    values: dict[str, Any] = {
-        **columns, "gpu": grid.gpu, "gpus": gpus, "engine": grid.engine, "dtype": grid.dtype, "stage": stage,
-        "batch": batch, "tokens": tokens,
-    }  # fmt: skip
-    return tuple(values[name] for name in KEY)
-
-
-def _version(table: str | Path) -> tuple[int, int, int] | None:
+def _version(table: Path) -> tuple[int, int, int] | None:
     """What tells whether a file was changed; None where there is none."""
     try:
-        found = os.stat(table)
+        found = table.stat()
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _now() -> float:
-    return time.monotonic()
-
-
-def _over(start: float, seconds: float | None) -> bool:
-    return seconds is not None and _now() - start >= seconds
 
 
 def _silent(_: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ from moescale.experiments.sweeps.executors import (
     check_system,
     train_command,
 )
-from moescale.experiments.sweeps.progress import Progress, RunState, Status, read_progress
+from moescale.experiments.sweeps.progress import Progress, Status, read_progress
 from moescale.experiments.sweeps.sweep import Execution, PlannedRun, Sweep
 from moescale.experiments.training.run import check_libraries
 from moescale.io.files import make_folder, write_atomically
 from moescale.io.locks import is_held
+from moescale.io.records import record
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 
 Say = Callable[[str], None]
@@ -58,8 +59,7 @@ class Outlook:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values; without seconds where they are not known."""
-        known = {} if self.seconds is None else {"seconds": self.seconds}
-        return {**self.run.to_dict(), "state": self.state, "share": self.share, **known}
+        return self.run.to_dict() | record(self, without=("run",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +75,8 @@ class DryRun:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values; without seconds where they are not known."""
-        known = {} if self.seconds is None else {"seconds": self.seconds}
-        return {
-            "table": str(self.sweep.table),
-            "folder": str(self.sweep.folder),
-            "jobs": self.jobs,
-            "training_flops": self.training_flops,
-            **known,
-            "rate_from": self.rate_from,
-            "runs": [outlook.to_dict() for outlook in self.runs],
-        }
+        places = {"table": str(self.sweep.table), "folder": str(self.sweep.folder)}
+        return places | record(self, without=("sweep",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +91,7 @@ class Failure:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        return asdict(self)
+        return record(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +110,7 @@ class Swept:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        return asdict(self)
+        return record(self)
 
 
 def dry_run(sweep: Sweep) -> DryRun:
@@ -126,7 +118,7 @@ def dry_run(sweep: Sweep) -> DryRun:
 
     Times are FLOPs over `flops_per_s` of [execute], or over the rate of the finished run nearest in size and experts.
     """
-    results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
+    results = _results(sweep)
     rates = _Rates(sweep, results)
     outlooks = [_outlook(run, run.name in results, rates) for run in sweep.runs]
     jobs = _jobs(sweep.execution, len(sweep.runs))
@@ -142,85 +134,12 @@ def dry_run(sweep: Sweep) -> DryRun:
     )
 
 
-def drive(
-    sweep: Sweep,
-    *,
-    executor: Executor | None = None,
-    command: Command | None = None,
-    jobs: int | None = None,
-    retries: int = 1,
-    resume: bool = True,
-    seconds: float | None = None,
-    say: Say | None = None,
-    watch: Watch | None = None,
-    poll_s: float = POLL_S,
-) -> Swept:
-    """Train every run of the sweep that has no result, and add the rows of each to the table when it has ended.
-
-    `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
-    its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
-    next call. Without `resume` a run that was interrupted starts anew. Ctrl-C and SIGTERM stop the runs and raise
-    KeyboardInterrupt and interrupts.Terminated. Raises InputError where a folder holds another run, where table or place
-    cannot be used, where the libraries that train are missing, and on Windows.
-    """
-    if not resume and command is not None:
-        raise InputError("resume=False goes with moescale's own command")
-    check_system()
-    check_run_table(_made(sweep.table))
-    _made(sweep.folder / "x")
-    results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
-    add_rows(sweep.table, [row for rows in results.values() for row in rows])
-    todo = [run for run in sweep.runs if run.name not in results]
-    if todo and command is None:  # else each run would find out for itself, and be started again
-        check_libraries()
-    for run in todo:
-        write_atomically(run.run_file, tomli_w.dumps(run.settings.to_dict()), follow_links=False)
-    state = _Drive(
-        sweep, results, todo, say or _silent, retries, command or train_command, resume or command is not None
-    )
-    if todo:
-        place = executor or make_executor(sweep)
-        try:
-            with sigterm_interrupts():
-                limit = None if seconds is None else time.monotonic() + seconds
-                state.loop(place, _jobs(sweep.execution, len(todo), jobs), limit, watch or _unwatched, poll_s)
-        finally:
-            if executor is None:
-                place.close()
-    rows = [row for found in results.values() for row in found]
-    trunks = [str(row.get("trunk", "")) for row in rows]
-    return Swept(
-        table=str(sweep.table),
-        runs=len(sweep.runs),
-        finished=len(results) - (len(sweep.runs) - len(todo)),
-        found=len(sweep.runs) - len(todo),
-        left=len(sweep.runs) - len(results) - len(state.failed),
-        failed=tuple(state.failed.values()),
-        diverged=tuple(str(row["name"]) for row in rows if row.get("diverged") is True),
-        trunks=sum(trunks.count(trunk) > 1 for trunk in set(trunks)),
-        seconds=time.monotonic() - state.start,
-    )
+def _silent(_: str) -> None:
+    pass
 
 
-def make_executor(sweep: Sweep) -> Executor:
-    """The place that [execute] names."""
-    if sweep.execution.on == "slurm":
-        return Submitit(sweep.execution.slurm, (sweep.folder / ".submitit").absolute())
-    if sweep.execution.on == "ray":
-        return Ray(sweep.execution.ray)
-    return Local()
-
-
-def result_of(run: PlannedRun) -> list[dict[str, Any]] | None:
-    """The rows of a finished run, or None; InputError where its folder holds another run."""
-    rows = read_result(run.output)
-    if rows is not None and any(row["settings_sha256"] != run.settings.sha256 for row in rows):
-        raise InputError(
-            "holds a finished run of other settings",
-            where=str(run.output),
-            next_step="give the sweep another name or folder, or remove that one",
-        )
-    return rows
+def _unwatched(_: Status) -> None:
+    pass
 
 
 class _Attempt:
@@ -232,24 +151,82 @@ class _Attempt:
         return read_progress(self.run.output, since=self.started)
 
 
-class _Drive:
-    """The state of one call of `drive`."""
+@dataclass(slots=True, kw_only=True)
+class Drive:
+    """One call that drives a sweep: trains every run that has no result, and adds its rows to the table when it has ended.
 
-    def __init__(
-        self, sweep: Sweep, results: dict[str, list[dict[str, Any]]], todo: Sequence[PlannedRun], say: Say, retries: int,
-        command: Command, resume: bool,
-    ) -> None:  # fmt: skip
-        self.sweep, self.results, self.say, self.retries, self.command = sweep, results, say, retries, command
-        self.resume = resume
-        self.start = time.monotonic()
-        self.waiting = deque(todo)
-        self.held: dict[str, tuple[PlannedRun, float]] = {}  # by another process; when to look again
-        self.active: list[_Attempt] = []
-        self.attempts: dict[str, int] = {}
-        self.failed: dict[str, Failure] = {}
+    `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
+    its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
+    next call. Without `resume` a run that was interrupted starts anew. `executor` and `command` take the place of what
+    [execute] names and of `moescale train`.
+    """
 
-    def loop(self, place: Executor, jobs: int, limit: float | None, watch: Watch, poll_s: float) -> None:
-        rates = _Rates(self.sweep, self.results)
+    sweep: Sweep = field(kw_only=False)
+    executor: Executor | None = None
+    command: Command | None = None
+    jobs: int | None = None
+    retries: int = 1
+    resume: bool = True
+    seconds: float | None = None
+    say: Say = _silent
+    watch: Watch = _unwatched
+    poll_s: float = POLL_S
+    # As it goes.
+    results: dict[str, list[dict[str, Any]]] = field(init=False, default_factory=dict[str, list[dict[str, Any]]])
+    waiting: deque[PlannedRun] = field(init=False, default_factory=deque[PlannedRun])
+    held: dict[str, tuple[PlannedRun, float]] = field(init=False, default_factory=dict[str, tuple[PlannedRun, float]])
+    active: list[_Attempt] = field(init=False, default_factory=list[_Attempt])
+    attempts: Counter[str] = field(init=False, default_factory=Counter[str])
+    failed: dict[str, Failure] = field(init=False, default_factory=dict[str, Failure])
+
+    def run(self) -> Swept:
+        """Drive it to its end.
+
+        Ctrl-C and SIGTERM stop the runs and raise KeyboardInterrupt and signals.Terminated. Raises InputError where a folder
+        holds another run, where table or place cannot be used, where the libraries that train are missing, and on Windows.
+        """
+        start, sweep = time.monotonic(), self.sweep
+        if not self.resume and self.command is not None:
+            raise InputError("resume=False goes with moescale's own command")
+        self._prepare()
+        found = len(self.results)
+        if self.waiting:
+            place = self.executor or make_executor(sweep)
+            try:
+                with sigterm_interrupts():
+                    self._loop(place, None if self.seconds is None else start + self.seconds)
+            finally:
+                if self.executor is None:
+                    place.close()
+        rows = [row for rows in self.results.values() for row in rows]
+        trunks = Counter(str(row.get("trunk", "")) for row in rows)
+        return Swept(
+            table=str(sweep.table),
+            runs=len(sweep.runs),
+            finished=len(self.results) - found,
+            found=found,
+            left=len(sweep.runs) - len(self.results) - len(self.failed),
+            failed=tuple(self.failed.values()),
+            diverged=tuple(str(row["name"]) for row in rows if row.get("diverged") is True),
+            trunks=sum(count > 1 for count in trunks.values()),
+            seconds=time.monotonic() - start,
+        )
+
+    def _prepare(self) -> None:
+        """Take up what is finished, and write the RUN.toml of what is not."""
+        check_system()
+        check_run_table(_made(self.sweep.table))
+        _made(self.sweep.folder / "x")
+        self.results = _results(self.sweep)
+        add_rows(self.sweep.table, [row for rows in self.results.values() for row in rows])
+        self.waiting.extend(run for run in self.sweep.runs if run.name not in self.results)
+        if self.waiting and self.command is None:  # else each run would find out for itself, and be started again
+            check_libraries()
+        for run in self.waiting:
+            write_atomically(run.run_file, tomli_w.dumps(run.settings.to_dict()), follow_links=False)
+
+    def _loop(self, place: Executor, limit: float | None) -> None:
+        jobs = _jobs(self.sweep.execution, len(self.waiting), self.jobs)
         try:
             while self.waiting or self.held or self.active:
                 for attempt in list(self.active):
@@ -257,18 +234,17 @@ class _Drive:
                     if code is not None:
                         self.active.remove(attempt)
                         self._ended(attempt, code)
-                        rates = _Rates(self.sweep, self.results)
                 self._look_again()
                 while self.waiting and len(self.active) < jobs:
                     self._begin(self.waiting.popleft(), place)
-                watch(self._status(rates, jobs))
+                self.watch(self._status())
                 if limit is not None and time.monotonic() >= limit:
                     break
                 if self.waiting or self.held or self.active:
-                    time.sleep(poll_s)
+                    time.sleep(self.poll_s)
         finally:
             self._stop()
-        watch(self._status(rates, jobs))
+        self.watch(self._status())
 
     def _begin(self, run: PlannedRun, place: Executor) -> None:
         if is_held(run.lock):
@@ -276,13 +252,17 @@ class _Drive:
             return
         if self._collect(run):  # another driver may have finished it
             return
-        tried = self.attempts.get(run.name, 0)
-        self.attempts[run.name] = tried + 1
-        anew = not self.resume and not tried
+        anew = not self.resume and not self.attempts[run.name]
         file, log, lock = (path.absolute() for path in (run.run_file, run.log, run.lock))
-        command = train_command(file, resume=False) if anew else self.command(file)
+        command = self.command(file) if self.command is not None else train_command(file, resume=not anew)
         with uninterrupted():  # a run that is started and not known would be left behind
-            self.active.append(_Attempt(run, place.start(command, log=log, lock=lock)))
+            job = place.start(command, log=log, lock=lock)
+            if job is not None:
+                self.active.append(_Attempt(run, job))
+        if job is None:
+            self._hold(run)
+        else:
+            self.attempts[run.name] += 1
 
     def _hold(self, run: PlannedRun) -> None:
         if run.name not in self.held:
@@ -349,32 +329,48 @@ class _Drive:
         # What was just finishing is kept.
         self.active = [attempt for attempt in self.active if not self._collect(attempt.run)]
 
-    def _status(self, rates: _Rates, jobs: int) -> Status:
-        states = [(attempt.run, attempt.progress()) for attempt in self.active]
-        going = {run.name: progress for run, progress in states}
-        done_flops = 0.0
-        left: list[float | None] = []
-        for run in self.sweep.runs:
-            if run.name in self.results:
-                done_flops += run.training_flops
-            elif run.name not in self.failed:
-                progress = going.get(run.name)
-                share = progress.share if progress else 0.0
-                done_flops += share * run.training_flops
-                left.append(_seconds_left(run, progress, rates))
-        known = [seconds for seconds in left if seconds is not None]
+    def _status(self) -> Status:
+        going = {attempt.run.name: attempt.progress() for attempt in self.active}
+        known = [progress for progress in going.values() if progress is not None]
+        shares = {name: progress.share for name, progress in going.items() if progress is not None}
+        shares.update(dict.fromkeys(self.results, 1.0))
+        mfus = [progress.mfu for progress in known if progress.mfu is not None]
         whole = sum(run.training_flops for run in self.sweep.runs)
-        mfus = [progress.mfu for _, progress in states if progress and progress.mfu is not None]
         return Status(
             total=len(self.sweep.runs),
             done=len(self.results),
             failed=len(self.failed),
-            running=tuple(RunState(name=run.name, progress=progress) for run, progress in states),
-            share=done_flops / whole,
-            seconds_left=_makespan(known, jobs) if len(known) == len(left) else None,
-            tokens_per_s=sum(progress.tokens_per_s for _, progress in states if progress),
+            running=going,
+            share=sum(shares.get(run.name, 0.0) * run.training_flops for run in self.sweep.runs) / whole,
+            tokens_per_s=sum(progress.tokens_per_s for progress in known),
             mfu=sum(mfus) / len(mfus) if mfus else None,
         )
+
+
+def make_executor(sweep: Sweep) -> Executor:
+    """The place that [execute] names."""
+    if sweep.execution.on == "slurm":
+        return Submitit(sweep.execution.slurm, (sweep.folder / ".submitit").absolute())
+    if sweep.execution.on == "ray":
+        return Ray(sweep.execution.ray)
+    return Local()
+
+
+def result_of(run: PlannedRun) -> list[dict[str, Any]] | None:
+    """The rows of a finished run, or None; InputError where its folder holds another run."""
+    rows = read_result(run.output)
+    if rows is not None and any(row["settings_sha256"] != run.settings.sha256 for row in rows):
+        raise InputError(
+            "holds a finished run of other settings",
+            where=str(run.output),
+            next_step="give the sweep another name or folder, or remove that one",
+        )
+    return rows
+
+
+def _results(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the runs that are finished, by name."""
+    return {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
 
 
 class _Rates:
@@ -421,14 +417,6 @@ def _outlook(run: PlannedRun, finished: bool, rates: _Rates) -> Outlook:
     )
 
 
-def _seconds_left(run: PlannedRun, progress: Progress | None, rates: _Rates) -> float | None:
-    """Of a run: by its own speed where it has one, else by the rate of others."""
-    if progress and progress.step > 0 and progress.tokens > 0 and progress.tokens_per_s > 0:
-        return (progress.steps / progress.step - 1) * progress.tokens / progress.tokens_per_s
-    rate = rates.flops_per_s(run)
-    return None if rate is None else (1 - (progress.share if progress else 0.0)) * run.training_flops / rate
-
-
 def _makespan(seconds: Sequence[float], jobs: int) -> float:
     """When the last ends, where each starts, in this order, as soon as one of `jobs` places is free."""
     places = [0.0] * min(jobs, max(1, len(seconds)))
@@ -456,11 +444,3 @@ def _end_of(log: Path) -> str:
     except OSError:
         return ""
     return "\n".join(lines[-TAIL_LINES:])
-
-
-def _silent(_: str) -> None:
-    pass
-
-
-def _unwatched(_: Status) -> None:
-    pass

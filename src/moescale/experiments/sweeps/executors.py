@@ -6,6 +6,7 @@ driver, or a driver that was killed and started again, never starts a run that i
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import secrets
@@ -13,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +26,6 @@ from moescale.io.signals import sigterm_interrupts, uninterrupted
 
 BUSY = 75  # sysexits.h, EX_TEMPFAIL: another process has the run
 LOST = -1  # the place that ran it says no more than that it ended
-MARK = "MOESCALE_RUN_MARK"
 # Run before the command, in its process: the kernel sends it SIGTERM (15) when its parent ends. PR_SET_PDEATHSIG is 1 in
 # linux/prctl.h; elsewhere there is none. Not preexec_fn, which is unsafe beside threads, and Ray's workers have those.
 DIE_WITH_PARENT = """
@@ -34,7 +34,6 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-STARTING_LOOKS = 10
 RESULT_LAG_S = 10.0  # within which a result shows on a file system of several machines
 GRACE_S = 20.0  # from SIGTERM to SIGKILL
 RAY_KEYS = ("address", "num_cpus", "num_gpus", "resources")
@@ -44,25 +43,17 @@ SLURM_SHARED = (
 
 
 class Job(Protocol):
-    """A run that was started."""
+    """A run that was started: `poll` gives its exit code, BUSY or LOST, and None until it has ended."""
 
-    def poll(self) -> int | None:
-        """Its exit code, BUSY or LOST; None until it has ended."""
-        ...
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        ...
-
-    def kill(self) -> None:
-        """End it."""
-        ...
+    def poll(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
 
 
 class Executor(Protocol):
-    """A place that runs commands."""
+    """A place that runs commands; `start` gives None where another process holds the lock of the run."""
 
-    def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job:
+    def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job | None:
         """Run a command, which holds `lock` while it lives and whose output is added to the file `log`."""
         ...
 
@@ -80,9 +71,8 @@ def train_command(run_file: Path, *, resume: bool = True) -> list[str]:
 class Process:
     """A command in a session of its own, with all that it started; `start` gives one."""
 
-    def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._mark = mark
 
     @classmethod
     def start(cls, command: Sequence[str], *, log: Path, lock: Path, dies_with_us: bool = False) -> Process | None:
@@ -93,9 +83,6 @@ class Process:
         descriptor = acquire(lock)
         if descriptor is None:
             return None
-        # The lock is ours, so what an earlier command of this run has left behind is an orphan.
-        _kill_marked(lambda mark: mark.endswith(_mark_of(lock)))
-        mark = secrets.token_hex(16) + _mark_of(lock)
         shim = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT] if dies_with_us else []
         try:
             with opened_to_append(log, follow_links=False) as stream:
@@ -103,13 +90,13 @@ class Process:
                     [*shim, *command], stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C reaches us alone, and the whole group can be ended
                     # The command inherits the lock and keeps it, also when we are gone.
-                    pass_fds=(descriptor,), env={**os.environ, MARK: mark},
+                    pass_fds=(descriptor,),
                 )  # fmt: skip
         except OSError as error:
             raise InputError(f"cannot be started: {error.strerror or error}", where=str(command[0])) from error
         finally:
             os.close(descriptor)
-        return cls(process, mark)
+        return cls(process)
 
     @property
     def pid(self) -> int:
@@ -117,23 +104,20 @@ class Process:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs; once it has ended, so has everything it started."""
-        if self._process.returncode is None and _has_ended(self._process):
-            # Before it is reaped, where the system can say so: until then no other process can have its id.
-            self._kill_all()
-            self._process.wait()
-        return self._process.poll()
+        """Its exit code, or None while it runs; once it has ended, so has its group (torchrun ends by itself: launch.py)."""
+        if self._process.returncode is None and self._process.poll() is not None:
+            self._signal(signal.SIGKILL)
+        return self._process.returncode
 
     def terminate(self) -> None:
         """Ask it to end."""
         if self.poll() is None:
-            with suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGTERM)
+            self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and everything it started."""
+        """End it and its group."""
         if self.poll() is None:
-            self._kill_all()
+            self._signal(signal.SIGKILL)
             self._process.wait()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
@@ -144,11 +128,9 @@ class Process:
             time.sleep(0.05)
         self.kill()
 
-    def _kill_all(self) -> None:
+    def _signal(self, number: int) -> None:
         with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        # torchrun gives each of its ranks a session of its own: they are known by the mark that all of them inherited.
-        _kill_marked(lambda mark: mark == self._mark)
+            os.killpg(self._process.pid, number)
 
 
 def execute(command: Sequence[str], log: str, lock: str, stop: str | None = None) -> int:
@@ -180,9 +162,9 @@ def execute(command: Sequence[str], log: str, lock: str, stop: str | None = None
 class Local:
     """Processes of this machine."""
 
-    def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job:
+    def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job | None:
         """See Executor."""
-        return Process.start(command, log=log, lock=lock) or _Ended(BUSY)
+        return Process.start(command, log=log, lock=lock)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -260,22 +242,6 @@ class Ray:
             self._ray.shutdown()
 
 
-class _Ended:
-    """A job that came to nothing."""
-
-    def __init__(self, code: int) -> None:
-        self._code = code
-
-    def poll(self) -> int | None:
-        return self._code
-
-    def terminate(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass
-
-
 class _SubmititJob:
     def __init__(self, job: Any, stop: Path) -> None:
         self._job, self._stop = job, stop
@@ -329,8 +295,6 @@ class _RayJob:
 
 
 def _library(name: str, where: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -341,10 +305,8 @@ def _library(name: str, where: str) -> Any:
 
 def check_system() -> None:
     """Raise InputError where runs cannot be told apart and ended: on systems without file locks and process groups."""
-    from importlib import import_module
-
     try:
-        import_module("fcntl")
+        importlib.import_module("fcntl")
         groups = hasattr(os, "killpg")
     except ImportError:
         groups = False
@@ -353,42 +315,3 @@ def check_system() -> None:
             f"a sweep needs file locks and process groups, which this system ({sys.platform}) does not have",
             next_step="start it on Linux or macOS, or in WSL; --dry-run works here",
         )
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended; where the system has waitid it stays a zombie, and its id its own."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        return process.poll() is not None
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
-def _mark_of(lock: Path) -> str:
-    return f" {lock.resolve()}"
-
-
-def _kill_marked(wanted: Callable[[str], bool]) -> None:
-    """End the processes of this machine, ourselves aside, whose mark is wanted (Linux; none elsewhere)."""
-    for _ in range(STARTING_LOOKS):
-        starting = False
-        for pid in _process_ids():
-            with suppress(OSError):
-                environment = Path(f"/proc/{pid}/environ").read_bytes()
-                pairs = (pair.partition(b"=") for pair in environment.split(b"\0"))
-                marks = [os.fsdecode(value) for name, _, value in pairs if name == MARK.encode()]
-                if marks and wanted(marks[0]) and pid != os.getpid():
-                    os.kill(pid, signal.SIGKILL)
-                # In the midst of exec a process shows no environment yet; a zombie or a kernel thread has no exe either.
-                starting |= not environment and bool(os.readlink(f"/proc/{pid}/exe"))
-        if not starting:
-            return
-        time.sleep(0.02)
-
-
-def _process_ids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from moescale.units import format_count, format_seconds
+from moescale.units import format_count
 
 TAIL_BYTES = 65_536
 LINE_EVERY_S = 30.0  # where standard error is no terminal
@@ -36,29 +36,16 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """A run that is going on."""
-
-    name: str
-    progress: Progress | None  # None until it has written a line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """A sweep at one moment."""
 
     total: int
     done: int
     failed: int
-    running: tuple[RunState, ...]
+    running: Mapping[str, Progress | None]  # by name; None until it has written a line
     share: float  # of the FLOPs of all runs
-    seconds_left: float | None  # None until a rate is known
     tokens_per_s: float  # of all that run, together
     mfu: float | None  # mean of the runs that state it
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
-        return asdict(self)
 
     def line(self) -> str:
         """The status in one line."""
@@ -69,8 +56,6 @@ class Status:
             parts.append(f"{format_count(self.tokens_per_s)} tokens/s")
         if self.mfu is not None:
             parts.append(f"MFU {self.mfu:.1%}")
-        if self.seconds_left is not None and self.done + self.failed < self.total:
-            parts.append(f"{format_seconds(self.seconds_left)} left")
         return ", ".join(parts)
 
 
@@ -128,25 +113,24 @@ def watch_lines(say: Callable[[str], None], every_s: float = LINE_EVERY_S) -> Ge
 @contextmanager
 def watch_live(console: Any) -> Generator[tuple[Callable[[Status], None], Callable[[str], None]]]:
     """Callbacks that keep a bar for the sweep and one for each running run on a rich console, and print lines above."""
-    from rich.progress import BarColumn, TaskID, TextColumn
+    from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
     with Bars(*columns, console=console, transient=True) as bars:
         whole = bars.add_task("sweep", total=1.0, note="")
         tasks: dict[str, TaskID] = {}
 
         def watch(status: Status) -> None:
             bars.update(whole, completed=status.share, note=status.line())
-            names = {state.name for state in status.running}
-            for name in set(tasks) - names:
+            for name in set(tasks) - set(status.running):
                 bars.remove_task(tasks.pop(name))
-            for state in status.running:
-                if state.name not in tasks:
-                    tasks[state.name] = bars.add_task(state.name, total=1.0, note="starting")
-                if (progress := state.progress) is not None:
+            for name, progress in status.running.items():
+                if name not in tasks:
+                    tasks[name] = bars.add_task(name, total=1.0, note="starting")
+                if progress is not None:
                     note = f"step {progress.step:.0f}/{progress.steps:.0f}"
                     note += "" if progress.loss is None else f", loss {progress.loss:.3f}"
-                    bars.update(tasks[state.name], completed=progress.share, note=note)
+                    bars.update(tasks[name], completed=progress.share, note=note)
 
         yield watch, lambda line: bars.console.print(line, highlight=False, markup=False)

@@ -12,10 +12,15 @@ from typing import Any
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def main() -> None:
-    """Ask Linux for SIGTERM when the parent ends, however it ends, so that torchrun ends its workers; then be torchrun."""
+def end_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends, however that ends; a worker so ends with torchrun."""
     with suppress(OSError, AttributeError):  # other systems have no such call
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Be torchrun, and end with the run that started it."""
+    end_with_parent()
     torchrun: Any = import_module("torch.distributed.run")
     torchrun.main(sys.argv[1:])
 

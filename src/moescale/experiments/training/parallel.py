@@ -12,18 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 from moescale.errors import InputError
 from moescale.experiments.training.model import layers_of
@@ -186,8 +182,8 @@ def _use_own_experts(experts: Any, mesh: DeviceMesh | None) -> None:
     """
     from transformers.integrations.moe import grouped_mm_experts_forward
 
-    axes = mesh.mesh_dim_names if mesh is not None else ()
-    tokens: list[Placement] = [Shard(0) if axis == EXPERT else Replicate() for axis in axes or ()]
+    axes = (mesh.mesh_dim_names or ()) if mesh is not None else ()
+    tokens: list[Placement] = [Shard(0) if axis == EXPERT else Replicate() for axis in axes]
     everywhere: list[Placement] = [Replicate()] * len(tokens)
     sums: list[Placement] = [Partial()] * len(tokens)
 
@@ -230,15 +226,11 @@ def _local(parameter: Tensor) -> Tensor:
 
 def _place(mesh: DeviceMesh | None) -> int:
     """This process's number along the axes of a mesh, the first axis slowest."""
-    place = 0
-    for axis in range(mesh.ndim if mesh is not None else 0):
-        assert mesh is not None
-        place = place * mesh.size(axis) + mesh.get_local_rank(axis)
-    return place
+    return 0 if mesh is None else int(np.ravel_multi_index(mesh.get_coordinate() or (), mesh.shape))
 
 
 class _View:
-    """A module with other values for some of its attributes."""
+    """A module with other values for some of its attributes; FSDP's modules cannot be copied."""
 
     def __init__(self, module: nn.Module, values: dict[str, Any]) -> None:
         self._module = module

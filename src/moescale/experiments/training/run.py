@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from moescale.errors import InputError, MoescaleError, UnwrittenError
+from moescale.experiments.data.pack import Corpus, open_corpus, pack
 from moescale.experiments.run_table import read_result
 from moescale.experiments.training.flops import mfu
 from moescale.experiments.training.folder import SETTINGS, stated, stated_columns
 from moescale.experiments.training.settings import RunSettings, parameters
+from moescale.experiments.training.tracking import start
 from moescale.io.files import make_folder, opened_to_append, write_atomically
 from moescale.io.locks import locked
 from moescale.io.signals import uninterrupted
@@ -56,12 +58,12 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         if not resume:
             _clear(folder)
         corpus = _corpus(settings)
-        identity = {"settings_sha256": settings.sha256, "corpus_sha256": str(corpus.sha256)}
+        identity = {"settings_sha256": settings.sha256, "corpus_sha256": corpus.sha256}
         _check_same(folder, identity)
         finished = read_result(folder)
         if finished is not None:
             return finished
-        _check_room(settings, int(corpus.vocab_size), folder)
+        _check_room(settings, corpus.vocab_size, folder)
         write_atomically(
             folder / SETTINGS, json.dumps({**settings.to_dict(), "identity": identity}, indent=2), follow_links=False
         )
@@ -71,7 +73,9 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         else:
             measured = _through_torchrun(settings, folder, say, resume)
         rows = [_row(settings, corpus, identity, measured, part) for part in measured["rows"]]
-        _tell_trackers(settings, folder, rows)
+        tracker = start(settings.tracking, settings.name, rows[-1], folder)
+        tracker.finish(rows[-1])
+        tracker.close()
         write_atomically(folder / RESULT, json.dumps({"rows": rows}, indent=2, allow_nan=False), follow_links=False)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return rows
@@ -79,15 +83,15 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
 
 def _row(
     settings: RunSettings,
-    corpus: Any,
+    corpus: Corpus,
     identity: Mapping[str, str],
     measured: Mapping[str, Any],
     part: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One row of the run table."""
     per_s = float(part["tokens_per_s"])
-    stated = stated_columns(settings, int(corpus.vocab_size), part["branch"])
-    used = mfu(settings, int(corpus.vocab_size), str(measured["device"]), per_s)
+    stated = stated_columns(settings, corpus.vocab_size, part["branch"])
+    used = mfu(settings, corpus.vocab_size, str(measured["device"]), per_s)
     return {
         **stated,
         **{key: part[key] for key in ("loss", "train_loss", "epochs")},
@@ -100,7 +104,7 @@ def _row(
         **{key: part[key] for key in ("diverged", "diverged_why")},
         **{key: part[key] for key in ("dead_experts", "token_drop", "imbalance", "router_entropy")},
         "corpus_sha256": identity["corpus_sha256"],
-        "tokenizer_sha256": str(corpus.tokenizer_sha256),
+        "tokenizer_sha256": corpus.tokenizer_sha256,
         "settings_sha256": identity["settings_sha256"],
         "torch": measured["torch"],
         "transformers": measured["transformers"],
@@ -120,16 +124,16 @@ def check_libraries() -> None:
             )
 
 
-def _corpus(settings: RunSettings) -> Any:
+def _corpus(settings: RunSettings) -> Corpus:
     """The packed corpus, made from the sources where there is none yet."""
-    from moescale.experiments.data.pack import open_corpus, pack
-
     data = settings.data
     if data.sources:  # pack resumes, and finds a finished corpus of the same sources
-        return pack(
-            list(data.sources), data.corpus, tokenizer=data.tokenizer, vocab_size=data.vocab_size,
-            text_field=data.text_field,
-        )  # fmt: skip
+        given: dict[str, Any] = {
+            "tokenizer": data.tokenizer,
+            "vocab_size": data.vocab_size,
+            "text_field": data.text_field,
+        }
+        return pack(list(data.sources), data.corpus, **given)
     return open_corpus(data.corpus)
 
 
@@ -179,7 +183,7 @@ def _clear(folder: Path) -> None:
 # During.
 
 
-def _in_this_process(settings: RunSettings, say: Report, resume: bool, corpus: Any) -> dict[str, Any]:
+def _in_this_process(settings: RunSettings, say: Report, resume: bool, corpus: Corpus) -> dict[str, Any]:
     from moescale.experiments.training.worker import work
 
     return work(settings, resume=resume, report=say, corpus=corpus)
@@ -258,15 +262,6 @@ def _last_line(path: Path) -> str:
         lines = [line.strip() for line in stream.read().decode("utf-8", "replace").splitlines() if line.strip()]
     named = [line for line in lines if "Error" in line and "elastic" not in line and "ChildFailed" not in line]
     return (named or lines or ["nothing in the log"])[-1][:300]
-
-
-def _tell_trackers(settings: RunSettings, folder: Path, rows: list[dict[str, Any]]) -> None:
-    if settings.tracking.to:
-        from moescale.experiments.training.tracking import start
-
-        tracker = start(settings.tracking, settings.name, rows[-1], folder)
-        tracker.finish(rows[-1])
-        tracker.close()
 
 
 def _silent(_: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moescale.errors import InputError
+from moescale.experiments.data.corpus import Corpus, Sequences
 from moescale.experiments.training import checkpoint, parallel, schedule
 from moescale.experiments.training.flops import mfu
 from moescale.experiments.training.health import Watch, balance
@@ -38,25 +39,6 @@ PROGRESS_EVERY_S = 5.0
 LAST_STEPS = 20  # whose mean is the training loss of a run
 
 Report = Callable[[Mapping[str, Any]], None]
-
-
-class Sequences(Protocol):
-    """Windows of a split in training's order."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, position: int, /) -> NDArray[np.int64]: ...
-
-
-class Corpus(Protocol):
-    """What a run asks of its data: experiments/data/corpus.py."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def sequences(self, split: str, length: int, seed: int, epoch: int = 0) -> Sequences: ...
-
-    def epochs(self, tokens: int, length: int, max_epochs: float = 1) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

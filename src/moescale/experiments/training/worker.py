@@ -22,10 +22,13 @@ import torch
 import torch.distributed as dist
 
 from moescale.errors import InputError, MoescaleError
+from moescale.experiments.data.corpus import Corpus, open_corpus
 from moescale.experiments.training import parallel
 from moescale.experiments.training.folder import settings_in, stated_columns
+from moescale.experiments.training.launch import end_with_parent
 from moescale.experiments.training.settings import RunSettings
-from moescale.experiments.training.trainer import Corpus, Run
+from moescale.experiments.training.tracking import start
+from moescale.experiments.training.trainer import Run
 from moescale.io.files import append_line, opened_to_append, write_error
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -53,7 +56,7 @@ def work(settings: RunSettings, *, resume: bool, report: Report, corpus: Corpus 
     try:
         with ExitStack() as stack:
             layout = stack.enter_context(parallel.joined(settings.parallel, device))
-            data = corpus or open_corpus(settings)
+            data = corpus or open_corpus(settings.data.corpus)
             told = (
                 stack.enter_context(_told(settings, folder, report, data.vocab_size)) if layout.rank == 0 else _silent
             )
@@ -73,23 +76,12 @@ def work(settings: RunSettings, *, resume: bool, report: Report, corpus: Corpus 
     }  # fmt: skip
 
 
-def open_corpus(settings: RunSettings) -> Any:
-    """The packed corpus of the settings."""
-    from moescale.experiments.data.pack import open_corpus as opened
-
-    return opened(settings.data.corpus)
-
-
 @contextmanager
 def _told(settings: RunSettings, folder: Path, report: Report, vocab_size: int) -> Generator[Report]:
     """Keeps every event as a line of progress.jsonl, sends it on, and logs metrics to the trackers that are asked for."""
-    tracker: Any = None
-    if settings.tracking.to:
-        from moescale.experiments.training.tracking import start
-
-        longest = stated_columns(settings, vocab_size, len(settings.training.tokens) - 1)
-        config = {key: value for key, value in longest.items() if value is not None}
-        tracker = start(settings.tracking, settings.name, config, folder)
+    longest = stated_columns(settings, vocab_size, len(settings.training.tokens) - 1)
+    config = {key: value for key, value in longest.items() if value is not None}
+    tracker = start(settings.tracking, settings.name, config, folder)
     with opened_to_append(folder / PROGRESS, follow_links=False) as stream:
 
         def tell(event: Mapping[str, Any]) -> None:
@@ -98,15 +90,14 @@ def _told(settings: RunSettings, folder: Path, report: Report, vocab_size: int) 
             metrics = {
                 METRICS[key]: float(value) for key, value in event.items() if key in METRICS and value is not None
             }
-            if tracker is not None and metrics:
+            if metrics:
                 tracker.log(int(event["step"]), metrics)
             report(line)
 
         try:
             yield tell
         finally:
-            if tracker is not None:
-                tracker.close()
+            tracker.close()
 
 
 def _silent(_: Mapping[str, Any]) -> None:
@@ -115,6 +106,7 @@ def _silent(_: Mapping[str, Any]) -> None:
 
 def main() -> int:
     """The process that torchrun starts."""
+    end_with_parent()
     folder, resume = Path(sys.argv[1]), "--no-resume" not in sys.argv
     first = os.environ.get("RANK", "0") == "0"
 
