@@ -294,7 +294,7 @@ def error_rows(published: Published, best: FloatArray, family: FloatArray) -> li
 def parameter_rows(best: FloatArray, family: FloatArray) -> list[str]:
     """Rows of a table: the ten coefficients and their spread over the family."""
     rows = ["| parameter | best | family, 5% to 95% |", "|---|---|---|"]
-    values, spread = yun2024.decode(best), np.percentile(yun2024.decode(family), [5, 95], axis=0)
+    values, spread = yun2024.FORM.decode(best), np.percentile(yun2024.FORM.decode(family), [5, 95], axis=0)
     for name, value, low, high in zip(yun2024.FORM.names, values, *spread, strict=True):
         rows.append(f"| {name} | {value:.6g} | {low:.4g} to {high:.4g} |")
     return rows

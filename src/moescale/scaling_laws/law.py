@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws.covariates import further_inputs
@@ -34,6 +36,10 @@ class Law:
     notes: tuple[str, ...] = ()
     max_experts: float | None = None  # largest expert count that a plan may recommend
     evidence: dict[str, object] = field(default_factory=dict[str, object])
+
+    def allows(self, experts: Real) -> NDArray[np.bool_]:
+        """Whether a plan may recommend so many experts, same shape."""
+        return np.asarray(experts) <= (math.inf if self.max_experts is None else self.max_experts)
 
     @property
     def parameters(self) -> dict[str, float]:
