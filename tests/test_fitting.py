@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from command_line import RUNS
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, describe, fit
 from moescale.fitting.newton import polish
 from moescale.fitting.objective import HUBER_DELTA, Problem, huber, objective
+from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import FORMS, Inputs, LawForm, find_law, make_inputs
 from moescale.typing import FloatArray
@@ -267,6 +269,28 @@ def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
 def test_more_starts_are_never_worse(noisy: Columns, noisy_fit: Fit) -> None:
     values = [fit(YUN, *noisy, starts=count).objective for count in (1, 8)]
     assert noisy_fit.objective <= values[1] * (1 + 1e-9) <= values[0] * (1 + 2e-9)
+
+
+# A table of runs.
+
+
+def test_one_verb_takes_a_table_to_a_law() -> None:
+    table = read_runs(RUNS, where="n_experts == 1")
+    found = fit_runs(table, "chinchilla", FitSettings(bootstrap=4, seed=1))
+    alone = fit(CHINCHILLA, table.n_params, table.tokens, table.experts, table.loss)
+    np.testing.assert_array_equal(found.law.theta, alone.theta)
+    assert found.fit.warnings == (*table.warnings, *found.fit.warnings[len(table.warnings) :])
+    assert found.law.draws.shape == (4, 5)
+    assert found.intervals is not None
+    assert found.to_dict()["intervals"] == {name: list(limits) for name, limits in found.intervals.items()}
+    saved = found.named("mine", where="n_experts == 1")
+    assert (saved.name, saved.evidence["table"], saved.evidence["where"]) == ("mine", "runs.csv", "n_experts == 1")
+    assert saved.evidence["table_sha256"] == table.sha256
+    again = fit_runs(table, settings=FitSettings(prior=saved))
+    assert again.law.form is CHINCHILLA
+    assert again.law.max_experts is None
+    with pytest.raises(InputError, match="--prior: a calibration starts from the law"):
+        FitSettings(prior=saved, free=True)
 
 
 # What a table may lack.

@@ -322,6 +322,12 @@ def test_an_interval_holds_its_level_and_ignores_missing_draws() -> None:
     assert (float(low[0]), float(high[0])) == pytest.approx((25.0, 75.0))
 
 
+def test_a_law_allows_the_experts_that_it_speaks_of() -> None:
+    law = made_up("yun2024")
+    assert law.allows(np.array([1.0, 32.0, 33.0])).tolist() == [True, True, False]
+    assert replace(law, max_experts=None).allows(1e6)
+
+
 # Files.
 
 

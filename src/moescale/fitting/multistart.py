@@ -29,7 +29,7 @@ RIDGE = 1e-2  # added to the normalised Gauss-Newton matrix, whose inverse is th
 METRIC_STARTS = 512  # starts over which that matrix is averaged
 SLAB = 4096  # starts of one search side by side, compiled
 NUMPY_NUMBERS = 120_000  # numbers in an array of the NumPy search: starts times runs, so that it stays in the cache
-NUMPY_SECONDS = 1.2e-7  # per start, run and iteration, one core of a 2024 server: a first estimate of the time
+NUMPY_SECONDS = 2.9e-7  # per start, run and iteration, measured on one core of a busy server: a first estimate
 
 IntArray = np.typing.NDArray[np.intp]
 # A start is a column: theta (p, k), objective (k,), gradient (p, k).

@@ -210,7 +210,7 @@ def _evidence(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str
             "bootstrap": how.bootstrap,
             "cluster": how.cluster or "",
             "prior": how.prior.name if how.prior else "",
-            "fixed": ",".join(how.fix or ()),
+            "fixed": ", ".join(how.fix or ()),
             "definition_of_n": f"column {runs.size_column}; family {family.name}",
             "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
             "starts_option": str(how.starts),
