@@ -18,7 +18,8 @@ import numpy as np
 
 from moescale import Budget, find_family, find_form, find_law, loss, loss_optimal
 from moescale.fitting.bootstrap import bootstrap
-from moescale.fitting.fit import fit, fitted_law
+from moescale.fitting.fit import fit
+from moescale.fitting.workflow import fitted_law
 from moescale.models.family import training_flops
 from moescale.scaling_laws import make_inputs
 from moescale.typing import FloatArray

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from moescale.fitting.bootstrap import bootstrap
-from moescale.fitting.fit import fit, fitted_law
+from moescale.fitting.fit import fit
+from moescale.fitting.workflow import fitted_law
 from moescale.io.files import write_atomically
 from moescale.models.family import find_family
 from moescale.runs.table import read_runs

@@ -288,7 +288,7 @@ def error_rows(published: Published, best: FloatArray, family: FloatArray) -> li
 
 def parameter_rows(best: FloatArray, family: FloatArray) -> list[str]:
     """Rows of a table: the ten coefficients and their spread over the family."""
-    values, spread = yun2024.decode(best), np.percentile(yun2024.decode(family), [5, 95], axis=0)
+    values, spread = yun2024.FORM.decode(best), np.percentile(yun2024.FORM.decode(family), [5, 95], axis=0)
     rows = (
         [name, f"{value:.6g}", f"{low:.4g} to {high:.4g}"]
         for name, value, low, high in zip(yun2024.FORM.names, values, *spread, strict=True)

@@ -1,9 +1,13 @@
-"""The two families of models that the tests are about: the paper's, and that of the public joint_moe_runs."""
+"""The two families of models that the tests are about, the paper's and that of the public joint_moe_runs, and the dense optimum."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from moescale.models.family import ModelFamily, aspect_ratio
 from moescale.models.published import hl_coefficient, shapes_of_hl
+from moescale.scaling_laws import FORMS
+from moescale.typing import FloatArray
 
 DENSE_MU, _ = hl_coefficient(shapes_of_hl().values())
 
@@ -29,3 +33,12 @@ JOINT = ModelFamily(
 )
 # Dense models without embeddings.
 DENSE = ModelFamily(name="dense", top_k=1, moe_every=1, ffn_ratio=8 / 3, d_model_per_layer=aspect_ratio(DENSE_MU, 12.0))
+
+
+def chinchilla_optimum(theta: FloatArray, budget_flops: float, flops_multiple: float = 1.0) -> tuple[float, float]:
+    """Loss-optimal (N, D) of chinchilla where training costs 6 * flops_multiple * N * D FLOPs (equation 4 of Hoffmann et al.)."""
+    p = dict(zip(FORMS["chinchilla"].names, FORMS["chinchilla"].decode(theta), strict=True))
+    alpha, beta = p["alpha"], p["beta"]
+    work = np.log(budget_flops / (6.0 * flops_multiple))
+    ln_n = (np.log(alpha * p["A"] / (beta * p["B"])) + work * beta) / (alpha + beta)
+    return float(np.exp(ln_n)), float(np.exp(work - ln_n))

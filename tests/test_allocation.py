@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from families import DENSE, JOINT, PAPER
+from families import DENSE, JOINT, PAPER, chinchilla_optimum
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import ModelFamily, n_active, n_total, tokens_within, training_flops
 from moescale.planning.allocation import (
@@ -105,8 +105,7 @@ def assert_same(one: Allocation, other: Allocation, rtol: float = 1e-9) -> None:
 
 @given(dense_laws(), budgets)
 def test_the_dense_optimum_is_the_closed_form(law: Law, budget: Budget) -> None:
-    assert law.form.loss_optimal is not None
-    n, d = law.form.loss_optimal(law.theta, budget.flops, 1.0)
+    n, d = chinchilla_optimum(law.theta, budget.flops)
     assume(1.2e6 < n < 8e14)  # the sizes that are searched
     found = loss_optimal(law, budget, 1.0)
     assert found.n_params[0] == pytest.approx(n, rel=1e-8)
@@ -120,10 +119,9 @@ def test_the_closed_form_holds_for_every_multiple_of_6nd(convention: str, flops:
     law = replace(DENSE_LAW, family=replace(PAPER, convention=convention))
     found = loss_optimal(law, Budget(flops), EXPERTS)
     multiples = {"paper": 5 / 3, "exact": 4 / 3, "dense": 1.0}
-    assert law.form.loss_optimal is not None
     for i, experts in enumerate(EXPERTS):
         multiple = multiples[convention] if experts > 1 else 1.0
-        n, d = law.form.loss_optimal(law.theta, flops, multiple)
+        n, d = chinchilla_optimum(law.theta, flops, multiple)
         assert found.n_params[i] == pytest.approx(n, rel=1e-8)
         assert found.tokens[i] == pytest.approx(d, rel=1e-8)
     spent = training_flops(law.family, found.n_params, found.tokens, EXPERTS)

@@ -12,7 +12,8 @@ import pytest
 from families import DENSE
 from moescale.cli import main
 from moescale.errors import InfeasibleError, InputError
-from moescale.fitting.fit import fit, fitted_law
+from moescale.fitting.fit import fit
+from moescale.fitting.workflow import fitted_law
 from moescale.models.family import find_family, law_size, n_total
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.scaling_laws import FORMS, extrapolation, find_law, further_inputs, loss, predict

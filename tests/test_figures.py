@@ -29,13 +29,13 @@ from moescale.cli import main
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, fit
 from moescale.fitting.holdout import RunArrays, diagnose, hold_out
-from moescale.fitting.isoflop import envelope, isoflop
+from moescale.fitting.isoflop import isoflop
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Costs, LargestModels, ServingCurves, largest_models, serving_curves
 from moescale.planning.plan import Plan, Question, make_plan
-from moescale.runs.table import read_runs
+from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_form, find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.views.figures import (
@@ -165,24 +165,18 @@ def largest() -> LargestModels:
 @pytest.fixture(scope="module")
 def figures(found: Fit, runs: RunArrays, plan: Plan, costs: ServingCurves, largest: LargestModels) -> dict[str, Figure]:
     records = [hold_out(find_form(n), runs, runs.tokens >= 2e10) for n in ("yun2024", "chinchilla")]
-    n, d, y, c = study()
+    n, d, y, _ = study()
     return {
         "fit": fit_figure(found, runs),
         "comparison": comparison_figure(records),
         "diagnosis": diagnosis_figure(diagnose(found, runs)),
         "plan": plan_figure(plan),
-        "isoflop": isoflop_figure(isoflop(n, d, y, c)),
-        "envelope": isoflop_figure(envelope(*curves(), replicates=20)),
+        "isoflop": isoflop_figure(isoflop(RunTable(n, d, np.ones_like(n), y))),
         "cost": cost_figure(costs),
         "largest": largest_figure(largest),
         "few costs": cost_figure(serving_curves(served(max_gpus=1), COUNTS[::3], np.geomspace(1e8, 3e9, 60))),
         "h100 costs": cost_figure(serving_curves(served("h100-sxm"), COUNTS, np.geomspace(1e8, 2e11, 240))),
     }
-
-
-def curves() -> tuple[np.ndarray, ...]:
-    n, d = (g.ravel() for g in np.meshgrid(np.geomspace(1e8, 1e10, 8), np.geomspace(1e9, 1e12, 40), indexing="ij"))
-    return n, d, loss(find_law("besiroglu2024"), n, d, np.ones_like(n)), 6 * n * d
 
 
 NAMES = (
@@ -191,7 +185,6 @@ NAMES = (
     "diagnosis",
     "plan",
     "isoflop",
-    "envelope",
     "cost",
     "largest",
     "few costs",
@@ -400,8 +393,8 @@ def test_plan_curves_pass_through_their_optima(plan: Plan) -> None:
 
 
 def test_isoflop_figure_shows_runs_minima_and_exponents(figures: dict[str, Figure]) -> None:
-    n, d, y, c = study()
-    found = isoflop(n, d, y, c)
+    n, d, y, _ = study()
+    found = isoflop(RunTable(n, d, np.ones_like(n), y))
     left, size, tokens = figures["isoflop"].get_axes()
     assert scatter_points(figures["isoflop"])[0] == n.size
     words = " ".join(texts(figures["isoflop"]))

@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from command_line import RUNS
 from moescale.errors import InputError
-from moescale.fitting.fit import HUBER_DELTA, Fit, describe, fit, huber, objective, polish
-from moescale.runs.table import RunTable
-from moescale.scaling_laws import FORMS, Inputs, LawForm, Observed, find_law, make_inputs
+from moescale.fitting.fit import Fit, describe, fit
+from moescale.fitting.newton import polish
+from moescale.fitting.objective import HUBER_DELTA, Problem, huber, objective
+from moescale.fitting.workflow import FitSettings, fit_runs
+from moescale.runs.table import RunTable, read_runs
+from moescale.scaling_laws import FORMS, Inputs, LawForm, find_law, make_inputs
 from moescale.typing import FloatArray
 
 YUN, CHINCHILLA = FORMS["yun2024"], FORMS["chinchilla"]
@@ -73,8 +77,8 @@ def predicted(found: Fit, n: FloatArray, d: FloatArray, e: FloatArray) -> FloatA
     return found.form.log_loss(found.theta, inputs_of(found.form.name, n, d, e))
 
 
-def box_of(name: str, e: FloatArray, loss: FloatArray) -> FloatArray:
-    return FORMS[name].bounds(Observed(experts_max=float(e.max()), loss_min=float(loss.min())))
+def problem_of(name: str, n: FloatArray, d: FloatArray, e: FloatArray, loss: FloatArray) -> Problem:
+    return Problem.of(FORMS[name], inputs_of(name, n, d, e), np.log(loss))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +130,8 @@ def test_gradient_of_the_objective(name: str, scale: float) -> None:
 @every_form
 def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE)
-    x, ln_loss, box = inputs_of(name, n, d, e), np.log(loss), box_of(name, e, loss)
+    problem = problem_of(name, n, d, e, loss)
+    x, ln_loss, box = problem.x, problem.ln_loss, problem.box
     rng = np.random.default_rng(5)
     anywhere = box[:, 0] + (box[:, 1] - box[:, 0]) * rng.uniform(size=(40, len(box)))
     near = np.clip(truth(name) * (1 + 0.2 * rng.normal(size=(20, len(box)))), *box.T)
@@ -134,14 +139,14 @@ def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> No
     outside = box[:, 1] + rng.uniform(size=(3, len(box)))
     starts = np.concatenate((anywhere, near, corners, outside))
     before = starts.copy()
-    theta, value = polish(FORMS[name], starts, x, ln_loss, box, max_iterations=100)
+    theta, value = polish(problem, starts, max_iterations=100)
     np.testing.assert_array_equal(starts, before)
     assert np.all(theta >= box[:, 0])
     assert np.all(theta <= box[:, 1])
     start_values = objective(FORMS[name], np.clip(starts, *box.T), x, ln_loss)
     assert np.all(value <= start_values)
     np.testing.assert_allclose(value, objective(FORMS[name], theta, x, ln_loss), rtol=1e-12)
-    again, last = polish(FORMS[name], theta, x, ln_loss, box, max_iterations=20)
+    again, last = polish(problem, theta, max_iterations=20)
     assert np.all(last <= value)
     np.testing.assert_allclose(objective(FORMS[name], again, x, ln_loss), last, rtol=1e-12)
 
@@ -150,10 +155,11 @@ def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> No
 @every_form
 def test_polish_is_at_least_as_good_as_a_bounded_quasi_newton_search(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE, seed=6)
-    x, ln_loss, box = inputs_of(name, n, d, e), np.log(loss), box_of(name, e, loss)
+    problem = problem_of(name, n, d, e, loss)
+    x, ln_loss, box = problem.x, problem.ln_loss, problem.box
     rng = np.random.default_rng(7)
     starts = np.clip(truth(name) * (1 + 0.05 * rng.normal(size=(2, len(box)))), *box.T)
-    _, ours = polish(FORMS[name], starts, x, ln_loss, box)
+    _, ours = polish(problem, starts)
     for start, value in zip(starts, ours, strict=True):
         best = np.inf
         at = start
@@ -175,15 +181,13 @@ def test_polish_is_at_least_as_good_as_a_bounded_quasi_newton_search(name: str) 
 
 @pytest.mark.system
 def test_integer_weights_are_repeated_rows(noisy: Columns) -> None:
-    n, d, e, loss = noisy
-    counts = np.random.default_rng(8).integers(0, 4, n.size)
-    box = box_of("yun2024", e, loss)
-    start = truth("yun2024")[None]
-    weighted, value = polish(YUN, start, make_inputs(n, d, e), np.log(loss), box, weights=counts.astype(float))
-    again = make_inputs(*(np.repeat(v, counts) for v in (n, d, e)))
-    repeated, other = polish(YUN, start, again, np.log(np.repeat(loss, counts)), box)
+    counts = np.random.default_rng(8).integers(0, 4, noisy[0].size)
+    start, problem = truth("yun2024")[None], problem_of("yun2024", *noisy)
+    weighted, value = polish(problem, start, weights=counts.astype(float))
+    again = problem_of("yun2024", *(np.repeat(v, counts) for v in noisy))
+    repeated, other = polish(replace(again, box=problem.box), start)
     assert value[0] == pytest.approx(other[0], rel=1e-9)
-    x = make_inputs(n, d, e)
+    x = problem.x
     np.testing.assert_allclose(YUN.log_loss(weighted, x), YUN.log_loss(repeated, x), atol=1e-6)
 
 
@@ -257,6 +261,28 @@ def test_more_starts_are_never_worse(noisy: Columns, noisy_fit: Fit) -> None:
     assert noisy_fit.objective <= values[1] * (1 + 1e-9) <= values[0] * (1 + 2e-9)
 
 
+# A table of runs.
+
+
+def test_one_verb_takes_a_table_to_a_law() -> None:
+    table = read_runs(RUNS, where="n_experts == 1")
+    found = fit_runs(table, "chinchilla", FitSettings(bootstrap=4, seed=1))
+    alone = fit(CHINCHILLA, table.n_params, table.tokens, table.experts, table.loss)
+    np.testing.assert_array_equal(found.law.theta, alone.theta)
+    assert found.fit.warnings == (*table.warnings, *found.fit.warnings[len(table.warnings) :])
+    assert found.law.draws.shape == (4, 5)
+    assert found.intervals is not None
+    assert found.to_dict()["intervals"] == {name: list(limits) for name, limits in found.intervals.items()}
+    saved = found.named("mine", where="n_experts == 1")
+    assert (saved.name, saved.evidence["table"], saved.evidence["where"]) == ("mine", "runs.csv", "n_experts == 1")
+    assert saved.evidence["table_sha256"] == table.sha256
+    again = fit_runs(table, settings=FitSettings(prior=saved))
+    assert again.law.form is CHINCHILLA
+    assert again.law.max_experts is None
+    with pytest.raises(InputError, match="--prior: a calibration starts from the law"):
+        FitSettings(prior=saved, free=True)
+
+
 # What a table may lack.
 
 
@@ -267,7 +293,7 @@ def test_bounds_and_unidentified_parameters_are_reported() -> None:
     n, d, e, _ = runs_of("yun2024")
     loss = np.exp(YUN.log_loss(YUN.encode(np.array([values[name] for name in YUN.names])), make_inputs(n, d, e)))
     found = fit(YUN, n, d, e, loss * np.exp(1e-4 * np.random.default_rng(1).normal(size=n.size)))
-    box = box_of("yun2024", e, loss)
+    box = problem_of("yun2024", n, d, e, loss).box
     touching = {
         name for name, value, (low, high) in zip(YUN.names, found.theta, box, strict=True) if value in (low, high)
     }
@@ -280,21 +306,10 @@ def test_bounds_and_unidentified_parameters_are_reported() -> None:
 @pytest.mark.parametrize(("side", "columns"), [(0, (0, 3)), (1, (2, 4)), (0, ()), (1, (1,))])
 def test_exactly_the_parameters_on_a_bound_are_named(side: int, columns: tuple[int, ...]) -> None:
     n, d, e, loss = runs_of("chinchilla", NOISE)
-    x, box, theta = make_inputs(n, d, e), box_of("chinchilla", e, loss), truth("chinchilla")
-    theta[0] = box[0, 1] - 1e-3  # near a bound is not on it
-    theta[list(columns)] = box[list(columns), side]
-    found = describe(
-        CHINCHILLA,
-        theta,
-        x,
-        np.log(loss),
-        box,
-        starts=1,
-        starts_at_optimum=1,
-        notes=["a note"],
-        seconds=0.0,
-        fit_range={},
-    )
+    problem, theta = problem_of("chinchilla", n, d, e, loss), truth("chinchilla")
+    theta[0] = problem.box[0, 1] - 1e-3  # near a bound is not on it
+    theta[list(columns)] = problem.box[list(columns), side]
+    found = describe(problem, theta[None], np.zeros(1), ["a note"])
     assert found.at_bound == tuple(CHINCHILLA.names[j] for j in columns)
     assert set(found.at_bound) <= set(found.not_identified)
     assert found.warnings[0] == "a note"
@@ -366,8 +381,7 @@ def test_large_tables_are_fitted_on_all_their_rows() -> None:
     assert n.size == 2100
     found = fit(CHINCHILLA, n, d, e, loss, starts=2)
     assert found.n_runs == 2100
-    x, ln_loss, box = make_inputs(n, d, e), np.log(loss), box_of("chinchilla", e, loss)
-    _, polished = polish(CHINCHILLA, found.theta, x, ln_loss, box)
+    _, polished = polish(problem_of("chinchilla", n, d, e, loss), found.theta)
     assert found.objective == pytest.approx(polished[0], rel=1e-9)
 
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from moescale.fitting.fit import HUBER_DELTA, fit
+from moescale.fitting.fit import fit
 from moescale.fitting.holdout import RunArrays, hold_out
+from moescale.fitting.objective import HUBER_DELTA
 from moescale.planning.allocation import SIZES, Budget, loss_on_budget, loss_optimal
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_form, find_law, loss, make_inputs, moescale2026, predict

@@ -11,10 +11,10 @@ import pytest
 
 from moescale.errors import InputError
 from moescale.fitting import multistart
-from moescale.fitting.fit import HUBER_DELTA, SAME_OPTIMUM, Fit, fit, objective
+from moescale.fitting.fit import SAME_OPTIMUM, Fit, fit
+from moescale.fitting.objective import Problem
 from moescale.runs.table import read_runs
 from moescale.scaling_laws import LawForm, Observed, find_form, find_law, loss, make_inputs, yun2024, yun2024_centred
-from moescale.scaling_laws.form import Inputs
 from moescale.typing import FloatArray
 from reference_data import JOINT_MOE_RUNS
 
@@ -43,58 +43,47 @@ def _thin(form: LawForm = yun2024.FORM) -> LawForm:
     return replace(form, published_grid=lambda observed: _thin_axes(observed, form))
 
 
-def _problem(form: LawForm, runs: Runs) -> tuple[Observed, Inputs, FloatArray, FloatArray]:
+def _problem(form: LawForm, runs: Runs) -> Problem:
     observed = Observed(float(runs[2].max()), float(runs[3].min()))
-    return observed, make_inputs(*runs[:3]), np.log(runs[3]), form.bounds(observed)
+    return Problem(form, make_inputs(*runs[:3]), np.log(runs[3]), observed, form.bounds(observed))
 
 
 def _silent(step: str, share: float) -> None:
     """Report to nobody."""
 
 
-FORMS = (yun2024.FORM, yun2024.FREE, yun2024_centred.FORM, yun2024_centred.FREE)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.name}-{form.equation4}")
-def test_the_factorised_objective_is_the_objective(form: LawForm) -> None:
-    observed, x, ln_loss, box = _problem(form, _runs())
-    axes = _thin_axes(observed, form)
-    spots = multistart.starts_at(axes, np.arange(0, multistart.grid_size(axes), 7))
-    rng = np.random.default_rng(1)
-    spots = np.clip(spots + 0.05 * rng.normal(size=spots.shape), box[:, 0], box[:, 1])
-    assert form.equation4 is not None
-    value, slope = multistart._equation4(multistart.factor(x, ln_loss), HUBER_DELTA, form.equation4)(spots.T)
-    plain, gradient = multistart._any_form(form, x, ln_loss, HUBER_DELTA)(spots.T)
-    np.testing.assert_allclose(value, plain, rtol=1e-12)
-    np.testing.assert_allclose(value, objective(form, spots, x, ln_loss), rtol=1e-12)
-    np.testing.assert_allclose(slope, gradient, rtol=1e-9, atol=1e-12)
+FORMS = (yun2024.FORM, yun2024.FREE, yun2024_centred.FORM, yun2024_centred.FORM.free)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.name}-{form.equation4}")
-def test_compiled_and_numpy_searches_take_the_same_steps(form: LawForm) -> None:
+def test_the_compiled_objective_is_the_objective(form: LawForm) -> None:
     pytest.importorskip("numba", reason="the extra `fast` is not installed")
-    observed, x, ln_loss, box = _problem(form, _runs())
-    axes = _thin_axes(observed, form)
+    problem = _problem(form, _runs())
+    axes = _thin_axes(problem.observed, form)
+    spots = multistart.starts_at(axes, np.arange(0, multistart.grid_size(axes), 7))
+    spots = problem.clipped(spots + 0.05 * np.random.default_rng(1).normal(size=spots.shape))
+    compiled, plain = (multistart._evaluator(problem, use_numba)(spots.T) for use_numba in (True, False))
+    for found, expected in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(compiled[0], problem.value(spots), rtol=1e-12)
     # Rounding grows from step to step; six of them pass through every part of the search.
     by_numba, by_numpy = (
-        multistart.search_grid(form, axes, x, ln_loss, box, HUBER_DELTA, progress=_silent, compiled=c, iterations=6)
-        for c in (True, False)
+        multistart.search_grid(problem, axes, progress=_silent, compiled=use_numba, iterations=6)
+        for use_numba in (True, False)
     )
-    assert by_numba.compiled
-    assert not by_numpy.compiled
     near = np.isclose(by_numba.value, by_numpy.value, rtol=1e-7)
     assert near.mean() > 0.99  # the rest stood at a fork: a step refused in one and taken in the other
 
 
 def test_searches_descend_inside_the_box() -> None:
-    observed, x, ln_loss, box = _problem(yun2024.FORM, _runs())
-    axes = _thin_axes(observed)
-    found = multistart.search_grid(yun2024.FORM, axes, x, ln_loss, box, HUBER_DELTA, progress=_silent, compiled=False)
-    starts = np.clip(multistart.starts_at(axes, np.arange(found.total)), box[:, 0], box[:, 1])
-    assert ((found.theta >= box[:, 0]) & (found.theta <= box[:, 1])).all()
-    assert (found.value < objective(yun2024.FORM, starts, x, ln_loss)).all()
-    np.testing.assert_allclose(objective(yun2024.FORM, found.theta, x, ln_loss), found.value, rtol=1e-9)
+    problem = _problem(yun2024.FORM, _runs())
+    axes = _thin_axes(problem.observed)
+    found = multistart.search_grid(problem, axes, progress=_silent, compiled=False)
+    starts = problem.clipped(multistart.starts_at(axes, np.arange(found.total)))
+    np.testing.assert_array_equal(found.theta, problem.clipped(found.theta))
+    assert (found.value < problem.value(starts)).all()
+    np.testing.assert_allclose(problem.value(found.theta), found.value, rtol=1e-9)
 
 
 @pytest.mark.system
@@ -117,13 +106,15 @@ def test_the_published_grid_has_810000_starts() -> None:
 
 
 def test_starts_that_the_box_makes_equal_are_searched_once_and_counted_all() -> None:
-    observed, x, ln_loss, box = _problem(yun2024.FORM, _runs())
+    problem = _problem(yun2024.FORM, _runs())
     axes = tuple(axis[:2] if i == yun2024.ALPHA else axis[-3:] if i == yun2024.D else axis[:1] for i, axis in enumerate(
-        multistart.published_axes(yun2024.FORM, observed)))  # fmt: skip
-    found = multistart.search_grid(yun2024.FORM, axes, x, ln_loss, box, HUBER_DELTA, progress=_silent, compiled=False)
+        multistart.published_axes(yun2024.FORM, problem.observed)))  # fmt: skip
+    found = multistart.search_grid(problem, axes, progress=_silent, compiled=False)
     assert (found.total, found.done, found.value.size) == (6, 6, 2)
     assert (
-        multistart.grid_size(multistart.distinct_axes(multistart.published_axes(yun2024.FORM, observed), box)[0])
+        multistart.grid_size(
+            multistart.distinct_axes(multistart.published_axes(yun2024.FORM, problem.observed), problem.box)[0]
+        )
         == 270_000
     )
 
@@ -169,7 +160,7 @@ def test_without_numba_the_fit_tells_how_long_it_takes(monkeypatch: pytest.Monke
     notice = multistart.slow_notice(yun2024.FORM, 270, 270_000)
     assert notice is not None
     assert "pip install 'moescale[fast]'" in notice
-    assert f"about {multistart.forecast_s(yun2024.FORM, 270, 270_000) / 60:.0f} minutes" in notice
+    assert f"about {multistart.forecast_s(270, 270_000) / 60:.0f} minutes" in notice
     assert multistart.slow_notice(yun2024.FORM, 60, 864) is None
     monkeypatch.setattr(multistart, "has_numba", lambda: True)
     assert multistart.slow_notice(yun2024.FORM, 270, 270_000) is None

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from families import DENSE, JOINT, PAPER
+from families import DENSE, JOINT, PAPER, chinchilla_optimum
 from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import find_gpu, price
@@ -544,8 +544,7 @@ def test_a_dense_law_plans_dense_models() -> None:
     assert [c.experts for c in plan.loss_optimal] == [1]
     assert plan.base_experts == 1
     assert any("knows dense models only" in note for note in plan.warnings)
-    assert FORMS["chinchilla"].loss_optimal is not None
-    n, d = FORMS["chinchilla"].loss_optimal(DENSE_LAW.theta, BUDGET, 1.0)
+    n, d = chinchilla_optimum(DENSE_LAW.theta, BUDGET)
     assert plan.loss_optimal[0].n_params == pytest.approx(n, rel=1e-8)
     assert plan.loss_optimal[0].tokens == pytest.approx(d, rel=1e-8)
 

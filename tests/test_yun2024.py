@@ -14,7 +14,7 @@ FORMS = {
     "yun2024": yun2024.FORM,
     "yun2024, free": yun2024.FREE,
     "centred": yun2024_centred.FORM,
-    "centred, free": yun2024_centred.FREE,
+    "centred, free": yun2024_centred.FORM.free,
 }
 PUBLIC = np.array([30.0, 0.2, 2.5, 0.4, 80.0, 0.24, 0.5, 0.006, 3.0, 200.0, 2e9])
 

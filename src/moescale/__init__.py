@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from moescale.errors import InfeasibleError, InputError, MoescaleError
     from moescale.fitting.bootstrap import bootstrap
-    from moescale.fitting.fit import Fit, fit, fitted_law
+    from moescale.fitting.fit import Fit, fit
     from moescale.fitting.holdout import RunArrays, added_terms, diagnose, hold_out
+    from moescale.fitting.isoflop import IsoFlop, isoflop
     from moescale.fitting.prior import calibrate
+    from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, fitted_law
     from moescale.hardware.gpus import (
         Gpu,
         find_gpu,
@@ -56,7 +58,6 @@ _HOMES = {
     "fitting.fit": (
         "Fit",
         "fit",
-        "fitted_law",
     ),
     "fitting.holdout": (
         "RunArrays",
@@ -64,7 +65,18 @@ _HOMES = {
         "diagnose",
         "hold_out",
     ),
+    "fitting.isoflop": (
+        "IsoFlop",
+        "isoflop",
+    ),
     "fitting.prior": ("calibrate",),
+    "fitting.workflow": (
+        "FitSettings",
+        "FittedLaw",
+        "compare_laws",
+        "fit_runs",
+        "fitted_law",
+    ),
     "hardware.gpus": (
         "Gpu",
         "find_gpu",
@@ -154,9 +166,12 @@ __all__ = [
     "Cost",
     "Deployment",
     "Fit",
+    "FitSettings",
+    "FittedLaw",
     "Gpu",
     "InfeasibleError",
     "InputError",
+    "IsoFlop",
     "Law",
     "Lifetime",
     "ModelFamily",
@@ -179,6 +194,7 @@ __all__ = [
     "calibrate",
     "cheapest",
     "cheapest_at_loss",
+    "compare_laws",
     "cost",
     "degrees",
     "diagnose",
@@ -189,11 +205,13 @@ __all__ = [
     "find_law",
     "find_platforms",
     "fit",
+    "fit_runs",
     "fitted_law",
     "flops_optimal",
     "from_config",
     "gpus",
     "hold_out",
+    "isoflop",
     "load_ipython_extension",
     "loss",
     "loss_optimal",

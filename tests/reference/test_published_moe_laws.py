@@ -12,7 +12,8 @@ from moescale.fitting.fit import fit
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import Law, find_law, loss
-from moescale.scaling_laws.ludziejewski2025 import power_laws
+from moescale.scaling_laws.effective_experts import effective_experts
+from moescale.scaling_laws.ludziejewski2025 import SHIFT
 
 
 def same_loss(of: Callable[[float], float], target: float) -> float:
@@ -191,14 +192,17 @@ def test_ludziejewski_refit_beats_the_published_coefficients(joint_runs: RunTabl
 
 def test_ludziejewski_table_4() -> None:
     law = find_law("ludziejewski2025")
-    found = np.stack(power_laws(law.form.decode(law.theta), np.array([1.0, 8.0, 32.0])), axis=-1)
+    p, counts = law.parameters, np.array([1.0, 8.0, 32.0])
+    e = np.log(effective_experts(np.log(p["E_start"]), np.log(p["E_max"]), counts, SHIFT))
+    size, data = p["a"] * np.exp(p["delta"] * e), p["b"] * np.exp(p["omega"] * e)
+    found = np.stack((size, p["alpha"] + p["gamma"] * e, data, p["beta"] + p["zeta"] * e), axis=-1)
     printed = [
         (30.3640, -0.1817, 53.9838, -0.1965),
         (21.8330, -0.1676, 119.9126, -0.2338),
         (16.5424, -0.1557, 234.6726, -0.2652),
     ]
     np.testing.assert_allclose(found, printed, atol=5.1e-5)
-    for (m, mu, n, nu), e in zip(found, (1.0, 8.0, 32.0), strict=True):
+    for (m, mu, n, nu), e in zip(found, counts, strict=True):
         direct = m * 1e9**mu + n * 2e10**nu + law.parameters["c"]
         assert float(loss(law, 1e9, 2e10, e)) == pytest.approx(direct, rel=1e-13)
 

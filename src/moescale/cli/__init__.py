@@ -13,6 +13,7 @@ from typer import Option
 
 from moescale.cli.cost import cost
 from moescale.cli.importing import import_
+from moescale.cli.isoflop import isoflop
 from moescale.cli.laws import compare, fit, laws, predict
 from moescale.cli.options import INTERRUPTED, CommandLine, app, print_json
 from moescale.cli.pack import pack
@@ -29,7 +30,7 @@ from moescale.io.signals import Terminated, sigterm_interrupts
 # Every command, in the order and under the headings of `moescale --help`.
 PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Decide": (plan, cost, web, report),
-    "Scaling laws": (fit, compare, predict, laws),
+    "Scaling laws": (fit, compare, isoflop, predict, laws),
     "Runs and measurements": (import_, pack, train, sweep, profile),
     "Check": (reproduce,),
 }

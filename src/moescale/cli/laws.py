@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import platform
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -36,23 +34,29 @@ from moescale.cli.options import (
     named_law,
     number_option,
     print_json,
-    run_inputs,
     show_progress,
     text_option,
     warn,
 )
-from moescale.errors import InputError, unknown_name
+from moescale.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from moescale.runs.table import RunTable
-    from moescale.scaling_laws import Law
 
+Runs = Annotated[Path, file_option("RUNS", "Table of runs: CSV, TSV, Parquet or JSON lines.")]
+Where = Annotated[str | None, text_option("--where", "Rows to keep, such as 'tokens / n_params_active >= 2'.", "EXPR")]
 SizeColumn = Annotated[str | None, text_option("--size-column", "Column that is N; default n_params_dense.", "COL")]
 TokensColumn = Annotated[str, text_option("--tokens-column", "Column that is D, the training tokens.", "COL")]
 ExpertsColumn = Annotated[str, text_option("--experts-column", "Column that is E, 1 for a dense model.", "COL")]
 LossColumn = Annotated[str, text_option("--loss-column", "Column that is the loss.", "COL")]
+
+
+def read_table(runs: Path, where: str | None, **columns: str | None) -> RunTable:
+    """The runs that `where` keeps, in the columns that the options name."""
+    from moescale.runs.table import read_runs
+
+    with at_option("--where"):
+        return read_runs(runs, where=where, **columns)  # pyright: ignore[reportArgumentType]
 
 
 @app.command(
@@ -63,11 +67,9 @@ LossColumn = Annotated[str, text_option("--loss-column", "Column that is the los
 )
 def fit(
     context: typer.Context,
-    runs: Annotated[Path, file_option("RUNS", "Table of runs: CSV, TSV, Parquet or JSON lines.")],
+    runs: Runs,
     law: Annotated[str, text_option("--law", "Form of the law, such as yun2024 or chinchilla.")] = "yun2024",
-    where: Annotated[
-        str | None, text_option("--where", "Rows to keep, such as 'tokens / n_params_active >= 2'.", "EXPR")
-    ] = None,
+    where: Where = None,
     starts: Annotated[
         str, text_option("--starts", "auto, paper (all 810,000; a minute or more), or how many.")
     ] = "auto",
@@ -105,141 +107,65 @@ def fit(
     json_: Json = False,
 ) -> None:
     """Fit a law to a table of runs."""
-    import numpy as np
-
-    from moescale.fitting.fit import family_of, fitted_law
-    from moescale.fitting.fit import fit as fit_law
-    from moescale.io.files import as_text, check_target
+    from moescale.fitting.workflow import FitSettings, fit_runs
+    from moescale.io.files import check_target
     from moescale.models.family import find_family
-    from moescale.runs.table import read_runs
-    from moescale.scaling_laws import find_form, make_inputs, save_law
-    from moescale.scaling_laws.covariates import further_inputs
+    from moescale.scaling_laws import find_form, find_law, save_law
 
     # All that can be refused is refused before the fit, which may take minutes.
-    how = _starts(starts)
-    if bootstrap == 1:
-        raise InputError("one replicate makes no interval", where="--bootstrap", nearest="0, or 2 and more")
-    known = None if prior is None else _prior(prior)
+    with at_option("--prior"):
+        known = None if prior is None else find_law(prior)
     with at_option("--law"):
         form = find_form(law) if known is None else known.form
-    if known is None and fix is not None:
-        raise InputError("there is no law to take them from", where="--fix", next_step="name one with --prior")
-    if known is not None and (free or bootstrap or how != "auto"):
-        raise InputError(
-            "a calibration starts from the law, inside its box, and has no bootstrap",
-            where="--prior",
-            next_step="leave out --free, --bootstrap and --starts",
-        )
     with at_option("--family"):
         named = None if family is None else find_family(family)
+    how = FitSettings(
+        starts=_starts(starts),
+        free=free,
+        extra=given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity),
+        family=named,
+        prior=known,
+        fix=None if fix is None else tuple(name.strip() for name in fix.split(",") if name.strip()),
+        bootstrap=bootstrap,
+        cluster=cluster,
+        seed=seed,
+    )
     if output is not None:
         with at_option("-o"):
             check_target(output, [runs, prior])
     check_plot(plot)
-    with at_option("--where"):
-        table = read_runs(
-            runs, size_column=size_column, tokens_column=tokens_column, experts_column=experts_column,
-            loss_column=loss_column, where=where,
-        )  # fmt: skip
-    if named is None and known is not None:
-        named = known.family
-    about, remarks = (named, []) if named else family_of(table)
-    extra = further_inputs(
-        form,
-        run_inputs(form, table, given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)),
-    )
-    clusters = _cluster_column(table, cluster)
-    x = make_inputs(table.n_params, table.tokens, table.experts, extra)
+    table = read_table(
+        runs, where, size_column=size_column, tokens_column=tokens_column, experts_column=experts_column,
+        loss_column=loss_column,
+    )  # fmt: skip
     with show_progress(not json_) as progress, at_option(str(runs)):
-        if known is not None:
-            from moescale.fitting.prior import calibrate
-
-            names = None if fix is None else [name.strip() for name in fix.split(",") if name.strip()]
-            found = calibrate(known, x, np.log(table.loss), fix=names)
-        else:
-            found = fit_law(
-                form, table.n_params, table.tokens, table.experts, table.loss,
-                extra=extra, starts=how, free=free, progress=progress,
-            )  # fmt: skip
-        draws, intervals = None, None
-        if bootstrap:
-            from moescale.fitting.bootstrap import bootstrap as resample
-            from moescale.fitting.bootstrap import parameter_intervals
-
-            draws = resample(found, x, np.log(table.loss), bootstrap, seed, clusters=clusters, progress=progress)
-            intervals = parameter_intervals(found, draws)
-    found = replace(found, warnings=(*table.warnings, *remarks, *found.warnings))
+        found = fit_runs(table, form, how, progress=progress)
     held_back = HeldBack()
     if output is not None:
-        from datetime import date
-
-        from moescale import __version__
-
-        evidence: dict[str, object] = {
-            "table": runs.name,
-            "table_sha256": table.sha256 or "",
+        made = made_with(context)
+        how_made = {
             "where": where or "",
-            "size_column": table.size_column,
-            "tokens_column": tokens_column,
-            "experts_column": experts_column,
-            "loss_column": loss_column,
-            "seed": seed,
-            "bootstrap": bootstrap,
-            "cluster": cluster or "",
             "prior": prior or "",
-            "fixed": fix or "",
-            "definition_of_n": f"column {table.size_column}; family {about.name}",
-            "definition_of_d": f"column {tokens_column}: training tokens seen",
-            "starts_option": starts,
-            "box": "none (--free)" if free else "the form's physical box",
-            "optimiser": "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective",
-            "command": str(made_with(context).get("command", "")),
-            "versions": f"moescale {__version__}, numpy {np.__version__}, Python {platform.python_version()}",
+            "command": made.get("command", ""),
+            "versions": f"moescale {made['moescale']}, {found.law.evidence['versions']}",
         }
-        saved = fitted_law(
-            found, about, name=as_text(output.stem), source=f"fitted to {as_text(runs.name)}",
-            date=date.today().isoformat(), draws=draws,
-            evidence={key: as_text(value) if isinstance(value, str) else value for key, value in evidence.items()},
-        )  # fmt: skip
-        if known is not None and known.max_experts is not None:  # the law speaks of more experts than these few runs
-            saved = replace(saved, max_experts=max(known.max_experts, saved.max_experts or 1.0))
         with held_back, at_option("-o"):
-            save_law(saved, output)
+            save_law(found.named(output.stem, **how_made), output)
     if plot is not None:
-        from moescale.fitting.holdout import RunArrays
         from moescale.views.figures import fit_figure, save_figure
 
-        columns = {name: np.broadcast_to(np.asarray(values, dtype=float), len(table)) for name, values in extra.items()}
-        drawn = RunArrays(table.n_params, table.tokens, table.experts, table.loss, columns)
         with held_back:
-            save_figure(fit_figure(found, drawn), plot)
+            save_figure(fit_figure(found.fit, found.runs), plot)
     if json_:
-        print_json(found.to_dict(intervals))
+        print_json(found.to_dict())
     else:
         from moescale.views.terminal import show_fit, terminal
 
-        show_fit(terminal(), found, intervals)
+        show_fit(terminal(), found.fit, found.intervals)
         if output is not None and not held_back.errors:
             sys.stderr.write(f"wrote {output}\n")
-    warn(found.warnings)
+    warn(found.fit.warnings)
     held_back.tell()
-
-
-def _prior(name: str) -> Law:
-    from moescale.scaling_laws import find_law
-
-    with at_option("--prior"):
-        return find_law(name)
-
-
-def _cluster_column(table: RunTable, name: str | None) -> NDArray[Any] | None:
-    """The column that --cluster names; InputError with the nearest names where the table has none such."""
-    if name is None:
-        return None
-    columns = table.to_columns()
-    if name not in columns:
-        raise unknown_name("column", name, columns, where="--cluster")
-    return columns[name]
 
 
 def _starts(text: str) -> str | int:
@@ -260,25 +186,7 @@ def laws(json_: Json = False) -> None:
 
     known = [find_law(name) for name in catalogue_names()]
     if json_:
-        print_json(
-            [
-                {
-                    "name": law.name,
-                    "law": law.form.name,
-                    "equation": law.form.equation,
-                    "source": law.source,
-                    "date": law.date,
-                    "parameters": law.parameters,
-                    "fit_range": {k: list(v) for k, v in law.fit_range.items()},
-                    "family": law.family.name,
-                    "top_k": law.family.top_k,
-                    "convention": law.family.convention,
-                    "draws": len(law.draws),
-                    "notes": list(law.notes),
-                }
-                for law in known
-            ]
-        )
+        print_json([law.summary() for law in known])
         return
     from moescale.views.terminal import show_laws, terminal
 
@@ -344,7 +252,7 @@ def predict(
 )
 def compare(
     context: typer.Context,
-    runs: Annotated[Path, file_option("RUNS", "Table of runs: CSV, TSV, Parquet or JSON lines.")],
+    runs: Runs,
     holdout: Annotated[str, text_option("--holdout", "Rows to predict, not fit, such as 'tokens >= 12e9'.", "EXPR")],
     law: Annotated[list[str] | None, text_option("--law", "Form of a law; repeat it to compare several.")] = None,
     where: Annotated[str | None, text_option("--where", "Rows to use at all.", "EXPR")] = None,
@@ -359,33 +267,22 @@ def compare(
     json_: Json = False,
 ) -> None:
     """Fit laws to some runs and test them on the others."""
-    from moescale.fitting.holdout import RunArrays, hold_out
+    from moescale.fitting.workflow import compare_laws
     from moescale.io.filters import evaluate
-    from moescale.runs.table import read_runs
     from moescale.scaling_laws import find_form
-    from moescale.scaling_laws.covariates import check_names, known_to
 
     check_plot(plot)
     with at_option("--law"):
         forms = [find_form(name) for name in law or ["yun2024"]]
-    with at_option("--where"):
-        table = read_runs(
-            runs, size_column=size_column, tokens_column=tokens_column, experts_column=experts_column,
-            loss_column=loss_column, where=where,
-        )  # fmt: skip
+    table = read_table(
+        runs, where, size_column=size_column, tokens_column=tokens_column, experts_column=experts_column,
+        loss_column=loss_column,
+    )  # fmt: skip
     with at_option("--holdout"):
         held_out = evaluate(holdout, table.to_columns())
     given = given_inputs(unique_tokens=unique_tokens, granularity=granularity, sparsity=sparsity)
-    check_names(forms, given)
-    # The same name may mean another thing to another form, so each takes its own from the table.
-    arrays = [
-        RunArrays(
-            table.n_params, table.tokens, table.experts, table.loss, run_inputs(form, table, known_to(form, given))
-        )
-        for form in forms
-    ]
     with show_progress(not json_) as progress, at_option(str(runs)):
-        records = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
+        records = compare_laws(table, forms, held_out, extra=given, progress=progress)
     held_back = HeldBack()
     if plot is not None:
         from moescale.views.figures import comparison_figure, save_figure

@@ -8,8 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError
-from moescale.fitting.fit import Fit, Progress, observed_of, polish
+from moescale.fitting.fit import Fit
+from moescale.fitting.newton import polish
+from moescale.fitting.objective import Problem, Progress
 from moescale.scaling_laws.form import Inputs
+from moescale.scaling_laws.law import interval
 from moescale.typing import FloatArray
 
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
@@ -43,7 +46,7 @@ def bootstrap(
             f"{count} clusters are too few to resample", where="--cluster", next_step="name a column with more values"
         )
     rng = np.random.default_rng(seed)
-    box = fit.form.bounds(observed_of(x, ln_loss))
+    problem = Problem.of(fit.form, x, ln_loss)
     found = np.empty((replicates, fit.theta.size))
     for first in range(0, replicates, CHUNK):
         size = min(CHUNK, replicates - first)
@@ -53,17 +56,16 @@ def bootstrap(
         near = fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size)))
         starts = np.concatenate((np.repeat(fit.theta[None], size, axis=0), near))
         weights = np.concatenate((drawn, drawn))
-        theta, value = polish(fit.form, starts, x, ln_loss, box, weights=weights, max_iterations=60)
+        theta, value = polish(problem, starts, weights=weights, max_iterations=60)
         second = value[size:] < value[:size]
         found[first : first + size] = np.where(second[:, None], theta[size:], theta[:size])
     # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.
     spare = max(count - fit.theta.size, 1)
     wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)
-    return np.clip(wider, box[:, 0], box[:, 1])
+    return problem.clipped(wider)
 
 
 def parameter_intervals(fit: Fit, draws: FloatArray, level: float = 0.9) -> dict[str, tuple[float, float]]:
     """The quantiles of the draws that hold `level` of them, by public parameter name."""
-    tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(fit.form.decode(draws), [tail, 100.0 - tail], axis=0)
+    low, high = interval(fit.form.decode(draws), level)
     return {name: (float(a), float(b)) for name, a, b in zip(fit.form.names, low, high, strict=True)}

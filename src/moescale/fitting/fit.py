@@ -1,38 +1,32 @@
-"""Fit a law to runs: scan by variable projection, polish by Newton on the summed Huber objective, report the optimum.
-
-The objective is the paper's: sum over runs of Huber_delta(ln Lhat - ln L), delta = 1e-3. It is summed, never averaged:
-an average would shrink the gradient and stop the search early.
-"""
+"""Fit a law to runs: scan by variable projection, polish by Newton on the summed Huber objective, report the optimum."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.errors import InputError
 from moescale.fitting import multistart
-from moescale.models.family import ModelFamily, match_family
-from moescale.runs.table import RunTable
+from moescale.fitting.newton import polish
+from moescale.fitting.objective import Problem, Progress, huber
+from moescale.fitting.scan import scan
+from moescale.io.records import plain, record
 from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, make_inputs
-from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.form import Inputs, LawForm, limits, make_inputs
 from moescale.typing import FloatArray, Real
 
-HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
 SCAN_POINTS = 4096
 POLISHED_STARTS = 128
 FINISHED_STARTS = 16  # the best of them after the first iterations, carried on until they stop
+FIRST_ITERATIONS = 60
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
 POLISHED_ENDS = 400  # of the searches from a published grid
 FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
-LARGE_STARTS, LARGE_ITERATIONS = 1, 20
+LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
-
-Progress = Callable[[str, float], None]  # what is being done, and the share of it that is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,240 +51,8 @@ class Fit:
 
     def to_dict(self, intervals: dict[str, tuple[float, float]] | None = None) -> dict[str, object]:
         """The record of the command line's contract; `intervals` are those of a bootstrap."""
-        return {
-            "law": self.form.name,
-            "n_runs": self.n_runs,
-            "parameters": self.parameters,
-            "intervals": {k: list(v) for k, v in intervals.items()} if intervals else None,
-            "rmsle": self.rmsle,
-            "huber": self.huber,
-            "objective": self.objective,
-            "starts": self.starts,
-            "starts_at_optimum": self.starts_at_optimum,
-            "seconds": self.seconds,
-            "fit_range": {k: list(v) for k, v in self.fit_range.items()},
-            "at_bound": list(self.at_bound),
-            "not_identified": list(self.not_identified),
-            "warnings": list(self.warnings),
-        }
-
-
-def huber(residual: FloatArray, delta: float = HUBER_DELTA) -> FloatArray:
-    """Huber terms: r^2 / 2 within delta, delta (|r| - delta / 2) beyond."""
-    size = np.abs(residual)
-    small = np.minimum(size, delta)
-    return small * (size - 0.5 * small)
-
-
-def objective(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: FloatArray) -> FloatArray:
-    """Summed Huber objective at each theta, shape (...)."""
-    return huber(form.log_loss(theta, x) - ln_loss).sum(axis=-1)
-
-
-@dataclass(frozen=True, slots=True)
-class Penalty:
-    """A quadratic that a prior adds to the objective: (theta - centre)' precision (theta - centre) / 2."""
-
-    centre: FloatArray  # (p,)
-    precision: FloatArray  # (p, p), in units of the objective
-
-    def value(self, theta: FloatArray) -> FloatArray:
-        """The penalty at each theta, (...)."""
-        off = theta - self.centre
-        return 0.5 * np.einsum("...i,ij,...j->...", off, self.precision, off)
-
-
-def polish(
-    form: LawForm,
-    starts: FloatArray,
-    x: Inputs,
-    ln_loss: FloatArray,
-    box: FloatArray,
-    *,
-    weights: FloatArray | None = None,
-    penalty: Penalty | None = None,
-    delta: float = HUBER_DELTA,
-    max_iterations: int = 2000,
-    tolerance: float = 1e-13,
-) -> tuple[FloatArray, FloatArray]:
-    """Minimise the summed Huber objective inside a box from each of k starts by damped Newton with the exact Hessian.
-
-    `starts` is (k, p), `weights` (k, n) or (n,) multiplies the terms (a bootstrap's counts). Returns the optima (k, p)
-    and their objectives (k,). A search ends when a step improves the objective by less than `tolerance` relative.
-    """
-    low, high = box[:, 0], box[:, 1]
-    theta = np.clip(np.atleast_2d(starts).astype(float), low, high)
-    count, p = theta.shape
-    w = np.ones((count, ln_loss.size)) if weights is None else np.broadcast_to(weights, (count, ln_loss.size))
-
-    def value(at: FloatArray, weight: FloatArray) -> FloatArray:
-        terms = (weight * huber(form.log_loss(at, x) - ln_loss, delta)).sum(axis=-1)
-        return terms if penalty is None else terms + penalty.value(at)
-
-    best = value(theta, w)
-    damping = np.full(count, 1e-3)
-    active = np.arange(count)
-    stalled = np.zeros(count, dtype=int)
-    identity = np.eye(p)
-    for _ in range(max_iterations):
-        if active.size == 0:
-            break
-        at, weight = theta[active], w[active]
-        residual = form.log_loss(at, x) - ln_loss
-        slope = form.jacobian(at, x)
-        pull = weight * np.clip(residual, -delta, delta)
-        gradient = (pull[:, None, :] @ slope)[:, 0, :]
-        inside = weight * (np.abs(residual) < delta)
-        hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + _curvature(form, at, x, pull)
-        if penalty is not None:
-            gradient = gradient + (at - penalty.centre) @ penalty.precision
-            hessian = hessian + penalty.precision
-
-        held = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
-        # Coordinates differ in scale by orders of magnitude; the Gauss-Newton diagonal makes damping mean the same in all.
-        norm = np.sqrt(np.einsum("kn,knp->kp", weight, slope**2)) + 1e-12
-        if penalty is not None:
-            norm = np.sqrt(norm**2 + np.diag(penalty.precision))
-        scaled = hessian / (norm[:, :, None] * norm[:, None, :])
-        move = _damped_step(scaled, gradient / norm, held, np.zeros_like(at), damping[active], identity) / norm
-        beyond = (at + move < low) | (at + move > high)
-        if beyond.any():
-            # A step cut off at the box would change direction: put the blocked coordinates on their bounds, solve again.
-            rows = np.flatnonzero(beyond.any(axis=1))
-            blocked = beyond[rows]
-            to_bound = np.where(blocked, np.clip(at[rows] + move[rows], low, high) - at[rows], 0.0) * norm[rows]
-            again = _damped_step(
-                scaled[rows], (gradient / norm)[rows], held[rows] | blocked, to_bound, damping[active[rows]], identity
-            )
-            move[rows] = again / norm[rows]
-        trial = np.clip(at + move, low, high)
-        reached = value(trial, weight)
-        gain = best[active] - reached
-        better = gain > 0
-        theta[active[better]] = trial[better]
-        small = gain < tolerance * np.abs(best[active])
-        best[active[better]] = reached[better]
-        damping[active] = np.where(better, damping[active] / 8.0, damping[active] * 6.0)
-        np.clip(damping, 1e-12, 1e8, out=damping)
-        stalled[active] = np.where(better & ~small, 0, stalled[active] + 1)
-        active = active[stalled[active] < 12]
-    return theta, best
-
-
-def _damped_step(
-    hessian: FloatArray,
-    gradient: FloatArray,
-    fixed: npt.NDArray[np.bool_],
-    given: FloatArray,
-    damping: FloatArray,
-    identity: FloatArray,
-) -> FloatArray:
-    """Newton step of k searches, (k, p), whose `fixed` coordinates move by `given`, the others by the damped solution."""
-    free = ~fixed
-    reduced = np.where(free[:, :, None] & free[:, None, :], hessian, identity)
-    pull = np.where(free, gradient + (hessian @ given[..., None])[..., 0], 0.0)
-    values, vectors = np.linalg.eigh(reduced)
-    along = (np.swapaxes(vectors, 1, 2) @ pull[..., None])[..., 0]
-    # |eigenvalue|: a direction of negative curvature is descended, not climbed.
-    step = -along / (np.maximum(np.abs(values), 1e-14) + damping[:, None])
-    return np.where(free, (vectors @ step[..., None])[..., 0], given)
-
-
-def _curvature(form: LawForm, theta: FloatArray, x: Inputs, weights: FloatArray) -> FloatArray:
-    """The form's own weighted second derivatives, or central differences of its first, (k, p, p)."""
-    if form.curvature is not None:
-        return form.curvature(theta, x, weights)
-    p = theta.shape[-1]
-    out = np.empty((*theta.shape, p))
-    for j in range(p):
-        step = np.zeros(p)
-        step[j] = 1e-5
-        wider, narrower = form.jacobian(theta + step, x), form.jacobian(theta - step, x)
-        out[..., j, :] = (weights[..., None, :] @ (wider - narrower))[..., 0, :] / 2e-5
-    return 0.5 * (out + np.swapaxes(out, -1, -2))
-
-
-def _lattice(count: int, dimensions: int) -> FloatArray:
-    """A deterministic low-discrepancy set in the unit cube, (count, dimensions): Kronecker's, with Roberts' constants."""
-    root = 2.0
-    for _ in range(64):
-        root = (1.0 + root) ** (1.0 / (dimensions + 1))
-    steps = root ** -np.arange(1, dimensions + 1)
-    return (0.5 + np.arange(1, count + 1)[:, None] * steps) % 1.0
-
-
-def _nonnegative_least_squares(gram: FloatArray, target: FloatArray) -> FloatArray:
-    """Non-negative x that minimises x' gram x - 2 target' x for each of m small problems, by trying every support.
-
-    gram (m, k, k), target (m, k), answer (m, k). k is at most 5, so there are at most 31 supports.
-    """
-    m, k = target.shape
-    best = np.zeros((m, k))
-    lowest = np.zeros(m)
-    ridge = 1e-12 * np.einsum("mkk->mk", gram).max(axis=1)
-    for support in range(1, 2**k):
-        columns = np.array([j for j in range(k) if support >> j & 1])
-        sub = gram[:, columns[:, None], columns] + ridge[:, None, None] * np.eye(columns.size)
-        solution = np.linalg.solve(sub, target[:, columns][..., None])[..., 0]
-        value = -(solution * target[:, columns]).sum(axis=1)
-        chosen = (solution >= 0).all(axis=1) & (value < lowest)
-        lowest[chosen] = value[chosen]
-        best[chosen] = 0.0
-        best[np.ix_(chosen, columns)] = solution[chosen]
-    return best
-
-
-def scan(
-    form: LawForm, x: Inputs, ln_loss: FloatArray, box: FloatArray, observed: Observed, count: int
-) -> tuple[FloatArray, FloatArray]:
-    """Look at `count` points of the parameters: theta (count, p), clipped to the box, and the objective of each (count,).
-
-    Where the form is linear in some parameters this is variable projection: only the others are scanned.
-    """
-    if form.linear is not None:
-        return _scan_projected(form, form.linear, x, ln_loss, box, form.linear.region(observed), count)
-    region = box if form.region is None else form.region(observed)
-    theta = np.clip(region[:, 0] + _lattice(count, len(region)) * np.diff(region)[:, 0], box[:, 0], box[:, 1])
-    chunk = max(1, 2_000_000 // max(1, ln_loss.size))
-    values = [objective(form, theta[i : i + chunk], x, ln_loss) for i in range(0, count, chunk)]
-    return theta, np.concatenate(values)
-
-
-def _scan_projected(
-    form: LawForm, part: LinearPart, x: Inputs, ln_loss: FloatArray, box: FloatArray, region: FloatArray, count: int
-) -> tuple[FloatArray, FloatArray]:
-    points = region[:, 0] + _lattice(count, len(part.shape)) * (region[:, 1] - region[:, 0])
-    return project(form, part, points, x, ln_loss, box)
-
-
-def project(
-    form: LawForm, part: LinearPart, points: FloatArray, x: Inputs, ln_loss: FloatArray, box: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """The best amplitudes at given shape parameters (k, s): theta (k, p) in the box, and the objective of each (k,)."""
-    count = len(points)
-    theta = np.empty((count, len(form.parameters)))
-    values = np.empty(count)
-    chunk = max(1, 2_000_000 // max(1, ln_loss.size))
-    for first in range(0, count, chunk):
-        some = points[first : first + chunk]
-        # Relative residuals: (sum_k a_k phi_k) / (L exp(-offset)) - 1 is close to the residual of the logarithm.
-        columns = part.basis(some, x) * np.exp(part.offset(some, x) - ln_loss)[..., None]
-        norm = np.sqrt((columns**2).mean(axis=-2)) + 1e-300
-        columns = columns / norm[:, None, :]
-        gram = np.swapaxes(columns, 1, 2) @ columns
-        amplitudes = _nonnegative_least_squares(gram, columns.sum(axis=1)) / norm
-        block = np.empty((len(some), theta.shape[1]))
-        block[:, part.shape] = some
-        block[:, part.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
-        block = np.clip(block, box[:, 0], box[:, 1])
-        theta[first : first + chunk] = block
-        values[first : first + chunk] = objective(form, block, x, ln_loss)
-    return theta, values
-
-
-def _spread_rows(count: int, wanted: int) -> np.typing.NDArray[np.intp]:
-    """`wanted` row numbers spread evenly over `count` rows."""
-    return np.unique(np.linspace(0, count - 1, wanted).astype(np.intp))
+        shown = record(self, without=("form", "theta", "standard_error"))
+        return {"law": self.form.name, **shown, "intervals": plain(intervals) if intervals else None}
 
 
 def check_runs(
@@ -327,11 +89,6 @@ def check_runs(
     return notes
 
 
-def observed_of(x: Inputs, ln_loss: FloatArray) -> Observed:
-    """What the bounds of a law may depend on, of these runs."""
-    return Observed(float(x.experts.max()), float(np.exp(ln_loss.min())), float(np.exp(x.ln_n.mean())))
-
-
 def fit(
     form: LawForm,
     n_params: FloatArray,
@@ -360,144 +117,121 @@ def fit(
     n_params, tokens, experts, loss = (np.asarray(v, dtype=float) for v in (n_params, tokens, experts, loss))
     further = further_inputs(form, extra)
     notes = check_runs(form, n_params, tokens, experts, further)
-    x, ln_loss = make_inputs(n_params, tokens, experts, further), np.log(loss)
-    observed = observed_of(x, ln_loss)
-    if free:
-        form = form.free or widened(form)
-    box = form.bounds(observed)
+    x = make_inputs(n_params, tokens, experts, further)
+    problem = Problem.of((form.free or widened(form)) if free else form, x, np.log(loss))
     report = progress or _no_progress
-
-    small = ln_loss.size <= SCAN_ROWS
-    rows = np.arange(ln_loss.size) if small else _spread_rows(ln_loss.size, SCAN_ROWS)
-    x_few, ln_few = (x, ln_loss) if small else (x.rows(rows), ln_loss[rows])
-
+    few = problem.thinned(SCAN_ROWS)
     if starts == "paper":
-        axes = multistart.published_axes(form, observed)
-        if notice := multistart.slow_notice(
-            form, ln_few.size, multistart.grid_size(multistart.distinct_axes(axes, box)[0])
-        ):
-            report(notice, 0.0)
-            notes.append(notice)
-        candidates, reached, searched = polish_grid(form, axes, x_few, ln_few, box, progress=report)
-        if searched.done < searched.total:
-            notes.append(
-                f"interrupted: {searched.done:,} of {searched.total:,} starts were searched from; this is the best of them"
-            )
-        tried = searched.done
+        candidates, reached, tried = polish_grid(few, report, notes)
     else:
-        wanted = POLISHED_STARTS if starts == "auto" else int(starts)
-        report("scan", 0.0)
-        scanned, values = scan(form, x_few, ln_few, box, observed, max(SCAN_POINTS, 4 * wanted))
-        chosen = scanned[np.argsort(values, kind="stable")[:wanted]]
-        report("polish", 0.5)
-        candidates, reached = polish(form, chosen, x_few, ln_few, box, max_iterations=60)
-        # Flat directions (E_max, F) take many steps; only searches that can still win are carried to the end.
-        leading = np.argsort(reached, kind="stable")[:FINISHED_STARTS]
-        candidates[leading], reached[leading] = polish(form, candidates[leading], x_few, ln_few, box)
+        candidates, reached = polish_scan(few, POLISHED_STARTS if starts == "auto" else int(starts), report)
         tried = len(candidates)
-    if not small:
+    if few is not problem:
         report("polish on all runs", 0.0)
         # The subset's optimum is a step or two away from that of all runs; many rows pay for few iterations only.
-        order = np.argsort(reached, kind="stable")[:LARGE_STARTS]
-        candidates, reached = polish(
-            form, candidates[order], x, ln_loss, box, max_iterations=LARGE_ITERATIONS, tolerance=1e-10
-        )
-    best = int(np.argmin(reached))
-    theta = candidates[best]
-    at_optimum = int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum())
-    ranges = {
-        name: (float(values.min()), float(values.max()))
-        for name, values in {"n_params": n_params, "tokens": tokens, "experts": experts, **x.extra}.items()
-        if np.isfinite(values).all()
-    }
-    return describe(
-        form, theta, x, ln_loss, box,
-        fit_range=ranges, starts=tried, starts_at_optimum=at_optimum, notes=notes, seconds=time.perf_counter() - began,
-    )  # fmt: skip
+        best = candidates[[np.argmin(reached)]]
+        candidates, reached = polish(problem, best, max_iterations=LARGE_ITERATIONS, tolerance=LARGE_TOLERANCE)
+    found = describe(problem, candidates, reached, notes)
+    return replace(
+        found,
+        starts=tried,
+        seconds=time.perf_counter() - began,
+        fit_range=fit_range({"n_params": n_params, "tokens": tokens, "experts": experts, **x.extra}),
+    )
+
+
+def fit_range(columns: Mapping[str, FloatArray]) -> dict[str, tuple[float, float]]:
+    """The smallest and largest value of each column, but of those that hold an infinite one."""
+    return {name: (float(v.min()), float(v.max())) for name, v in columns.items() if np.isfinite(v).all()}
 
 
 def _no_progress(step: str, share: float) -> None:
     """Report to nobody."""
 
 
-def polish_grid(
-    form: LawForm, axes: tuple[FloatArray, ...], x: Inputs, ln_loss: FloatArray, box: FloatArray, *, progress: Progress
-) -> tuple[FloatArray, FloatArray, multistart.Searched]:
-    """Search from every start of a grid, polish the best distinct ends, carry those that can still win to the end.
+def polish_scan(problem: Problem, count: int, report: Progress) -> tuple[FloatArray, FloatArray]:
+    """Polish the best `count` points of a scan: theta (count, p) and their objectives (count,)."""
+    report("scan", 0.0)
+    scanned, values = scan(problem, max(SCAN_POINTS, 4 * count))
+    report("polish", 0.5)
+    chosen = scanned[np.argsort(values, kind="stable")[:count]]
+    candidates, reached = polish(problem, chosen, max_iterations=FIRST_ITERATIONS)
+    # Flat directions (E_max, F) take many steps; only searches that can still win are carried to the end.
+    leading = np.argsort(reached, kind="stable")[:FINISHED_STARTS]
+    candidates[leading], reached[leading] = polish(problem, candidates[leading])
+    return candidates, reached
 
-    Returns the polished theta (k, p), their objectives (k,), and the searches. An end that several starts share is
-    repeated as often.
+
+def polish_grid(problem: Problem, report: Progress, notes: list[str]) -> tuple[FloatArray, FloatArray, int]:
+    """Search from every start of the published grid, polish the best distinct ends, carry those that can win to the end.
+
+    Returns the polished theta (k, p), their objectives (k,), and how many starts were searched from; what to tell goes to
+    `notes`. An end that several starts share is repeated as often.
     """
-    searched = multistart.search_grid(form, axes, x, ln_loss, box, HUBER_DELTA, progress=progress)
+    axes = multistart.published_axes(problem.form, problem.observed)
+    distinct_starts = multistart.grid_size(multistart.distinct_axes(axes, problem.box)[0])
+    if notice := multistart.slow_notice(problem.form, problem.ln_loss.size, distinct_starts):
+        report(notice, 0.0)
+        notes.append(notice)
+    searched = multistart.search_grid(problem, axes, progress=report)
+    if searched.done < searched.total:
+        notes.append(
+            f"interrupted: {searched.done:,} of {searched.total:,} starts were searched from; this is the best of them"
+        )
     _, distinct, number = np.unique(searched.value, return_index=True, return_inverse=True)  # sorted by the objective
     sharing = np.bincount(number, searched.sharing).astype(np.intp)[:POLISHED_ENDS]
-    chosen = distinct[:POLISHED_ENDS]
-    progress("polish", 0.0)
-    candidates, reached = polish(form, searched.theta[chosen], x, ln_loss, box, max_iterations=60)
-    progress("polish", 0.2)
+    report("polish", 0.0)
+    ends = searched.theta[distinct[:POLISHED_ENDS]]
+    candidates, reached = polish(problem, ends, max_iterations=FIRST_ITERATIONS)
+    report("polish", 0.2)
     leading = np.flatnonzero(reached <= FINISHED_FACTOR * reached.min())
-    candidates[leading], reached[leading] = polish(form, candidates[leading], x, ln_loss, box)
-    return np.repeat(candidates, sharing, axis=0), np.repeat(reached, sharing), searched
+    candidates[leading], reached[leading] = polish(problem, candidates[leading])
+    return np.repeat(candidates, sharing, axis=0), np.repeat(reached, sharing), searched.done
 
 
 def widened(form: LawForm) -> LawForm:
     """The form without its physical box, where it has no further coordinates for that."""
-    limits = np.array([(-70.0, 300.0) if parameter.log else (-10.0, 10.0) for parameter in form.parameters])
-
-    def bounds(_: Observed) -> FloatArray:
-        return limits
-
-    return replace(form, bounds=bounds)
+    return replace(form, bounds=limits([(-70.0, 300.0) if p.log else (-10.0, 10.0) for p in form.parameters]))
 
 
-def describe(
-    form: LawForm,
-    theta: FloatArray,
-    x: Inputs,
-    ln_loss: FloatArray,
-    box: FloatArray,
-    *,
-    fit_range: dict[str, tuple[float, float]],
-    starts: int,
-    starts_at_optimum: int,
-    notes: list[str],
-    seconds: float,
-) -> Fit:
-    """The Fit record of an optimum: errors, bounds that it touches, parameters that the runs do not identify."""
-    residual = form.log_loss(theta, x) - ln_loss
-    rmsle = float(np.sqrt(np.mean(residual**2)))
+def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, notes: list[str]) -> Fit:
+    """The Fit record of the best of the ends (k, p): errors, bounds that it touches, parameters that are not identified.
+
+    `seconds` and `fit_range` are for the caller to fill in.
+    """
+    form, best = problem.form, int(np.argmin(reached))
+    theta = candidates[best]
+    residual = problem.residual(theta)
     terms = huber(residual)
-    touching = (theta <= box[:, 0] + 1e-9) | (theta >= box[:, 1] - 1e-9)
-    at_bound = tuple(name for name, hit in zip(form.names, touching, strict=True) if hit)
-    error = _standard_errors(form, theta, x, residual, touching)
+    touching = (theta <= problem.box[:, 0] + 1e-9) | (theta >= problem.box[:, 1] - 1e-9)
+    error = _standard_errors(form, theta, problem.x, residual, touching)
     # A parameter counts as identified when a 90% interval fixes it within a factor of 10 each way (logarithms), or
     # tells an exponent from zero.
-    limit = np.array(
-        [np.log(10.0) / 1.645 if p.log else abs(t) / 1.645 for p, t in zip(form.parameters, theta, strict=True)]
+    limit = np.where([p.log for p in form.parameters], np.log(10.0), np.abs(theta)) / 1.645
+    at_bound, not_identified = (
+        tuple(name for name, hit in zip(form.names, which, strict=True) if hit)
+        for which in (touching, touching | (error > limit))
     )
-    loose = touching | (error > limit)
-    not_identified = tuple(name for name, is_loose in zip(form.names, loose, strict=True) if is_loose)
     notes = list(notes)
     if at_bound:
         notes.append(f"on a bound of the physical box: {', '.join(at_bound)}")
     if not_identified:
         notes.append(f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs still are)")
-    public = form.decode(theta)
     return Fit(
         form=form,
         theta=theta,
-        parameters={name: float(value) for name, value in zip(form.names, public, strict=True)},
-        n_runs=int(ln_loss.size),
-        rmsle=rmsle,
+        parameters={name: float(v) for name, v in zip(form.names, form.decode(theta), strict=True)},
+        n_runs=int(problem.ln_loss.size),
+        rmsle=float(np.sqrt(np.mean(residual**2))),
         huber=float(terms.mean()),
         objective=float(terms.sum()),
-        starts=starts,
-        starts_at_optimum=starts_at_optimum,
+        starts=len(candidates),
+        starts_at_optimum=int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum()),
         at_bound=at_bound,
         not_identified=not_identified,
-        standard_error={name: float(value) for name, value in zip(form.names, error, strict=True)},
-        seconds=seconds,
-        fit_range=fit_range,
+        standard_error={name: float(v) for name, v in zip(form.names, error, strict=True)},
+        seconds=0.0,
+        fit_range={},
         warnings=tuple(notes),
     )
 
@@ -524,49 +258,3 @@ def _standard_errors(
     # Runs without noise (variance 0) still say nothing along a direction without information.
     error[~fixed] = np.where(np.isinf(share), np.inf, np.sqrt(variance * np.where(np.isinf(share), 0.0, share)) / norm)
     return error
-
-
-def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
-    """The family that the columns of a table speak for, with remarks."""
-    columns = {name: runs.columns.get(name) for name in ("top_k", "n_params_total")}
-    numeric = {k: v if v is not None and v.dtype.kind == "f" else None for k, v in columns.items()}
-    family, remarks = match_family(
-        runs.n_params, runs.experts, top_k=numeric["top_k"], n_params_total=numeric["n_params_total"]
-    )
-    if runs.size_column == "n_params_total":
-        family = replace(family, n_counts="total")
-    return family, remarks
-
-
-def fitted_law(
-    found: Fit,
-    family: ModelFamily,
-    *,
-    name: str,
-    source: str,
-    date: str,
-    draws: FloatArray | None = None,
-    evidence: dict[str, object] | None = None,
-) -> Law:
-    """The law that a fit found, with the family of models that the runs belong to and a bootstrap's draws (k, p)."""
-    facts: dict[str, object] = {
-        "n_runs": found.n_runs,
-        "rmsle": found.rmsle,
-        "huber": found.huber,
-        "starts": found.starts,
-        "starts_at_optimum": found.starts_at_optimum,
-        "objective": f"sum of Huber terms, delta {HUBER_DELTA:g}, of ln L",
-    }
-    return Law(
-        name=name,
-        form=found.form,
-        theta=found.theta,
-        family=family,
-        source=source,
-        date=date,
-        fit_range=found.fit_range,
-        draws=np.empty((0, found.theta.size)) if draws is None else draws,
-        notes=found.warnings,
-        max_experts=found.fit_range["experts"][1] if found.form.uses_experts else None,
-        evidence=facts | (evidence or {}),
-    )

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.fit import Fit, Progress, fit
+from moescale.fitting.fit import Fit, fit
+from moescale.fitting.objective import Progress
 from moescale.scaling_laws.covariates import further_inputs, known_to
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
 from moescale.typing import FloatArray

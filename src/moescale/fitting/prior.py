@@ -14,8 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from moescale.errors import InputError, nearest_names
-from moescale.fitting.fit import HUBER_DELTA, Fit, Penalty, describe, observed_of, polish, project
-from moescale.scaling_laws.form import Inputs, LawForm
+from moescale.fitting.fit import Fit, describe, fit_range
+from moescale.fitting.newton import Penalty, polish
+from moescale.fitting.objective import HUBER_DELTA, Problem
+from moescale.fitting.scan import project
+from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
 
@@ -41,10 +44,12 @@ def calibrate(
             f"{ln_loss.size} runs cannot set the {len(amplitudes)} free parameters of {form.name}",
             next_step=f"give at least {max(2, len(amplitudes))} runs, or name more in --fix",
         )
-    box = form.bounds(observed_of(x, ln_loss))
+    problem = Problem.of(form, x, ln_loss)
+    low, high = problem.box.T
     # The law may lie outside the box that these few runs would have by themselves.
-    box[:, 0], box[:, 1] = np.minimum(box[:, 0], law.theta), np.maximum(box[:, 1], law.theta)
+    box = np.stack((np.minimum(low, law.theta), np.maximum(high, law.theta)), axis=-1)
     box[fixed] = law.theta[fixed, None]
+    problem = replace(problem, box=box)
     penalty = None
     if pulled:
         spread = np.cov(law.draws[:, pulled], rowvar=False).reshape(len(pulled), len(pulled))
@@ -53,31 +58,16 @@ def calibrate(
         # Far out a Huber term is delta |r|, while the negative log likelihood of Laplace noise is |r| / noise.
         precision[np.ix_(pulled, pulled)] = HUBER_DELTA * noise * np.linalg.inv(spread)
         penalty = Penalty(law.theta, precision)
-    theta, value = polish(form, _starts(law, form, x, ln_loss, box), x, ln_loss, box, penalty=penalty)
-    best = int(np.argmin(value))
-    found = describe(
-        form,
-        theta[best],
-        x,
-        ln_loss,
-        box,
-        fit_range={
-            "n_params": (float(np.exp(x.ln_n.min())), float(np.exp(x.ln_n.max()))),
-            "tokens": (float(np.exp(x.ln_d.min())), float(np.exp(x.ln_d.max()))),
-            "experts": (float(x.experts.min()), float(x.experts.max())),
-        },
-        starts=len(theta),
-        starts_at_optimum=int((value <= value[best] * (1.0 + 1e-6)).sum()),
-        notes=[],
-        seconds=time.perf_counter() - began,
-    )
+    found = describe(problem, *polish(problem, _starts(law, problem), penalty=penalty), [])
     kept = {form.names[j] for j in (*fixed, *pulled)}
     # What the law supplies is not a fault of the runs.
     return replace(
         found,
+        seconds=time.perf_counter() - began,
+        fit_range=fit_range({"n_params": np.exp(x.ln_n), "tokens": np.exp(x.ln_d), "experts": x.experts}),
         at_bound=tuple(name for name in found.at_bound if name not in kept),
         not_identified=tuple(name for name in found.not_identified if name not in kept),
-        warnings=(_remark(law, form, fixed, pulled),),
+        warnings=(_remark(law, fixed, pulled),),
     )
 
 
@@ -99,18 +89,16 @@ def _kept(law: Law, fix: Sequence[str] | None) -> tuple[list[int], list[int]]:
     return (fixed, others) if len(law.draws) > len(others) + 1 else (sorted({*fixed, *others}), [])
 
 
-def _starts(law: Law, form: LawForm, x: Inputs, ln_loss: FloatArray, box: FloatArray) -> FloatArray:
+def _starts(law: Law, problem: Problem) -> FloatArray:
     """The law and its draws, each with the amplitudes that suit the runs best."""
-    points = np.concatenate((law.theta[None], law.draws[:STARTS]))
-    if form.linear is None:
-        return np.clip(points, box[:, 0], box[:, 1])
-    return project(form, form.linear, np.clip(points, box[:, 0], box[:, 1])[:, form.linear.shape], x, ln_loss, box)[0]
+    points, part = problem.clipped(np.concatenate((law.theta[None], law.draws[:STARTS]))), law.form.linear
+    return points if part is None else project(problem, part, points[:, part.shape])[0]
 
 
-def _remark(law: Law, form: LawForm, fixed: list[int], pulled: list[int]) -> str:
-    parts = [f"calibrated from {law.name}"]
+def _remark(law: Law, fixed: list[int], pulled: list[int]) -> str:
+    names, parts = law.form.names, [f"calibrated from {law.name}"]
     if fixed:
-        parts.append(f"kept {', '.join(form.names[j] for j in fixed)}")
+        parts.append(f"kept {', '.join(names[j] for j in fixed)}")
     if pulled:
-        parts.append(f"held {', '.join(form.names[j] for j in pulled)} to its draws")
+        parts.append(f"held {', '.join(names[j] for j in pulled)} to its draws")
     return "; ".join(parts)

@@ -15,10 +15,9 @@ import numpy as np
 from moescale.scaling_laws import effective_experts
 from moescale.scaling_laws.effective_experts import (
     bounds_of_pair,
-    decode_pair,
-    encode_pair,
     ln_effective,
     ln_effective_derivatives,
+    pair_coordinates,
     region_of_pair,
 )
 from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter
@@ -33,21 +32,20 @@ PARAMETERS = (
 )
 A, B, C, D, START, MAX = range(len(PARAMETERS))
 LN10 = float(np.log(10.0))
+_to_search, _from_search = pair_coordinates(PARAMETERS)
 
 
 def encode(public: FloatArray) -> FloatArray:
     """Search coordinates from public units, any leading shape (..., 6)."""
-    theta = np.array(public, dtype=float)
+    theta = _to_search(public)
     theta[..., D] *= LN10
-    theta[..., START], theta[..., MAX] = encode_pair(theta[..., START], theta[..., MAX])
     return theta
 
 
 def decode(theta: FloatArray) -> FloatArray:
     """Public units from search coordinates, any leading shape (..., 6)."""
-    public = np.array(theta, dtype=float)
+    public = _from_search(theta)
     public[..., D] /= LN10
-    public[..., START], public[..., MAX] = decode_pair(theta[..., START], theta[..., MAX])
     return public
 
 
@@ -102,7 +100,7 @@ FORM = LawForm(
     jacobian=jacobian,
     slopes=slopes,
     bounds=bounds,
-    linear=LinearPart((D,), (A, B, C, START, MAX), _basis, _offset, _region),
+    linear=LinearPart((D,), (A, B, C, START, MAX), _basis, _region, _offset),
     uses_experts=True,
     domain=effective_experts.DOMAIN,
     uses_tokens=False,

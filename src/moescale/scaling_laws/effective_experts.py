@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, Observed, Parameter
+from moescale.scaling_laws.form import Coordinates, Inputs, Observed, Parameter, log_coordinates
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -27,18 +27,27 @@ LARGEST = 1e4  # of E_max: more experts than anyone has trained
 Start = Literal["ratio", "spread"]
 
 
-def encode_pair(start: FloatArray, ceiling: FloatArray, how: Start = "ratio") -> tuple[FloatArray, FloatArray]:
-    """Search coordinates (u, m) of E_start and E_max, of any shape; u is NaN outside the domain of the coordinate."""
-    with np.errstate(all="ignore"):
-        low, high = np.log(start), np.log(ceiling)
-        if how == "ratio":
-            return np.where((start >= 1.0) & (start < ceiling), low / high, np.nan), high
-        return np.where(start < ceiling, np.log(high - low), np.nan), high
+def pair_coordinates(parameters: tuple[Parameter, ...], how: Start = "ratio") -> tuple[Coordinates, Coordinates]:
+    """(encode, decode) as of `log_coordinates`, with u in the place of E_start; NaN outside the domain of u."""
+    to_logs, from_logs = log_coordinates(parameters)
+    names = [parameter.name for parameter in parameters]
+    first, last = names.index("E_start"), names.index("E_max")
 
+    def encode(public: FloatArray) -> FloatArray:
+        theta = to_logs(public)
+        start, ceiling, ln_max = theta[..., first], np.asarray(public)[..., last], theta[..., last]
+        with np.errstate(all="ignore"):
+            inside = (start < ceiling) & ((start >= 1.0) | (how != "ratio"))
+            u = np.log(start) / ln_max if how == "ratio" else np.log(ln_max - np.log(start))
+        theta[..., first] = np.where(inside, u, np.nan)
+        return theta
 
-def decode_pair(coordinate: FloatArray, ln_max: FloatArray, how: Start = "ratio") -> tuple[FloatArray, FloatArray]:
-    """E_start and E_max from search coordinates (u, m), of any shape."""
-    return np.exp(_ln_start(coordinate, ln_max, how)), np.exp(ln_max)
+    def decode(theta: FloatArray) -> FloatArray:
+        public = from_logs(theta)
+        public[..., first] = np.exp(_ln_start(theta[..., first], theta[..., last], how))
+        return public
+
+    return encode, decode
 
 
 def _ln_start(coordinate: FloatArray, ln_max: FloatArray, how: Start) -> FloatArray:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
 from moescale.typing import FloatArray, Real
+
+# An amplitude of 1e-6 is as good as absent at any size; e^60 is beyond that of any term of a measurable loss.
+AMPLITUDE = (float(np.log(1e-6)), 60.0)
+EXPONENT = (0.0, 3.0)
+STEP = 1e-30  # of a complex step, whose error is its square
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +22,7 @@ class Inputs:
     """The variables of a law at n points: natural logarithms of size and tokens, and plain expert counts, shape (n,).
 
     `experts_distinct` and `experts_index` factor the expert counts, of which there are few, so that a formula in E is
-    evaluated once for each distinct value.
+    evaluated once for each distinct value. `extra` holds further variables by name, such as unique_tokens, (n,).
     """
 
     ln_n: FloatArray
@@ -24,9 +30,7 @@ class Inputs:
     experts: FloatArray
     experts_distinct: FloatArray
     experts_index: np.typing.NDArray[np.intp]
-    extra: Mapping[str, FloatArray] = field(
-        default_factory=dict[str, FloatArray]
-    )  # further variables by name, such as unique_tokens, (n,)
+    extra: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
 
     def rows(self, chosen: np.typing.NDArray[np.intp]) -> Inputs:
         """The inputs at the chosen points only."""
@@ -63,9 +67,44 @@ class Observed:
     loss_min: float
     n_params_mid: float = 1e9  # geometric mean of the sizes
 
+    @property
+    def irreducible(self) -> tuple[float, float]:
+        """The box of the logarithm of an irreducible loss: below the smallest loss."""
+        return AMPLITUDE[0], float(np.log(self.loss_min))
+
 
 # theta has shape (..., p) in search coordinates (logarithms where Parameter.log); answers add an axis of n points.
 LogLoss = Callable[[FloatArray, Inputs], FloatArray]
+Slopes = Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
+Coordinates = Callable[[FloatArray], FloatArray]
+Limits = Callable[[Observed], FloatArray]
+
+
+def log_coordinates(parameters: tuple[Parameter, ...]) -> tuple[Coordinates, Coordinates]:
+    """(encode, decode) for a form whose search moves ln of each parameter with `log` and all others as they are."""
+    logs = [column for column, parameter in enumerate(parameters) if parameter.log]
+
+    def encode(public: FloatArray) -> FloatArray:
+        theta = np.array(public, dtype=float)
+        theta[..., logs] = np.log(theta[..., logs])
+        return theta
+
+    def decode(theta: FloatArray) -> FloatArray:
+        public = np.array(theta, dtype=float)
+        public[..., logs] = np.exp(public[..., logs])
+        return public
+
+    return encode, decode
+
+
+def limits(rows: list[tuple[float, float]]) -> Limits:
+    """Bounds or a region, (p, 2), that do not depend on the runs."""
+    return lambda _: np.array(rows)
+
+
+def no_offset(shape: FloatArray, x: Inputs) -> FloatArray:
+    """Zeros (..., n): the law is linear without an exponential before it."""
+    return np.zeros((*shape.shape[:-1], x.ln_n.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +118,21 @@ class LinearPart:
     amplitudes: tuple[int, ...]
     shape: tuple[int, ...]
     basis: LogLoss
-    offset: LogLoss
-    region: Callable[[Observed], FloatArray]
+    region: Limits
+    offset: LogLoss = no_offset
+
+
+DERIVED: Any = None  # until the other fields are there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawForm:
     """A scaling law as a formula; coefficients live in `Law`.
 
-    `log_loss(theta, inputs)` is ln L, shape (..., n); `jacobian` its derivatives, (..., n, p); `curvature(theta, inputs,
-    w)` the weighted sum over points of its second derivatives, (..., p, p); `slopes` the derivatives of ln L with
-    respect to ln N and ln D, each (..., n). `bounds(observed)` is the physical box, (p, 2), in search coordinates.
+    `log_loss(theta, inputs)` is ln L, shape (..., n); `jacobian` its derivatives, (..., n, p); `slopes` those with respect
+    to ln N and ln D, each (..., n); `curvature(theta, inputs, w)` the weighted sum over points of the second derivatives,
+    (..., p, p). `bounds(observed)` is the physical box, (p, 2), in search coordinates. A form without derivatives of its
+    own has those of a complex step, exact if slower; its `log_loss` must take complex numbers.
     """
 
     name: str
@@ -97,36 +140,52 @@ class LawForm:
     equation: str
     source: str
     parameters: tuple[Parameter, ...]
-    encode: Callable[[FloatArray], FloatArray]  # public units -> search coordinates, any leading shape
-    decode: Callable[[FloatArray], FloatArray]  # and back
     log_loss: LogLoss
-    jacobian: LogLoss
-    slopes: Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
-    bounds: Callable[[Observed], FloatArray]
+    bounds: Limits
     uses_experts: bool
     uses_tokens: bool = True
-    domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
+    encode: Coordinates = DERIVED  # public units -> search coordinates; default: log_coordinates
+    decode: Coordinates = DERIVED  # and back; both of any leading shape
+    jacobian: LogLoss = DERIVED
+    slopes: Slopes = DERIVED
     curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray] | None = None  # None: differences of the jacobian
+    domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     linear: LinearPart | None = None  # None: the search scans `region` instead
-    region: Callable[[Observed], FloatArray] | None = None  # (p, 2) in search coordinates, where `linear` is None
+    region: Limits | None = None  # (p, 2) in search coordinates, where `linear` is None
     # Further variables by name, with their defaults (None: must be given).
     extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     # Further inputs (n,) that expert counts (n,) and top_k imply, where a plan may set them by itself.
     implied_inputs: Callable[[FloatArray, Real], Mapping[str, FloatArray]] | None = None
     no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
-    loss_optimal: Callable[[FloatArray, float, float], tuple[float, float]] | None = (
-        None  # closed form where one exists
-    )
     # Equation 4 of Yun et al. (its parameters first, then ln N0 if there is one more), which the search of the paper's
     # grid knows how to factorise, and how theta holds E_start.
     equation4: Literal["ratio", "spread"] | None = None
     free: LawForm | None = None  # the same law in coordinates and limits that admit unphysical values
 
+    def __post_init__(self) -> None:
+        encode, decode = log_coordinates(self.parameters)
+        jacobian, slopes = partial(complex_jacobian, self.log_loss), partial(complex_slopes, self.log_loss)
+        for name, default in {"encode": encode, "decode": decode, "jacobian": jacobian, "slopes": slopes}.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Public names of the parameters, in the order of theta."""
         return tuple(parameter.name for parameter in self.parameters)
+
+
+def complex_jacobian(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> FloatArray:
+    """Derivatives of ln L in search coordinates, (..., n, p), by a complex step in each."""
+    steps = 1j * STEP * np.eye(theta.shape[-1])
+    return np.stack([log_loss(theta + step, x).imag / STEP for step in steps], axis=-1)
+
+
+def complex_slopes(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n), by a complex step."""
+    in_n = log_loss(theta, replace(x, ln_n=x.ln_n + 1j * STEP)).imag / STEP
+    return in_n, log_loss(theta, replace(x, ln_d=x.ln_d + 1j * STEP)).imag / STEP
 
 
 def ln_sum(*ln_terms: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -137,3 +196,13 @@ def ln_sum(*ln_terms: FloatArray) -> tuple[FloatArray, FloatArray]:
     total = shares.sum(axis=0)
     shares /= total
     return top + np.log(total), shares
+
+
+def add_bends(h: FloatArray, bends: list[tuple[int, int, FloatArray]]) -> FloatArray:
+    """`h` (..., p, p) with the second derivatives (..., n) of these pairs of columns summed over points and added."""
+    for i, j, value in bends:
+        total = value.sum(axis=-1)
+        h[..., i, j] += total
+        if i != j:
+            h[..., j, i] += total
+    return h

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.coordinates import AMPLITUDE, EXPONENT
-from moescale.scaling_laws.form import Inputs, LawForm, Observed, Parameter
-from moescale.scaling_laws.power_terms import PowerTerms, Term
+from moescale.scaling_laws.form import Inputs, Parameter, log_coordinates
+from moescale.scaling_laws.power_terms import Term, power_law
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -25,14 +24,13 @@ PARAMETERS = (
     Parameter("b_D", False, "exponent of the data term"),
     Parameter("c", True, "irreducible loss"),
 )
-A_S, B_S, C_S, B_N, A_D, B_D, C = range(len(PARAMETERS))
-LOGS = [A_S, C_S, A_D, C]
+A_D, B_D = 4, 5
+_to_logs, _from_logs = log_coordinates(PARAMETERS)
 
 
 def encode(public: FloatArray) -> FloatArray:
     """Search coordinates from public units, any leading shape (..., 7)."""
-    theta = np.array(public, dtype=float)
-    theta[..., LOGS] = np.log(theta[..., LOGS])
+    theta = _to_logs(public)
     theta[..., A_D] *= theta[..., B_D]
     return theta
 
@@ -41,31 +39,14 @@ def decode(theta: FloatArray) -> FloatArray:
     """Public units from search coordinates, any leading shape (..., 7)."""
     public = np.array(theta, dtype=float)
     public[..., A_D] /= public[..., B_D]
-    public[..., LOGS] = np.exp(public[..., LOGS])
-    return public
+    return _from_logs(public)
 
 
 def _variables(x: Inputs) -> dict[str, FloatArray]:
-    return {"n": x.ln_n, "d": x.ln_d, "dense_per_kept": -np.log1p(-x.extra["sparsity"])}
+    return {"dense_per_kept": -np.log1p(-x.extra["sparsity"])}
 
 
-TERMS = PowerTerms(
-    (Term(A_S, {"dense_per_kept": B_S, "n": B_N}), Term(C_S, {"n": B_N}), Term(A_D, {"d": B_D}), Term(C)),
-    len(PARAMETERS),
-    _variables,
-)
-
-
-def bounds(observed: Observed) -> FloatArray:
-    """The physical box in search coordinates, (7, 2): c below the smallest loss, exponents up to 3.
-
-    b_D stays above 0.05, so that a_D is a finite number.
-    """
-    irreducible = (AMPLITUDE[0], float(np.log(observed.loss_min)))
-    return np.array([AMPLITUDE, EXPONENT, AMPLITUDE, EXPONENT, (-14.0, 60.0), (0.05, 3.0), irreducible])
-
-
-FORM = LawForm(
+FORM = power_law(
     name="frantar2023",
     title="models with sparse weights",
     equation="L = (a_S (1-S)^b_S + c_S)/N^b_N + (a_D/D)^b_D + c",
@@ -73,12 +54,14 @@ FORM = LawForm(
     parameters=PARAMETERS,
     encode=encode,
     decode=decode,
-    log_loss=TERMS.log_loss,
-    jacobian=TERMS.jacobian,
-    curvature=TERMS.curvature,
-    slopes=TERMS.slopes,
-    bounds=bounds,
-    linear=TERMS.linear({B_S: (0.1, 2.0), B_N: (0.05, 1.0), B_D: (0.05, 1.5)}),
-    uses_experts=False,
+    terms=(
+        Term("a_S", {"dense_per_kept": "b_S", "n": "b_N"}),
+        Term("c_S", {"n": "b_N"}),
+        Term("a_D", {"d": "b_D"}),
+        Term("c"),
+    ),
+    scan={"b_S": (0.1, 2.0), "b_N": (0.05, 1.0), "b_D": (0.05, 1.5)},
+    box={"a_D": (-14.0, 60.0), "b_D": (0.05, 3.0)},  # b_D stays above zero, so that a_D is a finite number
+    variables=_variables,
     extra_inputs={"sparsity": 0.0},
 )

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.coordinates import log_coordinates
-from moescale.scaling_laws.form import Inputs, LawForm, Observed, Parameter, ln_sum
+from moescale.scaling_laws.form import Inputs, LawForm, Parameter, limits, ln_sum
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -22,7 +21,6 @@ PARAMETERS = (
     Parameter("D_c", True, "tokens at which the loss would be 1 with an endless model"),
 )
 ALPHA_N, ALPHA_D, N_C, D_C = range(len(PARAMETERS))
-encode, decode = log_coordinates(PARAMETERS)
 
 
 def _parts(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -52,29 +50,20 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     return -theta[..., None, ALPHA_N] * s, -theta[..., None, ALPHA_D] * d
 
 
-def bounds(observed: Observed) -> FloatArray:
-    """The physical box in search coordinates, (4, 2): exponents in [1e-3, 3], N_c and D_c up to e^300."""
-    return np.array([(1e-3, 3.0), (1e-3, 3.0), (0.0, 300.0), (0.0, 300.0)])
-
-
-def region(observed: Observed) -> FloatArray:
-    """Where a search starts, (4, 2)."""
-    return np.array([(0.02, 0.5), (0.02, 0.5), (np.log(1e8), np.log(1e18)), (np.log(1e8), np.log(1e18))])
-
-
+# Exponents in [1e-3, 3], N_c and D_c up to e^300; a search starts in the region.
+BOX = [(1e-3, 3.0), (1e-3, 3.0), (0.0, 300.0), (0.0, 300.0)]
+REGION = [(0.02, 0.5), (0.02, 0.5), (np.log(1e8), np.log(1e18)), (np.log(1e8), np.log(1e18))]
 FORM = LawForm(
     name="kaplan2020",
     title="dense law of Kaplan et al.",
     equation="L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D",
     source="Kaplan et al. 2020, arXiv 2001.08361, equation 1.5",
     parameters=PARAMETERS,
-    encode=encode,
-    decode=decode,
     log_loss=log_loss,
     jacobian=jacobian,
     slopes=slopes,
-    bounds=bounds,
-    region=region,
+    bounds=limits(BOX),
+    region=limits(REGION),
     uses_experts=False,
     domain="N_c and D_c are positive",
     no_allocation="its D is the size of the training set at early stopping, which a FLOP budget does not fix",

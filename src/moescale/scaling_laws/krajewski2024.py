@@ -11,55 +11,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.coordinates import AMPLITUDE, EXPONENT, log_coordinates
-from moescale.scaling_laws.form import Inputs, LawForm, Observed, Parameter
-from moescale.scaling_laws.power_terms import PowerTerms, Term
+from moescale.scaling_laws.form import Inputs, Parameter
+from moescale.scaling_laws.power_terms import Term, power_law
 from moescale.typing import FloatArray
-
-PARAMETERS = (
-    Parameter("a", True, "amplitude of the size term that granularity leaves"),
-    Parameter("alpha", False, "exponent of the size term"),
-    Parameter("b", True, "amplitude of the data term"),
-    Parameter("beta", False, "exponent of the data term"),
-    Parameter("g", True, "amplitude of the size term that granularity reduces"),
-    Parameter("gamma", False, "exponent of granularity"),
-    Parameter("c", True, "irreducible loss"),
-)
-A, ALPHA, B, BETA, G, GAMMA, C = range(len(PARAMETERS))
-encode, decode = log_coordinates(PARAMETERS)
 
 
 def _variables(x: Inputs) -> dict[str, FloatArray]:
-    return {"n": x.ln_n, "d": x.ln_d, "granularity": np.log(x.extra["granularity"])}
+    return {"granularity": np.log(x.extra["granularity"])}
 
 
-TERMS = PowerTerms(
-    (Term(C), Term(G, {"granularity": GAMMA, "n": ALPHA}), Term(A, {"n": ALPHA}), Term(B, {"d": BETA})),
-    len(PARAMETERS),
-    _variables,
-)
-
-
-def bounds(observed: Observed) -> FloatArray:
-    """The physical box in search coordinates, (7, 2): c below the smallest loss, exponents in [0, 3]."""
-    irreducible = (AMPLITUDE[0], float(np.log(observed.loss_min)))
-    return np.array([AMPLITUDE, EXPONENT, AMPLITUDE, EXPONENT, AMPLITUDE, EXPONENT, irreducible])
-
-
-FORM = LawForm(
+FORM = power_law(
     name="krajewski2024",
     title="fine-grained MoE",
     equation="L = c + (g/G^gamma + a)/N^alpha + b/D^beta",
     source="Krajewski et al. 2024, arXiv 2402.07871, equation 9",
-    parameters=PARAMETERS,
-    encode=encode,
-    decode=decode,
-    log_loss=TERMS.log_loss,
-    jacobian=TERMS.jacobian,
-    curvature=TERMS.curvature,
-    slopes=TERMS.slopes,
-    bounds=bounds,
-    linear=TERMS.linear({ALPHA: (0.05, 1.0), BETA: (0.05, 1.0), GAMMA: (0.1, 2.0)}),
-    uses_experts=False,
+    parameters=(
+        Parameter("a", True, "amplitude of the size term that granularity leaves"),
+        Parameter("alpha", False, "exponent of the size term"),
+        Parameter("b", True, "amplitude of the data term"),
+        Parameter("beta", False, "exponent of the data term"),
+        Parameter("g", True, "amplitude of the size term that granularity reduces"),
+        Parameter("gamma", False, "exponent of granularity"),
+        Parameter("c", True, "irreducible loss"),
+    ),
+    terms=(
+        Term("c"),
+        Term("g", {"granularity": "gamma", "n": "alpha"}),
+        Term("a", {"n": "alpha"}),
+        Term("b", {"d": "beta"}),
+    ),
+    scan={"alpha": (0.05, 1.0), "beta": (0.05, 1.0), "gamma": (0.1, 2.0)},
+    variables=_variables,
     extra_inputs={"granularity": 1.0},
 )

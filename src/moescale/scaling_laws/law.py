@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from moescale.io.records import plain
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import LawForm, make_inputs
@@ -34,6 +37,27 @@ class Law:
     notes: tuple[str, ...] = ()
     max_experts: float | None = None  # largest expert count that a plan may recommend
     evidence: dict[str, object] = field(default_factory=dict[str, object])
+
+    def allows(self, experts: Real) -> NDArray[np.bool_]:
+        """Whether a plan may recommend so many experts, same shape."""
+        return np.asarray(experts) <= (math.inf if self.max_experts is None else self.max_experts)
+
+    def summary(self) -> dict[str, object]:
+        """The law in the record of the command line's contract."""
+        return {
+            "name": self.name,
+            "law": self.form.name,
+            "equation": self.form.equation,
+            "source": self.source,
+            "date": self.date,
+            "parameters": self.parameters,
+            "fit_range": plain(self.fit_range),
+            "family": self.family.name,
+            "top_k": self.family.top_k,
+            "convention": self.family.convention,
+            "draws": len(self.draws),
+            "notes": list(self.notes),
+        }
 
     @property
     def parameters(self) -> dict[str, float]:

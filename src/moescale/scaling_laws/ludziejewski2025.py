@@ -13,16 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.coordinates import AMPLITUDE
 from moescale.scaling_laws.effective_experts import (
     bounds_of_pair,
-    decode_pair,
-    encode_pair,
     ln_effective,
     ln_effective_derivatives,
+    pair_coordinates,
     region_of_pair,
 )
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, ln_sum
+from moescale.scaling_laws.form import AMPLITUDE, Inputs, LawForm, LinearPart, Observed, Parameter, add_bends, ln_sum
 from moescale.typing import FloatArray
 
 SHIFT = 0.99
@@ -39,35 +37,7 @@ PARAMETERS = (
     *effective_experts.PARAMETERS,
 )
 A, ALPHA, DELTA, GAMMA, B, BETA, OMEGA, ZETA, C, START, MAX = range(len(PARAMETERS))
-
-
-def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 11)."""
-    theta = np.array(public, dtype=float)
-    theta[..., [A, B, C]] = np.log(theta[..., [A, B, C]])
-    theta[..., START], theta[..., MAX] = encode_pair(theta[..., START], theta[..., MAX])
-    return theta
-
-
-def decode(theta: FloatArray) -> FloatArray:
-    """Public units from search coordinates, any leading shape (..., 11)."""
-    public = np.array(theta, dtype=float)
-    public[..., [A, B, C]] = np.exp(theta[..., [A, B, C]])
-    public[..., START], public[..., MAX] = decode_pair(theta[..., START], theta[..., MAX])
-    return public
-
-
-def power_laws(public: FloatArray, experts: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """(m, mu, n, nu) of L = m N^mu + n D^nu + c at each expert count (table 4 of the paper), each (..., m)."""
-    p = public[..., None, :]
-    ratio, ln_max = encode_pair(public[..., START], public[..., MAX])
-    e = np.log(effective_experts.effective_experts(ratio * ln_max, ln_max, experts, SHIFT))
-    return (
-        p[..., A] * np.exp(p[..., DELTA] * e),
-        p[..., ALPHA] + p[..., GAMMA] * e,
-        p[..., B] * np.exp(p[..., OMEGA] * e),
-        p[..., BETA] + p[..., ZETA] * e,
-    )
+encode, decode = pair_coordinates(PARAMETERS)
 
 
 def _terms(theta: FloatArray, x: Inputs, e: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -134,7 +104,7 @@ def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
         h[..., np.array(columns)[:, None], columns] += (row * share[..., None, :]) @ np.swapaxes(row, -1, -2)
     size, data = _slopes_in_effective(theta, x)
     pull = w * (s * size + d * data)
-    for i, j, value in (
+    bends = [
         (START, START, pull * e_uu),
         (START, MAX, pull * e_um),
         (MAX, MAX, pull * e_mm),
@@ -146,12 +116,8 @@ def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
         (OMEGA, MAX, w * d * e_m),
         (ZETA, START, w * d * x.ln_d * e_u),
         (ZETA, MAX, w * d * x.ln_d * e_m),
-    ):
-        total = value.sum(axis=-1)
-        h[..., i, j] += total
-        if i != j:
-            h[..., j, i] += total
-    return h
+    ]
+    return add_bends(h, bends)
 
 
 def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
@@ -165,21 +131,8 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (11, 2): c below the smallest loss, exponents of N and D not positive."""
     falling, either, change = (-3.0, 0.0), (-3.0, 3.0), (-0.5, 0.5)
-    irreducible = (AMPLITUDE[0], float(np.log(observed.loss_min)))
-    return np.array(
-        [
-            AMPLITUDE,
-            falling,
-            either,
-            change,
-            AMPLITUDE,
-            falling,
-            either,
-            change,
-            irreducible,
-            *bounds_of_pair(observed),
-        ]
-    )
+    size_or_data = [AMPLITUDE, falling, either, change]
+    return np.array([*size_or_data, *size_or_data, observed.irreducible, *bounds_of_pair(observed)])
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
@@ -188,10 +141,6 @@ def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     size = np.exp(delta * e + (alpha + gamma * e) * x.ln_n)
     data = np.exp(omega * e + (beta + zeta * e) * x.ln_d)
     return np.stack((size, data, np.ones_like(size)), axis=-1)
-
-
-def _offset(shape: FloatArray, x: Inputs) -> FloatArray:
-    return np.zeros((*shape.shape[:-1], x.ln_n.size))
 
 
 def _region(observed: Observed) -> FloatArray:
@@ -212,7 +161,7 @@ FORM = LawForm(
     curvature=curvature,
     slopes=slopes,
     bounds=bounds,
-    linear=LinearPart((A, B, C), (ALPHA, DELTA, GAMMA, BETA, OMEGA, ZETA, START, MAX), _basis, _offset, _region),
+    linear=LinearPart((A, B, C), (ALPHA, DELTA, GAMMA, BETA, OMEGA, ZETA, START, MAX), _basis, _region),
     uses_experts=True,
     domain=f"amplitudes are positive and {effective_experts.DOMAIN}",
 )

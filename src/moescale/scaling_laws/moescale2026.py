@@ -17,14 +17,13 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.coordinates import EXPONENT, log_coordinates
 from moescale.scaling_laws.effective_experts import (
     bounds_of_pair,
     ln_effective,
     ln_effective_derivatives,
     region_of_pair,
 )
-from moescale.scaling_laws.form import Inputs, LawForm, Observed, Parameter, ln_sum
+from moescale.scaling_laws.form import EXPONENT, Inputs, LawForm, Observed, Parameter, ln_sum, log_coordinates
 from moescale.typing import FloatArray
 
 LN_N_REF, LN_D_REF = float(np.log(5e8)), float(np.log(1e10))

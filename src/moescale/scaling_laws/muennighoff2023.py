@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.coordinates import AMPLITUDE
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, ln_sum
+from moescale.scaling_laws.form import AMPLITUDE, Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -128,8 +127,7 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (7, 2): E below the smallest loss, R_D and R_N in [0.01, 1e4]."""
     scale, saturation = (0.01, 3.0), (float(np.log(0.01)), float(np.log(1e4)))
-    irreducible = (AMPLITUDE[0], float(np.log(observed.loss_min)))
-    return np.array([irreducible, AMPLITUDE, (-60.0, 60.0), scale, scale, saturation, saturation])
+    return np.array([observed.irreducible, AMPLITUDE, (-60.0, 60.0), scale, scale, saturation, saturation])
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
@@ -140,14 +138,7 @@ def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     return np.stack((np.ones_like(varying), varying), axis=-1)
 
 
-def _offset(shape: FloatArray, x: Inputs) -> FloatArray:
-    return np.zeros((*shape.shape[:-1], x.ln_n.size))
-
-
-def _region(observed: Observed) -> FloatArray:
-    return np.array([(-5.0, 3.0), (0.1, 0.8), (0.1, 0.8), (0.0, np.log(100.0)), (0.0, np.log(100.0))])
-
-
+REGION = [(-5.0, 3.0), (0.1, 0.8), (0.1, 0.8), (0.0, np.log(100.0)), (0.0, np.log(100.0))]
 FORM = LawForm(
     name="muennighoff2023",
     title="dense law for repeated data",
@@ -160,7 +151,7 @@ FORM = LawForm(
     jacobian=jacobian,
     slopes=slopes,
     bounds=bounds,
-    linear=LinearPart((E, A), (G, ALPHA, BETA, R_D, R_N), _basis, _offset, _region),
+    linear=LinearPart((E, A), (G, ALPHA, BETA, R_D, R_N), _basis, limits(REGION)),
     uses_experts=False,
     domain="amplitudes and exponents are positive",
     extra_inputs={"unique_tokens": float("inf")},

@@ -9,113 +9,148 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, LinearPart, Observed, ln_sum
+from moescale.scaling_laws.form import (
+    AMPLITUDE,
+    EXPONENT,
+    Inputs,
+    LawForm,
+    LinearPart,
+    Observed,
+    Parameter,
+    limits,
+    ln_sum,
+)
 from moescale.typing import FloatArray
 
-Variables = Callable[[Inputs], dict[str, FloatArray]]  # logarithms by name, each (n,); ln N is "n", ln D is "d"
-
-
-def size_and_data(x: Inputs) -> dict[str, FloatArray]:
-    """ln N and ln D under the names of terms."""
-    return {"n": x.ln_n, "d": x.ln_d}
+Variables = Callable[[Inputs], dict[str, FloatArray]]  # logarithms by name, each (n,), beside ln N, "n", and ln D, "d"
+Ranges = Mapping[str, tuple[float, float]]  # of parameters by name
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """exp(theta[amplitude]) / product of variable^theta[exponent]; `exponents` maps a variable to its column."""
+    """amplitude / product of variable^exponent; `exponents` maps a variable to the name of its exponent."""
 
-    amplitude: int
-    exponents: Mapping[str, int] = field(default_factory=dict[str, int])
+    amplitude: str
+    exponents: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def power_law(
+    *,
+    parameters: tuple[Parameter, ...],
+    terms: tuple[Term, ...],
+    scan: Ranges,
+    box: Ranges | None = None,
+    variables: Variables = lambda _: {},
+    **about: Any,
+) -> LawForm:
+    """The form that is the sum of these terms; `about` are further fields of LawForm.
+
+    `scan` is where a search looks for each exponent. The physical box is AMPLITUDE, EXPONENT and, for a term without
+    variables, below the smallest loss, but for what `box` says.
+    """
+    columns = {parameter.name: column for column, parameter in enumerate(parameters)}
+    constants = {term.amplitude for term in terms if not term.exponents}
+    own = dict(box or {})
+
+    def bounds(observed: Observed) -> FloatArray:
+        usual = {p.name: AMPLITUDE if p.log else EXPONENT for p in parameters}
+        return np.array(list((usual | dict.fromkeys(constants, observed.irreducible) | own).values()))
+
+    calculus = PowerTerms(
+        [(columns[t.amplitude], {name: columns[e] for name, e in t.exponents.items()}) for t in terms], variables
+    )
+    return LawForm(
+        parameters=parameters,
+        bounds=bounds,
+        log_loss=calculus.log_loss,
+        jacobian=calculus.jacobian,
+        curvature=calculus.curvature,
+        slopes=calculus.slopes,
+        linear=calculus.linear({columns[name]: scanned for name, scanned in scan.items()}),
+        uses_experts=False,
+        **about,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PowerTerms:
-    """A sum of terms over p search coordinates. theta has shape (..., p); x holds n points."""
+    """The calculus of terms (column of the amplitude, columns of the exponents by variable) of theta (..., p)."""
 
-    terms: tuple[Term, ...]
-    n_parameters: int
-    variables: Variables = size_and_data
+    terms: list[tuple[int, dict[str, int]]]
+    variables: Variables
 
-    def _shares(self, theta: FloatArray, x: Inputs) -> tuple[dict[str, FloatArray], FloatArray, FloatArray]:
-        """The variables, ln L (..., n), and the share of each term in L, (k, ..., n)."""
-        values = self.variables(x)
-        t = theta[..., None, :]
+    def _values(self, x: Inputs) -> dict[str, FloatArray]:
+        return {"n": x.ln_n, "d": x.ln_d, **self.variables(x)}
 
-        def ln_term(term: Term) -> FloatArray:
-            powers = (t[..., column] * values[name] for name, column in term.exponents.items())
-            return t[..., term.amplitude] - sum(powers, start=np.zeros_like(x.ln_n))
+    def _shares(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+        """ln L (..., n), and the share of each term in L, (k, ..., n)."""
+        values, t, zero = self._values(x), theta[..., None, :], np.zeros_like(x.ln_n)
+        return ln_sum(
+            *(
+                t[..., amplitude] - sum((t[..., c] * values[name] for name, c in exponents.items()), start=zero)
+                for amplitude, exponents in self.terms
+            )
+        )
 
-        total, shares = ln_sum(*(ln_term(term) for term in self.terms))
-        return values, total, shares
-
-    def _slopes(self, term: Term, values: Mapping[str, FloatArray]) -> tuple[list[int], list[FloatArray]]:
-        """The columns that a term depends on and the derivatives of its logarithm in them: independent of theta."""
-        one = np.ones_like(values["n"])
-        rows = [one, *(-values[name] * one for name in term.exponents)]
-        return [term.amplitude, *term.exponents.values()], rows
+    def _slopes(self, x: Inputs) -> list[tuple[list[int], list[FloatArray]]]:
+        """For each term the columns it depends on and the derivatives of its logarithm in them, whatever theta."""
+        values, one = self._values(x), np.ones_like(x.ln_n)
+        return [
+            ([amplitude, *exponents.values()], [one, *(-values[name] * one for name in exponents)])
+            for amplitude, exponents in self.terms
+        ]
 
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
-        return self._shares(theta, x)[1]
+        return self._shares(theta, x)[0]
 
     def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """Derivatives of ln L in search coordinates, shape (..., n, p)."""
-        values, _, shares = self._shares(theta, x)
-        out = np.zeros((*shares.shape[1:], self.n_parameters))
-        for share, term in zip(shares, self.terms, strict=True):
-            for column, slope in zip(*self._slopes(term, values), strict=True):
+        shares = self._shares(theta, x)[1]
+        out = np.zeros((*shares.shape[1:], theta.shape[-1]))
+        for share, (columns, rows) in zip(shares, self._slopes(x), strict=True):
+            for column, slope in zip(columns, rows, strict=True):
                 out[..., column] += share * slope
         return out
 
     def curvature(self, theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
         """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
-        values, _, shares = self._shares(theta, x)
         mean = self.jacobian(theta, x)
         h = -np.swapaxes(mean * w[..., None], -1, -2) @ mean
-        for share, term in zip(shares, self.terms, strict=True):
-            columns, rows = self._slopes(term, values)
+        for share, (columns, rows) in zip(self._shares(theta, x)[1], self._slopes(x), strict=True):
             v = np.stack(rows, axis=-2)
             h[..., np.array(columns)[:, None], columns] += (v * (w * share)[..., None, :]) @ np.swapaxes(v, -1, -2)
         return h
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-        shares = self._shares(theta, x)[2]
+        shares = self._shares(theta, x)[1]
 
         def along(name: str) -> FloatArray:
             parts = (
-                -theta[..., None, term.exponents[name]] * share
-                for share, term in zip(shares, self.terms, strict=True)
-                if name in term.exponents
+                -theta[..., None, exponents[name]] * share
+                for share, (_, exponents) in zip(shares, self.terms, strict=True)
+                if name in exponents
             )
             return sum(parts, start=np.zeros(shares.shape[1:]))
 
         return along("n"), along("d")
 
-    def linear(self, region: Mapping[int, tuple[float, float]]) -> LinearPart:
-        """The form as linear in its amplitudes; `region` gives the scanned range of each exponent by its column."""
-        amplitudes = tuple(term.amplitude for term in self.terms)
-        columns = tuple(region)
-        limits = np.array(list(region.values()))
-
-        place = {column: position for position, column in enumerate(columns)}
+    def linear(self, scan: Mapping[int, tuple[float, float]]) -> LinearPart:
+        """The form as linear in its amplitudes; `scan` gives the scanned range of each exponent by its column."""
+        place = {column: position for position, column in enumerate(scan)}
 
         def basis(shape: FloatArray, x: Inputs) -> FloatArray:
-            values = self.variables(x)
-            zero = np.zeros((*shape.shape[:-1], x.ln_n.size))
+            values, zero = self._values(x), np.zeros((*shape.shape[:-1], x.ln_n.size))
             logs = [
-                sum((-shape[..., place[c], None] * values[name] for name, c in term.exponents.items()), start=zero)
-                for term in self.terms
+                sum((-shape[..., place[c], None] * values[name] for name, c in exponents.items()), start=zero)
+                for _, exponents in self.terms
             ]
             return np.exp(np.stack(logs, axis=-1))
 
-        def offset(shape: FloatArray, x: Inputs) -> FloatArray:
-            return np.zeros((*shape.shape[:-1], x.ln_n.size))
-
-        def scanned(observed: Observed) -> FloatArray:
-            return limits
-
-        return LinearPart(amplitudes, columns, basis, offset, scanned)
+        amplitudes = tuple(amplitude for amplitude, _ in self.terms)
+        return LinearPart(amplitudes, tuple(scan), basis, limits(list(scan.values())))

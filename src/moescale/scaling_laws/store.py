@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from moescale.errors import InputError, damaged, nearest_names, unknown_name
+from moescale.errors import (
+    DamagedFileError,
+    UnknownNameError,
+    damaged,
+    located,
+    nearest_names,
+    unknown_name,
+)
 from moescale.io.files import read_text, write_atomically
+from moescale.io.records import plain, record
 from moescale.io.schema import parse_toml
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws import (
@@ -32,21 +39,22 @@ from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Law
 
 FORMAT = 1
+AGAIN = "write it again with `moescale fit -o`"
 MOST_NESTED = 20  # tables and lists of a law's evidence in each other
 FORMS: dict[str, LawForm] = {
-    form.name: form
-    for form in (
-        yun2024.FORM,
-        chinchilla.FORM,
-        kaplan2020.FORM,
-        clark2022.FORM,
-        muennighoff2023.FORM,
-        frantar2023.FORM,
-        krajewski2024.FORM,
-        ludziejewski2025.FORM,
-        abnar2025.FORM,
-        yun2024_centred.FORM,
-        moescale2026.FORM,
+    module.FORM.name: module.FORM
+    for module in (
+        yun2024,
+        chinchilla,
+        kaplan2020,
+        clark2022,
+        muennighoff2023,
+        frantar2023,
+        krajewski2024,
+        ludziejewski2025,
+        abnar2025,
+        yun2024_centred,
+        moescale2026,
     )
 }
 ALIASES = {
@@ -75,7 +83,7 @@ def find_form(name: str) -> LawForm:
         return FORMS[key]
     hint = "that is a coefficient set; use it with plan and predict" if key in catalogue_names() else None
     error = unknown_name("law", name, FORMS)
-    raise InputError(error.what, nearest=error.nearest, next_step=hint or error.next_step)
+    raise UnknownNameError(error.what, nearest=error.nearest, next_step=hint or error.next_step)
 
 
 @cache
@@ -102,13 +110,13 @@ def find_law(name_or_path: str) -> Law:
     form = FORMS.get(ALIASES.get(name_or_path.lower(), name_or_path.lower()))
     if form is not None:
         fitted = [name for name in names if _catalogue_law(name).form is form]
-        raise InputError(
+        raise UnknownNameError(
             f"{name_or_path!r} is the form of a law, without coefficients",
             nearest=", ".join(fitted) or None,
             next_step="take a coefficient set, or fit the form to your runs: `moescale fit RUNS --law "
             f"{name_or_path} -o law.toml`",
         )
-    raise InputError(
+    raise UnknownNameError(
         f"unknown law {name_or_path!r}",
         nearest=nearest_names(name_or_path, names),
         next_step=f"known coefficient sets: {', '.join(names)}; or give the path of a law file that `moescale fit -o` wrote",
@@ -122,60 +130,59 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+class FamilyTable(BaseModel):
+    """The fields of `ModelFamily` in a law file, with their bounds."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    name: str
+    top_k: int = Field(ge=1, le=1024)
+    moe_every: int = Field(ge=1, le=1024)
+    ffn_ratio: float = Field(gt=0, le=1e3)
+    d_model_per_layer: float = Field(gt=0, le=1e5)
+    ffn_matrices: int = Field(ge=2, le=3)
+    head_dim: float = Field(gt=0, le=1e4)
+    vocab_size: float = Field(ge=0, le=1e9)
+    embedding_matrices: int = Field(ge=0, le=2)
+    convention: Literal["paper", "exact", "dense"]
+    n_counts: Literal["dense", "total"] = "dense"
+    tokenizer: str = ""
+    dataset: str = ""
+    kv_heads: float | None = Field(default=None, ge=1, le=1e6)
+    source: str = ""
+
+
+class LawTable(BaseModel):
+    """A law file."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    format: int = Field(ge=1)
+    name: str
+    law: str
+    source: str
+    date: str
+    parameters: dict[str, float]
+    family: FamilyTable
+    fit_range: dict[str, tuple[float, float]]
+    max_experts: float | None = Field(default=None, ge=1)
+    notes: list[str] = Field(default_factory=list)
+    evidence: dict[str, object] = Field(default_factory=dict)
+    draws: list[list[float]] = Field(default_factory=list)
+
+
 def parse_law(text: str, *, where: str) -> Law:
     """A law from the text of its TOML file; every defect is an InputError that names the place."""
-    from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-    class FamilyTable(BaseModel):
-        model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-        name: str
-        top_k: int = Field(ge=1, le=1024)
-        moe_every: int = Field(ge=1, le=1024)
-        ffn_ratio: float = Field(gt=0, le=1e3)
-        d_model_per_layer: float = Field(gt=0, le=1e5)
-        ffn_matrices: int = Field(ge=2, le=3)
-        head_dim: float = Field(gt=0, le=1e4)
-        vocab_size: float = Field(ge=0, le=1e9)
-        embedding_matrices: int = Field(ge=0, le=2)
-        convention: Literal["paper", "exact", "dense"]
-        n_counts: Literal["dense", "total"] = "dense"
-        tokenizer: str = ""
-        dataset: str = ""
-        kv_heads: float | None = Field(default=None, ge=1, le=1e6)
-        source: str = ""
-
-    class LawTable(BaseModel):
-        model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-        format: int = Field(ge=1)
-        name: str
-        law: str
-        source: str
-        date: str
-        parameters: dict[str, float]
-        family: FamilyTable
-        fit_range: dict[str, tuple[float, float]]
-        max_experts: float | None = Field(default=None, ge=1)
-        notes: list[str] = Field(default_factory=list)
-        evidence: dict[str, object] = Field(default_factory=dict)
-        draws: list[list[float]] = Field(default_factory=list)
-
     document = parse_toml(text, where=where, kind="a law file", next_step="give a file that `moescale fit -o` wrote")
     version = document.get("format")
     if isinstance(version, int) and version > FORMAT:
-        raise InputError(
+        raise DamagedFileError(
             f"law file of format {version}, this program reads {FORMAT}", where=where, next_step="update moescale"
         )
     try:
         table = LawTable.model_validate(document)
     except ValidationError as error:
-        raise damaged("law file", error, where=where, next_step="write it again with `moescale fit -o`") from None
-    if _is_deep(document.get("evidence")):  # what is read can be written again
-        raise InputError(
-            f"damaged law file at evidence: nested more than {MOST_NESTED} deep",
-            where=where,
-            next_step="write it again with `moescale fit -o`",
-        )
-    return _law_of(table.model_dump(), where)
+        raise damaged("law file", error, where=where, next_step=AGAIN) from None
+    with located(where):
+        return _law_of(table)
 
 
 def _is_deep(value: object) -> bool:
@@ -187,57 +194,51 @@ def _is_deep(value: object) -> bool:
     return any(isinstance(one, dict | list) for one in level)
 
 
-def _law_of(table: Mapping[str, object], where: str) -> Law:
-    try:
-        form = find_form(str(table["law"]))
-    except InputError as error:
-        raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from None
-    parameters: dict[str, float] = dict(table["parameters"])  # type: ignore[call-overload]
-    if set(parameters) != set(form.names):
-        raise InputError(
-            f"parameters {', '.join(sorted(parameters))} are not those of {form.name}",
-            where=where,
-            next_step=f"expected {', '.join(form.names)}",
-        )
-    rows: list[list[float]] = list(table["draws"])  # type: ignore[call-overload]
-    for i, row in enumerate(rows):
-        if len(row) != len(form.names):
-            raise InputError(
-                f"damaged law file at draws.{i}: {len(row)} numbers",
-                where=where,
-                next_step=f"expected {len(form.names)}, one for each of {', '.join(form.names)}",
-            )
-    fit_range: dict[str, tuple[float, float]] = dict(table["fit_range"])  # type: ignore[call-overload]
-    for name, (low, high) in fit_range.items():
-        if not (0 < low <= high or (low == 0 < high and name in form.extra_inputs)):
-            raise InputError(
-                f"damaged law file at fit_range.{name}: {low:g} to {high:g} is not a range of positive numbers",
-                where=where,
-            )
-    draws_public = np.array(rows, dtype=float).reshape(-1, len(form.names))
+def _law_of(table: LawTable) -> Law:
+    form = find_form(table.law)
+    _check_parts(table, form)
     with np.errstate(all="ignore"):
-        theta = form.encode(np.array([parameters[name] for name in form.names]))
-        draws = form.encode(draws_public)
+        theta = form.encode(np.array([table.parameters[name] for name in form.names]))
+        draws = form.encode(np.array(table.draws, dtype=float).reshape(-1, len(form.names)))
         numbers = [theta, draws, form.decode(theta), form.decode(draws)]  # what is read can be written again
     if not all(np.isfinite(values).all() for values in numbers):
-        raise InputError(
-            f"a parameter or a draw lies outside the domain of {form.name}",
-            where=where,
-            next_step=f"where {form.domain}",
+        raise DamagedFileError(
+            f"a parameter or a draw lies outside the domain of {form.name}", next_step=f"where {form.domain}"
         )
     return Law(
-        name=str(table["name"]),
+        name=table.name,
         form=form,
         theta=theta,
-        family=ModelFamily(**table["family"]),  # type: ignore[arg-type]
-        source=str(table["source"]),
-        date=str(table["date"]),
-        fit_range=fit_range,
+        family=ModelFamily(**table.family.model_dump()),
+        source=table.source,
+        date=table.date,
+        fit_range=table.fit_range,
         draws=draws,
-        notes=tuple(table["notes"]),  # type: ignore[arg-type]
-        max_experts=table["max_experts"],  # type: ignore[arg-type]
-        evidence=dict(table["evidence"]),  # type: ignore[call-overload]
+        notes=tuple(table.notes),
+        max_experts=table.max_experts,
+        evidence=table.evidence,
     )
+
+
+def _check_parts(table: LawTable, form: LawForm) -> None:
+    """Refuse parts that do not fit the form, or could not be written again."""
+    names = ", ".join(form.names)
+    if set(table.parameters) != set(form.names):
+        stated = ", ".join(sorted(table.parameters))
+        raise DamagedFileError(f"parameters {stated} are not those of {form.name}", next_step=f"expected {names}")
+    for i, row in enumerate(table.draws):
+        if len(row) != len(form.names):
+            raise DamagedFileError(
+                f"damaged law file at draws.{i}: {len(row)} numbers",
+                next_step=f"expected {len(form.names)}, one for each of {names}",
+            )
+    for name, (low, high) in table.fit_range.items():
+        if not (0 < low <= high or (low == 0 < high and name in form.extra_inputs)):
+            raise DamagedFileError(
+                f"damaged law file at fit_range.{name}: {low:g} to {high:g} is not a range of positive numbers"
+            )
+    if _is_deep(table.evidence):
+        raise DamagedFileError(f"damaged law file at evidence: nested more than {MOST_NESTED} deep", next_step=AGAIN)
 
 
 def law_text(law: Law) -> str:
@@ -246,19 +247,12 @@ def law_text(law: Law) -> str:
 
     document: dict[str, object] = {
         "format": FORMAT,
-        "name": law.name,
+        **record(law, without=("form", "theta", "draws", "family", "fit_range", "evidence")),
         "law": law.form.name,
-        "source": law.source,
-        "date": law.date,
-        "notes": list(law.notes),
-    }
-    if law.max_experts is not None:
-        document["max_experts"] = law.max_experts
-    document |= {
         "draws": law.form.decode(law.draws).tolist(),
         "parameters": law.parameters,
-        "fit_range": {name: list(limits) for name, limits in law.fit_range.items()},
-        "family": {name: value for name, value in asdict(law.family).items() if value is not None},
+        "fit_range": plain(law.fit_range),
+        "family": record(law.family),
         "evidence": law.evidence,
     }
     return tomli_w.dumps(document)

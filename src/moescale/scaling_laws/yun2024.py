@@ -13,8 +13,7 @@ a theta of eleven coordinates is centred.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,13 +21,24 @@ from moescale.scaling_laws import effective_experts
 from moescale.scaling_laws.effective_experts import (
     Start,
     bounds_of_pair,
-    decode_pair,
-    encode_pair,
     ln_effective,
     ln_effective_derivatives,
+    pair_coordinates,
     region_of_pair,
 )
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, ln_sum
+from moescale.scaling_laws.form import (
+    AMPLITUDE,
+    EXPONENT,
+    Inputs,
+    LawForm,
+    Limits,
+    LinearPart,
+    Observed,
+    Parameter,
+    add_bends,
+    limits,
+    ln_sum,
+)
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -44,161 +54,122 @@ PARAMETERS = (
 )
 A, ALPHA, B, BETA, C, GAMMA, F, D, START, MAX = range(len(PARAMETERS))
 CENTRE = len(PARAMETERS)  # ln N0, where theta has it
+AMPLITUDES = (A, B, C, F)
+SHAPE = (ALPHA, BETA, GAMMA, D, START, MAX)
+S_ALPHA, S_BETA, S_GAMMA, S_D, S_START, S_MAX, S_CENTRE = range(len(SHAPE) + 1)  # columns of the shape parameters
 
 
-def encode(public: FloatArray, start: Start = "ratio") -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 10 or 11); NaN unless 1 <= E_start < E_max."""
-    theta = np.array(public, dtype=float)
-    logs = [A, B, C, F, *range(CENTRE, theta.shape[-1])]
-    theta[..., logs] = np.log(theta[..., logs])
-    theta[..., START], theta[..., MAX] = encode_pair(theta[..., START], theta[..., MAX], start)
-    return theta
+@dataclass(frozen=True, slots=True)
+class Equation4:
+    """The calculus of theta (..., 10 or 11) and shape parameters (..., 6 or 7); `how` they hold E_start."""
 
+    how: Start
 
-def decode(theta: FloatArray, start: Start = "ratio") -> FloatArray:
-    """Public units from search coordinates, any leading shape (..., 10 or 11)."""
-    public = np.array(theta, dtype=float)
-    logs = [A, B, C, F, *range(CENTRE, public.shape[-1])]
-    public[..., logs] = np.exp(public[..., logs])
-    public[..., START], public[..., MAX] = decode_pair(theta[..., START], theta[..., MAX], start)
-    return public
+    def _lever(self, theta: FloatArray, x: Inputs, column: int = CENTRE) -> FloatArray:
+        """What multiplies d ln Ehat: ln N, or ln(N / N0) where theta has N0, shape (..., n)."""
+        return x.ln_n - theta[..., column, None] if theta.shape[-1] > column else x.ln_n
 
+    def _ln_effective(self, coordinate: FloatArray, ln_max: FloatArray, x: Inputs) -> FloatArray:
+        return ln_effective(coordinate, ln_max, x, how=self.how)
 
-def _lever(theta: FloatArray, x: Inputs) -> FloatArray:
-    """What multiplies d ln Ehat: ln N, or ln(N / N0) where theta has N0, shape (..., n)."""
-    return x.ln_n - theta[..., CENTRE, None] if theta.shape[-1] > CENTRE else x.ln_n
+    def _derivatives(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
+        return ln_effective_derivatives(theta[..., START], theta[..., MAX], x, how=self.how)
 
+    def _terms(self, theta: FloatArray, x: Inputs, ln_e: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """ln of the sum of the four terms, and the share of each in it, shapes (..., n) and (4, ..., n)."""
+        t = theta[..., None, :]
+        return ln_sum(
+            t[..., A] - t[..., ALPHA] * x.ln_n,
+            t[..., B] - t[..., BETA] * ln_e,
+            t[..., C] - t[..., GAMMA] * x.ln_d,
+            t[..., F],
+        )
 
-def _terms(theta: FloatArray, x: Inputs, ln_e: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln of the sum of the four terms, and the share of each in it, shapes (..., n) and (4, ..., n)."""
-    t = theta[..., None, :]
-    return ln_sum(
-        t[..., A] - t[..., ALPHA] * x.ln_n,
-        t[..., B] - t[..., BETA] * ln_e,
-        t[..., C] - t[..., GAMMA] * x.ln_d,
-        t[..., F],
-    )
+    def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
+        """ln L at each point, shape (..., n)."""
+        ln_e = self._ln_effective(theta[..., START], theta[..., MAX], x)
+        return self._terms(theta, x, ln_e)[0] + theta[..., None, D] * self._lever(theta, x) * ln_e
 
+    def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
+        """Derivatives of ln L in search coordinates, shape (..., n, 10 or 11)."""
+        e, e_s, e_m, *_ = self._derivatives(theta, x)
+        _, (a, b, c, f) = self._terms(theta, x, e)
+        d, lever = theta[..., None, D], self._lever(theta, x)
+        slope = d * lever - theta[..., None, BETA] * b  # of ln L in ln Ehat
+        columns = [a, -a * x.ln_n, b, -b * e, c, -c * x.ln_d, f, lever * e, slope * e_s, slope * e_m]
+        if theta.shape[-1] > CENTRE:
+            columns.append(-d * e)
+        return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
-def log_loss(theta: FloatArray, x: Inputs, start: Start = "ratio") -> FloatArray:
-    """ln L at each point, shape (..., n)."""
-    ln_e = ln_effective(theta[..., START], theta[..., MAX], x, how=start)
-    return _terms(theta, x, ln_e)[0] + theta[..., None, D] * _lever(theta, x) * ln_e
+    def curvature(self, theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
+        """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
+        e, e_s, e_m, e_ss, e_sm, e_mm = self._derivatives(theta, x)
+        _, (a, b, c, f) = self._terms(theta, x, e)
+        beta, d, lever = theta[..., None, BETA], theta[..., None, D], self._lever(theta, x)
+        zero, one = np.zeros_like(a), np.ones_like(a)
+        h = np.zeros((*theta.shape, theta.shape[-1]))
+        # Second derivatives of a log-sum-exp: sum of share * z' z'^T, minus the outer product of the mean z'.
+        mean = [a, -a * x.ln_n, b, -b * e, c, -c * x.ln_d, f, -beta * b * e_s, -beta * b * e_m]
+        for columns, rows, weight in (
+            ([A, ALPHA], [one, -x.ln_n + zero], w * a),
+            ([B, BETA, START, MAX], [one, -e, -beta * e_s, -beta * e_m], w * b),
+            ([C, GAMMA], [one, -x.ln_d + zero], w * c),
+            ([A, ALPHA, B, BETA, C, GAMMA, F, START, MAX], mean, -w),
+        ):
+            v = np.stack(np.broadcast_arrays(*rows), axis=-2)
+            h[..., np.array(columns)[:, None], columns] += (v * weight[..., None, :]) @ np.swapaxes(v, -1, -2)
+        slope = w * (d * lever - beta * b)
+        bends = [
+            (F, F, w * f),
+            (START, START, slope * e_ss),
+            (START, MAX, slope * e_sm),
+            (MAX, MAX, slope * e_mm),
+            (BETA, START, -w * b * e_s),
+            (BETA, MAX, -w * b * e_m),
+            (D, START, w * lever * e_s),
+            (D, MAX, w * lever * e_m),
+        ]
+        if theta.shape[-1] > CENTRE:
+            bends += [(D, CENTRE, -w * e), (START, CENTRE, -w * d * e_s), (MAX, CENTRE, -w * d * e_m)]
+        return add_bends(h, bends)
 
+    def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+        """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
+        ln_e = self._ln_effective(theta[..., START], theta[..., MAX], x)
+        _, (a, _, c, _) = self._terms(theta, x, ln_e)
+        return theta[..., None, D] * ln_e - theta[..., None, ALPHA] * a, -theta[..., None, GAMMA] * c
 
-def _effective_derivatives(theta: FloatArray, x: Inputs, start: Start) -> tuple[FloatArray, ...]:
-    return ln_effective_derivatives(theta[..., START], theta[..., MAX], x, how=start)
+    def basis(self, shape: FloatArray, x: Inputs) -> FloatArray:
+        """What the amplitudes A, B, C and F multiply, (..., n, 4)."""
+        s, ln_e = shape[..., None, :], self._ln_effective(shape[..., S_START], shape[..., S_MAX], x)
+        columns = (
+            np.exp(-s[..., S_ALPHA] * x.ln_n),
+            np.exp(-s[..., S_BETA] * ln_e),
+            np.exp(-s[..., S_GAMMA] * x.ln_d),
+            np.ones_like(ln_e),
+        )
+        return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
+    def offset(self, shape: FloatArray, x: Inputs) -> FloatArray:
+        """The interaction, (..., n)."""
+        ln_e = self._ln_effective(shape[..., S_START], shape[..., S_MAX], x)
+        return shape[..., None, S_D] * self._lever(shape, x, S_CENTRE) * ln_e
 
-def jacobian(theta: FloatArray, x: Inputs, start: Start = "ratio") -> FloatArray:
-    """Derivatives of ln L in search coordinates, shape (..., n, 10 or 11)."""
-    e, e_s, e_m, *_ = _effective_derivatives(theta, x, start)
-    _, (a, b, c, f) = _terms(theta, x, e)
-    d, lever = theta[..., None, D], _lever(theta, x)
-    slope = d * lever - theta[..., None, BETA] * b  # of ln L in ln Ehat
-    columns = [a, -a * x.ln_n, b, -b * e, c, -c * x.ln_d, f, lever * e, slope * e_s, slope * e_m]
-    if theta.shape[-1] > CENTRE:
-        columns.append(-d * e)
-    return np.stack(np.broadcast_arrays(*columns), axis=-1)
+    def published_grid(self, observed: Observed) -> tuple[FloatArray, ...]:
+        """The starts of the paper's appendix, one axis a parameter: 810,000 in all.
 
-
-def curvature(theta: FloatArray, x: Inputs, w: FloatArray, start: Start = "ratio") -> FloatArray:
-    """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
-    e, e_s, e_m, e_ss, e_sm, e_mm = _effective_derivatives(theta, x, start)
-    _, (a, b, c, f) = _terms(theta, x, e)
-    beta, d = theta[..., None, BETA], theta[..., None, D]
-    zero, one = np.zeros_like(a), np.ones_like(a)
-    h = np.zeros((*theta.shape, theta.shape[-1]))
-
-    def add(columns: list[int], rows: list[FloatArray], weight: FloatArray) -> None:
-        """Add sum_i weight_i v_i v_i^T on the given columns, v built from `rows`."""
-        v = np.stack(np.broadcast_arrays(*rows), axis=-2)
-        block = (v * weight[..., None, :]) @ np.swapaxes(v, -1, -2)
-        h[..., np.array(columns)[:, None], np.array(columns)] += block
-
-    # Second derivatives of a log-sum-exp: sum of share * z' z'^T, minus the outer product of the mean z'.
-    add([A, ALPHA], [one, -x.ln_n + zero], w * a)
-    add([B, BETA, START, MAX], [one, -e, -beta * e_s, -beta * e_m], w * b)
-    add([C, GAMMA], [one, -x.ln_d + zero], w * c)
-    h[..., F, F] += (w * f).sum(axis=-1)
-    mean = [a, -a * x.ln_n, b, -b * e, c, -c * x.ln_d, f, -beta * b * e_s, -beta * b * e_m]
-    add([A, ALPHA, B, BETA, C, GAMMA, F, START, MAX], mean, -w)
-
-    lever = _lever(theta, x)
-    slope = w * (d * lever - beta * b)
-    pairs = [
-        (START, START, slope * e_ss),
-        (START, MAX, slope * e_sm),
-        (MAX, MAX, slope * e_mm),
-        (BETA, START, -w * b * e_s),
-        (BETA, MAX, -w * b * e_m),
-        (D, START, w * lever * e_s),
-        (D, MAX, w * lever * e_m),
-    ]
-    if theta.shape[-1] > CENTRE:
-        pairs += [(D, CENTRE, -w * e), (START, CENTRE, -w * d * e_s), (MAX, CENTRE, -w * d * e_m)]
-    for i, j, value in pairs:
-        total = value.sum(axis=-1)
-        h[..., i, j] += total
-        if i != j:
-            h[..., j, i] += total
-    return h
-
-
-def slopes(theta: FloatArray, x: Inputs, start: Start = "ratio") -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-    ln_e = ln_effective(theta[..., START], theta[..., MAX], x, how=start)
-    _, (a, _, c, _) = _terms(theta, x, ln_e)
-    return theta[..., None, D] * ln_e - theta[..., None, ALPHA] * a, -theta[..., None, GAMMA] * c
+        The paper names none for E_start and E_max: 2 and twice the largest observed E (ours).
+        """
+        exponent, amplitude, f = np.arange(0.0, 2.01, 0.5), np.arange(0.0, 25.1, 5.0), np.arange(-1.0, 1.01, 0.5)
+        e_max = np.log(np.clip(2.0 * observed.experts_max, 4.0, 1e4))
+        e_start = np.log(2.0) / e_max if self.how == "ratio" else np.log(e_max - np.log(2.0))
+        return (*(amplitude, exponent) * 3, f, amplitude, np.array([e_start]), np.array([e_max]))
 
 
 def bounds(observed: Observed) -> FloatArray:
-    """The physical box in search coordinates, (10, 2).
-
-    Amplitudes are positive (1e-6 is as good as absent at any size), F stays below the smallest loss, exponents lie in
-    [0, 3], 1 <= E_start < E_max, and E_max in [max(4, E_observed / 2), 1e4].
-    """
-    amplitude, exponent = (np.log(1e-6), 60.0), (0.0, 3.0)
-    return np.array(
-        [
-            amplitude,
-            exponent,
-            amplitude,
-            exponent,
-            amplitude,
-            exponent,
-            (np.log(1e-6), np.log(observed.loss_min) + 1.0),  # the interaction may raise F above a loss
-            (-1.0, 1.0),
-            *bounds_of_pair(observed),
-        ]
-    )
-
-
-AMPLITUDES = (A, B, C, F)
-SHAPE = (ALPHA, BETA, GAMMA, D, START, MAX)
-
-
-# Columns of the shape parameters: those of SHAPE, and ln N0 where the law has it.
-S_ALPHA, S_BETA, S_GAMMA, S_D, S_START, S_MAX, S_CENTRE = range(len(SHAPE) + 1)
-
-
-def basis(shape: FloatArray, x: Inputs, start: Start = "ratio") -> FloatArray:
-    """What the amplitudes A, B, C and F multiply, (..., n, 4), for shape parameters (..., 6 or 7)."""
-    ln_e = ln_effective(shape[..., S_START], shape[..., S_MAX], x, how=start)
-    s = shape[..., None, :]
-    columns = (
-        np.exp(-s[..., S_ALPHA] * x.ln_n),
-        np.exp(-s[..., S_BETA] * ln_e),
-        np.exp(-s[..., S_GAMMA] * x.ln_d),
-        np.ones_like(ln_e),
-    )
-    return np.stack(np.broadcast_arrays(*columns), axis=-1)
-
-
-def offset(shape: FloatArray, x: Inputs, start: Start = "ratio") -> FloatArray:
-    """The interaction, (..., n), for shape parameters (..., 6 or 7)."""
-    lever = x.ln_n - shape[..., S_CENTRE, None] if shape.shape[-1] > S_CENTRE else x.ln_n
-    return shape[..., None, S_D] * lever * ln_effective(shape[..., S_START], shape[..., S_MAX], x, how=start)
+    """The physical box in search coordinates, (10, 2): d in [-1, 1], and the interaction may raise F above a loss."""
+    least, most = observed.irreducible
+    return np.array([*(AMPLITUDE, EXPONENT) * 3, (least, most + 1.0), (-1.0, 1.0), *bounds_of_pair(observed)])
 
 
 def region(observed: Observed) -> FloatArray:
@@ -206,68 +177,36 @@ def region(observed: Observed) -> FloatArray:
     return np.array([(0.05, 1.0), (0.05, 2.0), (0.05, 1.0), (-0.02, 0.02), *region_of_pair(observed)])
 
 
-def published_grid(observed: Observed, start: Start = "ratio") -> tuple[FloatArray, ...]:
-    """The starts of the paper's appendix, one axis a parameter: 810,000 in all.
-
-    The paper names none for E_start and E_max: 2 and twice the largest observed E (ours).
-    """
-    exponent, amplitude = np.arange(0.0, 2.01, 0.5), np.arange(0.0, 25.1, 5.0)
-    f = np.arange(-1.0, 1.01, 0.5)
-    e_max = np.log(np.clip(2.0 * observed.experts_max, 4.0, 1e4))
-    ln_two = np.log(2.0)
-    e_start = ln_two / e_max if start == "ratio" else np.log(e_max - ln_two)
-    return (
-        amplitude, exponent, amplitude, exponent, amplitude, exponent, f, amplitude,
-        np.array([e_start]), np.array([e_max]),
-    )  # fmt: skip
+# Without the box: limits that only keep the arithmetic finite, and a search for E_max from e^-10 to e^10, for E_start from
+# nearly that down to e^-12 of it.
+FREE_BOX = [*((-70.0, 300.0), (-3.0, 10.0)) * 3, (-70.0, 20.0), (-2.0, 2.0), (-12.0, 3.5), (-20.0, 20.0)]
+FREE_REGION = [(0.05, 1.0), (-1.0, 2.0), (0.05, 1.0), (-0.1, 0.1), (-6.0, 2.5), (-10.0, 10.0)]
 
 
-def free_bounds(_: Observed) -> FloatArray:
-    """Limits that only keep the arithmetic finite, (10, 2), in the coordinates of `FREE`."""
-    amplitude, exponent = (-70.0, 300.0), (-3.0, 10.0)
-    return np.array(
-        [amplitude, exponent, amplitude, exponent, amplitude, exponent, (-70.0, 20.0), (-2.0, 2.0), (-12.0, 3.5), (-20.0, 20.0)]
-    )  # fmt: skip
+def _form(how: Start, box: Limits, searched: Limits, domain: str, free: LawForm | None) -> LawForm:
+    calculus = Equation4(how)
+    encode, decode = pair_coordinates(PARAMETERS, how)
+    return LawForm(
+        name="yun2024",
+        title="MoE law in N, D and E",
+        equation="ln L = ln(A/N^alpha + B/Ehat^beta + C/D^gamma + F) + d ln N ln Ehat",
+        source="Yun et al. 2024, arXiv 2404.02852, equation 4",
+        parameters=PARAMETERS,
+        encode=encode,
+        decode=decode,
+        log_loss=calculus.log_loss,
+        jacobian=calculus.jacobian,
+        curvature=calculus.curvature,
+        slopes=calculus.slopes,
+        bounds=box,
+        linear=LinearPart(AMPLITUDES, SHAPE, calculus.basis, searched, calculus.offset),
+        uses_experts=True,
+        domain=f"amplitudes are positive and {domain}",
+        published_grid=calculus.published_grid,
+        equation4=how,
+        free=free,
+    )
 
 
-def free_region(_: Observed) -> FloatArray:
-    """Where a search without the box looks: E_max from e^-10 to e^10, E_start from nearly that down to e^-12 of it."""
-    return np.array([(0.05, 1.0), (-1.0, 2.0), (0.05, 1.0), (-0.1, 0.1), (-6.0, 2.5), (-10.0, 10.0)])
-
-
-_BOXED = LawForm(
-    name="yun2024",
-    title="MoE law in N, D and E",
-    equation="ln L = ln(A/N^alpha + B/Ehat^beta + C/D^gamma + F) + d ln N ln Ehat",
-    source="Yun et al. 2024, arXiv 2404.02852, equation 4",
-    parameters=PARAMETERS,
-    encode=encode,
-    decode=decode,
-    log_loss=log_loss,
-    jacobian=jacobian,
-    curvature=curvature,
-    slopes=slopes,
-    bounds=bounds,
-    linear=LinearPart(AMPLITUDES, SHAPE, basis, offset, region),
-    uses_experts=True,
-    domain=f"amplitudes are positive and {effective_experts.DOMAIN}",
-    published_grid=published_grid,
-    equation4="ratio",
-)
-
-_HOW: dict[str, Start] = {"start": "spread"}
-FREE = replace(
-    _BOXED,
-    encode=partial(encode, **_HOW),
-    decode=partial(decode, **_HOW),
-    log_loss=partial(log_loss, **_HOW),
-    jacobian=partial(jacobian, **_HOW),
-    curvature=partial(curvature, **_HOW),
-    slopes=partial(slopes, **_HOW),
-    bounds=free_bounds,
-    linear=LinearPart(AMPLITUDES, SHAPE, partial(basis, **_HOW), partial(offset, **_HOW), free_region),
-    domain="amplitudes are positive and E_start < E_max",
-    published_grid=partial(published_grid, **_HOW),
-    equation4="spread",
-)
-FORM = replace(_BOXED, free=FREE)
+FREE = _form("spread", limits(FREE_BOX), limits(FREE_REGION), "E_start < E_max", None)
+FORM = _form("ratio", bounds, region, effective_experts.DOMAIN, FREE)

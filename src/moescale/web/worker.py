@@ -35,64 +35,34 @@ def error_record(error: MoescaleError) -> dict[str, Any]:
 
 def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float], None]) -> dict[str, Any]:
     """Read, validate and fit a table as `moescale fit` does: the law as `store.Uploaded`, with its fit and the runs behind it."""
-    import datetime
-
     import numpy as np
 
-    from moescale.fitting.fit import family_of, fitted_law
-    from moescale.fitting.fit import fit as fit_law
-    from moescale.fitting.holdout import RunArrays, residuals
+    from moescale.fitting.holdout import residuals
+    from moescale.fitting.workflow import FitSettings, fit_runs
     from moescale.io.frames import parse_table
     from moescale.runs.table import read_runs
-    from moescale.scaling_laws import find_form, make_inputs
-    from moescale.scaling_laws.covariates import from_columns, further_inputs
+    from moescale.scaling_laws import find_form
     from moescale.scaling_laws.store import law_text
     from moescale.web.api import read_law
 
-    name = str(task["name"])
+    name, where = str(task["name"]), task.get("where")
     form = find_form(str(task["law"]))
     progress("read", 0.0)
     columns = {key: str(task[key]) for key in COLUMNS if task.get(key)}
-    table = read_runs(parse_table(data, name), where=task.get("where"), **columns)
-    about, remarks = family_of(table)
-    extra = further_inputs(form, from_columns(form, table.columns, table.experts, source=name))
-    found = fit_law(form, table.n_params, table.tokens, table.experts, table.loss, extra=extra, progress=progress)
-    draws = intervals = None
-    if replicates := int(task.get("bootstrap") or 0):
-        from moescale.fitting.bootstrap import bootstrap, parameter_intervals
-
-        x = make_inputs(table.n_params, table.tokens, table.experts, extra)
-        draws = bootstrap(found, x, np.log(table.loss), replicates, 0, progress=progress)
-        intervals = parameter_intervals(found, draws)
-    found = replace(found, warnings=(*table.warnings, *remarks, *found.warnings))
-    law = fitted_law(
-        found, about, name=_stem(name), source=f"fitted to {name}", date=datetime.date.today().isoformat(), draws=draws,
-        evidence={
-            "table": name, "table_sha256": table.sha256 or "", "where": task.get("where") or "", "seed": 0,
-            "bootstrap": replicates, **{key: getattr(table, key) for key in COLUMNS},
-        },
-    )  # fmt: skip
-    columns = {key: np.broadcast_to(np.asarray(v, dtype=float), len(table)) for key, v in extra.items()}
-    error = residuals(found, RunArrays(table.n_params, table.tokens, table.experts, table.loss, columns))
+    table = read_runs(parse_table(data, name), where=where, **columns)
+    how = FitSettings(bootstrap=int(task.get("bootstrap") or 0))
+    found = fit_runs(table, form, how, progress=progress)
+    law = found.named(name.rsplit(".", 1)[0] or "law", where=where or "")
     shown = np.linspace(0, len(table) - 1, min(len(table), MOST_DRAWN)).astype(int)
+    drawn = {key: getattr(found.runs, key) for key in ("n_params", "tokens", "experts", "loss")}
+    drawn |= {"residual": residuals(found.fit, found.runs), "row": table.row_numbers}
     evidence = {
-        "fit": found.to_dict(intervals),
+        "fit": found.to_dict(),
         "n_runs": len(table),
-        "runs": {
-            "n_params": table.n_params[shown].tolist(),
-            "tokens": table.tokens[shown].tolist(),
-            "experts": table.experts[shown].tolist(),
-            "loss": table.loss[shown].tolist(),
-            "residual": error[shown].tolist(),
-            "row": table.row_numbers[shown].tolist(),
-        },
-        "further": {key: float(np.median(values)) for key, values in columns.items()},
+        "runs": {key: values[shown].tolist() for key, values in drawn.items()},
+        "further": {key: float(np.median(values)) for key, values in found.runs.extra.items()},
     }
     return asdict(replace(read_law(law_text(law), name), evidence=evidence))
-
-
-def _stem(name: str) -> str:
-    return name.rsplit(".", 1)[0] or "law"
 
 
 def limit_memory() -> None:

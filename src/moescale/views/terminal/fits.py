@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moescale.units import format_seconds
-from moescale.views.tables import comparison_table, fit_remarks, parameter_table, range_text
+from moescale.units import format_flops, format_seconds
+from moescale.views.tables import (
+    Column,
+    Table,
+    comparison_table,
+    fit_remarks,
+    parameter_table,
+    range_text,
+    span_text,
+)
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -14,6 +22,7 @@ if TYPE_CHECKING:
 
     from moescale.fitting.fit import Fit
     from moescale.fitting.holdout import HoldOut
+    from moescale.fitting.isoflop import IsoFlop
     from moescale.scaling_laws.law import Law, Prediction
 
 
@@ -29,6 +38,32 @@ def show_fit(console: Console, found: Fit, intervals: dict[str, tuple[float, flo
     write_table(console, parameter_table(found.form, found.parameters, intervals, fit_remarks(found)))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range)}.")
+
+
+def show_isoflop(console: Console, found: IsoFlop) -> None:
+    """The exponents of each expert count: N ~ C^a and D ~ C^b with their 90% intervals."""
+    columns = (
+        Column("experts"),
+        Column("a (N ~ C^a)"),
+        Column("90% interval", rank=1),
+        Column("b (D ~ C^b)"),
+        Column("90% interval", rank=1),
+        Column("budgets used"),
+        Column("FLOPs", rank=2),
+    )
+    rows = tuple(
+        (
+            f"{t.experts:g}",
+            f"{t.n_params.exponent:.3f}",
+            span_text(t.n_params.interval, ".3f"),
+            f"{t.tokens.exponent:.3f}",
+            span_text(t.tokens.interval, ".3f"),
+            f"{t.n_params.n_points} of {sum(p.experts == t.experts for p in found.budgets)}",
+            " to ".join(format_flops(c) for c in t.flops_range),
+        )
+        for t in found.trends
+    )
+    write_table(console, Table("Loss-optimal size N and tokens D against FLOPs C", columns, rows))
 
 
 def show_laws(console: Console, laws: Sequence[Law]) -> None:
