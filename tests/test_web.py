@@ -231,26 +231,6 @@ def test_odd_queries_are_refused(client: Client, query: Any) -> None:
     assert "message" in client.get("/api/draft", params=query).json()["error"]
 
 
-def test_the_defaults_are_those_of_the_command_line() -> None:
-    from moescale.cli import options
-    from moescale.cli.plan import plan
-
-    names = {key.replace("-", "_"): text for key, text in DEFAULTS.items()}
-    given = dict(zip(plan.__code__.co_varnames[: plan.__code__.co_argcount], [None] * 99, strict=False))
-    assert set(names) <= set(given)
-    ours = read_state({}, find_law)
-    assert ours.deployment.prompt_tokens == options.DEFAULT_TRAFFIC[0]
-    assert ours.deployment.output_tokens == options.DEFAULT_TRAFFIC[1]
-    assert names["law"] == options.DEFAULT_LAW
-    assert names["gpu"] == options.DEFAULT_GPU
-    defaults = dict(zip(reversed(list(given)), reversed(plan.__defaults__ or ()), strict=False))
-    for name, text in names.items():
-        if name not in ("budget", "prompt", "output"):
-            assert str(defaults[name]).rstrip("0").rstrip(".") in (text, f"{text}.") or str(defaults[name]) == text, (
-                name
-            )
-
-
 def test_every_number_of_the_state_is_an_option_or_stands_for_one() -> None:
     options = set(re.findall(r"--([a-z-]+)", run("plan", "--help").out))
     assert set(NUMBERS) - {"gpu-hours", "mfu"} <= options
