@@ -14,7 +14,6 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import gpus, precisions, usd_per_gpu_hour
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import SECOND_LAWS, Plan, make_plan
-from moescale.planning.total_cost import default_mfu
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws import loss as law_loss
 from moescale.scaling_laws.law import Law
@@ -24,7 +23,7 @@ from moescale.typing import FloatArray
 from moescale.units import format_count, format_flops
 from moescale.views.figures import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.web.security import TABLE_LIMIT_BYTES
-from moescale.web.state import DEFAULTS, NUMBERS, Asked, read_state
+from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
 from moescale.web.store import PREFIX, Laws, Uploaded, name_of
 
 Record = dict[str, Any]
@@ -71,11 +70,8 @@ def catalogue(laws: Laws, default_law: str) -> Record:
         ],
         "weights": list(precisions("weights")),
         "kv_cache": list(precisions("kv_cache")),
-        "latency": ["auto", "silicon", "roofline"],
-        "defaults": {**DEFAULTS, "law": default_law, "mfu": f"{default_mfu():g}"},
-        "bounds": {
-            key: [b.least, b.most if math.isfinite(b.most) else None, b.whole] for key, b in NUMBERS.items()
-        },
+        "latency": list(LATENCIES),
+        "defaults": {**DEFAULTS, "law": default_law},
         "looks": [look(2.0**power) for power in range(10)],
         "accent": ACCENT,
         "upload_limit_bytes": TABLE_LIMIT_BYTES,
