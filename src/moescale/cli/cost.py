@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, cast
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, check_plot, check_table, examples
 from moescale.cli.output import HeldBack, print_json, warn
-from moescale.options.cost import BurstOptions, CostServingOptions, ModelOptions, SweepOptions
+from moescale.options.cost import BurstOptions, CostServingOptions, ModelOptions
+from moescale.options.sweep import SweepOptions
 
 if TYPE_CHECKING:
     from moescale.serving.operating_points import OperatingPoints
+
+LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have no measured kernels here
 
 
 @app.command(
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
     ),
 )
 @flat(
-    *("config", "n_params", "experts", "top_k", "gpu", "max_gpus", "gpus", "replicas", "expert_parallel"),
-    *("prompt", "output", "trace"),
+    *("config", "n_params", "experts", "top_k", "gpu", "max_gpus", "gpus", "prompt", "output", "trace", "vocab_size"),
+    *("plot",),
+    then=("replicas", "expert_parallel"),
 )
 def cost(
     described: ModelOptions, burst: BurstOptions, serving: CostServingOptions, sweep: SweepOptions, json_: Json = False
@@ -49,6 +53,10 @@ def cost(
         weights=formats[0] if formats else None, usd_per_gpu_hour=None if priced else 1.0, remark=warn
     )
     source = serving.open_latency(deployment, model, warn)
+    if source.name.startswith("silicon") and float(deployment.weight_bytes_per_param) < LEAST_MEASURED_BYTES:
+        warn(
+            "4-bit products and experts are not read from the measured kernels yet: bf16 kernels scaled by the roofline"
+        )
     answer = serving_cost(model, source, deployment, serving.gpus_of_replica())
     run = burst.run(model, source, deployment, answer.tensor_parallel or 1, serving.host)
     if json_:

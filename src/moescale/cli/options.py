@@ -86,7 +86,7 @@ def text_option(option: str, help: str, metavar: str = "NAME") -> Any:
 
 def one_option(group: type, field: str) -> Any:
     """One of the options of a group, for a command of few options, without headings."""
-    kind = replace(described(group)[field], panel=None)
+    kind = replace(described(group)[field], panel="")
     return typer_option(kind, option_name(field, kind))
 
 

@@ -26,7 +26,9 @@ from moescale.options.serving import ServingOptions
         "moescale plan --budget 5.15e21 --export megatron -o launch --train-gpu h100-sxm --train-gpus 64",
     ),
 )
-@flat("budget", "law", "experts", "gpu", "max_gpus", "prompt", "output", "trace", "match_experts", "top_k")
+@flat(
+    "budget", "law", "experts", "gpu", "max_gpus", "prompt", "output", "trace", "match_experts", "top_k", "vocab_size"
+)
 def plan(
     context: typer.Context,
     bounds: BoundOptions,

@@ -1,29 +1,26 @@
-"""What `cost` is asked, as users state it: the model, its server, a burst of requests, a sweep of operating points."""
+"""What `cost` is asked, as users state it: the model, its server, a burst of requests."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from moescale.errors import InputError, MoescaleError, located
+from moescale.errors import InputError, located
 from moescale.options.fields import (
     LEAST,
-    MOST,
-    MOST_BATCH,
     MOST_PARAMETERS,
-    FilePath,
-    Flag,
     Group,
-    Quantity,
     Remark,
-    Text,
     listed,
+    path,
+    quantity,
+    text,
     unsaid,
 )
-from moescale.options.serving import DEFAULT_GPU, SERVER, ServingOptions
+from moescale.options.serving import DEFAULT_GPU, ServingOptions
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu, Precision
@@ -31,29 +28,22 @@ if TYPE_CHECKING:
     from moescale.models.architecture import Architecture
     from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
-    from moescale.serving.operating_points import OperatingPoints
     from moescale.serving.simulator import Run
 
-BURST, SWEEP = "Simulated burst", "All operating points"
-LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have no measured kernels here
-SWEPT_WEIGHTS = "bf16,fp8,int4"
-SERVER_CACHES = "bf16,fp8"  # what vLLM's --kv-cache-dtype knows (docs.vllm.ai, quantized KV cache)
+BURST = "Simulated burst"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(Group):
     """A model that is there already, or one of a size."""
 
-    config: Annotated[Path | None, FilePath("Hugging Face config.json, or its folder.")] = None
-    n_params: Annotated[
-        float | None, Quantity("Instead of --config: dense-equivalent size N.", 1e5, MOST_PARAMETERS)
-    ] = None
-    experts: Annotated[int | None, Quantity("With --n-params: experts E; default 1, dense.", whole=True)] = None
-    top_k: Annotated[int | None, Quantity("With --n-params: experts a token meets; default 2.", whole=True)] = None
-    vocab_size: Annotated[
-        int | None,
-        Quantity("With --n-params: rows of the embedding tables, as `plan` counts them; default: none.", 2, whole=True),
-    ] = None
+    config: Path | None = path("Hugging Face config.json, or its folder.")
+    n_params: float | None = quantity("Instead of --config: dense-equivalent size N.", 1e5, MOST_PARAMETERS)
+    experts: int | None = quantity("With --n-params: experts E; default 1, dense.", whole=True)
+    top_k: int | None = quantity("With --n-params: experts a token meets; default 2.", whole=True)
+    vocab_size: int | None = quantity(
+        "With --n-params: rows of the embedding tables, as `plan` counts them; default: none.", 2, whole=True
+    )
 
     def model(
         self, kv_heads: int | None = None, remark: Remark = unsaid
@@ -74,8 +64,8 @@ class ModelOptions(Group):
                 what = "goes with --n-params; a config states its own"
                 raise InputError(what, where=f"--{name}", next_step="leave it out")
         checkpoint = read_config(self.config)
-        for text in checkpoint.remarks:
-            remark(text)
+        for said in checkpoint.remarks:
+            remark(said)
         return checkpoint.architecture, checkpoint.weights
 
     def _of_size(self, kv_heads: int | None, remark: Remark) -> Architecture:
@@ -101,24 +91,17 @@ class ModelOptions(Group):
 class CostServingOptions(ServingOptions):
     """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
 
-    gpu: Annotated[str, Text("GPU of the catalogue, such as h100-sxm; with --sweep several, with commas between.")] = (
-        DEFAULT_GPU
+    gpu: str = text(
+        "GPU of the catalogue, such as h100-sxm; with --sweep several, with commas between.", default=DEFAULT_GPU
     )
-    max_gpus: Annotated[int, Quantity("Most GPUs of all replicas together.", 1, 1024, whole=True)] = 8
-    gpus: Annotated[int | None, Quantity("Exactly so many GPUs, of all replicas together.", 1, 1024, whole=True)] = None
-    replicas: Annotated[
-        int, Quantity("Copies of the model, which share the GPUs evenly.", whole=True, panel=SERVER)
-    ] = 1
-    max_num_seqs: Annotated[
-        str | None,
-        Text("Most concurrent requests, or none; default: vLLM's for that GPU.", metavar="INT|none", panel=SERVER),
-    ] = None
-    weights: Annotated[
-        str | None, Text("bf16, fp8, int4, nvfp4 or mxfp4; default: what the config states, else bf16.", panel=SERVER)
-    ] = None
-    kv_cache: Annotated[
-        str | None, Text("Number format of the KV cache: bf16 (default), fp8 or int4.", panel=SERVER)
-    ] = None
+    max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
+    gpus: int | None = quantity("Exactly so many GPUs, of all replicas together.", 1, 1024, whole=True)
+    replicas: int = quantity("Copies of the model, which share the GPUs evenly.", default=1, whole=True)
+    max_num_seqs: str | None = text(
+        "Most concurrent requests, or none; default: vLLM's for that GPU.", metavar="INT|none"
+    )
+    weights: str | None = text("bf16, fp8, int4, nvfp4 or mxfp4; default: what the config states, else bf16.")
+    kv_cache: str | None = text("Number format of the KV cache: bf16 (default), fp8 or int4.")
 
     def cap(self, gpu: Gpu) -> float | None:
         return float(gpu.default_max_num_seqs) if self.max_num_seqs is None else super().cap(gpu)
@@ -158,16 +141,6 @@ class CostServingOptions(ServingOptions):
             return False
         return True
 
-    def open_latency(
-        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = unsaid
-    ) -> LatencySource:
-        source = super().open_latency(deployment, model, remark)
-        if source.name.startswith("silicon") and float(deployment.weight_bytes_per_param) < LEAST_MEASURED_BYTES:
-            remark(
-                "4-bit products and experts are not read from the measured kernels yet: bf16 kernels scaled by the roofline"
-            )
-        return source
-
     def weight_formats(
         self, checkpoint: CheckpointWeights | None, swept: str | None = None, remark: Remark = unsaid
     ) -> list[Precision]:
@@ -178,7 +151,7 @@ class CostServingOptions(ServingOptions):
         from moescale.hardware.gpus import Precision
 
         option, asked = ("--weights", self.weights) if swept is None else ("--sweep-weights", swept)
-        formats = [] if asked is None else _precisions("weights", listed(option, asked) if swept else [asked], option)
+        formats = [] if asked is None else precisions("weights", listed(option, asked) if swept else [asked], option)
         if checkpoint is None:
             return formats
         if checkpoint.kv_cache is not None and self.kv_cache is None:
@@ -194,8 +167,8 @@ class CostServingOptions(ServingOptions):
             remark(f"quantization_config {checkpoint.stated}; priced with {option} {asked}")
             return formats
         if asked is None:
-            for text in checkpoint.remarks:
-                remark(text)
+            for said in checkpoint.remarks:
+                remark(said)
         if checkpoint.bytes_per_param >= 2.0:
             return formats
         own = Precision(
@@ -223,15 +196,12 @@ class CostServingOptions(ServingOptions):
 class BurstOptions(Group):
     """Requests that arrive at an idle server, to be simulated."""
 
-    burst: Annotated[
-        int | None,
-        Quantity(
-            "Simulate so many requests as well, pass by pass, with the host in line.", 1, 1e5, whole=True, panel=BURST
-        ),
-    ] = None
-    request_rate: Annotated[
-        float | None, Quantity("With --burst: requests a second (Poisson); default: all at once.", LEAST, panel=BURST)
-    ] = None
+    HEADING = BURST
+
+    burst: int | None = quantity(
+        "Simulate so many requests as well, pass by pass, with the host in line.", 1, 1e5, whole=True
+    )
+    request_rate: float | None = quantity("With --burst: requests a second (Poisson); default: all at once.", LEAST)
 
     def check(self, serving: CostServingOptions, *, sweep: bool) -> None:
         """InputError where a burst goes with none of the other options."""
@@ -268,157 +238,8 @@ class BurstOptions(Group):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions(Group):
-    """Which operating points of one model are looked at."""
-
-    sweep: Annotated[
-        bool, Flag("All batches, GPU counts and number formats: dollars against time per token.", panel=SWEEP)
-    ] = False
-    sweep_batch: Annotated[
-        str | None,
-        Text(
-            "With --sweep: caps of the batch, such as 1,8,64; default: 1, 2, 3, 4, 6, 8 .. to what fits.",
-            metavar="LIST",
-            panel=SWEEP,
-        ),
-    ] = None
-    sweep_weights: Annotated[
-        str | None,
-        Text(
-            "With --sweep: such as bf16,fp8; default: bf16,fp8,int4, or what the config states.",
-            metavar="LIST",
-            panel=SWEEP,
-        ),
-    ] = None
-    sweep_kv_cache: Annotated[
-        str | None, Text("With --sweep: such as bf16,fp8, the default.", metavar="LIST", panel=SWEEP)
-    ] = None
-    sweep_expert_parallel: Annotated[
-        str | None,
-        Text("With --sweep: degrees, such as 1,2,4; default: --expert-parallel.", metavar="LIST", panel=SWEEP),
-    ] = None
-    plot: Annotated[Path | None, FilePath("With --sweep: draw the points to this SVG, PDF or PNG file.")] = None
-    output_table: Annotated[
-        Path | None, FilePath("With --sweep: write all points to this CSV, TSV or Parquet file.", panel=SWEEP)
-    ] = None
-
-    def check(self, gpu: str) -> None:
-        """InputError where an option of a sweep stands without --sweep."""
-        if self.sweep:
-            return
-        for name in ("sweep_batch", "sweep_weights", "sweep_kv_cache", "sweep_expert_parallel", "plot", "output_table"):
-            if getattr(self, name) is not None:
-                where = f"--{name.replace('_', '-')}"
-                raise InputError("goes with --sweep", where=where, next_step="add --sweep, or leave it out")
-        if "," in gpu:
-            raise InputError("several GPUs go with --sweep", where="--gpu", next_step="add --sweep, or name one")
-
-    def points(
-        self,
-        model: Architecture,
-        serving: CostServingOptions,
-        checkpoint: CheckpointWeights | None = None,
-        remark: Remark = unsaid,
-    ) -> OperatingPoints:
-        """All operating points of a model, under one latency source: those of two would not compare."""
-        from moescale.hardware.gpus import load_gpu
-        from moescale.serving.operating_points import find_platforms, operating_points
-
-        with located("--gpu"):
-            cards = [load_gpu(name) for name in listed("--gpu", serving.gpu)]
-        price = serving.stated_price()
-        if price is not None and len(cards) > 1:
-            raise InputError(
-                "states one price, but --gpu names several GPUs",
-                where="--usd-per-gpu-hour",
-                next_step="sweep one GPU at a time, or leave it out for the catalogue's prices",
-            )
-        _one_of("weights", self.sweep_weights, serving.weights)
-        formats = serving.weight_formats(checkpoint, self.sweep_weights, remark)
-        # Every batch that fits is looked at: a server's own cap binds only where it is stated.
-        looked = replace(serving, max_num_seqs=serving.max_num_seqs or "none")
-        deployment = looked.deployment(
-            gpu=cards[0],
-            weights=formats[0] if formats else None,
-            usd_per_gpu_hour=1.0 if price is None else price,  # each platform has its own
-            remark=remark,
-        )
-        weights, kv_cache = self._formats(serving, formats)
-        parallel = _one_of(
-            "expert-parallel",
-            self.sweep_expert_parallel,
-            str(serving.expert_parallel) if serving.expert_parallel > 1 else None,
-        )
-        caps = None if self.sweep_batch is None else _counts("--sweep-batch", self.sweep_batch, MOST_BATCH)
-        ways = [1] if parallel is None else _counts("--sweep-expert-parallel", parallel, MOST)
-
-        def platforms(latency: str):
-            opened = replace(serving, latency=latency)
-            return find_platforms(
-                [(card, _price_of(card, price)) for card in cards],
-                weights,
-                kv_cache,
-                lambda d: ServingOptions.open_latency(opened, d, model, remark),
-                deployment,
-            )
-
-        try:
-            kinds, left_out = platforms("silicon" if serving.latency == "auto" else serving.latency)
-        except MoescaleError as error:
-            if serving.latency != "auto":
-                raise
-            kinds, left_out = platforms("roofline")
-            remark(f"roofline latency, because {error.what}")
-        each = serving.gpus_of_replica()
-        return operating_points(
-            model,
-            kinds,
-            deployment,
-            gpus=None if each is None else [each],
-            batch_caps=caps,
-            expert_parallel=ways,
-            left_out=left_out,
-        )
-
-    def _formats(
-        self, serving: CostServingOptions, stated: Sequence[Precision]
-    ) -> tuple[Sequence[Precision], Sequence[Precision]]:
-        """The formats of weights and cache to look at; a latency table was measured with one pair of them."""
-        table = serving.latency not in ("auto", "roofline") and serving.latency.partition(":")[0] != "silicon"
-        caches = _one_of("kv-cache", self.sweep_kv_cache, serving.kv_cache) or ("bf16" if table else SERVER_CACHES)
-        weights = stated or _precisions("weights", listed("", "bf16" if table else SWEPT_WEIGHTS), "--sweep-weights")
-        kv_cache = _precisions("kv_cache", listed("--sweep-kv-cache", caches), "--sweep-kv-cache")
-        for option, formats in (("--sweep-weights", weights), ("--sweep-kv-cache", kv_cache)):
-            if table and len(formats) > 1:
-                raise InputError(
-                    "a latency table was measured with one number format",
-                    where=option,
-                    next_step="name that one, or take silicon or the roofline",
-                )
-        return weights, kv_cache
-
-
-def _price_of(card: Gpu, stated: float | None) -> Callable[[], float]:
-    from moescale.hardware.gpus import price
-
-    return lambda: price(card.name).usd_per_gpu_hour if stated is None else stated
-
-
-def _one_of(name: str, several: str | None, one: str | None) -> str | None:
-    """What a list option of the sweep states, or the one value of the option that `cost` has anyway."""
-    if several is not None and one is not None:
-        raise InputError(f"states what --{name} states, too", where=f"--sweep-{name}", next_step="give one of them")
-    return one if several is None else several
-
-
-def _counts(option: str, text: str, most: float) -> list[int]:
-    """The whole numbers in a list with commas, each once."""
-    count = Quantity(most=most, whole=True)
-    return [int(value) for value in dict.fromkeys(count.parse(part, option) for part in listed(option, text))]
-
-
-def _precisions(kind: str, names: Sequence[str], option: str) -> list[Precision]:
+def precisions(kind: str, names: Sequence[str], option: str) -> list[Precision]:
+    """The number formats of these names, of weights or kv_cache."""
     from moescale.hardware.gpus import find_precision
 
     with located(option):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from moescale.errors import InputError
-from moescale.options.fields import LEAST, FilePath, Group, Quantity, Text
+from moescale.options.fields import LEAST, Group, path, quantity, text
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
@@ -21,22 +21,14 @@ FILES = "Files to train from"
 class ExportOptions(Group):
     """The format and folder of an export, and how the run that it starts trains."""
 
-    export: Annotated[
-        str | None,
-        Text(
-            "Write what training the recommended model needs: hf, torchtitan or megatron.",
-            metavar="FORMAT",
-            panel=FILES,
-        ),
-    ] = None
-    export_folder: Annotated[Path | None, FilePath("With --export: folder to write.", name="-o", panel=FILES)] = None
-    train_gpus: Annotated[
-        int | None, Quantity("With --export: GPUs to train on; default: enough for 30 days.", whole=True, panel=FILES)
-    ] = None
-    peak_lr: Annotated[
-        float | None,
-        Quantity("With --export: peak learning rate; default: the paper's formula.", LEAST, 1, panel=FILES),
-    ] = None
+    HEADING = FILES
+
+    export: str | None = text(
+        "Write what training the recommended model needs: hf, torchtitan or megatron.", metavar="FORMAT"
+    )
+    export_folder: Path | None = path("With --export: folder to write.", name="-o")
+    train_gpus: int | None = quantity("With --export: GPUs to train on; default: enough for 30 days.", whole=True)
+    peak_lr: float | None = quantity("With --export: peak learning rate; default: the paper's formula.", LEAST, 1)
 
     def check(self) -> None:
         """InputError where --export and -o do not come together, or an option stands that only they use."""
@@ -48,9 +40,9 @@ class ExportOptions(Group):
             check_export(self.export, self.export_folder)
             return
         others = {"-o": self.export_folder, "--train-gpus": self.train_gpus, "--peak-lr": self.peak_lr}
-        for option, value in others.items():
+        for place, value in others.items():
             if value is not None:
-                raise InputError("goes with --export only", where=option, next_step=f"add --export {'|'.join(FORMATS)}")
+                raise InputError("goes with --export only", where=place, next_step=f"add --export {'|'.join(FORMATS)}")
 
     def write(self, plan: Plan, gpu: Gpu, mfu: float | None) -> Export | None:
         """Write the recommendation of a plan to the folder, to be trained on `gpu`; None where no format is stated."""

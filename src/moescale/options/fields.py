@@ -1,15 +1,15 @@
-"""What an option is: metadata of a dataclass's field, read by the command line and by the page."""
+"""What an option is: what a field of a dataclass holds, read by the command line and by the page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, ClassVar
 
-from moescale.bounds import Bound, check_bounds
-from moescale.errors import InputError, located
+from moescale.bounds import Bound
+from moescale.errors import BoundError, InputError, located
 from moescale.units import parse_count, parse_quantity
 
 MOST = 1e6  # experts, heads, dollars an hour: far beyond what exists, and products stay far from overflow
@@ -23,7 +23,6 @@ MOST_TOTAL_USD = 1e15  # of training and serving: more than the world produces i
 MOST_LOSS = 1e3  # nats a token: a model that guesses among a million tokens has 14
 MOST_USD_PER_MTOK = 1e6  # a dollar a token
 MOST_REPLICATES = 100_000
-MOST_BATCH = 1e9
 LEAST = 1e-6  # of shares and prices, which must be above zero
 LEAST_BOUND = 1e-12  # of a loss or a cost that is asked for: below every answer, so that the answer says so
 PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
@@ -39,11 +38,11 @@ def unsaid(remark: str) -> None:
 
 @dataclass(frozen=True)
 class Described:
-    """What every option has: its help, the heading there that it stands under, and a name other than the field's."""
+    """What every option has: its help, the heading that it stands under there, and a name other than the field's."""
 
     help: str = ""
     _: KW_ONLY
-    panel: str | None = None
+    panel: str = ""  # empty: that of the group
     name: str | None = None
     metavar: str = "NAME"
 
@@ -132,21 +131,53 @@ class Seconds(Described):
         return value
 
 
+@dataclass(frozen=True, kw_only=True)
 class Group:
-    """Options that belong together: a dataclass whose fields are annotated with what is above."""
+    """Options that belong together: a frozen dataclass, each field of which is an `option`."""
+
+    HEADING: ClassVar[str] = ""  # of its options in the help
 
     def __post_init__(self) -> None:
-        check_bounds(self, where=type(self).__name__)
+        for name, kind in described(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(kind, Quantity) and value is not None and (bad := kind.bad(value)) is not None:
+                raise BoundError(f"must be {kind.words}, not {bad:g}", where=name)
+
+
+def quantity(help: str, least: float = 1.0, most: float = MOST, *, default: Any = None, **kind: Any) -> Any:
+    """A field that is a number within bounds; `default=MISSING` where it must be stated."""
+    return _field(Quantity(help, least, most, **kind), default)
+
+
+def text(help: str, *, default: str | None = None, metavar: str = "NAME", panel: str = "") -> Any:
+    """A field that is a name, a list or an expression."""
+    return _field(Text(help, metavar=metavar, panel=panel), default)
+
+
+def path(help: str, *, name: str | None = None) -> Any:
+    """A field that is the path of a file or folder."""
+    return _field(FilePath(help, name=name), None)
+
+
+def seconds(help: str) -> Any:
+    """A field that is a time to wait for a token."""
+    return _field(Seconds(help, longest_s=LONGEST_WAIT_S), None)
+
+
+def flag(help: str) -> Any:
+    """A field that is a switch."""
+    return _field(Flag(help), default=False)
+
+
+def _field(kind: Described, default: Any) -> Any:
+    return field(default=default, metadata={"option": kind})
 
 
 @cache
-def described(group: type) -> dict[str, Described]:
+def described(group: type[Group]) -> dict[str, Described]:
     """The options of a group by field."""
-    hints = get_type_hints(group, include_extras=True)
-    found = {
-        name: [extra for extra in hint.__metadata__ if isinstance(extra, Described)] for name, hint in hints.items()
-    }
-    return {field.name: found[field.name][0] for field in fields(group)}
+    kinds = {field.name: field.metadata["option"] for field in fields(group)}
+    return {n: kind if kind.panel else replace(kind, panel=group.HEADING) for n, kind in kinds.items()}
 
 
 def option_name(field: str, kind: Described) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from moescale.errors import InputError, located
-from moescale.options.fields import LEAST, MOST_TOKENS, Group, Quantity, Text
+from moescale.options.fields import LEAST, MOST_TOKENS, Group, quantity, text
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -23,25 +23,16 @@ class LawOptions(Group):
     >>> law = LawOptions(law="krajewski2024", granularity=8).find_law()
     """
 
-    law: Annotated[str, Text("Coefficient set (`moescale laws` lists them), or a law file that fit wrote.")] = (
-        DEFAULT_LAW
+    HEADING = DETAILS
+
+    law: str = text("Coefficient set (`moescale laws` lists them), or a law file that fit wrote.", default=DEFAULT_LAW)
+    unique_tokens: float | None = quantity(
+        "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS, unit="tokens"
     )
-    unique_tokens: Annotated[
-        float | None,
-        Quantity(
-            "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS, unit="tokens", panel=DETAILS
-        ),
-    ] = None
-    granularity: Annotated[
-        float | None, Quantity("d_ff over an expert's width, for laws of fine-grained MoE.", LEAST, 1e6, panel=DETAILS)
-    ] = None
-    sparsity: Annotated[
-        float | None, Quantity("Unused share of weights or experts, for laws that have it.", 0, 1, panel=DETAILS)
-    ] = None
-    convention: Annotated[
-        str | None, Text("FLOPs counted as paper, exact or dense; default: the law's.", panel=DETAILS)
-    ] = None
-    top_k: Annotated[int | None, Quantity("Experts a token meets; must be the law's own (default).", whole=True)] = None
+    granularity: float | None = quantity("d_ff over an expert's width, for laws of fine-grained MoE.", LEAST, 1e6)
+    sparsity: float | None = quantity("Unused share of weights or experts, for laws that have it.", 0, 1)
+    convention: str | None = text("FLOPs counted as paper, exact or dense; default: the law's.")
+    top_k: int | None = quantity("Experts a token meets; must be the law's own (default).", whole=True)
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
         """The law by its name (by `find`, where given), checked against what else is stated.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING
 
 from moescale.errors import InputError, located
 from moescale.options.fields import (
@@ -17,7 +17,8 @@ from moescale.options.fields import (
     MOST_USD_PER_MTOK,
     Group,
     Quantity,
-    Text,
+    quantity,
+    text,
 )
 from moescale.options.law import DETAILS, LawOptions
 
@@ -41,78 +42,47 @@ class BoundOptions(Group):
     >>> question = bounds.question(LawOptions().find_law(), ServingOptions().deployment())
     """
 
-    budget: Annotated[float, Quantity("Training FLOPs in all, such as 5.15e21.", 0, math.inf)]
-    experts: Annotated[str, Text("Expert counts to consider, by commas.", metavar="LIST")] = "1,4,8,16,32,64"
-    match_experts: Annotated[
-        int,
-        Quantity(
-            "The base, whose loss or cost the others have to meet: the loss-optimal model with so many experts.",
-            whole=True,
-        ),
-    ] = 4
-    max_loss: Annotated[
-        float | None,
-        Quantity("Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND, MOST_LOSS, panel=BOUNDS),
-    ] = None
-    max_usd_per_mtok: Annotated[
-        float | None,
-        Quantity(
-            "Best model within this cost per million output tokens.", LEAST_BOUND, MOST_USD_PER_MTOK, panel=BOUNDS
-        ),
-    ] = None
-    max_tokens: Annotated[
-        float | None,
-        Quantity("Training tokens that exist; no plan uses more.", most=MOST_TOKENS, unit="tokens", panel=BOUNDS),
-    ] = None
-    lifetime_tokens: Annotated[
-        float | None,
-        Quantity(
-            "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
-            most=MOST_TOKENS,
-            unit="tokens",
-            panel=LIFE,
-        ),
-    ] = None
-    max_total_usd: Annotated[
-        float | None,
-        Quantity(
-            "With --lifetime-tokens: lowest loss for so many dollars of training and serving.",
-            LEAST_BOUND,
-            MOST_TOTAL_USD,
-            panel=LIFE,
-        ),
-    ] = None
-    train_gpu: Annotated[
-        str | None, Text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
-    ] = None
-    mfu: Annotated[
-        float | None,
-        Quantity("Share of the training GPU's peak that training reaches; default: 0.4.", LEAST, 1, panel=LIFE),
-    ] = None
-    train_usd_per_gpu_hour: Annotated[
-        float | None,
-        Quantity(
-            "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.",
-            LEAST,
-            panel=LIFE,
-        ),
-    ] = None
-    bootstrap: Annotated[
-        int | None,
-        Quantity(
-            "The law's draws for intervals; default: all it has; 0: none.",
-            0,
-            MOST_REPLICATES,
-            whole=True,
-            panel=DETAILS,
-        ),
-    ] = None
-    vocab_size: Annotated[
-        int | None,
-        Quantity(
-            "Rows of the embedding tables that are served and exported; default: the law's, or 32000.", 2, whole=True
-        ),
-    ] = None
+    budget: float = quantity("Training FLOPs in all, such as 5.15e21.", 0, math.inf, default=MISSING)
+    experts: str = text("Expert counts to consider, by commas.", default="1,4,8,16,32,64", metavar="LIST")
+    match_experts: int = quantity(
+        "The base, whose loss or cost the others have to meet: the loss-optimal model with so many experts.",
+        default=4,
+        whole=True,
+    )
+    max_loss: float | None = quantity(
+        "Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND, MOST_LOSS, panel=BOUNDS
+    )
+    max_usd_per_mtok: float | None = quantity(
+        "Best model within this cost per million output tokens.", LEAST_BOUND, MOST_USD_PER_MTOK, panel=BOUNDS
+    )
+    max_tokens: float | None = quantity(
+        "Training tokens that exist; no plan uses more.", most=MOST_TOKENS, unit="tokens", panel=BOUNDS
+    )
+    lifetime_tokens: float | None = quantity(
+        "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
+        most=MOST_TOKENS,
+        unit="tokens",
+        panel=LIFE,
+    )
+    max_total_usd: float | None = quantity(
+        "With --lifetime-tokens: lowest loss for so many dollars of training and serving.",
+        LEAST_BOUND,
+        MOST_TOTAL_USD,
+        panel=LIFE,
+    )
+    train_gpu: str | None = text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
+    mfu: float | None = quantity(
+        "Share of the training GPU's peak that training reaches; default: 0.4.", LEAST, 1, panel=LIFE
+    )
+    train_usd_per_gpu_hour: float | None = quantity(
+        "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.", LEAST, panel=LIFE
+    )
+    bootstrap: int | None = quantity(
+        "The law's draws for intervals; default: all it has; 0: none.", 0, MOST_REPLICATES, whole=True, panel=DETAILS
+    )
+    vocab_size: int | None = quantity(
+        "Rows of the embedding tables that are served and exported; default: the law's, or 32000.", 2, whole=True
+    )
 
     def question(
         self,

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import (
     LEAST,
-    LONGEST_WAIT_S,
     MOST,
     MOST_BYTES,
     MOST_REQUEST_TOKENS,
     MOST_USD,
-    FilePath,
     Group,
     Quantity,
     Remark,
-    Seconds,
-    Text,
+    path,
+    quantity,
+    seconds,
+    text,
     unsaid,
 )
 
@@ -44,102 +44,62 @@ class ServingOptions(Group):
     >>> source = ServingOptions(latency="roofline").open_latency(deployment)
     """
 
-    gpu: Annotated[str, Text("GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.")] = (
-        DEFAULT_GPU
+    HEADING = SERVER
+
+    gpu: str = text(
+        "GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.", default=DEFAULT_GPU
     )
-    max_gpus: Annotated[int, Quantity("Most GPUs to serve one model on (tensor parallel).", 1, 1024, whole=True)] = 8
-    prompt: Annotated[
-        float | None,
-        Quantity(f"Mean prompt tokens of a request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS),
-    ] = None
-    output: Annotated[
-        float | None,
-        Quantity(f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS),
-    ] = None
-    trace: Annotated[
-        Path | None,
-        FilePath("Requests instead of --prompt and --output: ShareGPT JSON, or CSV or JSON lines with token counts."),
-    ] = None
-    latency: Annotated[
-        str,
-        Text(
-            "silicon (measured kernels of vLLM), silicon:ENGINE[@VERSION], roofline, a latency table's path, or "
-            "auto: silicon where it can.",
-            panel=SERVER,
-        ),
-    ] = "auto"
-    scheduling: Annotated[
-        str, Text("separate (prompts and outputs in passes of their own) or chunked (one pass for both).", panel=SERVER)
-    ] = "separate"
-    host: Annotated[
-        str | None,
-        Text(
-            "CPU side of the server: none (default: 1.4 ms a pass at least), in-line or asynchronous (vLLM's "
-            "published times, docs/servings.md).",
-            panel=SERVER,
-        ),
-    ] = None
-    expert_parallel: Annotated[
-        int,
-        Quantity("So many GPUs of a replica split whole experts; 1: each expert is split.", whole=True, panel=SERVER),
-    ] = 1
-    usd_per_gpu_hour: Annotated[
-        float | None, Quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
-    ] = None
-    capital_usd_per_gpu: Annotated[
-        float | None,
-        Quantity("Owned hardware: price of a GPU with its share of the server.", LEAST, MOST_USD, panel=PRICE),
-    ] = None
-    years: Annotated[
-        float | None, Quantity("Owned hardware: years until it is written off; default 5.", 0.01, 100, panel=PRICE)
-    ] = None
-    power_w: Annotated[
-        float | None, Quantity("Owned hardware: watts of a GPU with its share of the server.", 0, panel=PRICE)
-    ] = None
-    usd_per_kwh: Annotated[
-        float | None, Quantity("Owned hardware: price of electricity; default 0.08.", 0, panel=PRICE)
-    ] = None
-    pue: Annotated[
-        float | None,
-        Quantity("Owned hardware: power of the site over its servers'; default 1.56.", 1, 100, panel=PRICE),
-    ] = None
-    max_num_seqs: Annotated[
-        str | None, Text("Most concurrent requests; none: memory alone limits.", metavar="INT|none", panel=SERVER)
-    ] = "none"
-    max_ttft: Annotated[
-        float | None,
-        Seconds(
-            "Longest time to first token, such as 500ms; shrinks the batch.", longest_s=LONGEST_WAIT_S, panel=SERVER
-        ),
-    ] = None
-    max_tpot: Annotated[
-        float | None,
-        Seconds(
-            "Longest time per output token, such as 50ms; shrinks the batch.", longest_s=LONGEST_WAIT_S, panel=SERVER
-        ),
-    ] = None
-    memory_fraction: Annotated[
-        float, Quantity("Share of GPU memory for weights and KV cache.", LEAST, 1, panel=SERVER)
-    ] = 0.9
-    reserve: Annotated[
-        float | None,
-        Quantity(
-            "Bytes of each GPU for activations and the runtime, such as 2GiB; default: the median of vLLM's logs, "
-            "1.5GiB.",
-            0,
-            MOST_BYTES,
-            unit="bytes",
-            panel=SERVER,
-        ),
-    ] = None
-    utilization: Annotated[
-        float, Quantity("Share of the plateau throughput that traffic uses.", LEAST, 1, panel=SERVER)
-    ] = 1.0
-    weights: Annotated[str | None, Text("bf16, fp8, int4, nvfp4 or mxfp4.", panel=SERVER)] = "bf16"
-    kv_cache: Annotated[str | None, Text("Number format of the KV cache: bf16, fp8 or int4.", panel=SERVER)] = "bf16"
-    kv_heads: Annotated[
-        int | None, Quantity("Cached KV heads a layer; default: one a query head.", whole=True, panel=SERVER)
-    ] = None
+    max_gpus: int = quantity("Most GPUs to serve one model on (tensor parallel).", 1, 1024, default=8, whole=True)
+    prompt: float | None = quantity(
+        f"Mean prompt tokens of a request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
+    )
+    output: float | None = quantity(
+        f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
+    )
+    trace: Path | None = path(
+        "Requests instead of --prompt and --output: ShareGPT JSON, or CSV or JSON lines with token counts."
+    )
+    latency: str = text(
+        "silicon (measured kernels of vLLM), silicon:ENGINE[@VERSION], roofline, a latency table's path, or "
+        "auto: silicon where it can.",
+        default="auto",
+    )
+    scheduling: str = text(
+        "separate (prompts and outputs in passes of their own) or chunked (one pass for both).", default="separate"
+    )
+    host: str | None = text(
+        "CPU side of the server: none (default: 1.4 ms a pass at least), in-line or asynchronous (vLLM's "
+        "published times, docs/servings.md)."
+    )
+    expert_parallel: int = quantity(
+        "So many GPUs of a replica split whole experts; 1: each expert is split.", default=1, whole=True
+    )
+    usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
+    capital_usd_per_gpu: float | None = quantity(
+        "Owned hardware: price of a GPU with its share of the server.", LEAST, MOST_USD, panel=PRICE
+    )
+    years: float | None = quantity("Owned hardware: years until it is written off; default 5.", 0.01, 100, panel=PRICE)
+    power_w: float | None = quantity("Owned hardware: watts of a GPU with its share of the server.", 0, panel=PRICE)
+    usd_per_kwh: float | None = quantity("Owned hardware: price of electricity; default 0.08.", 0, panel=PRICE)
+    pue: float | None = quantity(
+        "Owned hardware: power of the site over its servers'; default 1.56.", 1, 100, panel=PRICE
+    )
+    max_num_seqs: str | None = text(
+        "Most concurrent requests; none: memory alone limits.", default="none", metavar="INT|none"
+    )
+    max_ttft: float | None = seconds("Longest time to first token, such as 500ms; shrinks the batch.")
+    max_tpot: float | None = seconds("Longest time per output token, such as 50ms; shrinks the batch.")
+    memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", LEAST, 1, default=0.9)
+    reserve: float | None = quantity(
+        "Bytes of each GPU for activations and the runtime, such as 2GiB; default: the median of vLLM's logs, 1.5GiB.",
+        0,
+        MOST_BYTES,
+        unit="bytes",
+    )
+    utilization: float = quantity("Share of the plateau throughput that traffic uses.", LEAST, 1, default=1.0)
+    weights: str | None = text("bf16, fp8, int4, nvfp4 or mxfp4.", default="bf16")
+    kv_cache: str | None = text("Number format of the KV cache: bf16, fp8 or int4.", default="bf16")
+    kv_heads: int | None = quantity("Cached KV heads a layer; default: one a query head.", whole=True)
 
     def find_gpu(self) -> Gpu:
         """The GPU of the catalogue, or of one's own file."""
@@ -224,10 +184,10 @@ class ServingOptions(Group):
 
         if self.trace is None:
             return Traffic(self.prompt or DEFAULT_TRAFFIC[0], self.output or DEFAULT_TRAFFIC[1])
-        for option, value in (("--prompt", self.prompt), ("--output", self.output)):
+        for place, value in (("--prompt", self.prompt), ("--output", self.output)):
             if value is not None:
                 what = "goes without --trace, which states the lengths"
-                raise InputError(what, where=option, next_step="leave it out")
+                raise InputError(what, where=place, next_step="leave it out")
         traffic = read_trace(self.trace)
         if traffic.approximate:
             remark(f"{self.trace}: text counted at 4 characters a token; a tokenizer's counts may differ by a third")
