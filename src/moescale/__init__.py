@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from moescale.models.architecture import Architecture
     from moescale.models.family import ModelFamily, families, find_family
     from moescale.models.hf_config import from_config
+    from moescale.options.law import LawOptions
+    from moescale.options.question import BoundOptions
+    from moescale.options.serving import ServingOptions
     from moescale.planning.allocation import Allocation, Budget, best_within_cost, loss_optimal, smallest_at_loss
     from moescale.planning.plan import Plan, Question, make_plan
     from moescale.planning.total_cost import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
@@ -85,6 +88,9 @@ _HOMES = {
         "find_family",
     ),
     "models.hf_config": ("from_config",),
+    "options.law": ("LawOptions",),
+    "options.question": ("BoundOptions",),
+    "options.serving": ("ServingOptions",),
     "planning.allocation": (
         "Allocation",
         "Budget",
@@ -150,6 +156,7 @@ __all__ = [
     "Allocation",
     "Architecture",
     "Arrivals",
+    "BoundOptions",
     "Budget",
     "Cost",
     "Deployment",
@@ -158,6 +165,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "Law",
+    "LawOptions",
     "Lifetime",
     "ModelFamily",
     "MoescaleError",
@@ -168,6 +176,7 @@ __all__ = [
     "Roofline",
     "RunArrays",
     "RunTable",
+    "ServingOptions",
     "Silicon",
     "Traffic",
     "TrainingPrice",
