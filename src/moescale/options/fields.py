@@ -133,7 +133,7 @@ class Seconds(Described):
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Options that belong together: a frozen dataclass, each field of which is an `option`."""
+    """Options that belong together: a frozen dataclass, each field of which one of the functions below makes."""
 
     HEADING: ClassVar[str] = ""  # of its options in the help
 
