@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from moescale.cli.options import DEFAULT_GPU, DEFAULT_LAW, DEFAULT_TRAFFIC
 from moescale.hardware.gpus import find_gpu, price
 from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, with_moe_execution
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.published import published_shapes
+from moescale.options.law import DEFAULT_LAW
+from moescale.options.serving import DEFAULT_GPU, DEFAULT_TRAFFIC
 from moescale.planning.candidate import Costs
 from moescale.planning.plan import SECOND_LAWS
 from moescale.reproduction import Outcome, find_claim, host_times, reproduce, summary

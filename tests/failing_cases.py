@@ -129,15 +129,13 @@ def slow_pack() -> None:
 
 def published() -> None:
     """What `reproduce -o` writes, with two of its figures."""
-    from moescale.cli.options import make_deployment, named_gpu, named_law
     from moescale.latency.roofline import Roofline
+    from moescale.options.law import LawOptions
+    from moescale.options.serving import ServingOptions
     from moescale.reproduction import publish as publishing
     from moescale.views.figures import SUFFIXES
 
-    deployment = make_deployment(
-        named_gpu("a100-sxm-40gb"), None, weights="bf16", prompt=230, output=203, max_gpus=8, max_num_seqs=None,
-        memory_fraction=0.9, utilization=1.0,
-    )  # fmt: skip
+    deployment = ServingOptions(reserve=0).deployment()
     draw = publishing.draw
     publishing.SUFFIXES = SUFFIXES[:1]
     publishing.draw = lambda *given, **named: dict(list(draw(*given, **named).items())[:2])
@@ -145,6 +143,6 @@ def published() -> None:
     few = publishing.series.BUDGETS[:2]
     with told():
         publishing.publish(
-            Path("x"), named_law("yun2024-recovered"), deployment, Roofline(deployment.gpu, 2.0, 2.0), [],
+            Path("x"), LawOptions().find_law(), deployment, Roofline(deployment.gpu, 2.0, 2.0), [],
             budgets_flops=few, trained=few,
         )  # fmt: skip

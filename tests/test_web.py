@@ -46,7 +46,7 @@ from moescale.web import pool
 from moescale.web.api import read_law
 from moescale.web.app import create_app, listen, make_server, static_files
 from moescale.web.security import LAW_LIMIT_BYTES, TABLE_LIMIT_BYTES
-from moescale.web.state import DEFAULTS, NUMBERS, read_state
+from moescale.web.state import DEFAULTS, OPTIONS, read_state
 from moescale.web.store import MOST_LAWS, Laws
 
 pytestmark = pytest.mark.system
@@ -231,29 +231,31 @@ def test_odd_queries_are_refused(client: Client, query: Any) -> None:
     assert "message" in client.get("/api/draft", params=query).json()["error"]
 
 
-def test_the_defaults_are_those_of_the_command_line() -> None:
-    from moescale.cli import options
-    from moescale.cli.plan import plan
-
-    names = {key.replace("-", "_"): text for key, text in DEFAULTS.items()}
-    given = dict(zip(plan.__code__.co_varnames[: plan.__code__.co_argcount], [None] * 99, strict=False))
-    assert set(names) <= set(given)
-    ours = read_state({}, find_law)
-    assert ours.deployment.prompt_tokens == options.DEFAULT_TRAFFIC[0]
-    assert ours.deployment.output_tokens == options.DEFAULT_TRAFFIC[1]
-    assert names["law"] == options.DEFAULT_LAW
-    assert names["gpu"] == options.DEFAULT_GPU
-    defaults = dict(zip(reversed(list(given)), reversed(plan.__defaults__ or ()), strict=False))
-    for name, text in names.items():
-        if name not in ("budget", "prompt", "output"):
-            assert str(defaults[name]).rstrip("0").rstrip(".") in (text, f"{text}.") or str(defaults[name]) == text, (
-                name
-            )
-
-
-def test_every_number_of_the_state_is_an_option_or_stands_for_one() -> None:
+def test_the_keys_are_options_of_plan_and_none_opens_a_file() -> None:
     options = set(re.findall(r"--([a-z-]+)", run("plan", "--help").out))
-    assert set(NUMBERS) - {"gpu-hours", "mfu"} <= options
+    assert set(OPTIONS) <= options
+    assert not {"trace", "plot", "o"} & set(OPTIONS)
+
+
+def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
+    assert set(DEFAULTS) <= set(OPTIONS)
+    given, left_out = read_state(DEFAULTS, find_law), read_state({}, find_law)
+    assert (given.question, given.deployment) == (left_out.question, left_out.deployment)
+
+
+@pytest.mark.parametrize(
+    ("query", "command"),
+    [
+        ({}, "--budget 5.15e21"),
+        ({"gpu": "a100-sxm-40gb", "experts": "1,4,8,16,32,64"}, "--budget 5.15e21"),
+        ({"budget": "2e22", "law": " yun2024-joint ", "theme": "dark"}, "--budget 2e22 --law yun2024-joint"),
+        ({"mfu": "0.3"}, "--budget 5.15e21"),  # of hours or of a GPU to train on
+        ({"train-gpu": "gb200", "mfu": "0.3"}, "--budget 5.15e21"),  # which has no price
+        ({"max-tpot": "50ms", "host": "in-line"}, "--budget 5.15e21 --host in-line --max-tpot 50ms"),
+    ],
+)
+def test_the_command_has_what_is_no_default(query: dict[str, str], command: str) -> None:
+    assert read_state(query, lambda name: find_law(name.strip())).command == f"moescale plan {command}"
 
 
 # -- uploads ----------------------------------------------------------------------------------------------------------

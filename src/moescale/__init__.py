@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from moescale.models.architecture import Architecture
     from moescale.models.family import ModelFamily, families, find_family
     from moescale.models.hf_config import from_config
+    from moescale.options.law import LawOptions
+    from moescale.options.question import BoundOptions
+    from moescale.options.serving import ServingOptions
     from moescale.planning.allocation import Allocation, Budget, best_within_cost, loss_optimal, smallest_at_loss
     from moescale.planning.plan import Plan, Question, make_plan
     from moescale.planning.total_cost import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
@@ -97,6 +100,9 @@ _HOMES = {
         "find_family",
     ),
     "models.hf_config": ("from_config",),
+    "options.law": ("LawOptions",),
+    "options.question": ("BoundOptions",),
+    "options.serving": ("ServingOptions",),
     "planning.allocation": (
         "Allocation",
         "Budget",
@@ -162,6 +168,7 @@ __all__ = [
     "Allocation",
     "Architecture",
     "Arrivals",
+    "BoundOptions",
     "Budget",
     "Cost",
     "Deployment",
@@ -173,6 +180,7 @@ __all__ = [
     "InputError",
     "IsoFlop",
     "Law",
+    "LawOptions",
     "Lifetime",
     "ModelFamily",
     "MoescaleError",
@@ -183,6 +191,7 @@ __all__ = [
     "Roofline",
     "RunArrays",
     "RunTable",
+    "ServingOptions",
     "Silicon",
     "Traffic",
     "TrainingPrice",

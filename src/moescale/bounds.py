@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from moescale.errors import BoundError
 
 
@@ -39,6 +37,8 @@ class Bound:
 
     def bad(self, values: Any) -> float | None:
         """The first of the values, one or an array, that is out of bounds; None where all are within."""
+        import numpy as np  # here, so that the command line prints its help without it
+
         number = np.asarray(values, dtype=np.float64)
         good = (number > self.least) if self.above else (number >= self.least)
         good = good & (number <= self.most) & ((number < math.inf) | self.unlimited)

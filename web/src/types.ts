@@ -50,7 +50,6 @@ export interface Catalogue {
   kv_cache: string[];
   latency: string[];
   defaults: Record<string, string>;
-  bounds: Record<string, [number, number | null, boolean]>;
   looks: Look[];
   accent: string;
   upload_limit_bytes: number;

@@ -15,7 +15,8 @@ from moescale.cli.cost import cost
 from moescale.cli.importing import import_
 from moescale.cli.isoflop import isoflop
 from moescale.cli.laws import compare, fit, laws, predict
-from moescale.cli.options import INTERRUPTED, CommandLine, app, print_json
+from moescale.cli.options import app
+from moescale.cli.output import CommandLine, print_json
 from moescale.cli.pack import pack
 from moescale.cli.plan import plan
 from moescale.cli.profile import profile
@@ -35,6 +36,7 @@ PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Check": (reproduce,),
 }
 COMMANDS = tuple(command.__name__.rstrip("_") for commands in PANELS.values() for command in commands)  # of `import_`
+INTERRUPTED = 130  # what shells report for Ctrl-C
 RESUMABLE = ("profile", "pack", "train", "sweep")
 
 

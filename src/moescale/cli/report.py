@@ -81,6 +81,6 @@ def _runs_of(law: Law, path: Path) -> RunArrays:
     with at_option("--runs"):
         table = read_runs(path, where=known["where"] or None, **{name: known[name] for name in columns if known[name]})
     if known["table_sha256"] and table.sha256 != known["table_sha256"]:
-        warn([f"{path} is not the table that {law.name} was fitted to: its SHA-256 is another"])
+        warn(f"{path} is not the table that {law.name} was fitted to: its SHA-256 is another")
     extra = run_inputs(law.form, table, known_to(law.form, {}))
     return RunArrays(table.n_params, table.tokens, table.experts, table.loss, extra)

@@ -5,27 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from moescale.cli.options import (
-    DEFAULT_GPU,
-    DEFAULT_LAW,
-    DEFAULT_TRAFFIC,
-    GpuName,
-    HeldBack,
-    Json,
-    LawName,
-    app,
-    at_option,
-    examples,
-    file_option,
-    latency_source,
-    make_deployment,
-    named_gpu,
-    named_law,
-    print_json,
-    text_option,
-    warn,
-)
+from moescale.cli.options import Json, LawName, app, at_option, examples, file_option, one_option, text_option
+from moescale.cli.output import HeldBack, print_json, warn
 from moescale.errors import MoescaleError, unknown_name
+from moescale.options.law import DEFAULT_LAW, LawOptions
+from moescale.options.serving import DEFAULT_GPU, ServingOptions
 
 if TYPE_CHECKING:
     from moescale.latency import LatencySource
@@ -54,7 +38,7 @@ def reproduce(
             "expert of its GPU, as in vLLM 0.2.7).",
         ),
     ] = "fused",
-    gpu: GpuName = DEFAULT_GPU,
+    gpu: Annotated[str, one_option(ServingOptions, "gpu")] = DEFAULT_GPU,
     output: Annotated[
         Path | None, file_option("-o", "Folder for the report, and every figure as SVG, PDF, PNG and CSV.")
     ] = None,
@@ -64,13 +48,10 @@ def reproduce(
     from moescale.latency import with_moe_execution
     from moescale.reproduction import reproduce as evaluate
 
-    chosen = named_law(law)
+    chosen = LawOptions(law=law).find_law()
     if latency not in LATENCIES:
         raise unknown_name("latency", latency, LATENCIES, where="--latency")
-    deployment = make_deployment(
-        named_gpu(gpu), None, weights="bf16", prompt=DEFAULT_TRAFFIC[0], output=DEFAULT_TRAFFIC[1], max_gpus=8,
-        max_num_seqs=None, memory_fraction=0.9, utilization=1.0,
-    )  # fmt: skip
+    deployment = ServingOptions(gpu=gpu, reserve=0).deployment()  # otherwise the paper's: it reserves nothing
     with at_option("--moe-execution"):
         first, *others = (with_moe_execution(source, moe_execution) for source in _sources(latency, deployment))
     if output is not None:
@@ -99,10 +80,10 @@ def reproduce(
 def _sources(name: str, deployment: Deployment) -> tuple[LatencySource, ...]:
     """The source that claims are judged with, then those that stand beside it."""
     if name != "both":
-        return (latency_source(name, deployment),)
-    roofline = latency_source("roofline", deployment)
+        return (ServingOptions(latency=name).open_latency(deployment),)
+    roofline = ServingOptions(latency="roofline").open_latency(deployment)
     try:
-        return latency_source("silicon", deployment), roofline
+        return ServingOptions(latency="silicon").open_latency(deployment), roofline
     except MoescaleError as error:
-        warn([f"roofline latency alone, because {error.what}"])
+        warn(f"roofline latency alone, because {error.what}")
         return (roofline,)

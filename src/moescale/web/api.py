@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +14,16 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import gpus, precisions, usd_per_gpu_hour
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import SECOND_LAWS, Plan, make_plan
-from moescale.planning.total_cost import default_mfu
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws import loss as law_loss
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.store import FORMS, law_text, parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.typing import FloatArray
-from moescale.units import format_count, format_flops
+from moescale.units import expert_label, format_count, format_flops
 from moescale.views.figures import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.web.security import TABLE_LIMIT_BYTES
-from moescale.web.state import DEFAULTS, NUMBERS, Asked, read_state
+from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
 from moescale.web.store import PREFIX, Laws, Uploaded, name_of
 
 Record = dict[str, Any]
@@ -39,13 +38,19 @@ VEGA_MARKERS = {
     "<": "triangle-left", ">": "triangle-right", "h": "stroke", "d": "diamond",
 }  # fmt: skip
 
+# What a curve of the main chart has at each size: of `Draft`, and of its serving.
+DRAWN = ("n_params", "n_params_active", "n_params_total", "tokens", "loss")
+SERVED = (
+    *("usd_per_mtok", "gpus", "batch", "prefill_s", "decode_s", "tpot_s", "ttft_s", "throughput_tok_s"),
+    *("weight_bytes_per_gpu", "kv_bytes_per_token", "limited_by", "infeasible"),
+)
+
 
 def look(experts: float) -> Record:
     """How an expert count is drawn, the same in every chart and figure."""
-    label = "dense" if experts == 1 else f"E = {experts:g}"
     return {
         "experts": _plain(experts),
-        "label": label,
+        "label": expert_label(experts),
         "colour": colour_of(experts),
         "colour_on_dark": colour_on_dark(experts),
         "marker": VEGA_MARKERS[marker_of(experts)],
@@ -71,11 +76,8 @@ def catalogue(laws: Laws, default_law: str) -> Record:
         ],
         "weights": list(precisions("weights")),
         "kv_cache": list(precisions("kv_cache")),
-        "latency": ["auto", "silicon", "roofline"],
-        "defaults": {**DEFAULTS, "law": default_law, "mfu": f"{default_mfu():g}"},
-        "bounds": {
-            key: [b.least, b.most if math.isfinite(b.most) else None, b.whole] for key, b in NUMBERS.items()
-        },
+        "latency": list(LATENCIES),
+        "defaults": {**DEFAULTS, "law": default_law},
         "looks": [look(2.0**power) for power in range(10)],
         "accent": ACCENT,
         "upload_limit_bytes": TABLE_LIMIT_BYTES,
@@ -85,8 +87,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
 def draft(query: Query, laws: Laws) -> Record:
     """The curves of a plan, each point with its serving figures: what the main chart needs at once."""
     asked = read_state(query, laws.find)
-    with np.errstate(over="ignore"):
-        found = draft_plan(asked.law, asked.question, asked.deployment, asked.latency)
+    found = draft_plan(asked.law, asked.question, asked.deployment, asked.latency)
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
@@ -113,18 +114,16 @@ def draft(query: Query, laws: Laws) -> Record:
 def plan(query: Query, laws: Laws) -> Record:
     """The plan, without intervals."""
     asked = read_state(query, laws.find)
-    with np.errstate(over="ignore"):
-        question = replace(asked.question, draws=0)
-        return _plan_record(make_plan(asked.law, question, asked.deployment, asked.latency), asked)
+    question = replace(asked.question, draws=0)
+    return _plan_record(make_plan(asked.law, question, asked.deployment, asked.latency), asked)
 
 
 def bands(query: Query, laws: Laws) -> Record:
     """The plan as the command line gives it, intervals and second opinion with it, and the band around each curve."""
     asked = read_state(query, laws.find)
-    with np.errstate(over="ignore"):
-        second = [find_law(name) for name in SECOND_LAWS]
-        found = make_plan(asked.law, asked.question, asked.deployment, asked.latency, second_laws=second)
-        band = loss_band(asked.law, asked.question)
+    second = [find_law(name) for name in SECOND_LAWS]
+    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency, second_laws=second)
+    band = loss_band(asked.law, asked.question)
     record = _plan_record(found, asked)
     if band is not None:
         low, high = band
@@ -138,8 +137,7 @@ def bands(query: Query, laws: Laws) -> Record:
 def scales(query: Query, laws: Laws) -> Record:
     """Loss-optimal size and tokens of each expert count against the budget."""
     asked = read_state(query, laws.find)
-    with np.errstate(over="ignore"):
-        found = scaling(asked.law, asked.question, BUDGETS)
+    found = scaling(asked.law, asked.question, BUDGETS)
     return {
         "budget_flops": found.budget_flops.tolist(),
         "curves": [
@@ -157,42 +155,49 @@ def scales(query: Query, laws: Laws) -> Record:
 def evidence(query: Query, laws: Laws) -> Record:
     """The law itself: its lines of loss against tokens and, where it was fitted here, the runs and their residuals."""
     asked = read_state(query, laws.find)
-    law, kept = asked.law, _evidence(asked.law, query, laws)
-    runs: Record | None = kept.get("runs")
-    further = kept.get("further", {}) or dict(asked.question.budget.extra)
-    if runs is not None:
-        sizes = _few(np.unique(np.array(runs["n_params"])))
-        counts = np.unique(np.array(runs["experts"]))
-        span = float(np.min(runs["tokens"])), float(np.max(runs["tokens"]))
-    else:
-        sizes = np.geomspace(*_range(law, "n_params", (1e8, 1e10)), 4)
-        low, high = _range(law, "experts", (1.0, 1.0))
-        counts = np.array([e for e in asked.question.experts if low <= e <= high] or [low])
-        span = _range(law, "tokens", (1e9, 1e12))
-    tokens = np.geomspace(*span, LINE_TOKENS) if span[0] < span[1] else np.array([span[0]])
+    law, name = asked.law, query.get("law", "")
+    kept = laws.uploaded(name).evidence if name.startswith(PREFIX) else {}
+    entry, runs = _law_entry(law.name, law), kept.get("runs")
+    sizes, counts, tokens = _grid_of_runs(runs) if runs else _grid_of_law(law, asked.question.experts)
+    further = kept.get("further") or dict(asked.question.budget.extra)
     lines: list[Record] = []
-    for e in counts:
-        for n in sizes:
+    for e in counts.tolist():
+        for n in sizes.tolist():
             try:
                 values = law_loss(law, n, tokens, e, extra=further)
             except InputError as error:  # a law of further inputs that the state does not give
-                return {"law": _law_entry(law.name, law), "lines": [], "missing": str(error)}
-            lines.append(
-                {
-                    **look(float(e)),
-                    "n_params": float(n),
-                    "size": f"N = {format_count(float(n))}",
-                    "tokens": tokens.tolist(),
-                    "loss": _numbers(values),
-                }
-            )
-    record: Record = {"law": _law_entry(law.name, law), "lines": lines, "notes": list(law.notes)}
-    if runs is not None:
-        record["runs"] = runs
-        record["n_runs"] = kept["n_runs"]
-        record["fit"] = kept["fit"]
-        record["looks"] = [look(float(e)) for e in counts]
+                return {"law": entry, "lines": [], "missing": str(error)}
+            line = {
+                "n_params": n,
+                "size": f"N = {format_count(n)}",
+                "tokens": tokens.tolist(),
+                "loss": _numbers(values),
+            }
+            lines.append(look(e) | line)
+    record: Record = {"law": entry, "lines": lines, "notes": list(law.notes)}
+    if runs:
+        fitted = {"runs": runs, "n_runs": kept["n_runs"], "fit": kept["fit"]}
+        record |= fitted | {"looks": [look(e) for e in counts.tolist()]}
     return record
+
+
+def _grid_of_runs(runs: Record) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sizes, expert counts and tokens of the lines through the runs of a fit: at most MOST_SIZES sizes, evenly."""
+    sizes, counts = np.unique(runs["n_params"]), np.unique(np.array(runs["experts"], dtype=float))
+    if sizes.size > MOST_SIZES:
+        sizes = sizes[np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int)]
+    return sizes, counts, _line(min(runs["tokens"]), max(runs["tokens"]))
+
+
+def _grid_of_law(law: Law, experts: Sequence[float]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sizes, expert counts and tokens of a law's lines: within the range that it was fitted on, where that is known."""
+    low, high = _range(law, "experts", (1.0, 1.0))
+    counts = np.array([e for e in experts if low <= e <= high] or [low])
+    return np.geomspace(*_range(law, "n_params", (1e8, 1e10)), 4), counts, _line(*_range(law, "tokens", (1e9, 1e12)))
+
+
+def _line(low: float, high: float) -> FloatArray:
+    return np.geomspace(low, high, LINE_TOKENS) if low < high else np.array([low])
 
 
 def law_file(name: str, laws: Laws) -> str:
@@ -206,21 +211,15 @@ def read_law(text: str, where: str) -> Uploaded:
     return Uploaded(name, law.name, text, _law_entry(name, law))
 
 
-def _evidence(law: Law, query: Query, laws: Laws) -> Record:
-    name = query.get("law", "")
-    return laws.uploaded(name).evidence if ":" in name else {}
-
-
 def _plan_record(found: Plan, asked: Asked) -> Record:
-    record = found.to_dict()
-    model = found.recommendation.model
-    record["sentence"] = found.recommendation.why
-    record["looks"] = [look(c.experts) for c in found.loss_optimal]
-    record["recommended"] = look(model.experts)
-    record["budget"] = _spent(found)
-    record["command"] = asked.command
-    record["warnings"] = [*asked.notes, *found.warnings]
-    return record
+    return found.to_dict() | {
+        "sentence": found.recommendation.why,
+        "looks": [look(c.experts) for c in found.loss_optimal],
+        "recommended": look(found.recommendation.model.experts),
+        "budget": _spent(found),
+        "command": asked.command,
+        "warnings": [*asked.notes, *found.warnings],
+    }
 
 
 def _spent(found: Plan) -> str:
@@ -232,32 +231,9 @@ def _spent(found: Plan) -> str:
 
 
 def _curve(found: Draft, i: int) -> Record:
-    served, shape = found.serving, found.loss.shape
-
-    def of(values: FloatArray) -> list[float | None]:
-        return _numbers(values.reshape(shape)[i])
-
-    usd = served.usd_per_mtok.reshape(shape)[i]
-    return {
-        **look(float(found.experts[i])),
-        "n_params": _numbers(found.n_params[i]),
-        "n_params_active": _numbers(found.n_params_active[i]),
-        "n_params_total": _numbers(found.n_params_total[i]),
-        "tokens": _numbers(found.tokens[i]),
-        "loss": _numbers(found.loss[i]),
-        "usd_per_mtok": _numbers(usd),
-        "gpus": of(served.gpus),
-        "batch": of(served.batch),
-        "prefill_s": of(served.prefill_s),
-        "decode_s": of(served.decode_s),
-        "tpot_s": of(served.tpot_s),
-        "ttft_s": of(served.ttft_s),
-        "throughput_tok_s": of(served.throughput_tok_s),
-        "weight_bytes_per_gpu": of(served.weight_bytes_per_gpu),
-        "kv_bytes_per_token": of(served.kv_bytes_per_token),
-        "limited_by": of(served.limited_by),
-        "infeasible": of(served.infeasible),
-    }
+    drawn = {name: getattr(found, name)[i] for name in DRAWN}
+    drawn |= {name: getattr(found.serving, name).reshape(found.loss.shape)[i] for name in SERVED}
+    return look(float(found.experts[i])) | {name: _numbers(values) for name, values in drawn.items()}
 
 
 def _law_entry(name: str, law: Law) -> Record:
@@ -287,13 +263,6 @@ def _price(gpu: str) -> float | None:
 def _range(law: Law, name: str, otherwise: tuple[float, float]) -> tuple[float, float]:
     low, high = law.fit_range.get(name, otherwise)
     return (low, high) if low > 0 else otherwise
-
-
-def _few(values: FloatArray) -> FloatArray:
-    """At most MOST_SIZES of the rising values, evenly."""
-    if values.size <= MOST_SIZES:
-        return values
-    return values[np.linspace(0, values.size - 1, MOST_SIZES).astype(int)]
 
 
 def _plain(value: float) -> float | int:

@@ -9,7 +9,7 @@ import lzma
 import socket
 import threading
 import webbrowser
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from importlib import resources
@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from moescale.errors import InputError, MoescaleError
 from moescale.io.files import decode_utf8
+from moescale.options.fields import Quantity
 from moescale.web.jobs import Jobs
 from moescale.web.pool import BrokenError, BusyError, Pool
 from moescale.web.security import LAW_LIMIT_BYTES, TABLE_LIMIT_BYTES, Guard
@@ -38,6 +39,8 @@ TYPES = {
 }
 UPLOAD_TYPE = "application/octet-stream"  # never a form's, so that another site's page must ask before it may send one
 MOST_BOOTSTRAP = 1000  # replicates that the page offers; the command line takes more
+FIT_KEYS = ("law", "where", "size-column", "tokens-column", "experts-column", "loss-column")
+FIT_IT = "fit it with `moescale fit -o law.toml` and upload the law"
 NO_STORE = {"cache-control": "no-store"}
 JSON = "application/json"
 CLIENT_LEFT = 499  # the status of an answer that nobody reads, by nginx's convention
@@ -83,8 +86,8 @@ def create_app(port: int, *, law_text: str | None = None, law_name: str = "") ->
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.add_middleware(Guard, port=port)  # pyright: ignore[reportArgumentType]  # its scopes are plain mappings
 
-    for kind, answer in _FAILURES.items():
-        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(MoescaleError, _refused)
+    app.add_exception_handler(ClientDisconnect, _left)
     _add_files(app, files)
     _add_answers(app, laws, defaults)
     _add_uploads(app, laws)
@@ -97,49 +100,37 @@ async def end_work(app: FastAPI) -> None:
     await cast(Jobs, app.state.jobs).close()
 
 
+def _json(value: dict[str, Any], status: int = 200, headers: Mapping[str, str] = NO_STORE) -> JSONResponse:
+    return JSONResponse(value, status, headers)
+
+
 async def _refused(_: Request, error: Exception) -> Response:
     # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
     assert isinstance(error, MoescaleError)
-    return JSONResponse({"error": error_record(error)}, headers=NO_STORE)
-
-
-async def _busy(_: Request, __: Exception) -> Response:
-    error = MoescaleError("the server has too many questions under way", next_step="ask again in a second")
-    return JSONResponse({"error": error_record(error)}, 503, headers={**NO_STORE, "retry-after": "1"})
-
-
-async def _broken(_: Request, __: Exception) -> Response:
-    error = MoescaleError("the answer ended unexpectedly", next_step="see the terminal that `moescale web` runs in")
-    return JSONResponse({"error": error_record(error)}, 500, headers=NO_STORE)
+    if isinstance(error, BusyError):
+        return _json({"error": error_record(error)}, 503, {**NO_STORE, "retry-after": "1"})
+    return _json({"error": error_record(error)}, 500 if isinstance(error, BrokenError) else 200)
 
 
 async def _left(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_LEFT)
 
 
-_FAILURES: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
-    MoescaleError: _refused,
-    BusyError: _busy,
-    BrokenError: _broken,
-    ClientDisconnect: _left,
-}
-
-
 def _add_files(app: FastAPI, files: dict[str, bytes]) -> None:
-    def file(name: str) -> Callable[[Request], Response]:
-        data = files[name]
-        tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-        headers = {"cache-control": "no-cache", "etag": tag}
+    for name, data in files.items():
+        app.add_api_route("/" if name == "index.html" else f"/{name}", _file(name, data), methods=["GET"])
 
-        def answer(request: Request) -> Response:
-            if request.headers.get("if-none-match") == tag:
-                return Response(status_code=304, headers=headers)
-            return Response(data, media_type=TYPES[name[name.rindex(".") :]], headers=headers)
 
-        return answer
+def _file(name: str, data: bytes) -> Callable[[Request], Response]:
+    tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+    headers = {"cache-control": "no-cache", "etag": tag}
 
-    for name in files:
-        app.add_api_route("/" if name == "index.html" else f"/{name}", file(name), methods=["GET"])
+    def answer(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(data, media_type=TYPES[name[name.rindex(".") :]], headers=headers)
+
+    return answer
 
 
 async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Uploaded]) -> bytes:
@@ -190,7 +181,7 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
         query = {key: value for key, value in {**defaults, **_query(request)}.items() if key == "law"}
         asked = json.loads(await _ask(request, "law", query, wanted(query, runs=False)))
         if "error" in asked:
-            return JSONResponse(asked, headers=NO_STORE)
+            return _json(asked)
         return Response(asked["text"], media_type="application/toml; charset=utf-8", headers=NO_STORE)
 
 
@@ -211,27 +202,19 @@ def _add_uploads(app: FastAPI, laws: Laws) -> None:
         text = decode_utf8(await _body(request, name, LAW_LIMIT_BYTES), where=name)
         asked = json.loads(await _ask(request, "read", {"text": text, "where": name}, []))
         if "error" in asked:
-            return JSONResponse(asked, headers=NO_STORE)
+            return _json(asked)
         kept = Uploaded(**asked)
         laws.keep(kept)
-        return JSONResponse({"law": kept.name, "name": kept.law_name}, headers=NO_STORE)
+        return _json({"law": kept.name, "name": kept.law_name})
 
     @app.post("/api/fits")
     async def start_fit(request: Request) -> Response:
         query = _query(request)
         name = _file_name(query)
-        task: dict[str, Any] = {
-            "name": name,
-            "law": query.get("law") or "yun2024",
-            "where": query.get("where") or None,
-            **{
-                f"{column}_column": query.get(f"{column}-column") or None
-                for column in ("size", "tokens", "experts", "loss")
-            },
-            "bootstrap": _replicates(query.get("bootstrap") or "0"),
-        }
+        task: dict[str, Any] = {name.replace("-", "_"): query.get(name) or None for name in FIT_KEYS}
+        task |= {"name": name, "law": task["law"] or "yun2024", "bootstrap": _replicates(query.get("bootstrap") or "0")}
         data = await _body(request, name, TABLE_LIMIT_BYTES)
-        return JSONResponse({"fit": jobs().start(task, data)}, headers=NO_STORE)
+        return _json({"fit": jobs().start(task, data)})
 
     @app.get("/api/fits/{key}")
     async def fit_events(key: str) -> Response:
@@ -241,7 +224,7 @@ def _add_uploads(app: FastAPI, laws: Laws) -> None:
     @app.delete("/api/fits/{key}")
     async def cancel_fit(key: str) -> Response:
         await jobs().cancel(key)
-        return JSONResponse({"cancelled": key}, headers=NO_STORE)
+        return _json({"cancelled": key})
 
 
 def _file_name(query: dict[str, str]) -> str:
@@ -251,13 +234,10 @@ def _file_name(query: dict[str, str]) -> str:
 
 
 def _replicates(text: str) -> int:
-    if not (
-        text.isascii() and text.isdigit() and len(text) < 9 and (int(text) == 0 or 2 <= int(text) <= MOST_BOOTSTRAP)
-    ):
-        raise InputError(
-            f"{text[:40]!r} is not a number of replicates", where="bootstrap", nearest=f"0, or 2 to {MOST_BOOTSTRAP}"
-        )
-    return int(text)
+    found = int(Quantity("", 0, MOST_BOOTSTRAP, whole=True).parse(text, "bootstrap"))
+    if found == 1:
+        raise InputError("one replicate makes no interval", where="bootstrap", nearest=f"0, or 2 to {MOST_BOOTSTRAP}")
+    return found
 
 
 async def _body(request: Request, name: str, most_bytes: int) -> bytes:
@@ -275,11 +255,11 @@ async def _body(request: Request, name: str, most_bytes: int) -> bytes:
             async for part in request.stream():
                 size += len(part)
                 if size > most_bytes:
+                    what = f"is larger than {most_bytes // 2**20} MiB, the most that the page takes"
+                    table = most_bytes == TABLE_LIMIT_BYTES
                     raise InputError(
-                        f"is larger than {most_bytes // 2**20} MiB, the most that the page takes", where=name,
-                        next_step="fit it with `moescale fit -o law.toml` and upload the law"
-                        if most_bytes == TABLE_LIMIT_BYTES else "use the command line, which has no such limit",
-                    )  # fmt: skip
+                        what, where=name, next_step=FIT_IT if table else "use the command line, which has no such limit"
+                    )
                 parts.append(part)
     except TimeoutError as error:
         raise InputError(f"did not arrive within {UPLOAD_S:g} s", where=name, next_step="upload it again") from error
@@ -355,9 +335,16 @@ class Server(uvicorn.Server):
 def make_server(app: FastAPI) -> Server:
     """A server of the page with its limits; `run(sockets=[..])` serves."""
     config = uvicorn.Config(
-        app, http=Patient, log_level="warning", access_log=False, server_header=False, ws="none",
-        limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=MOST_HEADER_BYTES, timeout_graceful_shutdown=1,
-    )  # fmt: skip
+        app,
+        http=Patient,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        limit_concurrency=MOST_CONNECTIONS,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        timeout_graceful_shutdown=1,
+    )
     return Server(config)
 
 

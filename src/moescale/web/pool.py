@@ -20,12 +20,18 @@ GRACE_S = 2.0  # to finish for a client that has left: a new process takes longe
 LINE_LIMIT_BYTES = 256 * 2**20  # of an answer
 
 
-class BusyError(Exception):
+class BusyError(MoescaleError):
     """MOST_WAITING requests wait already."""
 
+    def __init__(self) -> None:
+        super().__init__("the server has too many questions under way", next_step="ask again in a second")
 
-class BrokenError(Exception):
+
+class BrokenError(MoescaleError):
     """A process ended without an answer: by an error of its own, or with the server."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer ended unexpectedly", next_step="see the terminal that `moescale web` runs in")
 
 
 class Pool:

@@ -7,85 +7,57 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from moescale.errors import InputError, MoescaleError, unknown_name
-from moescale.hardware.gpus import Gpu, find_gpu, find_precision, measured_reserve_bytes, usd_per_gpu_hour
+from moescale.errors import InputError, MoescaleError, located, unknown_name
+from moescale.hardware.gpus import find_gpu
 from moescale.latency import LatencySource
-from moescale.planning.allocation import Budget
+from moescale.options.fields import Described, FilePath, Group, Quantity, described, option_name
+from moescale.options.law import LawOptions
+from moescale.options.question import BoundOptions
+from moescale.options.serving import DEFAULT_TRAFFIC, ServingOptions
 from moescale.planning.plan import Question
-from moescale.planning.total_cost import TrainingPrice, default_mfu, flops_of_gpu_hours
+from moescale.planning.total_cost import default_mfu, flops_of_gpu_hours
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
-from moescale.units import parse_count
 
-# What holds where a query leaves a key out: the defaults of the command line (a test compares them).
-DEFAULTS: Mapping[str, str] = {
-    "budget": "5.15e21",
-    "law": "yun2024-recovered",
-    "experts": "1,4,8,16,32,64",
-    "match-experts": "4",
-    "gpu": "a100-sxm-40gb",
-    "max-gpus": "8",
-    "prompt": "230",
-    "output": "203",
-    "utilization": "1",
-    "memory-fraction": "0.9",
-    "max-num-seqs": "none",
-    "weights": "bf16",
-    "kv-cache": "bf16",
-    "latency": "auto",
-}
 VIEW_KEYS = ("theme", "bands", "size")  # how the page shows it; no part of the question
-MOST_COUNTS = 256  # expert counts of one plan
+LATENCIES = ("auto", "silicon", "roofline")  # never a table, whose name would be a path
+HOURS = Quantity("GPU hours to train for, instead of a budget.", 1e-6, 1e15)
 # What one request may ask for: expert counts x (GPU counts of a replica + the law's draws / DRAWS_PER_GPU). An answer takes
 # some 3 ms of processor time for each count and GPU, and as much for each count and 50 draws (measured over 1 to 64
 # counts, 1 to 640 GPUs and 64 to 20,000 draws): two seconds at the limit. The command line has no such bound.
 MOST_WORK = 700.0
 DRAWS_PER_GPU = 50.0
+NOT_MEASURED = ("lifetime_tokens", "max_total_usd")  # options of the command line whose work that does not count
 LONGEST = 200  # characters of a value
 
-T = TypeVar("T")
+Options = TypeVar("Options", bound=Group)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a number of the state may be."""
-
-    least: float
-    most: float
-    whole: bool = False
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# The bounds of the command line's options (a test compares them); the upper ones are far beyond what exists.
-NUMBERS: Mapping[str, Bounds] = {
-    "budget": Bounds(0, math.inf),
-    "gpu-hours": Bounds(1e-6, 1e15),
-    "mfu": Bounds(1e-6, 1),
-    "match-experts": Bounds(1, 1e6, whole=True),
-    "max-loss": Bounds(1e-12, 1e3),
-    "max-usd-per-mtok": Bounds(1e-12, 1e6),
-    "max-tokens": Bounds(1, 1e24),
-    "unique-tokens": Bounds(1, 1e24),
-    "granularity": Bounds(1e-6, 1e6),
-    "sparsity": Bounds(0, 1),
-    "max-gpus": Bounds(1, 1024, whole=True),
-    "prompt": Bounds(1, 1e9),
-    "output": Bounds(1, 1e9),
-    "usd-per-gpu-hour": Bounds(1e-6, 1e6),
-    "utilization": Bounds(1e-6, 1),
-    "memory-fraction": Bounds(1e-6, 1),
-    "kv-heads": Bounds(1, 1e6, whole=True),
+# By key: the options that hold it, its field, and what it is. None opens a file.
+OPTIONS: Mapping[str, tuple[type, str, Described]] = {
+    option_name(name, kind).removeprefix("--"): (group, name, kind)
+    for group in (BoundOptions, LawOptions, ServingOptions)
+    for name, kind in described(group).items()
+    if not isinstance(kind, FilePath) and name not in NOT_MEASURED
 }
-TEXTS = ("law", "experts", "gpu", "train-gpu", "max-num-seqs", "weights", "kv-cache", "latency")
-KEYS = (*NUMBERS, *TEXTS, *VIEW_KEYS)
-OPTION_ORDER = (
-    "budget", "law", "experts", "match-experts", "max-loss", "max-usd-per-mtok", "max-tokens", "unique-tokens",
-    "granularity", "sparsity", "train-gpu", "mfu", "gpu", "max-gpus", "usd-per-gpu-hour", "prompt", "output", "utilization",
-    "memory-fraction", "max-num-seqs", "weights", "kv-cache", "kv-heads", "latency",
-)  # fmt: skip
+KEYS = ("gpu-hours", *OPTIONS, *VIEW_KEYS)
+# What holds where a query leaves a key out, as the controls show it.
+DEFAULTS: Mapping[str, str] = {
+    "budget": "5.15e21",
+    "prompt": f"{DEFAULT_TRAFFIC[0]:g}",
+    "output": f"{DEFAULT_TRAFFIC[1]:g}",
+    "mfu": f"{default_mfu():g}",
+    **{key: _shown(getattr(group, name)) for key, (group, name, _) in OPTIONS.items() if getattr(group, name, None)},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,131 +82,59 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
             raise unknown_name("setting", key[:LONGEST], KEYS, where="address")
         if len(value) > LONGEST:
             raise InputError(f"{len(value)} characters are too long", where=key, nearest=f"at most {LONGEST}")
-    given = {key: value for key, value in query.items() if value.strip()}
-    text = {**DEFAULTS, **given}
-    number = {key: _number(key, text[key]) for key in NUMBERS if key in text}
-    gpu = _at("gpu", lambda: find_gpu(text["gpu"]))
-    law = _at("law", lambda: laws(text["law"]))
-    flops = _budget(text, number)
-    deployment, own_price = _deployment(text, number, gpu)
-    source, notes = _latency(text["latency"], deployment)
-    counts = _expert_counts(text["experts"])
-    match = number["match-experts"]
-    _check_work(len({*counts, match}), deployment.max_gpus, len(law.draws))
-    ceiling = law.max_experts
-    if ceiling is not None and min(*counts, match) > ceiling:
-        raise InputError(
-            f"{law.name} was fitted up to {ceiling:g} experts and may recommend no more",
-            where="experts",
-            nearest=f"{ceiling:g}",
-            next_step="add a count that the law may recommend",
-        )
-    further = {k.replace("-", "_"): number[k] for k in ("unique-tokens", "granularity", "sparsity") if k in number}
-    question = Question(
-        budget=Budget(flops, number.get("max-tokens"), further),
-        experts=counts,
-        match_experts=match,
-        max_loss=number.get("max-loss"),
-        max_usd_per_mtok=number.get("max-usd-per-mtok"),
-        kv_heads=number.get("kv-heads"),
-        training=_training(text, number, deployment),
-    )
-    said = {**given, "budget": f"{flops!r}"} if "gpu-hours" in number else {"budget": text["budget"], **given}
-    if question.training is None:
-        said = {key: value for key, value in said.items() if key not in ("train-gpu", "mfu")}
-    else:
-        said["train-gpu"] = question.training.gpu.name
-    if own_price is not None:
-        said["usd-per-gpu-hour"] = text["usd-per-gpu-hour"]
+    given = {"budget": DEFAULTS["budget"]} | {key: value for key, value in query.items() if value.strip()}
+    for key in ("gpu", "train-gpu"):  # by name, and never a file
+        if key in given:
+            with located(key):
+                given[key] = find_gpu(given[key]).name
+    bounds, about, serving = _read(BoundOptions, given), _read(LawOptions, given), _read(ServingOptions, given)
+    if serving.latency not in LATENCIES:
+        raise unknown_name("latency source", serving.latency, LATENCIES, where="latency")
+    if "gpu-hours" in given:
+        hours, gpu = HOURS.parse(given["gpu-hours"], "gpu-hours"), bounds.train_gpu or serving.gpu
+        flops = flops_of_gpu_hours(find_gpu(gpu), hours, bounds.mfu or default_mfu())
+        bounds = replace(bounds, budget=flops, train_gpu=gpu)
+    elif bounds.train_gpu is None:
+        bounds = replace(bounds, mfu=None)
+    notes: list[str] = []
+    with _places_as_keys():
+        law = about.find_law(laws)
+        with located("gpu"):
+            deployment = serving.deployment(remark=notes.append)
+        question = bounds.question(law, deployment, about, kv_heads=serving.kv_heads, unpriced=True)
+    _check_work(len({*question.experts, question.match_experts}), deployment.max_gpus, len(law.draws))
+    if question.training is None:  # of a GPU without a price
+        bounds = replace(bounds, train_gpu=None, mfu=None)
+    try:
+        source = serving.open_latency(deployment, remark=notes.append)
+    except MoescaleError as error:
+        raise InputError(error.what, where="latency", nearest=error.nearest, next_step=error.next_step) from error
     return Asked(
         law=law,
         question=question,
         deployment=deployment,
         latency=source,
-        command=_command(said, law),
-        notes=notes,
+        command=_command((bounds, about, serving), given, law),
+        notes=tuple(notes),
     )
 
 
-def _number(key: str, text: str) -> float:
-    bounds = NUMBERS[key]
-    value = _at(key, lambda: parse_count(text))
-    if not bounds.least <= value <= bounds.most or (bounds.whole and not value.is_integer()):
-        raise InputError(
-            f"{text!r} is not {'a whole number' if bounds.whole else 'a number'} from {bounds.least:g} to {bounds.most:g}",
-            where=key,
-            nearest=f"{min(max(round(value) if bounds.whole else value, bounds.least), bounds.most):g}",
-        )
-    return value
+def _read(group: type[Options], given: Mapping[str, str]) -> Options:
+    """The options of a group that a query states."""
+    stated = {
+        name: kind.parse(given[key], key) for key, (of, name, kind) in OPTIONS.items() if of is group and key in given
+    }
+    return group(**stated)
 
 
-def _at(key: str, make: Callable[[], T]) -> T:
-    """What `make` returns; an error that names no place names the key."""
+@contextmanager
+def _places_as_keys() -> Generator[None]:
+    """Names the places of errors by keys, which are options without their dashes."""
     try:
-        return make()
+        yield
     except InputError as error:
-        if error.where is not None:
-            raise
-        raise InputError(error.what, where=key, nearest=error.nearest, next_step=error.next_step) from error
-
-
-def _budget(text: Mapping[str, str], number: Mapping[str, float]) -> float:
-    hours = number.get("gpu-hours")
-    if hours is None:
-        return number["budget"]
-    gpu = _at("train-gpu", lambda: find_gpu(text.get("train-gpu", text["gpu"])))
-    return flops_of_gpu_hours(gpu, hours, number.get("mfu", default_mfu()))
-
-
-def _training(text: Mapping[str, str], number: Mapping[str, float], deployment: Deployment) -> TrainingPrice | None:
-    """The price of training where a GPU to train on is named or hours of it are; None where it has no price."""
-    if "gpu-hours" not in number and "train-gpu" not in text:
-        return None
-    gpu = _at("train-gpu", lambda: find_gpu(text.get("train-gpu", text["gpu"])))
-    try:
-        usd = float(deployment.usd_per_gpu_hour) if gpu.name == deployment.gpu.name else usd_per_gpu_hour(gpu)
-    except InputError:
-        return None
-    return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=number.get("mfu", default_mfu()))
-
-
-def _deployment(text: Mapping[str, str], number: Mapping[str, float], gpu: Gpu) -> tuple[Deployment, float | None]:
-    price = number.get("usd-per-gpu-hour")
-    most = text["max-num-seqs"].strip().lower()
-    seqs = None if most == "none" else _whole("max-num-seqs", most)
-    deployment = Deployment(
-        gpu=gpu,
-        usd_per_gpu_hour=_at("gpu", lambda: usd_per_gpu_hour(gpu)) if price is None else price,
-        prompt_tokens=number["prompt"],
-        output_tokens=number["output"],
-        max_gpus=int(number["max-gpus"]),
-        max_num_seqs=seqs,
-        memory_fraction=number["memory-fraction"],
-        utilization=number["utilization"],
-        reserve_bytes=measured_reserve_bytes(),
-        weight_bytes_per_param=_at(
-            "weights", lambda: find_precision("weights", text["weights"]).bytes_per_element
-        ),
-        kv_bytes_per_element=_at(
-            "kv-cache", lambda: find_precision("kv_cache", text["kv-cache"]).bytes_per_element
-        ),
-    )  # fmt: skip
-    return deployment, price
-
-
-def _whole(key: str, text: str) -> float:
-    value = _at(key, lambda: parse_count(text))
-    if not (1 <= value <= 1e6 and value.is_integer()):
-        raise InputError(f"{text!r} is not a whole number from 1 to 1e+06", where=key, nearest="none")
-    return value
-
-
-def _expert_counts(text: str) -> tuple[float, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not 1 <= len(parts) <= MOST_COUNTS:
-        what = f"{len(parts)} expert counts" if parts else f"{text!r} is not a list of expert counts"
-        raise InputError(what, where="experts", nearest=f"1 to {MOST_COUNTS} counts", next_step="such as 1,4,8,16")
-    return tuple(_whole("experts", part) for part in parts)
+        where = error.where and error.where.removeprefix("--")
+        raise type(error)(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
 
 
 def _check_work(counts: int, gpus: int, draws: int) -> None:
@@ -255,38 +155,15 @@ def _check_work(counts: int, gpus: int, draws: int) -> None:
     )
 
 
-def _latency(name: str, deployment: Deployment) -> tuple[LatencySource, tuple[str, ...]]:
-    """Measured kernels or the roofline; never a table, whose name would be a path."""
-    from moescale.latency.roofline import Roofline
-    from moescale.latency.silicon import Silicon
-
-    gpu = deployment.gpu
-    weights, cache = float(deployment.weight_bytes_per_param), float(deployment.kv_bytes_per_element)
-    if name not in ("auto", "silicon", "roofline"):
-        raise unknown_name("latency source", name, ("auto", "silicon", "roofline"), where="latency")
-    notes: tuple[str, ...] = ()
-    if name != "roofline":
-        try:
-            silicon = Silicon(gpu, weight_bytes_per_param=weights, kv_bytes_per_element=cache)
-        except MoescaleError as error:
-            if name == "silicon":
-                raise InputError(
-                    error.what, where="latency", nearest=error.nearest, next_step=error.next_step
-                ) from error
-            notes = (f"roofline latency, because {error.what}",)
-        else:
-            return silicon, notes
-    return Roofline(gpu, weights, cache), notes
-
-
-def _command(given: Mapping[str, str], law: Law) -> str:
+def _command(groups: Iterable[Group], given: Mapping[str, str], law: Law) -> str:
     """The command line that asks the same question; a law that was uploaded is named by its file."""
+    stated = {type(group): group for group in groups}
     words = ["moescale", "plan"]
-    for key in OPTION_ORDER:
-        value = given.get(key, "").strip()
-        if not value or (key != "budget" and value == DEFAULTS.get(key)):
+    for key, (group, name, kind) in OPTIONS.items():
+        value = getattr(stated[group], name)
+        if value == getattr(group, name, None):
             continue
-        if key == "law" and ":" in value:
-            value = f"{law.name}.toml"
-        words += [f"--{key}", value]
+        as_given = key in given and kind.parse(given[key], key) == value
+        text = given[key].strip() if as_given else str(value)
+        words += [f"--{key}", f"{law.name}.toml" if key == "law" and ":" in text else text]
     return shlex.join(words)

@@ -1,0 +1,104 @@
+"""How a command says something: its answer as JSON, warnings, progress, and files that could not be written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from moescale.errors import InputError
+
+if TYPE_CHECKING:
+    import typer
+
+    from moescale.fitting.fit import Progress
+
+
+def print_json(value: object) -> None:
+    """Print the one JSON value of `--json`."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def warn(messages: str | Iterable[str]) -> None:
+    """Print a warning, or several, on standard error."""
+    for message in [messages] if isinstance(messages, str) else messages:
+        sys.stderr.write(f"warning: {message}\n")
+
+
+@contextmanager
+def show_progress(enabled: bool) -> Generator[Progress | None]:
+    """A callback that shows what is being done on standard error, where that is a terminal."""
+    if not (enabled and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from moescale.views.terminal import terminal
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=terminal(error=True), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+
+        def report(step: str, share: float) -> None:
+            bar.update(task, description=step, completed=share)
+
+        yield report
+
+
+class HeldBack:
+    """The errors of files that could not be written, told once the answer is printed.
+
+    A command writes its files inside this context, before it prints, and calls `tell` at its end: the answer of minutes of
+    work is not lost to a full disk, nor a file to a reader that closes our output early. Errors of other kinds pass.
+    """
+
+    def __init__(self, kind: type[InputError] = InputError) -> None:
+        self.kind = kind
+        self.errors: list[InputError] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, self.kind):
+            self.errors.append(error)
+        return isinstance(error, self.kind)
+
+    def tell(self) -> None:
+        """Raise the first error, after a warning for each of the others."""
+        if self.errors:
+            sys.stdout.flush()
+            warn(str(error) for error in self.errors[1:])
+            raise self.errors[0]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """The arguments as they were typed."""
+
+    arguments: tuple[str, ...]
+
+
+def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, object]:
+    """How an answer came to be: version, command line, and the SHA-256 of the files that it read."""
+    from hashlib import sha256
+
+    from moescale import __version__
+    from moescale.io.files import read_bytes
+
+    asked = context.obj
+    record: dict[str, object] = {"moescale": __version__}
+    if isinstance(asked, CommandLine):
+        record["command"] = shlex.join(("moescale", *asked.arguments))
+    if files:
+        record["sha256"] = {path.name: sha256(read_bytes(path)).hexdigest() for path in files}
+    return record

@@ -1,0 +1,246 @@
+"""What `cost` is asked, as users state it: the model, its server, a burst of requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moescale.errors import InputError, located
+from moescale.options.fields import (
+    LEAST,
+    MOST_PARAMETERS,
+    Group,
+    Remark,
+    listed,
+    path,
+    quantity,
+    text,
+    unsaid,
+)
+from moescale.options.serving import DEFAULT_GPU, ServingOptions
+
+if TYPE_CHECKING:
+    from moescale.hardware.gpus import Gpu, Precision
+    from moescale.latency import LatencySource
+    from moescale.models.architecture import Architecture
+    from moescale.models.quantisation import CheckpointWeights
+    from moescale.serving.deployment import Deployment
+    from moescale.serving.simulator import Run
+
+BURST = "Simulated burst"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Group):
+    """A model that is there already, or one of a size."""
+
+    config: Path | None = path("Hugging Face config.json, or its folder.")
+    n_params: float | None = quantity("Instead of --config: dense-equivalent size N.", 1e5, MOST_PARAMETERS)
+    experts: int | None = quantity("With --n-params: experts E; default 1, dense.", whole=True)
+    top_k: int | None = quantity("With --n-params: experts a token meets; default 2.", whole=True)
+    vocab_size: int | None = quantity(
+        "With --n-params: rows of the embedding tables, as `plan` counts them; default: none.", 2, whole=True
+    )
+
+    def model(
+        self, kv_heads: int | None = None, remark: Remark = unsaid
+    ) -> tuple[Architecture, CheckpointWeights | None]:
+        """The model, and where a config states it, the format of its weights."""
+        from moescale.models.hf_config import read_config
+
+        if (self.config is None) == (self.n_params is None):
+            raise InputError(
+                "give the model either as --config CONFIG.json or as --n-params N with --experts E",
+                next_step="for example --n-params 1.5B --experts 16",
+            )
+        if self.config is None:
+            return self._of_size(kv_heads, remark), None
+        of_size = {"experts": self.experts, "top-k": self.top_k, "kv-heads": kv_heads, "vocab-size": self.vocab_size}
+        for name, value in of_size.items():
+            if value is not None:
+                what = "goes with --n-params; a config states its own"
+                raise InputError(what, where=f"--{name}", next_step="leave it out")
+        checkpoint = read_config(self.config)
+        for said in checkpoint.remarks:
+            remark(said)
+        return checkpoint.architecture, checkpoint.weights
+
+    def _of_size(self, kv_heads: int | None, remark: Remark) -> Architecture:
+        from moescale.models.accounting import count_parameters
+        from moescale.models.family import architecture, find_family
+        from moescale.units import format_count
+
+        assert self.n_params is not None
+        count = self.experts or 1
+        if self.top_k is not None and self.top_k > max(count, 2):
+            remark(f"--top-k {self.top_k}: a token meets all {count} experts, there are no more")
+        family = replace(find_family("yun2024"), top_k=self.top_k or 2, kv_heads=kv_heads)
+        model = architecture(family, self.n_params, float(count), vocab_size=self.vocab_size)
+        if count == 1:
+            return model
+        # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.
+        total = format_count(float(count_parameters(model).total))
+        name = f"N = {format_count(self.n_params)} with {count} experts ({total} parameters in all)"
+        return replace(model, name=name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostServingOptions(ServingOptions):
+    """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
+
+    gpu: str = text(
+        "GPU of the catalogue, such as h100-sxm; with --sweep several, with commas between.", default=DEFAULT_GPU
+    )
+    max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
+    gpus: int | None = quantity("Exactly so many GPUs, of all replicas together.", 1, 1024, whole=True)
+    replicas: int = quantity("Copies of the model, which share the GPUs evenly.", default=1, whole=True)
+    max_num_seqs: str | None = text(
+        "Most concurrent requests, or none; default: vLLM's for that GPU.", metavar="INT|none"
+    )
+    weights: str | None = text("bf16, fp8, int4, nvfp4 or mxfp4; default: what the config states, else bf16.")
+    kv_cache: str | None = text("Number format of the KV cache: bf16 (default), fp8 or int4.")
+
+    def cap(self, gpu: Gpu) -> float | None:
+        return float(gpu.default_max_num_seqs) if self.max_num_seqs is None else super().cap(gpu)
+
+    def n_replicas(self) -> int:
+        return self.replicas
+
+    def max_gpus_of_replica(self) -> int:
+        if self.max_gpus < self.replicas:
+            what = f"{self.max_gpus} GPUs are too few for {self.replicas} replicas"
+            raise InputError(what, where="--max-gpus", nearest=f"{self.replicas}")
+        return self.gpus_of_replica() or self.max_gpus // self.replicas
+
+    def gpus_of_replica(self) -> int | None:
+        """Exactly so many GPUs of each replica; None where they are not stated."""
+        if self.gpus is None:
+            return None
+        if self.gpus % self.replicas:
+            raise InputError(
+                f"{self.gpus} GPUs cannot be shared evenly by {self.replicas} replicas",
+                where="--gpus",
+                nearest=f"{max(round(self.gpus / self.replicas), 1) * self.replicas}",
+            )
+        return self.gpus // self.replicas
+
+    def has_price(self, remark: Remark = unsaid) -> bool:
+        """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
+        from moescale.hardware.gpus import usd_per_gpu_hour
+
+        gpu = self.find_gpu()
+        if self.stated_price() is not None:
+            return True
+        try:
+            usd_per_gpu_hour(gpu)
+        except InputError as error:
+            remark(f"no dollars, because {error.what}; pass --usd-per-gpu-hour with what you pay")
+            return False
+        return True
+
+    def weight_formats(
+        self, checkpoint: CheckpointWeights | None, swept: str | None = None, remark: Remark = unsaid
+    ) -> list[Precision]:
+        """The formats to price: those of --weights or `swept`, else the checkpoint's; none where neither says any.
+
+        A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is remarked on.
+        """
+        from moescale.hardware.gpus import Precision
+
+        option, asked = ("--weights", self.weights) if swept is None else ("--sweep-weights", swept)
+        formats = [] if asked is None else precisions("weights", listed(option, asked) if swept else [asked], option)
+        if checkpoint is None:
+            return formats
+        if checkpoint.kv_cache is not None and self.kv_cache is None:
+            name = checkpoint.kv_cache
+            remark(f"the checkpoint asks for an {name} KV cache, which is an option here: --kv-cache {name}")
+        if checkpoint.format is None:
+            if asked is None:
+                raise InputError(
+                    f"quantization_config {checkpoint.stated}",
+                    where="--config",
+                    next_step="state the nearest format of the weights, such as --weights fp8",
+                )
+            remark(f"quantization_config {checkpoint.stated}; priced with {option} {asked}")
+            return formats
+        if asked is None:
+            for said in checkpoint.remarks:
+                remark(said)
+        if checkpoint.bytes_per_param >= 2.0:
+            return formats
+        own = Precision(
+            name=checkpoint.format, bytes_per_element=checkpoint.bytes_per_param, source=checkpoint.stated, date=""
+        )
+        other = [found.name for found in formats if found.name != own.name]
+        if other:
+            remark(
+                f"the checkpoint's weights are {own.name} ({own.source}); priced with {option} {', '.join(other)} instead, "
+                "for the matrices that it quantises"
+            )
+        return [own if found.name == own.name else found for found in formats] or [own]
+
+    def weights_record(self, checkpoint: CheckpointWeights | None, formats: Sequence[Precision]) -> dict[str, object]:
+        """The format that was priced, and who says so, as JSON has it."""
+        name, held = (formats[0].name, formats[0].bytes_per_element) if formats else ("bf16", 2.0)
+        source = "--weights" if self.weights is not None else "default" if checkpoint is None else checkpoint.stated
+        record: dict[str, object] = {"format": name, "bytes_per_param": held, "source": source}
+        if checkpoint is not None and self.weights is not None:
+            record["checkpoint"] = checkpoint.format or "not understood"
+        return record
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstOptions(Group):
+    """Requests that arrive at an idle server, to be simulated."""
+
+    HEADING = BURST
+
+    burst: int | None = quantity(
+        "Simulate so many requests as well, pass by pass, with the host in line.", 1, 1e5, whole=True
+    )
+    request_rate: float | None = quantity("With --burst: requests a second (Poisson); default: all at once.", LEAST)
+
+    def check(self, serving: CostServingOptions, *, sweep: bool) -> None:
+        """InputError where a burst goes with none of the other options."""
+        if self.request_rate is not None and self.burst is None:
+            raise InputError("goes with --burst", where="--request-rate", next_step="add --burst 500, or leave it out")
+        if self.burst is not None and (sweep or serving.replicas > 1 or serving.trace is not None):
+            raise InputError(
+                "is of one model on one replica, with requests of one length",
+                where="--burst",
+                next_step="leave out --sweep and --replicas (each replica serves its share of the requests), and --trace "
+                "(moescale.simulate takes a length for each request)",
+            )
+
+    def run(
+        self, model: Architecture, source: LatencySource, deployment: Deployment, gpus: int, host: str | None
+    ) -> Run | None:
+        """The deployment under the burst, if one is stated, on one replica; the host in line unless --host says otherwise."""
+        from moescale.latency import kernels_alone
+        from moescale.serving.host import find_host
+        from moescale.serving.simulator import Arrivals, simulate
+
+        if self.burst is None:
+            return None
+        rate = math.inf if self.request_rate is None else self.request_rate
+        return simulate(
+            model,
+            kernels_alone(source),
+            deployment,
+            gpus,
+            Arrivals(n_requests=self.burst, requests_per_s=rate),
+            overhead=find_host(host or "in-line"),
+            prompt_tokens=float(round(float(deployment.prompt_tokens))),
+            output_tokens=float(round(float(deployment.output_tokens))),
+        )
+
+
+def precisions(kind: str, names: Sequence[str], option: str) -> list[Precision]:
+    """The number formats of these names, of weights or kv_cache."""
+    from moescale.hardware.gpus import find_precision
+
+    with located(option):
+        return [find_precision(kind, name) for name in names]

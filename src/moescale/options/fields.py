@@ -1,0 +1,193 @@
+"""What an option is: what a field of a dataclass holds, read by the command line and by the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from moescale.bounds import Bound
+from moescale.errors import BoundError, InputError, located
+from moescale.units import parse_count, parse_quantity
+
+MOST = 1e6  # experts, heads, dollars an hour: far beyond what exists, and products stay far from overflow
+MOST_PARAMETERS = 1e18
+MOST_TOKENS = 1e24  # of training, or served in a lifetime
+MOST_REQUEST_TOKENS = 1e9
+MOST_BYTES = 1e15  # reserved on a GPU
+MOST_SECONDS = 1e6
+MOST_USD = 1e9  # for one GPU
+MOST_TOTAL_USD = 1e15  # of training and serving: more than the world produces in a year
+MOST_LOSS = 1e3  # nats a token: a model that guesses among a million tokens has 14
+MOST_USD_PER_MTOK = 1e6  # a dollar a token
+MOST_REPLICATES = 100_000
+LEAST = 1e-6  # of shares and prices, which must be above zero
+LEAST_BOUND = 1e-12  # of a loss or a cost that is asked for: below every answer, so that the answer says so
+PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
+LONGEST_WAIT_S = 10.0  # for a token: who states more without a unit means milliseconds
+SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+Remark = Callable[[str], None]
+
+
+def unsaid(remark: str) -> None:
+    """Where remarks go that nobody wants."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What every option has: its help, the heading that it stands under there, and a name other than the field's."""
+
+    help: str = ""
+    _: KW_ONLY
+    panel: str = ""  # empty: that of the group
+    name: str | None = None
+    metavar: str = "NAME"
+
+    def parse(self, text: Any, place: str, remark: Remark = unsaid) -> Any:
+        """The value that a text states; InputError at `place`, and a remark where the text is unlikely to be meant."""
+        return text
+
+
+class Text(Described):
+    """A name, a list or an expression, as it is written."""
+
+
+class Flag(Described):
+    """A switch."""
+
+
+@dataclass(frozen=True)
+class FilePath(Described):
+    """The path of a file or folder."""
+
+    metavar: str = field(default="PATH", kw_only=True)
+
+    def parse(self, text: Any, place: str, remark: Remark = unsaid) -> Path:
+        if not str(text):
+            raise InputError("the path is empty", where=place, next_step="give the path of a file")
+        return Path(text)
+
+
+@dataclass(frozen=True)
+class Quantity(Bound, Described):
+    """A number within bounds, such as 5e21, 7B or, of bytes, 80GiB; a whole one arrives as an int.
+
+    With `unit`, a value too small to be meant as a plain count of it is remarked on: 300 tokens, where 300B were meant.
+    """
+
+    least: float = 1.0
+    most: float = MOST
+    unit: str = field(default="", kw_only=True)
+    metavar: str = field(default="NUMBER", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.whole:
+            object.__setattr__(self, "metavar", "INT")
+
+    def parse(self, text: Any, place: str, remark: Remark = unsaid) -> float:
+        with located(place):
+            value = parse_quantity(text) if self.unit == "bytes" else parse_count(text)
+        if not self.least <= value <= self.most or (self.whole and not value.is_integer()):
+            raise self._refusal(text, value, place)
+        if self.unit and 0 < value < PLAUSIBLE:
+            suffix = "GiB" if self.unit == "bytes" else "B"
+            remark(f"{place} {value:g} means {value:g} {self.unit}; if that is short for more, write {value:g}{suffix}")
+        return int(value) if self.whole else value
+
+    def _refusal(self, text: Any, value: float, place: str) -> InputError:
+        nearest = min(max(round(value) if self.whole else value, self.least), self.most)
+        next_step = None
+        if self.most == 1 and 5 <= value <= 100:  # below it may be a factor
+            nearest, next_step = value / 100, f"it is a share: {value:g}% is {value / 100:g}"
+        elif 0 < value < self.least and self.least >= PLAUSIBLE:
+            next_step = f"write billions as {value:g}B, millions as {value:g}M"
+        kind = "a whole number" if self.whole else "a number"
+        what = f"{text!r} is not {kind} from {self.least:g} to {self.most:g}"
+        return InputError(what, where=place, nearest=f"{nearest:g}", next_step=next_step)
+
+
+@dataclass(frozen=True)
+class Seconds(Described):
+    """A time: 0.2, 0.2s, 200ms, 9m or 2h; `longest_s` without a unit or more is remarked on."""
+
+    metavar: str = field(default="SECONDS", kw_only=True)
+    longest_s: float = MOST_SECONDS
+
+    def parse(self, text: Any, place: str, remark: Remark = unsaid) -> float:
+        given = str(text).strip().lower()
+        unit = next((unit for unit in SECONDS if given.endswith(unit)), "")
+        try:
+            value = parse_count(given.removesuffix(unit)) * SECONDS.get(unit, 1.0)
+        except InputError:
+            value = 0.0  # below every time that is taken
+        if not LEAST <= value <= MOST_SECONDS:
+            what = f"{text!r} is not a time from {LEAST:g} to {MOST_SECONDS:g} seconds"
+            raise InputError(what, where=place, next_step="write it as 0.2, 0.2s, 200ms, 9m or 2h")
+        if not unit and value >= self.longest_s:
+            remark(f"{place} {value:g} means {value:g} seconds; write {value:g}ms for milliseconds")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Options that belong together: a frozen dataclass, each field of which one of the functions below makes."""
+
+    HEADING: ClassVar[str] = ""  # of its options in the help
+
+    def __post_init__(self) -> None:
+        for name, kind in described(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(kind, Quantity) and value is not None and (bad := kind.bad(value)) is not None:
+                raise BoundError(f"must be {kind.words}, not {bad:g}", where=name)
+
+
+def quantity(help: str, least: float = 1.0, most: float = MOST, *, default: Any = None, **kind: Any) -> Any:
+    """A field that is a number within bounds; `default=MISSING` where it must be stated."""
+    return _field(Quantity(help, least, most, **kind), default)
+
+
+def text(help: str, *, default: str | None = None, metavar: str = "NAME", panel: str = "") -> Any:
+    """A field that is a name, a list or an expression."""
+    return _field(Text(help, metavar=metavar, panel=panel), default)
+
+
+def path(help: str, *, name: str | None = None) -> Any:
+    """A field that is the path of a file or folder."""
+    return _field(FilePath(help, name=name), None)
+
+
+def seconds(help: str) -> Any:
+    """A field that is a time to wait for a token."""
+    return _field(Seconds(help, longest_s=LONGEST_WAIT_S), None)
+
+
+def flag(help: str) -> Any:
+    """A field that is a switch."""
+    return _field(Flag(help), default=False)
+
+
+def _field(kind: Described, default: Any) -> Any:
+    return field(default=default, metadata={"option": kind})
+
+
+@cache
+def described(group: type[Group]) -> dict[str, Described]:
+    """The options of a group by field."""
+    kinds = {field.name: field.metadata["option"] for field in fields(group)}
+    return {n: kind if kind.panel else replace(kind, panel=group.HEADING) for n, kind in kinds.items()}
+
+
+def option_name(field: str, kind: Described) -> str:
+    """What the command line calls an option."""
+    return kind.name or f"--{field.rstrip('_').replace('_', '-')}"
+
+
+def listed(option: str, text: str) -> list[str]:
+    """The names in a list with commas, each once."""
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise InputError(f"{text!r} is not a list with commas", where=option, next_step="such as a,b,c, without gaps")
+    return list(dict.fromkeys(name.lower() for name in names))

@@ -1,0 +1,167 @@
+"""What a plan is asked, as users state it: the budget, its bounds, the models to consider, the price of training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING
+
+from moescale.errors import InputError, located
+from moescale.options.fields import (
+    LEAST,
+    LEAST_BOUND,
+    MOST_LOSS,
+    MOST_REPLICATES,
+    MOST_TOKENS,
+    MOST_TOTAL_USD,
+    MOST_USD_PER_MTOK,
+    Group,
+    Quantity,
+    quantity,
+    text,
+)
+from moescale.options.law import DETAILS, LawOptions
+
+if TYPE_CHECKING:
+    from moescale.hardware.gpus import Gpu
+    from moescale.planning.plan import Question
+    from moescale.planning.total_cost import TrainingPrice
+    from moescale.scaling_laws import Law
+    from moescale.serving.deployment import Deployment
+
+MOST_COUNTS = 256  # expert counts of one plan
+COUNT = Quantity(whole=True)
+BOUNDS, LIFE = "Bounds", "Training days and dollars; the whole life of a model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundOptions(Group):
+    """The budget of a plan, what bounds it, and what training costs.
+
+    >>> bounds = BoundOptions(budget=5.15e21, experts="1,8,16", match_experts=8, max_tokens=2e12)
+    >>> question = bounds.question(LawOptions().find_law(), ServingOptions().deployment())
+    """
+
+    budget: float = quantity("Training FLOPs in all, such as 5.15e21.", 0, math.inf, default=MISSING)
+    experts: str = text("Expert counts to consider, by commas.", default="1,4,8,16,32,64", metavar="LIST")
+    match_experts: int = quantity(
+        "The base, whose loss or cost the others have to meet: the loss-optimal model with so many experts.",
+        default=4,
+        whole=True,
+    )
+    max_loss: float | None = quantity(
+        "Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND, MOST_LOSS, panel=BOUNDS
+    )
+    max_usd_per_mtok: float | None = quantity(
+        "Best model within this cost per million output tokens.", LEAST_BOUND, MOST_USD_PER_MTOK, panel=BOUNDS
+    )
+    max_tokens: float | None = quantity(
+        "Training tokens that exist; no plan uses more.", most=MOST_TOKENS, unit="tokens", panel=BOUNDS
+    )
+    lifetime_tokens: float | None = quantity(
+        "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
+        most=MOST_TOKENS,
+        unit="tokens",
+        panel=LIFE,
+    )
+    max_total_usd: float | None = quantity(
+        "With --lifetime-tokens: lowest loss for so many dollars of training and serving.",
+        LEAST_BOUND,
+        MOST_TOTAL_USD,
+        panel=LIFE,
+    )
+    train_gpu: str | None = text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
+    mfu: float | None = quantity(
+        "Share of the training GPU's peak that training reaches; default: 0.4.", LEAST, 1, panel=LIFE
+    )
+    train_usd_per_gpu_hour: float | None = quantity(
+        "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.", LEAST, panel=LIFE
+    )
+    bootstrap: int | None = quantity(
+        "The law's draws for intervals; default: all it has; 0: none.", 0, MOST_REPLICATES, whole=True, panel=DETAILS
+    )
+    vocab_size: int | None = quantity(
+        "Rows of the embedding tables that are served and exported; default: the law's, or 32000.", 2, whole=True
+    )
+
+    def question(
+        self,
+        law: Law,
+        deployment: Deployment,
+        details: LawOptions | None = None,
+        *,
+        kv_heads: int | None = None,
+        unpriced: bool = False,
+    ) -> Question:
+        """The question under the `details` of a law; `unpriced`: training may be on a GPU without a price, and has then none.
+
+        Raises InputError that names the option.
+        """
+        from moescale.planning.allocation import Budget
+        from moescale.planning.plan import Question
+
+        stated = details or LawOptions()
+        return Question(
+            budget=Budget(self.budget, self.max_tokens, stated.inputs()),
+            experts=self.expert_counts(law),
+            match_experts=float(self.match_experts),
+            max_loss=self.max_loss,
+            max_usd_per_mtok=self.max_usd_per_mtok,
+            lifetime_tokens=self.lifetime_tokens,
+            training=self.training_price(deployment, unpriced=unpriced),
+            max_total_usd=self.max_total_usd,
+            kv_heads=kv_heads,
+            vocab_size=self.vocab_size,
+            draws=self.bootstrap,
+            convention=stated.convention,
+        )
+
+    def expert_counts(self, law: Law) -> tuple[float, ...]:
+        """The expert counts to consider, of which the law may recommend one at least."""
+        parts = [part for part in self.experts.split(",") if part.strip()]
+        if not 1 <= len(parts) <= MOST_COUNTS:
+            what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"
+            raise InputError(
+                what, where="--experts", nearest=f"1 to {MOST_COUNTS} counts", next_step="such as 1,4,8,16"
+            )
+        counts = tuple(COUNT.parse(part.strip(), "--experts") for part in parts)
+        ceiling = law.max_experts
+        if ceiling is not None and min(*counts, self.match_experts) > ceiling:
+            raise InputError(
+                f"{law.name} was fitted up to {ceiling:g} experts and may recommend no more",
+                where="--experts",
+                nearest=f"{ceiling:g}",
+                next_step="add a count that the law may recommend",
+            )
+        return counts
+
+    def training_gpu(self, deployment: Deployment) -> Gpu:
+        """The GPU to train on, by default the one that serves."""
+        from moescale.hardware.gpus import load_gpu
+
+        with located("--train-gpu"):
+            return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
+
+    def training_price(self, deployment: Deployment, *, unpriced: bool = False) -> TrainingPrice | None:
+        """The price of training, where a lifetime, a GPU to train on, its price or its MFU is stated.
+
+        A GPU without a price is refused, or where `unpriced` and no lifetime needs one, is as if none were stated.
+        """
+        from moescale.hardware.gpus import usd_per_gpu_hour
+        from moescale.planning.total_cost import TrainingPrice, default_mfu
+
+        if (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour) == (None,) * 4:
+            return None
+        gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
+        if usd is None:
+            try:
+                own = gpu.name == deployment.gpu.name
+                usd = float(deployment.usd_per_gpu_hour) if own else usd_per_gpu_hour(gpu)
+            except InputError as error:
+                if self.lifetime_tokens is None and unpriced:
+                    return None
+                next_step = "give --train-usd-per-gpu-hour as well"
+                raise InputError(
+                    error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
+                ) from error
+        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=default_mfu() if self.mfu is None else self.mfu)

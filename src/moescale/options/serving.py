@@ -1,0 +1,239 @@
+"""How a model is served, as users state it: hardware, price, traffic, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moescale.errors import InputError, located, unknown_name
+from moescale.options.fields import (
+    LEAST,
+    MOST,
+    MOST_BYTES,
+    MOST_REQUEST_TOKENS,
+    MOST_USD,
+    Group,
+    Quantity,
+    Remark,
+    path,
+    quantity,
+    seconds,
+    text,
+    unsaid,
+)
+
+if TYPE_CHECKING:
+    from moescale.hardware.gpus import Gpu, Precision
+    from moescale.latency import LatencySource
+    from moescale.models.architecture import Architecture
+    from moescale.serving.deployment import Deployment
+    from moescale.serving.traffic import Traffic
+
+DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
+DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/traffic.toml)
+SERVER, PRICE = "Server", "Price"
+CAP = Quantity("", 1, MOST, whole=True)  # of concurrent requests
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingOptions(Group):
+    """How a model is served, as `plan` and the page take it.
+
+    >>> deployment = ServingOptions(gpu="h100-sxm", prompt=512, output=256, max_tpot=0.05).deployment()
+    >>> source = ServingOptions(latency="roofline").open_latency(deployment)
+    """
+
+    HEADING = SERVER
+
+    gpu: str = text(
+        "GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.", default=DEFAULT_GPU
+    )
+    max_gpus: int = quantity("Most GPUs to serve one model on (tensor parallel).", 1, 1024, default=8, whole=True)
+    prompt: float | None = quantity(
+        f"Mean prompt tokens of a request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
+    )
+    output: float | None = quantity(
+        f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
+    )
+    trace: Path | None = path(
+        "Requests instead of --prompt and --output: ShareGPT JSON, or CSV or JSON lines with token counts."
+    )
+    latency: str = text(
+        "silicon (measured kernels of vLLM), silicon:ENGINE[@VERSION], roofline, a latency table's path, or "
+        "auto: silicon where it can.",
+        default="auto",
+    )
+    scheduling: str = text(
+        "separate (prompts and outputs in passes of their own) or chunked (one pass for both).", default="separate"
+    )
+    host: str | None = text(
+        "CPU side of the server: none (default: 1.4 ms a pass at least), in-line or asynchronous (vLLM's "
+        "published times, docs/servings.md)."
+    )
+    expert_parallel: int = quantity(
+        "So many GPUs of a replica split whole experts; 1: each expert is split.", default=1, whole=True
+    )
+    usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
+    capital_usd_per_gpu: float | None = quantity(
+        "Owned hardware: price of a GPU with its share of the server.", LEAST, MOST_USD, panel=PRICE
+    )
+    years: float | None = quantity("Owned hardware: years until it is written off; default 5.", 0.01, 100, panel=PRICE)
+    power_w: float | None = quantity("Owned hardware: watts of a GPU with its share of the server.", 0, panel=PRICE)
+    usd_per_kwh: float | None = quantity("Owned hardware: price of electricity; default 0.08.", 0, panel=PRICE)
+    pue: float | None = quantity(
+        "Owned hardware: power of the site over its servers'; default 1.56.", 1, 100, panel=PRICE
+    )
+    max_num_seqs: str | None = text(
+        "Most concurrent requests; none: memory alone limits.", default="none", metavar="INT|none"
+    )
+    max_ttft: float | None = seconds("Longest time to first token, such as 500ms; shrinks the batch.")
+    max_tpot: float | None = seconds("Longest time per output token, such as 50ms; shrinks the batch.")
+    memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", LEAST, 1, default=0.9)
+    reserve: float | None = quantity(
+        "Bytes of each GPU for activations and the runtime, such as 2GiB; default: the median of vLLM's logs, 1.5GiB.",
+        0,
+        MOST_BYTES,
+        unit="bytes",
+    )
+    utilization: float = quantity("Share of the plateau throughput that traffic uses.", LEAST, 1, default=1.0)
+    weights: str | None = text("bf16, fp8, int4, nvfp4 or mxfp4.", default="bf16")
+    kv_cache: str | None = text("Number format of the KV cache: bf16, fp8 or int4.", default="bf16")
+    kv_heads: int | None = quantity("Cached KV heads a layer; default: one a query head.", whole=True)
+
+    def find_gpu(self) -> Gpu:
+        """The GPU of the catalogue, or of one's own file."""
+        from moescale.hardware.gpus import load_gpu
+
+        with located("--gpu"):
+            return load_gpu(self.gpu)
+
+    def deployment(
+        self,
+        *,
+        gpu: Gpu | None = None,
+        weights: Precision | None = None,
+        usd_per_gpu_hour: float | None = None,
+        remark: Remark = unsaid,
+    ) -> Deployment:
+        """The deployment that the options state; the arguments stand before the options of their names.
+
+        Raises InputError that names the option.
+        """
+        from moescale.hardware import gpus
+        from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
+        from moescale.serving.host import find_host
+
+        card = gpu or self.find_gpu()
+        traffic = self.traffic(remark)
+        price = usd_per_gpu_hour or self.stated_price()
+        with located("--weights"):
+            weight_format = weights or gpus.find_precision("weights", "bf16" if self.weights is None else self.weights)
+        with located("--kv-cache"):
+            cache_format = gpus.find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
+        if self.scheduling not in SCHEDULING:
+            raise unknown_name("scheduling", self.scheduling, SCHEDULING, where="--scheduling")
+        with located("--host"):
+            host = find_host(self.host or "none")
+        deployment = Deployment(
+            gpu=card,
+            usd_per_gpu_hour=gpus.usd_per_gpu_hour(card) if price is None else price,
+            prompt_tokens=traffic.prompt_tokens,
+            output_tokens=traffic.output_tokens,
+            max_gpus=self.max_gpus_of_replica(),
+            max_num_seqs=self.cap(card),
+            memory_fraction=self.memory_fraction,
+            utilization=self.utilization,
+            weight_bytes_per_param=weight_format.bytes_per_element,
+            kv_bytes_per_element=cache_format.bytes_per_element,
+            reserve_bytes=gpus.measured_reserve_bytes() if self.reserve is None else self.reserve,
+            expert_parallel=float(self.expert_parallel),
+            replicas=float(self.n_replicas()),
+            scheduling=self.scheduling,
+            host=host,
+            max_ttft_s=self.max_ttft,
+            max_tpot_s=self.max_tpot,
+        )
+        return with_traffic(deployment, traffic)
+
+    def open_latency(
+        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = unsaid
+    ) -> LatencySource:
+        """The latency source by its name; `auto` is silicon where it answers (for `model`), else the roofline, remarked on.
+
+        Where the deployment states a host, the source leaves its own one out.
+        """
+        from moescale.latency import kernels_alone
+        from moescale.latency.open import open_latency
+        from moescale.serving.host import NO_OVERHEAD
+
+        with located("--latency"):
+            source = open_latency(
+                self.latency,
+                deployment.gpu,
+                weight_bytes_per_param=float(deployment.weight_bytes_per_param),
+                kv_bytes_per_element=float(deployment.kv_bytes_per_element),
+                model=model,
+                remark=remark,
+            )
+        return source if deployment.host == NO_OVERHEAD else kernels_alone(source)
+
+    def traffic(self, remark: Remark = unsaid) -> Traffic:
+        """The lengths that --prompt, --output and --trace state; without any of them, ShareGPT's means."""
+        from moescale.serving.traffic import Traffic, read_trace
+
+        if self.trace is None:
+            return Traffic(self.prompt or DEFAULT_TRAFFIC[0], self.output or DEFAULT_TRAFFIC[1])
+        for place, value in (("--prompt", self.prompt), ("--output", self.output)):
+            if value is not None:
+                what = "goes without --trace, which states the lengths"
+                raise InputError(what, where=place, next_step="leave it out")
+        traffic = read_trace(self.trace)
+        if traffic.approximate:
+            remark(f"{self.trace}: text counted at 4 characters a token; a tokenizer's counts may differ by a third")
+        return traffic
+
+    def stated_price(self) -> float | None:
+        """Dollars of a GPU hour, as stated or of owned hardware; None for the catalogue's price."""
+        from moescale.hardware.gpus import owned_defaults, owned_usd_per_gpu_hour
+
+        if self.capital_usd_per_gpu is None:
+            for name in ("years", "power_w", "usd_per_kwh", "pue"):
+                if getattr(self, name) is not None:
+                    where = f"--{name.replace('_', '-')}"
+                    raise InputError(
+                        "goes with --capital-usd-per-gpu", where=where, next_step="add it, or leave this out"
+                    )
+            return self.usd_per_gpu_hour
+        if self.usd_per_gpu_hour is not None:
+            what = "states a price, and so does --capital-usd-per-gpu"
+            raise InputError(what, where="--usd-per-gpu-hour", next_step="give one")
+        if self.power_w is None:
+            raise InputError(
+                "is missing beside --capital-usd-per-gpu",
+                where="--power-w",
+                next_step="watts of one GPU with its share of the server, such as 1275 (an eighth of a DGX H100's 10.2 kW)",
+            )
+        usual = owned_defaults()
+        return float(
+            owned_usd_per_gpu_hour(
+                self.capital_usd_per_gpu,
+                years=usual.years if self.years is None else self.years,
+                power_w=self.power_w,
+                usd_per_kwh=usual.usd_per_kwh if self.usd_per_kwh is None else self.usd_per_kwh,
+                pue=usual.pue if self.pue is None else self.pue,
+            )
+        )
+
+    def cap(self, gpu: Gpu) -> float | None:
+        """Most concurrent requests of one replica; None: memory alone limits."""
+        text = "none" if self.max_num_seqs is None else self.max_num_seqs
+        return None if text.strip().lower() == "none" else CAP.parse(text, "--max-num-seqs")
+
+    def max_gpus_of_replica(self) -> int:
+        """Most GPUs of one replica."""
+        return self.max_gpus
+
+    def n_replicas(self) -> int:
+        """Copies of the model."""
+        return 1

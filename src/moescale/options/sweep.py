@@ -1,0 +1,168 @@
+"""All operating points of a model, as users state them: batches, GPU counts, number formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moescale.errors import InputError, MoescaleError, located
+from moescale.options.cost import CostServingOptions, precisions
+from moescale.options.fields import MOST, Group, Quantity, Remark, flag, listed, path, text, unsaid
+from moescale.options.serving import ServingOptions
+
+if TYPE_CHECKING:
+    from moescale.hardware.gpus import Gpu, Precision
+    from moescale.models.architecture import Architecture
+    from moescale.models.quantisation import CheckpointWeights
+    from moescale.serving.deployment import Deployment
+    from moescale.serving.operating_points import LeftOut, OperatingPoints, Platform
+
+    Platforms = tuple[tuple[Platform, ...], tuple[LeftOut, ...]]
+
+SWEEP = "All operating points"
+MOST_BATCH = 1e9
+SWEPT_WEIGHTS = "bf16,fp8,int4"
+SERVER_CACHES = "bf16,fp8"  # what vLLM's --kv-cache-dtype knows (docs.vllm.ai, quantized KV cache)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Group):
+    """Which operating points of one model are looked at."""
+
+    HEADING = SWEEP
+
+    sweep: bool = flag("All batches, GPU counts and number formats: dollars against time per token.")
+    sweep_batch: str | None = text(
+        "With --sweep: caps of the batch, such as 1,8,64; default: 1, 2, 3, 4, 6, 8 .. to what fits.", metavar="LIST"
+    )
+    sweep_weights: str | None = text(
+        "With --sweep: such as bf16,fp8; default: bf16,fp8,int4, or what the config states.", metavar="LIST"
+    )
+    sweep_kv_cache: str | None = text("With --sweep: such as bf16,fp8, the default.", metavar="LIST")
+    sweep_expert_parallel: str | None = text(
+        "With --sweep: degrees, such as 1,2,4; default: --expert-parallel.", metavar="LIST"
+    )
+    plot: Path | None = path("With --sweep: draw the points to this SVG, PDF or PNG file.")
+    output_table: Path | None = path("With --sweep: write all points to this CSV, TSV or Parquet file.")
+
+    def check(self, gpu: str) -> None:
+        """InputError where an option of a sweep stands without --sweep."""
+        if self.sweep:
+            return
+        for name in ("sweep_batch", "sweep_weights", "sweep_kv_cache", "sweep_expert_parallel", "plot", "output_table"):
+            if getattr(self, name) is not None:
+                where = f"--{name.replace('_', '-')}"
+                raise InputError("goes with --sweep", where=where, next_step="add --sweep, or leave it out")
+        if "," in gpu:
+            raise InputError("several GPUs go with --sweep", where="--gpu", next_step="add --sweep, or name one")
+
+    def points(
+        self,
+        model: Architecture,
+        serving: CostServingOptions,
+        checkpoint: CheckpointWeights | None = None,
+        remark: Remark = unsaid,
+    ) -> OperatingPoints:
+        """All operating points of a model."""
+        from moescale.hardware.gpus import load_gpu
+        from moescale.serving.operating_points import operating_points
+
+        with located("--gpu"):
+            gpus = [load_gpu(name) for name in listed("--gpu", serving.gpu)]
+        if serving.stated_price() is not None and len(gpus) > 1:
+            raise InputError(
+                "states one price, but --gpu names several GPUs",
+                where="--usd-per-gpu-hour",
+                next_step="sweep one GPU at a time, or leave it out for the catalogue's prices",
+            )
+        _one_of("weights", self.sweep_weights, serving.weights)
+        stated = serving.weight_formats(checkpoint, self.sweep_weights, remark)
+        # Every batch that fits is looked at: a server's own cap binds only where it is stated. Each platform has its price.
+        deployment = replace(serving, max_num_seqs=serving.max_num_seqs or "none").deployment(
+            gpu=gpus[0],
+            weights=stated[0] if stated else None,
+            usd_per_gpu_hour=serving.stated_price() or 1.0,
+            remark=remark,
+        )
+        own = str(serving.expert_parallel) if serving.expert_parallel > 1 else None
+        parallel = _one_of("expert-parallel", self.sweep_expert_parallel, own)
+        caps = None if self.sweep_batch is None else _counts("--sweep-batch", self.sweep_batch, MOST_BATCH)
+        ways = [1] if parallel is None else _counts("--sweep-expert-parallel", parallel, MOST)
+        platforms, left_out = self._platforms(model, serving, gpus, stated, deployment, remark)
+        each = serving.gpus_of_replica()
+        return operating_points(
+            model,
+            platforms,
+            deployment,
+            gpus=None if each is None else [each],
+            batch_caps=caps,
+            expert_parallel=ways,
+            left_out=left_out,
+        )
+
+    def _platforms(
+        self,
+        model: Architecture,
+        serving: CostServingOptions,
+        gpus: Sequence[Gpu],
+        stated: Sequence[Precision],
+        deployment: Deployment,
+        remark: Remark,
+    ) -> Platforms:
+        """Every GPU with every number format, all under one latency source: points of two would not compare."""
+        from moescale.hardware.gpus import usd_per_gpu_hour
+        from moescale.serving.operating_points import find_platforms
+
+        own = serving.stated_price()
+        priced = [
+            (gpu, partial(usd_per_gpu_hour, replace(gpu, usd_per_gpu_hour=own or gpu.usd_per_gpu_hour))) for gpu in gpus
+        ]
+        weights, kv_cache = self._formats(serving, stated)
+
+        def under(latency: str) -> Platforms:
+            options = ServingOptions(latency=latency)
+            return find_platforms(
+                priced, weights, kv_cache, lambda at: options.open_latency(at, model, remark), deployment
+            )
+
+        try:
+            return under("silicon" if serving.latency == "auto" else serving.latency)
+        except MoescaleError as error:
+            if serving.latency != "auto":
+                raise
+            found = under("roofline")
+            remark(f"roofline latency, because {error.what}")
+            return found
+
+    def _formats(
+        self, serving: CostServingOptions, stated: Sequence[Precision]
+    ) -> tuple[Sequence[Precision], Sequence[Precision]]:
+        """The formats of weights and cache to look at; a latency table was measured with one pair of them."""
+        table = serving.latency not in ("auto", "roofline") and serving.latency.partition(":")[0] != "silicon"
+        caches = _one_of("kv-cache", self.sweep_kv_cache, serving.kv_cache) or ("bf16" if table else SERVER_CACHES)
+        weights = stated or precisions("weights", listed("", "bf16" if table else SWEPT_WEIGHTS), "--sweep-weights")
+        kv_cache = precisions("kv_cache", listed("--sweep-kv-cache", caches), "--sweep-kv-cache")
+        for place, formats in (("--sweep-weights", weights), ("--sweep-kv-cache", kv_cache)):
+            if table and len(formats) > 1:
+                raise InputError(
+                    "a latency table was measured with one number format",
+                    where=place,
+                    next_step="name that one, or take silicon or the roofline",
+                )
+        return weights, kv_cache
+
+
+def _one_of(name: str, several: str | None, one: str | None) -> str | None:
+    """What a list option of the sweep states, or the one value of the option that `cost` has anyway."""
+    if several is not None and one is not None:
+        raise InputError(f"states what --{name} states, too", where=f"--sweep-{name}", next_step="give one of them")
+    return one if several is None else several
+
+
+def _counts(place: str, text: str, most: float) -> list[int]:
+    """The whole numbers in a list with commas, each once."""
+    count = Quantity(most=most, whole=True)
+    return [int(value) for value in dict.fromkeys(count.parse(part, place) for part in listed(place, text))]
