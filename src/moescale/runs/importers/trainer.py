@@ -67,8 +67,9 @@ def read_trainer(source: str) -> tuple[list[TrackedRun], list[str]]:
 
 
 def _object(path: Path) -> dict[str, Any]:
+    text = read_text(path)
     try:
-        found: Any = json.loads(read_text(path))
+        found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON ({str(error)[:100]})", where=str(path)) from error
     if not isinstance(found, dict):
