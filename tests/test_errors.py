@@ -23,7 +23,7 @@ from moescale.experiments.run_table import read_result
 from moescale.experiments.training.folder import settings_in
 from moescale.io.files import opened_to_append
 from moescale.models.hf_config import from_config
-from moescale.runs.importers.trainer import read_trainer
+from moescale.runs.importers import import_runs
 
 
 @pytest.mark.parametrize("mark", ["\x1b[31m", "\0", "\r", "\x9b", "\u202e", "\ud800"])
@@ -68,13 +68,17 @@ def test_a_log_that_may_not_be_a_link_is_said_once(tmp_path: Path) -> None:
     assert "cannot be written" not in str(caught.value)
 
 
-@pytest.mark.parametrize("read", [from_config, settings_in, read_result, read_description, read_trainer])
+def trainer(folder: Path) -> object:
+    return import_runs("trainer", folder / "trainer_state.json")
+
+
+@pytest.mark.parametrize("read", [from_config, settings_in, read_result, read_description, trainer])
 def test_a_file_that_cannot_be_read_is_not_told_as_one_of_bad_content(
     read: Callable[[Any], object], tmp_path: Path
 ) -> None:
     for name in ("config.json", "settings.json", "result.json", "corpus.json", "trainer_state.json"):
         (tmp_path / name).write_bytes(b"\xff\xfe")
     with pytest.raises(InputError) as caught:
-        read(str(tmp_path / "trainer_state.json") if read is read_trainer else tmp_path)
+        read(tmp_path)
     assert "JSON" not in str(caught.value)
     assert str(caught.value).count(str(tmp_path)) == 1
