@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,12 @@ def architecture_of(run: TrackedRun) -> Architecture | None:
     return None
 
 
-def shape_columns(a: Architecture) -> dict[str, float]:
-    """Sizes without embeddings, experts and top-k; the dense size is that of one FFN in every layer."""
+@lru_cache(maxsize=1)  # each run is asked column by column
+def shape_columns(run: TrackedRun) -> Mapping[str, float]:
+    """Sizes without embeddings, experts and top-k; the dense size is that of one FFN in every layer. Empty where unknown."""
+    a = architecture_of(run)
+    if a is None:
+        return {}
     moe = float(np.max(a.n_moe_layers)) > 0
     counted = count_parameters(a)
     dense = a
