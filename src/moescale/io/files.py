@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import IO
 
-from moescale.errors import InputError, UnwrittenError, nearest_names
+from moescale.errors import DamagedFileError, InputError, UnwrittenError, nearest_names
 
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
@@ -184,7 +184,7 @@ def decode_utf8(data: bytes, *, where: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         guess = " (it looks like UTF-16)" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         what = f"is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}, line {line}{guess}"
-        raise InputError(what, where=where, next_step="save it as UTF-8") from error
+        raise DamagedFileError(what, where=where, next_step="save it as UTF-8") from error
 
 
 def as_text(name: str) -> str:

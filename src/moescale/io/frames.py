@@ -80,7 +80,7 @@ def read_table(source: Any) -> Table:
 def parse_table(data: bytes, path: str) -> Table:
     """The table in the bytes of a file that is, or would be, called `path`; errors as of `read_table`."""
     if not data or data.isspace():
-        raise InputError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
+        raise DamagedFileError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
     kind = _sniff(data, path)
     if kind == "parquet":
         table = read_parquet(data, path)
@@ -213,7 +213,7 @@ def _sniff(data: bytes, path: str) -> str:
         return "parquet"
     for magic, name in _MAGIC.items():
         if data.startswith(magic):
-            raise InputError(f"is {name}", where=path, next_step=f"unpack it or export it as one of: {FORMATS}")
+            raise DamagedFileError(f"is {name}", where=path, next_step=f"unpack it or export it as one of: {FORMATS}")
     suffix = Path(path).suffix
     if suffix.lower() in _FORMATS:
         return _FORMATS[suffix.lower()]
@@ -223,7 +223,7 @@ def _sniff(data: bytes, path: str) -> str:
     if b"\0" not in head and re.search(rb"[\t,;]", head.split(b"\n", 1)[0]):
         return "csv"
     what = f"unknown kind of table: suffix {suffix!r}, and the content looks like none of those supported"
-    raise InputError(what, where=path, next_step=f"supported: {FORMATS}")
+    raise DamagedFileError(what, where=path, next_step=f"supported: {FORMATS}")
 
 
 def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:

@@ -60,14 +60,9 @@ class Imported:
 
     def to_dict(self) -> dict[str, Any]:
         """What the command prints as JSON."""
-        return {
-            "n_found": self.n_found,
-            "n_runs": self.n_runs,
-            "columns": list(self.columns),
-            "rules": list(self.rules),
-            "left_out": [{"run": run, "reason": reason} for run, reason in self.left_out],
-            "warnings": list(self.warnings),
-        }
+        left_out = [{"run": run, "reason": reason} for run, reason in self.left_out]
+        stated = {"n_found": self.n_found, "n_runs": self.n_runs, "columns": list(self.columns)}
+        return stated | {"rules": list(self.rules), "left_out": left_out, "warnings": list(self.warnings)}
 
 
 # Values of one run.
