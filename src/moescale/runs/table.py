@@ -146,27 +146,15 @@ def read_runs(
     roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
-    rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
     numbers = {name: frames.as_numbers(table.columns[name]) for name in roles}
-
-    kept = ~_diverged(table, rows, warnings)
-    if not kept.any():
-        raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
     others: dict[str, NDArray[Any]] = {}
-    if where is not None:
-        asked = [name for name in column_names(where) if name in table.columns and name not in numbers]
-        others = {name: frames.as_values(table.columns[name]) for name in asked}
-        kept &= _filter(table, where, numbers, others, kept, warnings)
-    _validate(table, numbers, rows[kept], roles)
-
-    values = {role: numbers[name][0][kept] for name, role in roles.items()}
-    repeats = _repeats_warning(values["size"], values["tokens"], values["experts"], rows[kept])
+    rows = _kept_rows(table, where, numbers, others, warnings)
+    _validate(table, numbers, rows, roles)
+    values = {role: numbers[name][0][rows - 1] for name, role in roles.items()}
+    repeats = _repeats_warning(values["size"], values["tokens"], values["experts"], rows)
     warnings += _unit_warnings({size: values["size"], tokens_column: values["tokens"]}, values["loss"], loss_column)
-    others = {
-        name: (others[name] if name in others else frames.as_values(column))[kept]
-        for name, column in table.columns.items()
-        if name not in roles
-    }
+    for name in (name for name in table.columns if name not in roles and name not in others):
+        others[name] = frames.as_values(table.columns[name])
     return RunTable(
         n_params=values["size"],
         tokens=values["tokens"],
@@ -177,8 +165,8 @@ def read_runs(
         tokens_column=tokens_column,
         experts_column=experts_column,
         source=table.source,
-        row_numbers=rows[kept],
-        columns=others,
+        row_numbers=rows,
+        columns={name: others[name][rows - 1] for name in table.columns if name not in roles},
         warnings=(*warnings, repeats) if repeats else tuple(warnings),
         sha256=table.sha256,
     )
@@ -279,26 +267,33 @@ def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray
     return out
 
 
-def _filter(
+def _kept_rows(
     table: frames.Table,
-    where: str,
+    where: str | None,
     numbers: Mapping[str, tuple[FloatArray, BoolArray]],
-    others: Mapping[str, NDArray[Any]],
-    candidates: BoolArray,
+    others: dict[str, NDArray[Any]],
     warnings: list[str],
-) -> BoolArray:
-    """The candidates for which `where` holds; `numbers` and `others` are the columns that it may read."""
+) -> Rows:
+    """The data rows that did not diverge and for which `where` holds; `others` gains the columns that it reads."""
+    rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
+    kept = ~_diverged(table, rows, warnings)
+    if not kept.any():
+        raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
+    if where is None:
+        return rows[kept]
+    asked = [name for name in column_names(where) if name in table.columns]
+    others.update((name, frames.as_values(table.columns[name])) for name in asked if name not in numbers)
     unread = np.broadcast_to(np.nan, table.n_rows)  # stands for the columns that the filter does not read
     visible = {name: numbers[name][0] if name in numbers else others.get(name, unread) for name in table.columns}
     holds, decided = evaluate_decided(where, visible)
-    undecided, rows = candidates & ~decided, np.arange(1, table.n_rows + 1, dtype=np.int64)
+    undecided = kept & ~decided
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
-    for name in column_names(where):
+    for name in asked:
         if name in numbers and (broken := undecided & numbers[name][1]).any():
             raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
     warnings += _undecided_warning(undecided, rows)
-    _require_rows(int((candidates & holds).sum()), int(candidates.sum()), where, table.source)
-    return candidates & holds
+    _require_rows(int((kept & holds).sum()), int(kept.sum()), where, table.source)
+    return rows[kept & holds]
 
 
 def _undecided_warning(undecided: BoolArray, rows: Rows) -> list[str]:
