@@ -43,10 +43,8 @@ def shape_columns(run: TrackedRun) -> Mapping[str, float]:
     dense = a
     if moe:
         width = a.d_ffn if float(np.max(a.d_ffn)) > 0 else a.top_k * a.d_expert + a.d_shared_expert
-        dense = replace(
-            a, n_moe_layers=0.0, n_experts=1.0, top_k=1.0, d_expert=0.0, d_shared_expert=0.0, d_ffn=width,
-            shared_expert_gate=False, router_bias=False, expert_bias=False,
-        )  # fmt: skip
+        plain = replace(a, shared_expert_gate=False, router_bias=False, expert_bias=False, d_shared_expert=0.0)
+        dense = replace(plain, n_moe_layers=0.0, n_experts=1.0, top_k=1.0, d_expert=0.0, d_ffn=width)
     return {
         "n_params_dense": float(count_parameters(dense).non_embedding_total),
         "n_params_active": float(counted.non_embedding_active),
