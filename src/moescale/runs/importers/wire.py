@@ -54,8 +54,9 @@ class Message:
         """The values that have none."""
         return [value for value in self._values.get(number, ()) if not isinstance(value, bytes)]
 
-    def messages(self, number: int) -> list[Message]:
-        return [Message(piece) for piece in self.pieces(number)]
+    def messages(self, number: int) -> Iterator[Message]:
+        """The messages of a repeated field, each read when it is asked for: those before a malformed one can be used."""
+        return map(Message, self.pieces(number))
 
     def message(self, number: int) -> Message:
         """The message in a field, empty where there is none."""
