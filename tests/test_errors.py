@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from moescale.errors import MOST_COMPARED, MOST_SHOWN, InputError, MoescaleError, nearest_names, unknown_name
+from moescale.cli import main
+from moescale.errors import (
+    MOST_COMPARED,
+    MOST_SHOWN,
+    InputError,
+    MoescaleError,
+    UnwrittenError,
+    nearest_names,
+    unknown_name,
+)
+from moescale.experiments.data.corpus import read_description
+from moescale.experiments.run_table import read_result
+from moescale.experiments.training.folder import settings_in
+from moescale.io.files import opened_to_append
+from moescale.models.hf_config import from_config
+from moescale.runs.importers import import_runs
 
 
 @pytest.mark.parametrize("mark", ["\x1b[31m", "\0", "\r", "\x9b", "\u202e", "\ud800"])
@@ -31,3 +50,35 @@ def test_the_nearest_name_is_sought_among_a_bounded_number() -> None:
     many = [f"c{i}" for i in range(MOST_COMPARED)]
     assert nearest_names("tokens", [*many, "tokens"]) is None
     assert nearest_names("tokens", ["tokens", *many]) == "tokens"
+
+
+def test_bad_input_is_a_value_error_and_the_command_line_words_it_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert isinstance(InputError("a"), ValueError)
+    with pytest.raises(SystemExit) as ended:
+        main(["cost", "--n-params", "many"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("moescale: --n-params: 'many' is not a quantity; write a number")
+
+
+def test_a_log_that_may_not_be_a_link_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to("elsewhere")
+    with pytest.raises(UnwrittenError) as caught:
+        opened_to_append(tmp_path / "log", follow_links=False)
+    assert str(caught.value).count("is a link") == 1
+    assert "cannot be written" not in str(caught.value)
+
+
+def trainer(folder: Path) -> object:
+    return import_runs("trainer", folder / "trainer_state.json")
+
+
+@pytest.mark.parametrize("read", [from_config, settings_in, read_result, read_description, trainer])
+def test_a_file_that_cannot_be_read_is_not_told_as_one_of_bad_content(
+    read: Callable[[Any], object], tmp_path: Path
+) -> None:
+    for name in ("config.json", "settings.json", "result.json", "corpus.json", "trainer_state.json"):
+        (tmp_path / name).write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError) as caught:
+        read(tmp_path)
+    assert "JSON" not in str(caught.value)
+    assert str(caught.value).count(str(tmp_path)) == 1

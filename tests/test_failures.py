@@ -20,7 +20,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +154,12 @@ SLOW = (
     Case("a sweep", "sweep", with_facts, 28, table="runs.csv", between=("sweep/",), answers=False),
     Case("a reproduction", "published", nothing, 24, answers=False, every=5),
 )  # fmt: skip
-SLOWLY = [pytest.param(case, marks=pytest.mark.fuzz) for case in SLOW]
+# Every fifth fault every day where a case has many, and all of them nightly.
+DAILY = [case if case.least < 10 else replace(case, every=5) for case in QUICK]
+NIGHTLY = [pytest.param(case, marks=pytest.mark.fuzz, id=f"{case.name}, every fault") for case in (*QUICK[1:], *SLOW)]
 
 
-@pytest.mark.parametrize("case", [*QUICK, *SLOWLY], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*DAILY, *NIGHTLY], ids=lambda case: case.name)
 def test_a_killed_process_leaves_old_or_new_and_the_next_run_ends_alike(case: Case, tmp_path: Path) -> None:
     first, records, before = case.faults("killed", tmp_path)
     after = case.settled(first["files"])
@@ -177,7 +179,7 @@ def test_a_killed_process_leaves_old_or_new_and_the_next_run_ends_alike(case: Ca
         assert again["table"] == first["table"], at
 
 
-@pytest.mark.parametrize("case", [*QUICK, *SLOWLY], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*DAILY, *NIGHTLY], ids=lambda case: case.name)
 def test_a_full_disk_is_one_message_and_loses_nothing(case: Case, tmp_path: Path) -> None:
     first, records, before = case.faults("full", tmp_path)
     after = case.settled(first["files"])

@@ -17,6 +17,7 @@ COLUMNS = {
     "split": np.array(["train", "test", "train", None], dtype=object),
     "flag": np.array([True, False, False, True]),
     "val/loss": np.array([1.0, 2.0, 3.0, np.inf]),
+    "mixed": np.array([1.5, "a\ud800", None, "a?"], dtype=object),
 }
 
 
@@ -47,6 +48,9 @@ COLUMNS = {
         ("flag", [1, 0, 0, 1]),
         ("NOT flag AND n_experts IN (4, 8)", [0, 1, 1, 0]),
         ("flag == true", [1, 0, 0, 1]),
+        ("flag == 1 and 0 != flag", [1, 0, 0, 1]),
+        ("mixed == 'a?' or mixed == '1.5'", [1, 0, 0, 1]),
+        ("mixed != 'a\ud800'", [1, 0, 0, 1]),
         ("True", [1, 1, 1, 1]),
         ("1 > 2", [0, 0, 0, 0]),
         ("`val/loss` > 1 and`val/loss` < 1e308", [0, 1, 1, 0]),

@@ -113,7 +113,7 @@ def test_tensorboards_own_reader_sees_the_same_curve(tmp_path: Path) -> None:
     events = reader.EventAccumulator(str(tmp_path / "tracking" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     from moescale.runs.importers.tensorboard import read_tensorboard
 
-    (run,), _ = read_tensorboard(str(tmp_path))
+    (run,), _ = read_tensorboard(str(tmp_path), lambda name: True)
     assert set(events.Tags()["scalars"]) == set(run.metrics)
     for tag, curve in run.metrics.items():
         assert [(e.step, e.value) for e in events.Scalars(tag)] == list(zip(curve.steps, curve.values, strict=True))

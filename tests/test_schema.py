@@ -1,17 +1,24 @@
-"""Settings as dataclasses: what an annotation allows, and what a refusal names."""
+"""TOML files of settings: what an annotation allows, what a refusal names, and what the parser cannot take."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 
 from moescale.bounds import Bound
 from moescale.errors import BoundError, InputError, UnknownNameError
-from moescale.io.schema import QUANTITY, Quantity, QuantityCount, settings
+from moescale.experiments.profiling.grid import read_grid
+from moescale.experiments.sweeps.sweep import read_sweep
+from moescale.experiments.training.settings import read_settings
+from moescale.hardware.gpus import read_gpu
+from moescale.io.schema import QUANTITY, SETTINGS_LIMIT_BYTES, Quantity, QuantityCount, settings
+from moescale.runs.importers import read_mapping
+from moescale.scaling_laws import find_law
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +98,42 @@ def test_a_refusal_names_the_place_the_nearest_and_the_next_step(
         settings(Run, given, where="f")
     assert type(caught.value) is kind
     assert message in str(caught.value)
+
+
+# Files.
+
+
+READERS = (read_gpu, read_mapping, read_grid, read_settings, read_sweep)
+
+
+@pytest.mark.parametrize("read", [*READERS, lambda path: find_law(str(path))])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name = " + "[" * 5000,
+        "name = " + "[" * 3000 + "]" * 3000,
+        "name = " + "9" * 5000,
+        "name = 0x" + "f" * 5000,
+        'name = "a',
+        "name = 2026-13-40",
+    ],
+    ids=["open", "deep", "digits", "hexadecimal", "cut", "date"],
+)
+def test_what_the_parser_cannot_take_is_told_with_the_file(
+    read: Callable[[Path], object], text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "given.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.what.startswith(("is not valid TOML", "is not a law file"))
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_settings_of_megabytes_are_refused_unparsed(read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "given.toml"
+    path.write_text("# " + "x" * SETTINGS_LIMIT_BYTES)
+    with pytest.raises(InputError, match="larger than"):
+        read(path)

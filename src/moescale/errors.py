@@ -64,7 +64,7 @@ def _printable(text: str) -> str:
     return _UNPRINTED.sub(lambda found: ascii(found.group())[1:-1], shown)
 
 
-class InputError(MoescaleError):
+class InputError(MoescaleError, ValueError):
     """The input is malformed, unknown or impossible (exit code 2)."""
 
 

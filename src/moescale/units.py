@@ -35,15 +35,22 @@ def parse_quantity(text: str | float) -> float:
     if isinstance(given, bool):
         raise _not_a_quantity(given)
     if isinstance(given, RealNumber):
-        return _checked(_to_float(given), given)
-    matched = _QUANTITY.fullmatch(given) if isinstance(given, str) and len(given) <= _LONGEST else None
-    factor = _FACTORS.get(matched["suffix"].upper()) if matched else None
-    if matched is None or factor is None:
-        raise _not_a_quantity(text)
-    number = float(matched["number"].replace("_", ""))
-    if number == 0 and re.search("[1-9]", re.split("[eE]", matched["number"])[0]):
-        raise _not_a_quantity(text, "too small for a 64-bit float")
-    return _checked(number * factor, text)
+        try:
+            value = float(given)  # type: ignore[arg-type]  # every real number converts
+        except OverflowError:
+            value = math.inf
+    else:
+        matched = _QUANTITY.fullmatch(given) if isinstance(given, str) and len(given) <= _LONGEST else None
+        factor = _FACTORS.get(matched["suffix"].upper()) if matched else None
+        if matched is None or factor is None:
+            raise _not_a_quantity(given)
+        value = float(matched["number"].replace("_", "")) * factor
+        if value == 0 and re.search("[1-9]", re.split("[eE]", matched["number"])[0]):
+            raise _not_a_quantity(given, "too small for a 64-bit float")
+    if not 0 <= value < math.inf:
+        beyond = "negative" if value < 0 else "not finite, or too large for a 64-bit float"
+        raise _not_a_quantity(given, None if math.isnan(value) else beyond)
+    return value
 
 
 def parse_count(text: str | float) -> float:
@@ -56,28 +63,8 @@ def parse_count(text: str | float) -> float:
     suffix = given.lstrip("+0123456789_.eE-").strip().upper()
     if suffix in _DECIMAL_BYTES | _BINARY_BYTES:
         count = given[:-1] if suffix[:-1] in _COUNT else None
-        raise InputError(
-            f"{given[:_SHOWN]!r} is a number of bytes, and a count is needed",
-            nearest=count,
-            next_step="write it as 5e21, 900M, 7B or 1.5T",
-        )
-    return value
-
-
-def _to_float(value: RealNumber) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]  # every real number converts
-    except OverflowError:
-        return math.inf
-
-
-def _checked(value: float, text: object) -> float:
-    if math.isnan(value):
-        raise _not_a_quantity(text)
-    if math.isinf(value):
-        raise _not_a_quantity(text, "not finite, or too large for a 64-bit float")
-    if value < 0:
-        raise _not_a_quantity(text, "negative")
+        what = f"{given[:_SHOWN]!r} is a number of bytes, and a count is needed"
+        raise InputError(what, nearest=count, next_step="write it as 5e21, 900M, 7B or 1.5T")
     return value
 
 
@@ -87,9 +74,9 @@ def _not_a_quantity(text: object, reason: str | None = None) -> InputError:
     except ValueError:  # an integer of more digits than Python prints
         shown = "an integer of thousands of digits"
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}.."
-    what = "an empty text is not a quantity" if isinstance(text, str) and not text.strip() else f"{shown} is "
-    if not what.startswith("an empty"):
-        what += f"not a quantity ({reason})" if reason else "not a quantity"
+    if isinstance(text, str) and not text.strip():
+        shown = "an empty text"
+    what = f"{shown} is not a quantity{f' ({reason})' if reason else ''}"
     comma = isinstance(text, str) and re.fullmatch(r"\s*[0-9]+(?:,[0-9]+)+\s*\w*\s*", text, re.ASCII) is not None
     return InputError(
         what, next_step=f"decimals take a point, and thousands _ or nothing: {_FORMS}" if comma else _FORMS

@@ -84,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except MoescaleError as error:
         _fail(str(error), error.exit_code)
     except typer.TyperException as error:  # unknown commands and options, missing ones, too many arguments
+        if (own := _of_a_parser(error)) is not None:
+            _fail(str(own), own.exit_code)
         command = next((f" {name}" for name in asked[:1] if name in COMMANDS), "")
         _fail(f"{error.format_message().rstrip('.')}; `moescale{command} --help` lists what there is", 2)
     except Terminated as stop:
@@ -107,6 +109,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _fail(_stopped("interrupted", asked), INTERRUPTED)
         if code:
             sys.exit(code)
+
+
+def _of_a_parser(error: typer.TyperException) -> MoescaleError | None:
+    """Our error that the parser of an option raised: as a ValueError, typer lets pydantic word it anew."""
+    from pydantic import ValidationError
+
+    faults = error.__cause__.errors() if isinstance(error.__cause__, ValidationError) else []
+    raised = (fault.get("ctx", {}).get("error") for fault in faults)
+    return next((own for own in raised if isinstance(own, MoescaleError)), None)
 
 
 def _open_closed_streams() -> None:

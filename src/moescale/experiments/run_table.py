@@ -63,8 +63,9 @@ def read_result(output: str | Path) -> list[dict[str, Any]] | None:
     file = Path(output) / "result.json"
     if not file.exists():
         return None
+    text = read_text(file)
     try:
-        found: object = json.loads(read_text(file))
+        found: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _no_result(file) from error
     rows: object = cast("dict[str, object]", found).get("rows") if isinstance(found, dict) else None

@@ -8,11 +8,11 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import IO
 
-from moescale.errors import InputError, UnwrittenError, nearest_names
+from moescale.errors import DamagedFileError, InputError, UnwrittenError, nearest_names
 
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
@@ -31,39 +31,35 @@ def unpacked_limit_bytes(packed_bytes: int) -> int:
     return UNPACKED_BASE_BYTES + UNPACKED_RATIO * packed_bytes
 
 
-def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, follow_links: bool = True) -> Path:
-    """Write `content` to `path` so that a reader sees the old file or the new one, never a part; returns the path.
+# Writing.
 
-    Text is encoded as UTF-8. The bytes go to a temporary file in the same folder, are flushed to the disk, and then
-    take the place of `path`; the temporary file is removed on every error and signal that Python sees, and a process that
-    is killed outright leaves it behind as `.moescale-*.tmp`. A link is followed and stays a link, also one to a file that
-    is yet to be made; an existing file keeps its permissions, and its owner where the system lets us set it; other hard
-    links keep the old content; a device or pipe is written to directly. Without `follow_links`, for files that the program
-    names itself, a link or device of that name is replaced, and what it points to is untouched. Raises InputError for a
+
+def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, follow_links: bool = True) -> Path:
+    """Write `content` (text as UTF-8) so that a reader sees the old file or the new one, never a part; returns the path.
+
+    The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path`. It is
+    removed on every error and signal that Python sees; a process that is killed outright leaves `.moescale-*.tmp`. A link
+    is followed and stays a link; an existing file keeps its permissions, and its owner where the system lets us set it;
+    other hard links keep the old content; a device or pipe is written to directly. Without `follow_links`, for files that
+    the program names itself, a link or device is replaced, and what it points to is untouched. Raises InputError for a
     missing folder, a folder in place of a file, missing permission or a full disk.
     """
-    name = os.fspath(path)
+    name = _name(path, "file name to write", "out.csv")
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
     except UnicodeEncodeError as error:
         raise InputError(f"character {error.start} cannot be written as UTF-8", where=name) from error
-    if not name:
-        raise InputError("the file name to write is empty", next_step="give a path such as out.csv")
-    try:
+    with _told(write_error, name):
         target = Path(os.path.realpath(name)) if follow_links else Path(name)
-        old = _status(Path(name), follow_links=follow_links)
-        if old is not None and stat.S_ISDIR(old.st_mode):
-            raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
-        if old is not None and not stat.S_ISREG(old.st_mode) and not follow_links:
-            old = None
-        if old is not None and not stat.S_ISREG(old.st_mode):
+        old = _old_file(name, follow_links=follow_links)
+        special = old is not None and not stat.S_ISREG(old.st_mode)
+        if special and follow_links:
             Path(name).write_bytes(data)  # a device or pipe cannot be replaced, only written to
-            return Path(name)
-        if old is not None:
+        elif special or old is None:
+            _replace(target, data, None)
+        else:
             _check_writable(target)
-        _replace(target, data, old)
-    except (OSError, ValueError) as error:
-        raise write_error(name, error) from error
+            _replace(target, data, old)
     return Path(name)
 
 
@@ -73,45 +69,29 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     It is refused as well where it is one of `inputs`, which the result would replace. What only shows in writing (a full
     disk) is left to `write_atomically`.
     """
-    name = os.fspath(path)
-    if not name:
-        raise InputError("the file name to write is empty", next_step="give a path such as out.csv")
-    try:
-        old = _status(Path(name))
-        if old is not None and stat.S_ISDIR(old.st_mode):
-            raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+    name = _name(path, "file name to write", "out.csv")
+    with _told(write_error, name):
+        old = _old_file(name)
         target = Path(os.path.realpath(name))
-        special = old is not None and not stat.S_ISREG(old.st_mode)
-        for place in [target] if special else [target.parent, *([target] if old is not None else [])]:
+        regular = old is not None and stat.S_ISREG(old.st_mode)
+        for place in [target] if old is not None and not regular else [target.parent, *([target] if regular else [])]:
             os.stat(place)
             _check_writable(place)
-        if old is not None and stat.S_ISREG(old.st_mode):
-            for given in inputs:
-                if given is not None and os.path.exists(given) and os.path.samestat(old, os.stat(given)):
-                    raise UnwrittenError(
-                        f"is what is read ({as_text(os.fspath(given))}), and would be replaced", where=name,
-                        next_step="give another name for the result",
-                    )  # fmt: skip
-    except (OSError, ValueError) as error:
-        raise write_error(name, error) from error
+        for given in inputs if regular else ():
+            if given is not None and os.path.exists(given) and os.path.samefile(name, given):
+                what = f"is what is read ({as_text(os.fspath(given))}), and would be replaced"
+                raise UnwrittenError(what, where=name, next_step="give another name for the result")
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raise the InputError that `make_folder` would meet, before the work whose result it shall hold; makes nothing."""
-    name = os.fspath(folder)
-    if not name:
-        raise InputError("the name of the folder is empty", next_step="give a path such as out")
-    try:
+    name = _name(folder, "name of the folder", "out")
+    with _told(_folder_error, name):
         whole = Path(os.path.realpath(name))
-        for place in (whole, *whole.parents):
-            found = _status(place)
-            if found is not None:
-                if not stat.S_ISDIR(found.st_mode):
-                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-                _check_writable(place)
-                return
-    except (OSError, ValueError) as error:
-        raise _folder_error(name, error) from error
+        place, found = next((p, s) for p in (whole, *whole.parents) if (s := _status(p)) is not None)
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        _check_writable(place)
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
@@ -119,14 +99,10 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
 
     Raises InputError where it cannot be made, is a file, or cannot be written to.
     """
-    name = os.fspath(folder)
-    if not name:
-        raise InputError("the name of the folder is empty", next_step="give a path such as out")
-    try:
+    name = _name(folder, "name of the folder", "out")
+    with _told(_folder_error, name):
         Path(name).mkdir(parents=True, exist_ok=True)
         _check_writable(Path(name))
-    except (OSError, ValueError) as error:
-        raise _folder_error(name, error) from error
     return Path(name)
 
 
@@ -135,12 +111,10 @@ def opened_to_append(path: str | os.PathLike[str], *, follow_links: bool = True)
 
     Without `follow_links`, for files that the program names itself, a link or device of that name is refused.
     """
-    try:
-        if not follow_links:
-            return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+")
-        return Path(path).open("ab+")
-    except (OSError, ValueError) as error:
-        raise write_error(os.fspath(path), error) from error
+    with _told(write_error, os.fspath(path)):
+        if follow_links:
+            return Path(path).open("ab+")
+        return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+")
 
 
 def open_plain(path: str | os.PathLike[str], flags: int) -> int:
@@ -172,30 +146,28 @@ def append_line(stream: IO[bytes], line: str) -> None:
     stream.flush()
 
 
+# Reading.
+
+
 def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> bytes:
     """The bytes of a file of at most `limit_bytes`.
 
     Raises InputError for a missing file (with the nearest names in that folder), a folder, missing permission, or a
     larger file.
     """
-    name = os.fspath(path)
-    if not name:
-        raise InputError("the file name to read is empty", next_step="give a path")
+    name = _name(path, "file name to read")
     try:
-        with Path(name).open("rb") as stream:
+        with _told(_read_error, name), Path(name).open("rb") as stream:
             # Not the limit at once: Python would ask the system for all of it.
             size = os.fstat(stream.fileno()).st_size
             data = stream.read(min(limit_bytes, size) + 1)
             if len(data) > size:  # a pipe or device states no size
                 data += stream.read(limit_bytes + 1 - len(data))
-    except (OSError, ValueError) as error:
-        raise _read_error(name, error) from error
     except (MemoryError, OverflowError) as error:
         raise InputError("does not fit in memory", where=name, next_step="give a smaller file") from error
     if len(data) > limit_bytes:
-        raise InputError(
-            f"is larger than {limit_bytes:,} bytes", where=name, next_step="check the path, or give a smaller file"
-        )
+        advice = "check the path, or give a smaller file"
+        raise InputError(f"is larger than {limit_bytes:,} bytes", where=name, next_step=advice)
     return data
 
 
@@ -210,13 +182,9 @@ def decode_utf8(data: bytes, *, where: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        guess = "UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else None
-        raise InputError(
-            f"is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}, line {line}"
-            + (f" (it looks like {guess})" if guess else ""),
-            where=where,
-            next_step="save it as UTF-8",
-        ) from error
+        guess = " (it looks like UTF-16)" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        what = f"is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}, line {line}{guess}"
+        raise DamagedFileError(what, where=where, next_step="save it as UTF-8") from error
 
 
 def as_text(name: str) -> str:
@@ -234,31 +202,110 @@ def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
     return nearest_names(wanted.name, names)
 
 
-def _folder_error(name: str, error: OSError | ValueError) -> UnwrittenError:
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        reason = "it is a file, not a folder, or a part of its path is"
-    elif isinstance(error, OSError) and error.errno in (*REFUSED, *FULL, errno.EROFS):
-        return write_error(name, error)
-    else:
-        reason = _reason(error)
-    return UnwrittenError(
-        f"cannot be made a folder to write to: {reason}", where=name, next_step="give the name of another"
-    )
+# What an error of the system means.
 
 
-def _status(path: Path, *, follow_links: bool = True) -> os.stat_result | None:
+@contextlib.contextmanager
+def _told(explain: Callable[[str, OSError | ValueError], InputError], name: str) -> Generator[None]:
+    """Errors of the system as `explain` words them; ValueError is what Python raises for a NUL in a name."""
     try:
-        return path.stat(follow_symlinks=follow_links)
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise explain(name, error) from error
+
+
+def write_error(name: str, error: OSError | ValueError) -> UnwrittenError:
+    """What an error of the system in writing the file `name` means."""
+    code = error.errno if isinstance(error, OSError) else None
+    folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
+    where, nearest, advice = name, None, None
+    if code == errno.ENOENT and not folder.is_dir():
+        reason, advice = f"the folder {str(folder)!r} does not exist", "create the folder first"
+        nearest = nearest_file_names(folder)
+    elif code == errno.ENOTDIR:
+        reason = "a part of its path is a file, not a folder"
+    elif code == errno.EROFS:
+        reason, advice = "its file system is read-only", "choose a folder on another"
+    elif code in REFUSED:
+        reason, advice = "permission denied", "choose a folder and file you may write to"
+    elif code in FULL:
+        limited = "the file grew beyond what this system or its limits allow (ulimit -f)"
+        full = limited if code == errno.EFBIG else f"the disk is full or the quota is spent{_free(folder)}"
+        reason, advice = f"{full}; what was there before is unchanged", "free some space or choose another disk"
+    else:
+        reason, where = _reason(error), repr(name)
+    return UnwrittenError(f"cannot be written: {reason}", where=where, nearest=nearest, next_step=advice)
+
+
+def _folder_error(name: str, error: OSError | ValueError) -> UnwrittenError:
+    if isinstance(error, OSError) and error.errno in (*REFUSED, *FULL, errno.EROFS):
+        return write_error(name, error)
+    is_file = isinstance(error, FileExistsError | NotADirectoryError)
+    reason = "it is a file, not a folder, or a part of its path is" if is_file else _reason(error)
+    advice = "give the name of another"
+    return UnwrittenError(f"cannot be made a folder to write to: {reason}", where=name, next_step=advice)
+
+
+def _read_error(name: str, error: OSError | ValueError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        folder = Path(name).parent
+        there = os.path.isdir(folder)  # unlike Path.is_dir, never an error
+        what = "no such file" if there else f"no such file: the folder {str(folder)!r} does not exist"
+        nearest = nearest_file_names(name if there else folder)
+        return InputError(what, where=name, nearest=nearest, next_step="check the path")
+    if isinstance(error, IsADirectoryError) or os.path.isdir(name):
+        return InputError("is a folder, not a file", where=name, next_step="give a file inside it")
+    if isinstance(error, PermissionError):
+        return InputError("cannot be read: permission denied", where=name)
+    return InputError(f"cannot be read: {_reason(error)}", where=repr(name))
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _free(folder: Path) -> str:
+    import shutil  # brings compression libraries along, which only this rare message would load
+
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return ""
+    return f" ({usage.free / 2**20:,.1f} MiB of {usage.total / 2**20:,.0f} MiB free in {str(folder)!r})"
+
+
+# Parts of writing.
+
+
+def _name(path: str | os.PathLike[str], kind: str, example: str = "") -> str:
+    name = os.fspath(path)
+    if not name:
+        raise InputError(f"the {kind} is empty", next_step=f"give a path{f' such as {example}' if example else ''}")
+    return name
+
+
+def _status(path: str | Path, *, follow_links: bool = True) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=follow_links)
     except FileNotFoundError:
         return None
 
 
+def _old_file(name: str, *, follow_links: bool = True) -> os.stat_result | None:
+    """The status of what bears the name already, None where nothing does; refuses a folder."""
+    old = _status(name, follow_links=follow_links)
+    if old is not None and stat.S_ISDIR(old.st_mode):
+        raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+    return old
+
+
 def _check_writable(place: Path) -> None:
-    if os.access(place, os.W_OK):
-        return
-    read_only = hasattr(os, "statvfs") and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
-    code = errno.EROFS if read_only else errno.EACCES
-    raise OSError(code, os.strerror(code))
+    if not os.access(place, os.W_OK):
+        read_only = hasattr(os, "statvfs") and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+        code = errno.EROFS if read_only else errno.EACCES
+        raise OSError(code, os.strerror(code))
 
 
 def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
@@ -283,7 +330,12 @@ def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(target.parent)
+    with contextlib.suppress(OSError):  # where a folder cannot be synced, the system does it in its own time
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _take_over(descriptor: int, temporary: Path, old: os.stat_result) -> None:
@@ -294,80 +346,3 @@ def _take_over(descriptor: int, temporary: Path, old: os.stat_result) -> None:
             with contextlib.suppress(OSError):
                 os.fchown(descriptor, old.st_uid, old.st_gid)
     temporary.chmod(stat.S_IMODE(old.st_mode))  # after the owner: changing that clears set-id bits
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the new name on the disk as well; where a folder cannot be synced, the system does it in its own time."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def write_error(name: str, error: OSError | ValueError) -> UnwrittenError:
-    """What an error of the system in writing the file `name` means."""
-    code = error.errno if isinstance(error, OSError) else None
-    folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
-    if code == errno.ENOENT and not folder.is_dir():
-        return UnwrittenError(
-            f"cannot be written: the folder {str(folder)!r} does not exist",
-            where=name,
-            nearest=nearest_file_names(folder),
-            next_step="create the folder first",
-        )
-    if code == errno.ENOTDIR:
-        return UnwrittenError("cannot be written: a part of its path is a file, not a folder", where=name)
-    if code == errno.EROFS:
-        return UnwrittenError(
-            "cannot be written: its file system is read-only", where=name, next_step="choose a folder on another"
-        )
-    if code in REFUSED:
-        return UnwrittenError(
-            "cannot be written: permission denied", where=name, next_step="choose a folder and file you may write to"
-        )
-    if code in FULL:
-        what = (
-            "the file grew beyond what this system or its limits allow (ulimit -f)"
-            if code == errno.EFBIG
-            else f"the disk is full or the quota is spent{_free(folder)}"
-        )
-        return UnwrittenError(
-            f"cannot be written: {what}; what was there before is unchanged",
-            where=name,
-            next_step="free some space or choose another disk",
-        )
-    return UnwrittenError(f"cannot be written: {_reason(error)}", where=repr(name))
-
-
-def _free(folder: Path) -> str:
-    import shutil  # brings compression libraries along, which only this rare message would load
-
-    try:
-        usage = shutil.disk_usage(folder)
-    except OSError:
-        return ""
-    return f" ({usage.free / 2**20:,.1f} MiB of {usage.total / 2**20:,.0f} MiB free in {str(folder)!r})"
-
-
-def _read_error(name: str, error: OSError | ValueError) -> InputError:
-    if isinstance(error, FileNotFoundError):
-        folder = Path(name).parent
-        if not os.path.isdir(folder):  # unlike Path.is_dir, never an error
-            return InputError(
-                f"no such file: the folder {str(folder)!r} does not exist",
-                where=name,
-                nearest=nearest_file_names(folder),
-                next_step="check the path",
-            )
-        return InputError("no such file", where=name, nearest=nearest_file_names(name), next_step="check the path")
-    if isinstance(error, IsADirectoryError) or os.path.isdir(name):
-        return InputError("is a folder, not a file", where=name, next_step="give a file inside it")
-    if isinstance(error, PermissionError):
-        return InputError("cannot be read: permission denied", where=name)
-    return InputError(f"cannot be read: {_reason(error)}", where=repr(name))
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -2,21 +2,25 @@
 
 The text is split into tokens of an allow-list; every name, number and string is then replaced by a harmless stand-in
 of the same length, and only that masked text reaches Python's parser, which is used for operator precedence alone. The
-tree is walked over an allow-list of nodes in float64, so no expression can hang or exhaust the memory.
+tree is walked over an allow-list of nodes, each a function of pyarrow over float64, so no expression can hang or exhaust
+the memory; a missing or undefined value is a null of Arrow, whose logic is Kleene's.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError, nearest_names
+from moescale.errors import ColumnError, InputError, nearest_names
+from moescale.io.frames import arrow
+from moescale.typing import FloatArray
 from moescale.units import parse_quantity
 
 MAX_LENGTH = 1000
@@ -25,6 +29,9 @@ ALLOWED = (
     "allowed: column names (`name with spaces` in backquotes), numbers such as 2, 1e9 or 20B, 'text', "
     "+ - * / **, < <= == != >= >, in {1, 2}, and, or, not, parentheses"
 )
+
+Columns = Mapping[str, NDArray[Any]]
+Kind = Literal["number", "text", "boolean"]
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
@@ -46,8 +53,28 @@ _HINTS = {
     "%": "a remainder is not available",
     "\\": "escapes are not available in text",
 }
-
-Kind = Literal["number", "text", "boolean"]
+_SAID: dict[Kind, str] = {"number": "a number", "text": "text", "boolean": "true or false"}
+# Names of pyarrow.compute.
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.Pow: "power",
+}
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+}
+_LIST = "a list of values"
+_NODE_NAMES: dict[type[ast.expr], str] = {
+    **{ast.Call: "a function call", ast.Subscript: "an index", ast.Dict: "a pair of braces", ast.Starred: "a star"},
+    **{ast.Tuple: _LIST, ast.List: _LIST, ast.Set: _LIST},
+}
 
 
 @dataclass(frozen=True)
@@ -59,22 +86,13 @@ class _Leaf:
 
 
 @dataclass(frozen=True)
-class _Parsed:
+class _Expression:
     source: str
     tree: ast.expr
     leaves: Mapping[int, _Leaf]
 
 
-@dataclass(frozen=True)
-class _Value:
-    """One value a row (or a scalar for all rows); `known` is False where it is missing or undefined."""
-
-    kind: Kind
-    array: NDArray[Any]
-    known: NDArray[np.bool_]
-
-
-def evaluate(expression: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+def evaluate(expression: str, columns: Columns) -> NDArray[np.bool_]:
     """The rows for which `expression` holds: one boolean a row of `columns`, which are 1-D and of one length.
 
     Columns are numbers, booleans, or text (object or str arrays, compared with == and != only). A row for which the
@@ -82,52 +100,25 @@ def evaluate(expression: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np
     negative) is False. Raises InputError, with the position, for whatever is not in the language, for unknown columns,
     and for an expression that is not boolean.
     """
-    holds, decided = evaluate_decided(expression, columns)
-    return holds & decided
+    return evaluate_decided(expression, columns)[0]
 
 
-def evaluate_decided(
-    expression: str, columns: Mapping[str, NDArray[Any]]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def evaluate_decided(expression: str, columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """As `evaluate`, with a second array that is False in the rows that missing or undefined values leave undecided.
 
     The logic is three-valued: an undecided part matters only where the rest does not settle the answer, so
     `x != 0 and 1 / x > 2` is decided for every x.
     """
-    parsed = _parse(expression)
-    lengths = {len(column) for column in columns.values()}
-    if len(lengths) > 1:
-        raise InputError(f"columns differ in length: {sorted(lengths)}", next_step="give one value a row in each")
-    n_rows = lengths.pop() if lengths else 0
-    with np.errstate(all="ignore"):
-        result = _walk(parsed.tree, parsed, columns, MAX_DEPTH)
-    if result.kind != "boolean":
-        raise _error(
-            parsed.source, 0, f"the expression is {_article(result.kind)}, not true or false", "add a comparison"
-        )
-    holds: NDArray[np.bool_] = np.broadcast_to(result.array, n_rows).astype(np.bool_)
-    decided: NDArray[np.bool_] = np.broadcast_to(result.known, n_rows).astype(np.bool_)
-    return holds & decided, decided
+    return _evaluated(expression, columns, "boolean", False, "add a comparison")
 
 
-def evaluate_numbers(
-    expression: str, columns: Mapping[str, NDArray[Any]]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def evaluate_numbers(expression: str, columns: Columns) -> tuple[FloatArray, NDArray[np.bool_]]:
     """The value of an arithmetic `expression` such as `step * batch_tokens`, one float64 a row, and where it is known.
 
-    Unknown are rows in which a value is missing or undefined (division by zero, overflow). Raises InputError as
-    `evaluate`, and for an expression that is not a number.
+    Unknown, and NaN, are rows in which a value is missing or undefined (division by zero, overflow). Raises InputError
+    as `evaluate`, and for an expression that is not a number.
     """
-    parsed = _parse(expression)
-    n_rows = max((len(column) for column in columns.values()), default=0)
-    with np.errstate(all="ignore"):
-        result = _walk(parsed.tree, parsed, columns, MAX_DEPTH)
-    if result.kind != "number":
-        raise _error(parsed.source, 0, f"the expression is {_article(result.kind)}, not a number", "remove comparisons")
-    return (
-        np.broadcast_to(result.array, n_rows).astype(np.float64),
-        np.broadcast_to(result.known, n_rows).astype(np.bool_),
-    )
+    return _evaluated(expression, columns, "number", np.nan, "remove comparisons")
 
 
 def quoted_name(name: str) -> str:
@@ -138,17 +129,17 @@ def quoted_name(name: str) -> str:
 
 def column_names(expression: str) -> tuple[str, ...]:
     """The columns that `expression` reads, each once, in order of appearance; raises InputError if it is malformed."""
-    parsed = _parse(expression)
-    names = (str(leaf.value) for _, leaf in sorted(parsed.leaves.items()) if leaf.kind == "column")
-    return tuple(dict.fromkeys(names))
+    leaves = sorted(_parse(expression).leaves.items())
+    return tuple(dict.fromkeys(str(leaf.value) for _, leaf in leaves if leaf.kind == "column"))
 
 
-def _parse(expression: str) -> _Parsed:
+# Text to tree.
+
+
+def _parse(expression: str) -> _Expression:
     if len(expression) > MAX_LENGTH:
-        raise InputError(
-            f"the expression has {len(expression):,} characters, more than {MAX_LENGTH:,}",
-            next_step="shorten it, or filter in several steps",
-        )
+        what = f"the expression has {len(expression):,} characters, more than {MAX_LENGTH:,}"
+        raise InputError(what, next_step="shorten it, or filter in several steps")
     if not expression.strip():
         raise InputError("the expression is empty", next_step=ALLOWED)
     expression = expression.strip()  # a leading blank would be an indentation
@@ -163,217 +154,214 @@ def _parse(expression: str) -> _Parsed:
         raise _error(expression, position, what) from error
     except (RecursionError, MemoryError, ValueError) as error:
         raise _error(expression, 0, "the expression is nested too deeply") from error
-    return _Parsed(expression, tree, leaves)
+    return _Expression(expression, tree, leaves)
 
 
-def _mask(expression: str) -> tuple[str, dict[int, _Leaf]]:
+def _mask(source: str) -> tuple[str, dict[int, _Leaf]]:
     """The expression with every leaf replaced by a stand-in of the same length, and the leaves by position."""
     pieces: list[str] = []
     leaves: dict[int, _Leaf] = {}
-    position = 0
-    depth = 0
-    last_was_operand = False
-    while position < len(expression):
-        match = _TOKEN.match(expression, position)
+    position = depth = 0
+    after_leaf = False
+    while position < len(source):
+        match = _TOKEN.match(source, position)
         if match is None:
-            character = expression[position]
+            character = source[position]
             what = "a text without its closing quote" if character in "'\"`" else f"unexpected {character!r}"
-            raise _error(expression, position, what, _HINTS.get(character))
-        piece = match.group()
-        kind = match.lastgroup or ""
-        operand = kind in ("number", "text", "quoted") or (kind == "name" and piece.lower() not in _KEYWORDS)
-        if operand and last_was_operand:
-            # Stand-ins that touch would merge into one.
-            raise _error(expression, position, "two values side by side", "put an operator between them")
-        if kind == "number":
-            leaves[position] = _Leaf("number", _number(expression, position, piece))
-            piece = "0" * len(piece)
-        elif kind == "text":
-            if "\\" in piece:
-                raise _error(expression, position + piece.index("\\"), "unexpected '\\'", _HINTS["\\"])
-            leaves[position] = _Leaf("text", piece[1:-1])
-            piece = f"'{'x' * (len(piece) - 2)}'"
-        elif kind == "quoted":
-            if re.match(r"\w", expression[match.end() :]) or re.search(r"\w$", expression[:position]):
-                raise _error(expression, position, "a quoted name touches a word", "put a blank between them")
-            leaves[position] = _Leaf("column", piece[1:-1])
-            piece = "_" * len(piece)
-        elif kind == "name":
-            if piece.lower() in _KEYWORDS:
-                piece = piece.lower()
-            elif piece in ("True", "False", "true", "false"):
-                leaves[position] = _Leaf("boolean", piece.lower() == "true")
-                piece = "0" * len(piece)
-            else:
-                leaves[position] = _Leaf("column", piece)
-                piece = "_" * len(piece)
-        elif kind == "space":
-            piece = " " * len(piece)  # a line break inside the expression is only a space
-        elif kind == "operator":
+            raise _error(source, position, what, _HINTS.get(character))
+        piece, kind = match.group(), match.lastgroup
+        if kind == "space":
+            pieces.append(" " * len(piece))  # a line break inside the expression is only a space
+        elif kind == "operator" or piece.lower() in _KEYWORDS:
             depth += (piece in "([{") - (piece in ")]}")
             if depth > MAX_DEPTH:
-                raise _error(expression, position, f"parentheses are nested more than {MAX_DEPTH} deep")
-        if kind != "space":
-            last_was_operand = operand
-        pieces.append(piece)
+                raise _error(source, position, f"parentheses are nested more than {MAX_DEPTH} deep")
+            pieces.append(piece.lower())
+            after_leaf = False
+        else:
+            if after_leaf:  # stand-ins that touch would merge into one
+                raise _error(source, position, "two values side by side", "put an operator between them")
+            leaves[position] = leaf = _leaf(source, match)
+            quote = "'" if leaf.kind == "text" else ""
+            stand_in = "_" if leaf.kind == "column" else "x" if quote else "0"
+            pieces.append(f"{quote}{stand_in * (len(piece) - 2 * len(quote))}{quote}")
+            after_leaf = True
         position = match.end()
     return "".join(pieces), leaves
 
 
-def _number(expression: str, position: int, text: str) -> float:
-    try:
-        return parse_quantity(text)
-    except InputError as error:
-        raise _error(expression, position, error.what, error.next_step) from error
+def _leaf(source: str, match: re.Match[str]) -> _Leaf:
+    piece, position = match.group(), match.start()
+    if match.lastgroup == "number":
+        try:
+            return _Leaf("number", parse_quantity(piece))
+        except InputError as error:
+            raise _error(source, position, error.what, error.next_step) from error
+    if match.lastgroup == "text":
+        if "\\" in piece:
+            raise _error(source, position + piece.index("\\"), "unexpected '\\'", _HINTS["\\"])
+        return _Leaf("text", piece[1:-1])
+    if match.lastgroup == "quoted":
+        if re.search(r"\w", source[position - 1 : position] + source[match.end() : match.end() + 1]):
+            raise _error(source, position, "a quoted name touches a word", "put a blank between them")
+        return _Leaf("column", piece[1:-1])
+    if piece in ("True", "False", "true", "false"):
+        return _Leaf("boolean", piece.lower() == "true")
+    return _Leaf("column", piece)
 
 
-def _walk(node: ast.expr, parsed: _Parsed, columns: Mapping[str, NDArray[Any]], depth: int) -> _Value:
-    if depth == 0:
-        raise _error(parsed.source, node.col_offset, f"the expression is nested more than {MAX_DEPTH} deep")
-
-    def walk(child: ast.expr) -> _Value:
-        return _walk(child, parsed, columns, depth - 1)
-
-    if isinstance(node, ast.Name | ast.Constant):
-        return _leaf_value(parsed.leaves[node.col_offset], node.col_offset, parsed, columns)
-    if isinstance(node, ast.BoolOp):
-        values = [_expect(walk(child), "boolean", child, parsed) for child in node.values]
-        return _all_of(values) if isinstance(node.op, ast.And) else _any_of(values)
-    if isinstance(node, ast.UnaryOp):
-        value = walk(node.operand)
-        if isinstance(node.op, ast.Not):
-            _expect(value, "boolean", node.operand, parsed)
-            return _Value("boolean", ~value.array, value.known)
-        _expect(value, "number", node.operand, parsed)
-        return _Value("number", -value.array if isinstance(node.op, ast.USub) else value.array, value.known)
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        left = _expect(walk(node.left), "number", node.left, parsed)
-        right = _expect(walk(node.right), "number", node.right, parsed)
-        return _arithmetic(_ARITHMETIC[type(node.op)], left, right)
-    if isinstance(node, ast.Compare):
-        return _chain(node, parsed, walk)
-    raise _error(parsed.source, node.col_offset, f"{_NODE_NAMES.get(type(node), 'this')} is not available here")
+# Tree to rows.
 
 
-def _chain(node: ast.Compare, parsed: _Parsed, walk: Callable[[ast.expr], _Value]) -> _Value:
-    """A comparison, chained as in Python: `a < b <= c` is `a < b and b <= c`."""
-    links: list[_Value] = []
-    left, left_node = walk(node.left), node.left
-    for position, (operator, right_node) in enumerate(zip(node.ops, node.comparators, strict=True)):
-        if isinstance(operator, ast.In | ast.NotIn):
-            if position + 1 < len(node.ops):
-                raise _error(parsed.source, right_node.col_offset, "a comparison cannot follow a list of values")
-            found = _any_of([_compare(ast.Eq(), left, walk(e), e, parsed) for e in _elements(right_node, parsed)])
-            links.append(
-                _Value("boolean", ~found.array if isinstance(operator, ast.NotIn) else found.array, found.known)
-            )
-            break
-        right = walk(right_node)
-        _expect_comparable(operator, left, left_node, right, right_node, parsed)
-        links.append(_compare(operator, left, right, right_node, parsed))
-        left, left_node = right, right_node
-    return _all_of(links)
+def _evaluated(
+    expression: str, columns: Columns, wanted: Kind, missing: float, advice: str
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The value of each row, `missing` where it is not known, and where it is."""
+    pa, pc = arrow()
+    parsed = _parse(expression)
+    lengths = {len(column) for column in columns.values()} or {0}
+    if len(lengths) > 1:
+        what = f"columns differ in length: {sorted(lengths)}"
+        raise ColumnError(what, next_step="give one value a row in each")
+    value = _Evaluation(parsed, columns).of(parsed.tree, MAX_DEPTH)
+    if _kind(value) != wanted:
+        what = f"the expression is {_SAID[_kind(value)]}, not {_SAID[wanted]}"
+        raise _error(parsed.source, 0, what, advice)
+    rows = pa.repeat(value, lengths.pop()) if isinstance(value, pa.Scalar) else value
+    filled = pc.fill_null(rows, missing)
+    return filled.to_numpy(zero_copy_only=False), pc.is_valid(rows).to_numpy(zero_copy_only=False)
 
 
-def _elements(node: ast.expr, parsed: _Parsed) -> Sequence[ast.expr]:
-    elements = node.elts if isinstance(node, ast.Set | ast.Tuple | ast.List) else [node]
-    if not elements or isinstance(node, ast.Dict):
-        raise _error(parsed.source, node.col_offset, "the list of values is empty", "write, for example, in {1, 2}")
-    for element in elements:
-        inner = element.operand if isinstance(element, ast.UnaryOp) else element
-        if not isinstance(inner, ast.Constant):
-            raise _error(parsed.source, element.col_offset, "a list holds numbers or texts only")
-    return elements
+class _Evaluation:
+    """An expression over columns; every value is an Arrow array, or a scalar for all rows, with nulls for the unknown."""
+
+    def __init__(self, parsed: _Expression, columns: Columns) -> None:
+        self.source, self.leaves, self.columns = parsed.source, parsed.leaves, columns
+
+    def of(self, node: ast.expr, depth: int) -> Any:
+        _, pc = arrow()
+        if depth == 0:
+            raise self.error(node, f"the expression is nested more than {MAX_DEPTH} deep")
+
+        def part(child: ast.expr, kind: Kind) -> Any:
+            value = self.of(child, depth - 1)
+            if _kind(value) != kind:
+                raise self.mismatch(value, child, f"{_SAID[kind]} is needed here")
+            return value
+
+        match node:
+            case ast.Name() | ast.Constant():
+                return self.leaf(node)
+            case ast.BoolOp(op=operator, values=children):
+                kleene = pc.and_kleene if isinstance(operator, ast.And) else pc.or_kleene
+                return reduce(kleene, [part(child, "boolean") for child in children])
+            case ast.UnaryOp(op=ast.Not(), operand=child):
+                return pc.invert(part(child, "boolean"))
+            case ast.UnaryOp(op=operator, operand=child):
+                number = part(child, "number")
+                return pc.negate(number) if isinstance(operator, ast.USub) else number
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+                return _arithmetic(_ARITHMETIC[type(operator)], part(left, "number"), part(right, "number"))
+            case ast.Compare():
+                return self.chain(node, depth)
+            case _:
+                raise self.error(node, f"{_NODE_NAMES.get(type(node), 'this')} is not available here")
+
+    def chain(self, node: ast.Compare, depth: int) -> Any:
+        """A comparison, chained as in Python: `a < b <= c` is `a < b and b <= c`."""
+        _, pc = arrow()
+        links: list[Any] = []
+        left, left_node = self.of(node.left, depth - 1), node.left
+        for operator, right_node in zip(node.ops, node.comparators, strict=True):
+            if isinstance(operator, ast.In | ast.NotIn):
+                if right_node is not node.comparators[-1]:
+                    raise self.error(right_node, "a comparison cannot follow a list of values")
+                values = [(self.of(element, depth - 1), element) for element in self.elements(right_node)]
+                found = reduce(pc.or_kleene, [self.compare(ast.Eq(), left, value, at) for value, at in values])
+                links.append(pc.invert(found) if isinstance(operator, ast.NotIn) else found)
+                break
+            right = self.of(right_node, depth - 1)
+            for value, side in ((left, left_node), (right, right_node)):
+                if not isinstance(operator, ast.Eq | ast.NotEq) and _kind(value) != "number":
+                    raise self.mismatch(value, side, "only numbers are ordered: compare it with == or !=")
+            links.append(self.compare(operator, left, right, right_node))
+            left, left_node = right, right_node
+        return reduce(pc.and_kleene, links)
+
+    def compare(self, operator: ast.cmpop, left: Any, right: Any, right_node: ast.expr) -> Any:
+        pa, pc = arrow()
+        kinds = (_kind(left), _kind(right))
+        if (kinds[0] == "text") != (kinds[1] == "text"):
+            what = f"{_SAID[kinds[0]]} is compared with {_SAID[kinds[1]]}"
+            advice = "compare text columns with a quoted text such as 'train', numbers with numbers"
+            raise self.error(right_node, what, advice)
+        if kinds[0] != kinds[1]:  # true is 1
+            left, right = pc.cast(left, pa.float64()), pc.cast(right, pa.float64())
+        return getattr(pc, _COMPARISONS[type(operator)])(left, right)
+
+    def elements(self, node: ast.expr) -> Sequence[ast.expr]:
+        elements = node.elts if isinstance(node, ast.Set | ast.Tuple | ast.List) else [node]
+        if not elements or isinstance(node, ast.Dict):
+            raise self.error(node, "the list of values is empty", "write, for example, in {1, 2}")
+        for element in elements:
+            if not isinstance(element.operand if isinstance(element, ast.UnaryOp) else element, ast.Constant):
+                raise self.error(element, "a list holds numbers or texts only")
+        return elements
+
+    def leaf(self, node: ast.expr) -> Any:
+        pa, _ = arrow()
+        leaf = self.leaves[node.col_offset]
+        if leaf.kind != "column":
+            return _text_array([leaf.value])[0] if leaf.kind == "text" else pa.scalar(leaf.value)
+        name = str(leaf.value)
+        if name not in self.columns:
+            known = list(self.columns)
+            listed = f"columns: {', '.join(known)}" if known else None
+            raise self.error(node, f"unknown column {name!r}", listed, nearest=nearest_names(name, known))
+        column = np.asarray(self.columns[name])
+        if column.dtype.kind == "b":
+            return pa.array(column)
+        if column.dtype.kind in "iuf":
+            return pa.array(column.astype(np.float64), from_pandas=True)
+        return _text_array(column.tolist())
+
+    def mismatch(self, value: Any, node: ast.expr, needed: str) -> InputError:
+        leaf = self.leaves.get(node.col_offset) if isinstance(node, ast.Name | ast.Constant) else None
+        if leaf is None or leaf.kind != "column":
+            return self.error(node, f"this is {_SAID[_kind(value)]}; {needed}")
+        sample = _text_sample(value) if _kind(value) == "text" else ""
+        return self.error(node, f"column {leaf.value!r} is {_SAID[_kind(value)]}{sample}; {needed}")
+
+    def error(
+        self, node: ast.expr, what: str, next_step: str | None = None, *, nearest: str | None = None
+    ) -> InputError:
+        return _error(self.source, node.col_offset, what, next_step, nearest=nearest)
 
 
-def _leaf_value(leaf: _Leaf, position: int, parsed: _Parsed, columns: Mapping[str, NDArray[Any]]) -> _Value:
-    if leaf.kind != "column":
-        return _Value(leaf.kind, np.asarray(leaf.value), np.asarray(True))
-    name = str(leaf.value)
-    if name not in columns:
-        known = list(columns)
-        raise _error(
-            parsed.source,
-            position,
-            f"unknown column {name!r}",
-            f"columns: {', '.join(known)}" if known else None,
-            nearest=nearest_names(name, known),
-        )
-    column = np.asarray(columns[name])
-    if column.dtype.kind == "b":
-        return _Value("boolean", column, np.asarray(True))
-    if column.dtype.kind in "iuf":
-        numbers = column.astype(np.float64)
-        return _Value("number", numbers, ~np.isnan(numbers))
-    if column.dtype.kind != "O":
-        return _Value("text", column.astype(np.str_), np.asarray(True))
-    return _Value("text", column, np.asarray(column != np.asarray(None), dtype=np.bool_))
-
-
-def _arithmetic(operation: np.ufunc, left: _Value, right: _Value) -> _Value:
-    array = operation(left.array, right.array)
+def _arithmetic(operation: str, left: Any, right: Any) -> Any:
+    _, pc = arrow()
+    value = getattr(pc, operation)(left, right)
     # An infinity that was in the data is a value; one that arithmetic produced from finite numbers is undefined.
-    finite_operands = np.isfinite(left.array) & np.isfinite(right.array)
-    defined = np.isfinite(array) | ~(finite_operands | np.isnan(array))
-    return _Value("number", array, left.known & right.known & defined)
+    infinite = pc.and_(pc.is_inf(value), pc.or_(pc.is_inf(left), pc.is_inf(right)))
+    return pc.if_else(pc.or_(pc.is_finite(value), infinite), value, None)
 
 
-def _expect_comparable(
-    operator: ast.cmpop, left: _Value, left_node: ast.expr, right: _Value, right_node: ast.expr, parsed: _Parsed
-) -> None:
-    if not isinstance(operator, ast.Eq | ast.NotEq):
-        for value, node in ((left, left_node), (right, right_node)):
-            if value.kind != "number":
-                raise _mismatch(value, node, parsed, "only numbers are ordered: compare it with == or !=")
+def _kind(value: Any) -> Kind:
+    pa, _ = arrow()
+    if pa.types.is_boolean(value.type):
+        return "boolean"
+    return "number" if pa.types.is_floating(value.type) else "text"
 
 
-def _compare(operator: ast.cmpop, left: _Value, right: _Value, right_node: ast.expr, parsed: _Parsed) -> _Value:
-    if (left.kind == "text") != (right.kind == "text"):
-        raise _error(
-            parsed.source,
-            right_node.col_offset,
-            f"{_article(left.kind)} is compared with {_article(right.kind)}",
-            "compare text columns with a quoted text such as 'train', numbers with numbers",
-        )
-    array = _COMPARISONS[type(operator)](left.array, right.array)
-    return _Value("boolean", np.asarray(array, dtype=np.bool_), left.known & right.known)
+def _text_array(cells: Sequence[Any]) -> Any:
+    pa, _ = arrow()
+    texts = [None if cell is None else str(cell).encode("utf-8", "backslashreplace").decode() for cell in cells]
+    return pa.array(texts, pa.large_string())  # which holds no lone surrogate
 
 
-def _all_of(values: Sequence[_Value]) -> _Value:
-    """Kleene's `and`: false as soon as one part is known to be false."""
-    negated = _any_of([_Value("boolean", ~value.array, value.known) for value in values])
-    return _Value("boolean", ~negated.array, negated.known)
-
-
-def _any_of(values: Sequence[_Value]) -> _Value:
-    """Kleene's `or`: true as soon as one part is known to be true, known otherwise only if every part is."""
-    first, *others = values
-    true = first.array & first.known
-    known = first.known
-    for value in others:
-        true = true | (value.array & value.known)
-        known = known & value.known
-    return _Value("boolean", np.asarray(true), np.asarray(known | true))
-
-
-def _expect(value: _Value, kind: Kind, node: ast.expr, parsed: _Parsed) -> _Value:
-    if value.kind != kind:
-        raise _mismatch(value, node, parsed, f"{_article(kind)} is needed here")
-    return value
-
-
-def _mismatch(value: _Value, node: ast.expr, parsed: _Parsed, needed: str) -> InputError:
-    leaf = parsed.leaves.get(node.col_offset) if isinstance(node, ast.Name | ast.Constant) else None
-    named = f"column {leaf.value!r}" if leaf is not None and leaf.kind == "column" else "this"
-    sample = _text_sample(value) if leaf is not None and leaf.kind == "column" else ""
-    return _error(parsed.source, node.col_offset, f"{named} is {_article(value.kind)}{sample}; {needed}")
-
-
-def _text_sample(value: _Value) -> str:
+def _text_sample(column: Any) -> str:
     """One text of a column that should hold numbers, for the error message."""
-    if value.kind != "text":
-        return ""
-    for cell in value.array[:100_000].tolist() if value.array.ndim else []:
+    for cell in column[:100_000].to_pylist():
         try:
             float(cell)
         except (TypeError, ValueError):
@@ -381,40 +369,9 @@ def _text_sample(value: _Value) -> str:
     return ""
 
 
-def _article(kind: Kind) -> str:
-    return {"number": "a number", "text": "text", "boolean": "true or false"}[kind]
-
-
 def _error(
     source: str, position: int, what: str, next_step: str | None = None, *, nearest: str | None = None
 ) -> InputError:
     shown = source if len(source) <= 80 else f"{source[:77]}..."
-    return InputError(
-        what, where=f"expression {shown!r}, position {position + 1}", nearest=nearest, next_step=next_step or ALLOWED
-    )
-
-
-_ARITHMETIC: dict[type[ast.operator], np.ufunc] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-    ast.Pow: np.power,
-}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-    ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
-}
-_NODE_NAMES: dict[type[ast.expr], str] = {
-    ast.Call: "a function call",
-    ast.Subscript: "an index",
-    ast.Tuple: "a list of values",
-    ast.List: "a list of values",
-    ast.Set: "a list of values",
-    ast.Dict: "a pair of braces",
-    ast.Starred: "a star",
-}
+    where = f"expression {shown!r}, position {position + 1}"
+    return InputError(what, where=where, nearest=nearest, next_step=next_step or ALLOWED)

@@ -8,19 +8,21 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import isnan
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError
+from moescale.errors import ColumnError, DamagedFileError, InputError
 from moescale.io.files import decode_utf8, read_bytes, unpacked_limit_bytes
+from moescale.typing import FloatArray
+
+BoolArray = NDArray[np.bool_]
 
 FILE_LIMIT_BYTES = 2 * 2**30
 ROW_LIMIT = 20_000_000
@@ -41,21 +43,10 @@ MISSING_TEXTS = (
 FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
 
-_SUFFIX_FORMATS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-}
+_SUFFIXES = {"csv": "csv", "tsv": "tsv tab", "parquet": "parquet pq", "json": "jsonl ndjson json"}
+_FORMATS = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _MAGIC = {b"PK\x03\x04": "a ZIP archive or a spreadsheet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
-
-
-_Makers = tuple[Callable[[], Any], Callable[[], list[Any]]]
-"""How to get a frame's column as an Arrow array, and as a list where it has no Arrow type."""
+_NUMBER = r"^(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity))$"
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,34 +72,63 @@ def read_table(source: Any) -> Table:
     if isinstance(source, Table):
         return source
     if isinstance(source, str | os.PathLike):
-        return _read_file(os.fspath(source))  # pyright: ignore[reportUnknownArgumentType]
-    return _read_frame(source)
+        path = os.fspath(cast("str | os.PathLike[str]", source))
+        return parse_table(read_bytes(path, limit_bytes=FILE_LIMIT_BYTES), path)
+    return _named(_read_frame(source), FRAME, None)
 
 
-def as_numbers(column: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def parse_table(data: bytes, path: str) -> Table:
+    """The table in the bytes of a file that is, or would be, called `path`; errors as of `read_table`."""
+    if not data or data.isspace():
+        raise DamagedFileError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
+    kind = _sniff(data, path)
+    if kind == "parquet":
+        table = read_parquet(data, path)
+    elif kind == "json":
+        table = _read_json(data, path)
+    else:
+        table = _read_delimited(data, path, "," if kind == "csv" else "\t")
+    return _named(table, path, hashlib.sha256(data).hexdigest())
+
+
+def _named(table: Any, source: str, sha256: str | None) -> Table:
+    _refuse_duplicates(table.column_names, source)
+    _refuse_beyond("rows", table.num_rows, ROW_LIMIT, source, "give one row a run")
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    return Table(source, MappingProxyType(columns), table.num_rows, sha256)
+
+
+def arrow() -> tuple[Any, Any]:
+    """pyarrow and its functions, loaded on first use; these it makes at import, so that no type checker sees them."""
+    import pyarrow
+    import pyarrow.compute
+
+    return pyarrow, pyarrow.compute
+
+
+# Columns as arrays.
+
+
+def as_numbers(column: Any) -> tuple[FloatArray, BoolArray]:
     """A column as float64, and the mask of the cells that hold something else; NaN where missing or something else."""
-    import pyarrow as pa
-
-    pc = _compute()
-
+    pa, pc = arrow()
     column = _plain(column)
-    kind = column.type
+    kind, none = column.type, np.zeros(len(column), dtype=np.bool_)
     if pa.types.is_null(kind):
-        return np.full(len(column), np.nan), np.zeros(len(column), dtype=np.bool_)
+        return np.full(len(column), np.nan), none
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return _to_float64(pc.cast(column, pa.float64(), safe=False)), np.zeros(len(column), dtype=np.bool_)
+        return _to_float64(pc.cast(column, pa.float64(), safe=False)), none
     if not pa.types.is_large_string(kind):
         return np.full(len(column), np.nan), _to_bool(pc.is_valid(column))
     trimmed = pc.utf8_trim_whitespace(column)
     try:
-        numbers = _to_float64(pc.cast(trimmed, pa.float64()))
+        return _to_float64(pc.cast(trimmed, pa.float64())), none
     except pa.ArrowInvalid:
         missing = pc.is_in(pc.utf8_lower(trimmed), value_set=pa.array(MISSING_TEXTS, pa.large_string()))
         numeric = pc.match_substring_regex(trimmed, _NUMBER)
         texts = pc.and_(pc.is_valid(column), pc.invert(pc.or_(missing, numeric)))
         numbers = _to_float64(pc.cast(pc.if_else(numeric, trimmed, None), pa.float64()))
         return numbers, _to_bool(pc.fill_null(texts, False))
-    return numbers, np.zeros(len(column), dtype=np.bool_)
 
 
 def as_values(column: Any) -> NDArray[Any]:
@@ -116,30 +136,23 @@ def as_values(column: Any) -> NDArray[Any]:
 
     Text is an object array of str, with "" where a cell is missing.
     """
-    import pyarrow as pa
-
-    pc = _compute()
-
+    pa, pc = arrow()
     column = _plain(column)
     if pa.types.is_boolean(column.type) and column.null_count == 0:
         return _to_bool(column)
     numbers, texts = as_numbers(column)
     if not texts.any():
         return numbers
-    strings = as_texts(column)
     if pa.types.is_large_string(column.type):
         lowered = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         if pc.all(pc.is_in(lowered, value_set=pa.array(["true", "false"], pa.large_string()))).as_py():
             return _to_bool(pc.equal(lowered, "true"))
-    return strings
+    return as_texts(column)
 
 
-def as_flags(column: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def as_flags(column: Any) -> tuple[BoolArray, BoolArray]:
     """A column of true/false, yes/no or 1/0 as bool, False where missing; and the mask of the other cells."""
-    import pyarrow as pa
-
-    pc = _compute()
-
+    pa, pc = arrow()
     column = _plain(column)
     if pa.types.is_boolean(column.type):
         return _to_bool(pc.fill_null(column, False)), np.zeros(len(column), dtype=np.bool_)
@@ -155,38 +168,23 @@ def as_flags(column: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 def as_texts(column: Any) -> NDArray[np.object_]:
     """A column's cells as str, "" where missing: for text columns, and to quote a cell in a message."""
-    import pyarrow as pa
-
-    pc = _compute()
-
+    pa, pc = arrow()
     column = _plain(column)
     try:
-        texts = pc.fill_null(pc.cast(column, pa.large_string()), "")
+        texts = pc.fill_null(pc.cast(column, pa.large_string()), "").to_numpy(zero_copy_only=False)
     except pa.ArrowException:  # nested and exotic types
-        return np.array(["" if cell is None else str(cell) for cell in column.to_pylist()], dtype=np.object_)
-    return np.asarray(texts.to_numpy(zero_copy_only=False), dtype=np.object_)
-
-
-_NUMBER = r"^(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity))$"
-
-
-def _compute() -> Any:
-    """pyarrow's functions, which it makes at import and therefore no type checker sees."""
-    import pyarrow.compute
-
-    return pyarrow.compute
+        texts = ["" if cell is None else str(cell) for cell in column.to_pylist()]
+    return np.array(texts, dtype=np.object_)
 
 
 def _plain(column: Any) -> Any:
     """One contiguous array, categories decoded, all string types as one."""
-    import pyarrow as pa
-
-    pc = _compute()
-
+    pa, pc = arrow()
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if isinstance(column, pa.ChunkedArray):  # combine_chunks keeps chunks of more than 2 GiB
-        column = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+        # Of chunks that are more than 2 GiB together, combine_chunks makes several.
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     kind = column.type
@@ -197,122 +195,97 @@ def _plain(column: Any) -> Any:
     return column
 
 
-def _to_float64(array: Any) -> NDArray[np.float64]:
-    pc = _compute()
-
+def _to_float64(array: Any) -> FloatArray:
+    _, pc = arrow()
     return np.array(pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def _to_bool(array: Any) -> NDArray[np.bool_]:
+def _to_bool(array: Any) -> BoolArray:
     return np.array(array.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _read_file(path: str) -> Table:
-    return parse_table(read_bytes(path, limit_bytes=FILE_LIMIT_BYTES), path)
+# Files.
 
 
-def parse_table(data: bytes, path: str) -> Table:
-    """The table in the bytes of a file that is, or would be, called `path`; errors as of `read_table`."""
-    suffix = Path(path).suffix.lower()
-    if not data or data.isspace():
-        raise InputError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
-    readers: dict[str, Callable[[bytes, str], Any]] = {
-        "csv": lambda data, path: _read_delimited(data, path, ","),
-        "tsv": lambda data, path: _read_delimited(data, path, "\t"),
-        "parquet": read_parquet,
-        "json": _read_json,
-    }
-    table = readers[_sniff(data, path, _SUFFIX_FORMATS.get(suffix))](data, path)
-    digest = hashlib.sha256(data).hexdigest()
-    return _named(table, path, digest)
-
-
-def _sniff(data: bytes, path: str, by_suffix: str | None) -> str:
+def _sniff(data: bytes, path: str) -> str:
     """The format: the content's own signature first, then the suffix, then the look of the first line."""
     if data[:4] == b"PAR1":
         return "parquet"
     for magic, name in _MAGIC.items():
         if data.startswith(magic):
-            raise InputError(f"is {name}", where=path, next_step=f"unpack it or export it as one of: {FORMATS}")
-    if by_suffix is not None:
-        return by_suffix
+            raise DamagedFileError(f"is {name}", where=path, next_step=f"unpack it or export it as one of: {FORMATS}")
+    suffix = Path(path).suffix
+    if suffix.lower() in _FORMATS:
+        return _FORMATS[suffix.lower()]
     head = data[:65536].removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] in (b"{", b"["):
         return "json"
-    first_line = head.split(b"\n", 1)[0]
-    if b"\0" not in head and re.search(rb"[\t,;]", first_line):
+    if b"\0" not in head and re.search(rb"[\t,;]", head.split(b"\n", 1)[0]):
         return "csv"
-    raise InputError(
-        f"unknown kind of table: suffix {Path(path).suffix!r}, and the content looks like none of those supported",
-        where=path,
-        next_step=f"supported: {FORMATS}",
-    )
+    what = f"unknown kind of table: suffix {suffix!r}, and the content looks like none of those supported"
+    raise DamagedFileError(what, where=path, next_step=f"supported: {FORMATS}")
 
 
 def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
     """A CSV or TSV with every column as text, so that a bad number can be quoted where it stands."""
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-
-    head = decode_utf8(data, where=path)[:HEADER_LIMIT].lstrip("\r\n")
-    first_line = head.split("\n", 1)[0]
-    if delimiter not in first_line:  # semicolons and tabs under a .csv name are common
-        delimiter = next((other for other in ",\t;" if other in first_line), delimiter)
-    try:
-        rows = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
-        header = next(row for row in rows if row)
-    except (csv.Error, StopIteration) as error:
-        raise InputError(f"the first line is no row of column names ({error})", where=path) from error
-    _refuse_many_columns(len(header), path)
-    if header[0].startswith("#"):
-        raise InputError(
-            f"the first line is a comment, not column names: {header[0][:60]!r}", where=path, next_step="remove it"
-        )
+    pa, _ = arrow()
+    delimiter, header = _header(decode_utf8(data, where=path)[:HEADER_LIMIT].lstrip("\r\n"), path, delimiter)
     # Spreadsheets leave columns without a name.
     names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
     _refuse_duplicates(names, path)
     if data.count(b'"') % 2:
         _refuse_open_quote(data.decode("utf-8-sig"), delimiter, path)
     bad_rows: list[Any] = []
+    try:
+        try:
+            table = _parse_delimited(data, delimiter, header, bad_rows, parallel=True)
+        except pa.ArrowInvalid:
+            bad_rows.clear()
+            table = _parse_delimited(data, delimiter, header, bad_rows, parallel=False)
+    except Exception as error:  # whatever the parser makes of a malformed file, the caller learns the file and the row
+        what, where, advice = f"cannot be read as CSV: {_first_line(error)}", path, "export it again as CSV in UTF-8"
+        if bad_rows:
+            row = bad_rows[0]
+            what = f"a row of {row.actual_columns} cells where the header has {row.expected_columns}: {row.text[:60]!r}"
+            where = f"{path}, data row {row.number - 1}" if row.number else path
+            advice = "give every row one cell a column; quote cells that hold the delimiter"
+        raise DamagedFileError(what, where=where, next_step=advice) from error
+    return table.rename_columns(names)
+
+
+def _header(head: str, path: str, delimiter: str) -> tuple[str, list[str]]:
+    """The delimiter, which may be another than the suffix says, and the cells of the first row that is not empty."""
+    first_line = head.split("\n", 1)[0]
+    if delimiter not in first_line:  # semicolons and tabs under a .csv name are common
+        delimiter = next((other for other in ",\t;" if other in first_line), delimiter)
+    try:
+        header = next(row for row in csv.reader(io.StringIO(head, newline=""), delimiter=delimiter) if row)
+    except (csv.Error, StopIteration) as error:
+        raise DamagedFileError(f"the first line is no row of column names ({error})", where=path) from error
+    _refuse_many_columns(len(header), path)
+    if header[0].startswith("#"):
+        what = f"the first line is a comment, not column names: {header[0][:60]!r}"
+        raise InputError(what, where=path, next_step="remove it")
+    return delimiter, header
+
+
+def _parse_delimited(data: bytes, delimiter: str, header: list[str], bad_rows: list[Any], *, parallel: bool) -> Any:
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
 
     def note(row: Any) -> str:
         bad_rows.append(row)
         return "error"
 
-    def parse(*, parallel: bool) -> Any:
-        return pa_csv.read_csv(
-            pa.BufferReader(data),
-            # Blocks hold whole rows: a lone thread takes the file as one, however long its rows.
-            read_options=pa_csv.ReadOptions(
-                use_threads=parallel, block_size=2**24 if parallel else min(len(data) + 1, 2**31 - 1)
-            ),
-            parse_options=pa_csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=b'"' in data, invalid_row_handler=note
-            ),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(header, pa.large_string()), strings_can_be_null=False
-            ),
-        )
-
-    try:
-        try:
-            table = parse(parallel=True)
-        except pa.ArrowInvalid:
-            bad_rows.clear()
-            table = parse(parallel=False)
-    except Exception as error:  # whatever the parser makes of a malformed file, the caller learns the file and the row
-        if bad_rows:
-            row = bad_rows[0]
-            number = f", data row {row.number - 1}" if row.number else ""
-            raise InputError(
-                f"a row of {row.actual_columns} cells where the header has {row.expected_columns}: {row.text[:60]!r}",
-                where=f"{path}{number}",
-                next_step="give every row one cell a column; quote cells that hold the delimiter",
-            ) from error
-        raise InputError(
-            f"cannot be read as CSV: {_first_line(error)}", where=path, next_step="export it again as CSV in UTF-8"
-        ) from error
-    return table.rename_columns(names)
+    # Blocks hold whole rows: a lone thread takes the file as one, however long its rows.
+    block = 2**24 if parallel else min(len(data) + 1, 2**31 - 1)
+    texts = dict.fromkeys(header, pa.large_string())
+    return pa_csv.read_csv(
+        pa.BufferReader(data),
+        pa_csv.ReadOptions(use_threads=parallel, block_size=block),
+        pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in data, invalid_row_handler=note),
+        pa_csv.ConvertOptions(column_types=texts, strings_can_be_null=False),
+    )
 
 
 def _refuse_open_quote(text: str, delimiter: str, path: str) -> None:
@@ -322,7 +295,7 @@ def _refuse_open_quote(text: str, delimiter: str, path: str) -> None:
         for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
             row += bool(cells)
     except csv.Error as error:
-        raise InputError(
+        raise DamagedFileError(
             f"the quotes do not pair up: {error}",
             where=f"{path}, data row {row + 1}",
             next_step='close each quoted cell with ", and write a quote inside it as ""',
@@ -351,19 +324,12 @@ def read_parquet(data: bytes, path: str, *, most_rows: int = ROW_LIMIT) -> Any:
             if n_bytes <= most_bytes:
                 return table
     except Exception as error:  # a damaged file surfaces as many kinds of error
-        raise InputError(
-            f"is not a readable Parquet file: {_first_line(error)}",
-            where=path,
-            next_step="write it again, or export it as CSV",
-        ) from error
+        what, advice = f"is not a readable Parquet file: {_first_line(error)}", "write it again, or export it as CSV"
+        raise DamagedFileError(what, where=path, next_step=advice) from error
     _refuse_many_columns(n_columns, path)
-    if n_rows > most_rows:
-        raise _too_many_rows(n_rows, path, most_rows)
-    raise InputError(
-        f"unpacks to {n_bytes:,} bytes, more than {most_bytes:,} of a file of this size",
-        where=path,
-        next_step="leave out the columns that repeat one value, or give fewer rows",
-    )
+    _refuse_beyond("rows", n_rows, most_rows, path, "give one row a run")
+    what = f"unpacks to {n_bytes:,} bytes, more than {most_bytes:,} of a file of this size"
+    raise InputError(what, where=path, next_step="leave out the columns that repeat one value, or give fewer rows")
 
 
 def _claimed_bytes(file: Any) -> int:
@@ -371,8 +337,7 @@ def _claimed_bytes(file: Any) -> int:
 
     By row groups: what pyarrow 26 knows of a damaged group's single columns ends the process.
     """
-    import pyarrow as pa
-
+    pa, _ = arrow()
     kinds = [field.type for field in file.schema_arrow]
     width = sum(kind.bit_width / 8 if pa.types.is_primitive(kind) else 8 for kind in kinds)
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
@@ -380,17 +345,13 @@ def _claimed_bytes(file: Any) -> int:
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
+    pa, _ = arrow()
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
 
 
 def _decoded_bytes(column: Any) -> int:
     """Bytes of a column of dictionaries of texts with each cell written out; of any other column as it is."""
-    import pyarrow as pa
-
-    pc = _compute()
-
+    pa, pc = arrow()
     if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
         return column.nbytes
     lengths = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() for chunk in column.chunks)
@@ -403,6 +364,7 @@ def _read_json(data: bytes, path: str) -> Any:
     Parsed by Python: pyarrow 26's reader ends the process with a segmentation fault on a row that is `null`, turns text
     into dates, and cannot say which value broke a column's type.
     """
+    pa, _ = arrow()
     text = decode_utf8(data, where=path)
 
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -413,63 +375,46 @@ def _read_json(data: bytes, path: str) -> Any:
 
     decoder = json.JSONDecoder(object_pairs_hook=distinct)
     try:
-        is_array = text.lstrip().startswith("[")
-        records: Any = decoder.decode(text) if is_array else _decode_lines(decoder, text, path)
+        records: Any = decoder.decode(text) if text.lstrip().startswith("[") else _decode_lines(decoder, text, path)
     except InputError:
         raise
     except (ValueError, RecursionError, MemoryError) as error:
-        raise InputError(
-            f"is not JSON lines: {_first_line(error)}", where=path, next_step="write one JSON object a line"
-        ) from error
+        what = f"is not JSON lines: {_first_line(error)}"
+        raise DamagedFileError(what, where=path, next_step="write one JSON object a line") from error
     for row, record in enumerate(records, start=1):
         if not isinstance(record, dict):
-            raise InputError(
-                f"a row must be an object, not {json.dumps(record)[:60]}",
-                where=f"{path}, data row {row}",
-                next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}',
-            )
-    return _records_to_table(records, path)
+            what, where = f"a row must be an object, not {json.dumps(record)[:60]}", f"{path}, data row {row}"
+            raise InputError(what, where=where, next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}')
+    names = list(dict.fromkeys(name for record in records for name in record))
+    _refuse_many_columns(len(names), path)
+    return pa.table({name: _mixed_array([record.get(name) for record in records]) for name in names})
 
 
 def _decode_lines(decoder: json.JSONDecoder, text: str, path: str) -> list[Any]:
     """The values of all lines that are not blank: at one go, and line by line to find the one at fault."""
-    lines = [line for line in text.split("\n") if line and not line.isspace()]
+    lines = {number: line for number, line in enumerate(text.split("\n"), start=1) if line and not line.isspace()}
     try:
-        values = decoder.decode(f"[{','.join(lines)}]")
+        values = decoder.decode(f"[{','.join(lines.values())}]")
         if len(values) == len(lines):
             return values
+    except InputError:
+        raise
     except (ValueError, RecursionError):
         pass  # the loop below meets the same fault, and knows its line
-    return [
-        _decode_line(decoder, line, f"{path}, line {number}")
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line and not line.isspace()
-    ]
+    return [_decode_line(decoder, line, f"{path}, line {number}") for number, line in lines.items()]
 
 
 def _decode_line(decoder: json.JSONDecoder, line: str, where: str) -> Any:
     try:
         return decoder.decode(line)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"is not JSON: {error.msg} at column {error.colno}: {line[:60]!r}",
-            where=where,
-            next_step="write one JSON object a line",
-        ) from error
-
-
-def _records_to_table(records: list[dict[str, Any]], path: str) -> Any:
-    import pyarrow as pa
-
-    names = list(dict.fromkeys(name for record in records for name in record))
-    _refuse_many_columns(len(names), path)
-    return pa.table({name: _mixed_array([record.get(name) for record in records]) for name in names})
+        what = f"is not JSON: {error.msg} at column {error.colno}: {line[:60]!r}"
+        raise DamagedFileError(what, where=where, next_step="write one JSON object a line") from error
 
 
 def _mixed_array(values: list[Any]) -> Any:
     """Cells of any Python type: float64 if all are numbers, else text, in which numbers stay readable as numbers."""
-    import pyarrow as pa
-
+    pa, _ = arrow()
     kinds = set(map(type, values)) - {type(None)}
     try:
         if kinds <= {int, float}:
@@ -489,65 +434,62 @@ def _cell_text(value: Any) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text
 
 
-def _read_frame(frame: Any) -> Table:
-    import pyarrow as pa
+# Data frames.
 
-    frame_columns = _mapping_columns(frame) if isinstance(frame, Mapping) else _narwhals_columns(frame)
-    _refuse_many_columns(len(frame_columns), FRAME)
+
+def _read_frame(frame: Any) -> Any:
+    pa, _ = arrow()
+    given = list(_mapping_columns(frame) if isinstance(frame, Mapping) else _frame_columns(frame))
+    _refuse_many_columns(len(given), FRAME)
     columns: dict[str, Any] = {}
-    for name, (to_arrow, to_list) in frame_columns.items():
+    for name, to_arrow, to_list in given:
         if "\0" in name:  # polars 1 panics, which is no Exception
-            raise InputError(f"a column is named {name!r}", where=FRAME, next_step="rename it without a NUL character")
+            raise ColumnError(f"a column is named {name!r}", where=FRAME, next_step="rename it without a NUL character")
         try:
-            columns[name] = pa.chunked_array([_plain(to_arrow())])
+            columns[name] = _plain(to_arrow())
         except Exception:  # a column of mixed Python objects has no Arrow type
-            columns[name] = pa.chunked_array([_mixed_array([_scalar(cell) for cell in to_list()])])
-    lengths = {len(column) for column in columns.values()}
-    if len(lengths) > 1:
-        raise InputError(
-            f"columns differ in length: {sorted(lengths)}", where=FRAME, next_step="give one value a row in each"
-        )
-    return _named(pa.table(columns), FRAME, None)
+            columns[name] = _mixed_array([_scalar(cell) for cell in to_list()])
+    if len(lengths := {len(column) for column in columns.values()}) > 1:
+        what = f"columns differ in length: {sorted(lengths)}"
+        raise ColumnError(what, where=FRAME, next_step="give one value a row in each")
+    return pa.table(columns)
 
 
-def _mapping_columns(frame: Mapping[Any, Any]) -> dict[str, _Makers]:
-    import pyarrow as pa
+_Column = tuple[str, Callable[[], Any], Callable[[], list[Any]]]
+"""A column's name, and how to get it as an Arrow array, or as a list where it has no Arrow type."""
 
-    columns: dict[str, _Makers] = {}
+
+def _mapping_columns(frame: Mapping[Any, Any]) -> Iterator[_Column]:
+    pa, _ = arrow()
     for name, values in frame.items():
         try:
             array = np.asarray(values)
         except ValueError as error:  # a nested list of unequal parts
-            raise InputError(
-                f"column {name!r} is not a plain list of values", where=FRAME, next_step="give 1-D columns"
-            ) from error
+            what = f"column {name!r} is not a plain list of values"
+            raise ColumnError(what, where=FRAME, next_step="give 1-D columns") from error
         if array.ndim != 1:
-            raise InputError(f"column {name!r} has {array.ndim} dimensions", where=FRAME, next_step="give 1-D columns")
-        columns[str(name)] = (partial(pa.array, array, from_pandas=True), array.tolist)
-    return columns
+            what = f"column {name!r} has {array.ndim} dimensions"
+            raise ColumnError(what, where=FRAME, next_step="give 1-D columns")
+        yield str(name), lambda array=array: pa.array(array, from_pandas=True), array.tolist
 
 
-def _narwhals_columns(frame: Any) -> dict[str, _Makers]:
+def _frame_columns(frame: Any) -> Iterator[_Column]:
     import narwhals as nw
 
-    _refuse_duplicates(_frame_names(frame), FRAME)
+    # Frames that may repeat a name (PyArrow, pandas); a lazy one would compute its schema.
+    names: Any = getattr(frame, "column_names", None)
+    names = getattr(frame, "columns", None) if names is None and not hasattr(frame, "collect") else names
+    _refuse_duplicates([] if names is None or callable(names) else [str(name) for name in names], FRAME)
     try:
         wrapped: Any = nw.from_native(frame)
         eager: Any = wrapped.collect() if isinstance(wrapped, nw.LazyFrame) else wrapped
-        return {str(name): (eager.get_column(name).to_arrow, eager.get_column(name).to_list) for name in eager.columns}
+        columns = [eager.get_column(name) for name in eager.columns]
     except Exception as error:  # each frame library has its own errors
-        raise InputError(
-            f"cannot read a table from {type(frame).__name__}: {_first_line(error)}",
-            next_step=f"give a path ({FORMATS}) or a pandas, Polars or PyArrow frame with text column names",
-        ) from error
-
-
-def _frame_names(frame: Any) -> list[str]:
-    """The column names of a frame that may repeat them (PyArrow, pandas); none for others, whose names are distinct."""
-    names: Any = getattr(frame, "column_names", None)
-    if names is None and not hasattr(frame, "collect"):  # a lazy frame would compute its schema
-        names = getattr(frame, "columns", None)
-    return [] if names is None or callable(names) else [str(name) for name in names]
+        advice = f"give a path ({FORMATS}) or a pandas, Polars or PyArrow frame with text column names"
+        what = f"cannot read a table from {type(frame).__name__}: {_first_line(error)}"
+        raise InputError(what, next_step=advice) from error
+    for column in columns:
+        yield str(column.name), column.to_arrow, column.to_list
 
 
 def _scalar(cell: Any) -> Any:
@@ -558,30 +500,23 @@ def _scalar(cell: Any) -> Any:
     return None if missing else cell
 
 
-def _named(table: Any, source: str, sha256: str | None) -> Table:
-    _refuse_duplicates(table.column_names, source)
-    if table.num_rows > ROW_LIMIT:
-        raise _too_many_rows(table.num_rows, source)
-    columns = {name: table.column(index) for index, name in enumerate(table.column_names)}
-    return Table(source, MappingProxyType(columns), table.num_rows, sha256)
+# Refusals.
 
 
-def _too_many_rows(n_rows: int, where: str, most: int = ROW_LIMIT) -> InputError:
-    return InputError(f"has {n_rows:,} rows, more than {most:,}", where=where, next_step="give one row a run")
+def _refuse_beyond(noun: str, count: int, most: int, where: str, advice: str) -> None:
+    if count > most:
+        raise InputError(f"has {count:,} {noun}, more than {most:,}", where=where, next_step=advice)
 
 
 def _refuse_many_columns(count: int, where: str) -> None:
-    if count > COLUMN_LIMIT:
-        raise InputError(
-            f"has {count:,} columns, more than {COLUMN_LIMIT:,}", where=where, next_step="keep those of the runs alone"
-        )
+    _refuse_beyond("columns", count, COLUMN_LIMIT, where, "keep those of the runs alone")
 
 
 def _refuse_duplicates(names: list[str], where: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InputError(f"two columns are named {name!r}", where=where, next_step="rename or remove one of them")
+            raise ColumnError(f"two columns are named {name!r}", where=where, next_step="rename or remove one of them")
         seen.add(name)
 
 

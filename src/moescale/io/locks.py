@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from moescale.errors import InputError
+from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import open_plain, write_error
 
 LONGEST_NAME_BYTES = 200  # of a file whose lock is named after it: a name may have 255 bytes, on some systems fewer
@@ -95,11 +95,9 @@ def _check_is_lock(descriptor: int, lock: Path) -> None:
     """Raise InputError for a file of this name that somebody else made: it must not be emptied, nor removed."""
     content = os.read(descriptor, LONGEST_CONTENT_BYTES)
     if not (MARK.startswith(content) or CONTENT.fullmatch(content)):
-        raise InputError(
-            "is not a lock of moescale: it holds something else, and is left as it is",
-            where=str(lock),
-            next_step="move it away, or choose another name or folder for the result",
-        )
+        what = "is not a lock of moescale: it holds something else, and is left as it is"
+        advice = "move it away, or choose another name or folder for the result"
+        raise DamagedFileError(what, where=str(lock), next_step=advice)
 
 
 def _take(descriptor: int, lock: Path, wait: bool, tell: Callable[[str], None] | None) -> bool:

@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from moescale.bounds import Bound
-from moescale.errors import BoundError, InputError, located, unknown_name
+from moescale.errors import BoundError, DamagedFileError, InputError, located, unknown_name
 from moescale.io.files import read_text
 from moescale.units import parse_count
 
@@ -33,12 +33,14 @@ def parse_toml(
     """The tables of a TOML text of some kind; raises InputError for what is none, and for nesting and numbers beyond the
     parser's limits."""
     if _LONG.search(text):  # longer than Python turns into decimal digits, as a message would
-        raise InputError(f"is not {kind}: it holds a number of hundreds of digits", where=where, next_step=next_step)
+        raise DamagedFileError(
+            f"is not {kind}: it holds a number of hundreds of digits", where=where, next_step=next_step
+        )
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InputError(f"is not {kind}: {reason}", where=where, next_step=next_step) from error
+        raise DamagedFileError(f"is not {kind}: {reason}", where=where, next_step=next_step) from error
 
 
 def quantity_at(value: object, where: str) -> float:

@@ -23,39 +23,36 @@ class Terminated(SystemExit):
 @contextmanager
 def sigterm_interrupts() -> Generator[None]:
     """SIGTERM and SIGHUP raise Terminated in this context, where this is the main thread and they are not ignored."""
-    before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ENDING:
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, _raise)
-    try:
+    with _handled(ENDING, _raise):
         yield
-    finally:
-        for number, handler in before.items():
-            # None: a handler that was not set from Python, which cannot be put back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
 def uninterrupted() -> Generator[None]:
     """Ctrl-C and ENDING wait until this context ends: what it starts is known to who must end it. For short steps only."""
     came: list[int] = []
-    before: dict[int, Callable[[int, FrameType | None], Any] | int] = {}
+    try:
+        with _handled(("SIGINT", *ENDING), lambda number, _: came.append(number)):
+            yield
+    finally:
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _handled(names: tuple[str, ...], handler: Callable[[int, FrameType | None], Any]) -> Generator[None]:
+    before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
     if threading.current_thread() is threading.main_thread():
-        for name in ("SIGINT", *ENDING):
-            number = getattr(signal, name, None)
-            handler = None if number is None else signal.getsignal(number)
-            if number is not None and handler is not None and handler is not signal.SIG_IGN:
-                before[number] = handler
-                signal.signal(number, lambda number, _: came.append(number))
+        for name in names:
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in dict.fromkeys(came):
-            signal.raise_signal(number)
+        for number, old in before.items():
+            # None: a handler that was not set from Python, which cannot be put back.
+            signal.signal(number, signal.SIG_DFL if old is None else old)
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:

@@ -79,6 +79,8 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
         if len(content) > _LARGEST_FILE:
             raise InputError("too large for a config.json", where=str(path), next_step="give the model's config.json")
         parsed = json.loads(content.decode("utf-8-sig"))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(
             f"cannot be read ({error.strerror or error})", where=str(path), next_step="check the path"

@@ -13,17 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moescale.errors import InputError, nearest_names, unknown_name
+from moescale.errors import ColumnError, InputError, nearest_names, unknown_name
 from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.typing import FloatArray
+
+BoolArray = NDArray[np.bool_]
+Rows = NDArray[np.int64]
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")
 """Columns that state the size of a model, in the order of preference."""
 
 EXPERTS_COLUMN = "n_experts"
 TOKENS_COLUMN = "tokens"
+_SUFFIXES = (".csv", ".tsv", ".parquet")  # that are written
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
 
@@ -65,11 +69,8 @@ class RunTable:
         others = {name: np.asarray(values) for name, values in self.columns.items()}
         for name, values in (*arrays.items(), *others.items()):
             if values.shape != (n_rows,):
-                raise InputError(
-                    f"column {name!r} has shape {values.shape} where {(n_rows,)} is needed",
-                    where=self.source,
-                    next_step="give 1-D columns of one length",
-                )
+                what = f"column {name!r} has shape {values.shape} where {(n_rows,)} is needed"
+                raise ColumnError(what, where=self.source, next_step="give 1-D columns of one length")
         for name, values in arrays.items():
             object.__setattr__(self, name, _read_only(values))
         frozen = {name: _read_only(values) for name, values in others.items()}
@@ -98,17 +99,14 @@ class RunTable:
         holds, decided = evaluate_decided(expression, self.to_columns())
         _require_rows(int(holds.sum()), len(self), expression, self.source)
         selected = self.select(holds)
-        note = _undecided_warning(~decided, self.row_numbers)
-        return replace(selected, warnings=(*selected.warnings, note)) if note else selected
+        return replace(selected, warnings=(*selected.warnings, *_undecided_warning(~decided, self.row_numbers)))
 
     def select(self, mask: ArrayLike) -> RunTable:
         """The runs where the boolean `mask` (one a run) is true; raises InputError for any other mask."""
         chosen = np.asarray(mask)
         if chosen.dtype != np.bool_ or chosen.shape != (len(self),):
-            raise InputError(
-                f"the mask has shape {chosen.shape} and type {chosen.dtype}",
-                next_step=f"give one boolean a run, shape {(len(self),)}",
-            )
+            what = f"the mask has shape {chosen.shape} and type {chosen.dtype}"
+            raise InputError(what, next_step=f"give one boolean a run, shape {(len(self),)}")
         old_note = _repeats_warning(self.n_params, self.tokens, self.experts, self.row_numbers)
         kept = replace(
             self,
@@ -144,51 +142,31 @@ def read_runs(
     table = frames.read_table(source)
     warnings: list[str] = []
     size = _size_column(table, size_column, warnings)
-    named = (("size", size), ("experts", experts_column), ("tokens", tokens_column), ("loss", loss_column))
-    used: dict[str, str] = {}
-    for role, name in named:
-        _require_column(table, name, role)
-        if name in used:
-            raise InputError(f"{used[name]} and {role} must be two columns, and both are {name!r}", where=table.source)
-        used[name] = role
+    named = {"size": size, "experts": experts_column, "tokens": tokens_column, "loss": loss_column}
+    roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
-    rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
-    numbers = {name: frames.as_numbers(table.columns[name]) for name in used}
-
-    kept = ~_diverged(table, rows, warnings)
-    if not kept.any():
-        raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
-    converted: dict[str, NDArray[Any]] = {}
-    if where is not None:
-        holds = _filter(table, where, numbers, converted, kept, rows, warnings)
-        _require_rows(int((kept & holds).sum()), int(kept.sum()), where, table.source)
-        kept &= holds
-    values = {name: array[kept] for name, (array, _) in numbers.items()}
-    texts = {name: mask[kept] for name, (_, mask) in numbers.items()}
-    rows = rows[kept]
-    _validate(table, values, texts, rows, used)
-
-    n_params, experts, tokens, loss = (values[name] for name in (size, experts_column, tokens_column, loss_column))
-    warnings += _unit_warnings({size: n_params, tokens_column: tokens}, loss, loss_column)
-    repeats = _repeats_warning(n_params, tokens, experts, rows)
-    others = {
-        name: (converted[name] if name in converted else frames.as_values(column))[kept]
-        for name, column in table.columns.items()
-        if name not in used
-    }
+    numbers = {name: frames.as_numbers(table.columns[name]) for name in roles}
+    others: dict[str, NDArray[Any]] = {}
+    rows = _kept_rows(table, where, numbers, others, warnings)
+    _validate(table, numbers, rows, roles)
+    values = {role: numbers[name][0][rows - 1] for name, role in roles.items()}
+    repeats = _repeats_warning(values["size"], values["tokens"], values["experts"], rows)
+    warnings += _unit_warnings({size: values["size"], tokens_column: values["tokens"]}, values["loss"], loss_column)
+    for name in (name for name in table.columns if name not in roles and name not in others):
+        others[name] = frames.as_values(table.columns[name])
     return RunTable(
-        n_params=n_params,
-        tokens=tokens,
-        experts=experts,
-        loss=loss,
+        n_params=values["size"],
+        tokens=values["tokens"],
+        experts=values["experts"],
+        loss=values["loss"],
         size_column=size,
         loss_column=loss_column,
         tokens_column=tokens_column,
         experts_column=experts_column,
         source=table.source,
         row_numbers=rows,
-        columns=others,
+        columns={name: others[name][rows - 1] for name in table.columns if name not in roles},
         warnings=(*warnings, repeats) if repeats else tuple(warnings),
         sha256=table.sha256,
     )
@@ -208,36 +186,31 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     columns = runs.to_columns() if isinstance(runs, RunTable) else {key: np.asarray(v) for key, v in runs.items()}
     if not columns:
         raise InputError("there are no columns to write", where=name)
-    lengths = {values.shape for values in columns.values()}
-    if len(lengths) > 1 or len(next(iter(lengths))) != 1:
-        raise InputError(
-            f"columns to write differ in shape: {sorted(lengths)}",
-            where=name,
-            next_step="give 1-D columns of one length",
-        )
-
-    def write_delimited(table: Any, sink: Any, delimiter: str) -> None:
-        pa_csv.write_csv(table, sink, pa_csv.WriteOptions(delimiter=delimiter))
-
-    writers: dict[str, Callable[[Any, Any], None]] = {
-        ".csv": partial(write_delimited, delimiter=","),
-        ".tsv": partial(write_delimited, delimiter="\t"),
-        ".parquet": pq.write_table,
-    }
+    shapes = {values.shape for values in columns.values()}
+    if len(shapes) > 1 or len(next(iter(shapes))) != 1:
+        what = f"columns to write differ in shape: {sorted(shapes)}"
+        raise ColumnError(what, where=name, next_step="give 1-D columns of one length")
     suffix = Path(name).suffix.lower()
-    if suffix not in writers:
-        raise unknown_name("suffix to write", suffix, writers, where=name)
+    if suffix not in _SUFFIXES:
+        raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
     sink = pa.BufferOutputStream()
     try:
-        writers[suffix](pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
+        table = pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()})
+        if suffix == ".parquet":
+            pq.write_table(table, sink)
+        else:
+            pa_csv.write_csv(table, sink, pa_csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ","))
     except (pa.ArrowException, UnicodeError, TypeError) as error:
-        raise InputError(f"a column cannot be written: {error}", where=name) from error
+        raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, sink.getvalue().to_pybytes())
 
 
 def _writable(column: Any) -> Any:
     """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
     return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
+
+
+# Columns and rows that are used.
 
 
 def _size_column(table: frames.Table, wanted: str | None, warnings: list[str]) -> str:
@@ -250,130 +223,122 @@ def _size_column(table: frames.Table, wanted: str | None, warnings: list[str]) -
             if name != SIZE_COLUMNS[0]:
                 warnings.append(f"no column {SIZE_COLUMNS[0]!r}: the size of a model is taken from {name!r}")
             return name
-    raise InputError(
-        f"no size column: none of {', '.join(SIZE_COLUMNS)}",
-        where=table.source,
-        nearest=nearest_names(SIZE_COLUMNS[0], table.columns),
-        next_step=f"name it with --size-column (size_column=); columns: {_listed(table)}",
-    )
+    what, advice = f"no size column: none of {', '.join(SIZE_COLUMNS)}", "name it with --size-column (size_column=)"
+    raise _no_column(table, SIZE_COLUMNS[0], what, advice)
 
 
-def _require_column(table: frames.Table, name: str, role: str) -> None:
-    if name in table.columns:
-        return
+def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
+    """The role of each column that is used, by its name."""
     advice = {
         "experts": "name it with --experts-column (experts_column=), or add a column n_experts, 1 for dense models",
         "tokens": "name it with --tokens-column (tokens_column=), or add the tokens that each run was trained on",
         "loss": "name it with --loss-column (loss_column=)",
     }
-    raise InputError(
-        f"no column {name!r}",
-        where=table.source,
-        nearest=nearest_names(name, table.columns),
-        next_step=f"{advice[role]}; columns: {_listed(table)}",
-    )
-
-
-def _listed(table: frames.Table) -> str:
-    names = list(table.columns)
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-
-
-def _diverged(table: frames.Table, rows: NDArray[np.int64], warnings: list[str]) -> NDArray[np.bool_]:
-    out = np.zeros(table.n_rows, dtype=np.bool_)
-    for name in DIVERGED_COLUMNS:
+    roles: dict[str, str] = {}
+    for role, name in named.items():
         if name not in table.columns:
-            continue
+            raise _no_column(table, name, f"no column {name!r}", advice[role])
+        if name in roles:
+            raise ColumnError(
+                f"{roles[name]} and {role} must be two columns, and both are {name!r}", where=table.source
+            )
+        roles[name] = role
+    return roles
+
+
+def _no_column(table: frames.Table, name: str, what: str, advice: str) -> ColumnError:
+    names = list(table.columns)
+    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    nearest = nearest_names(name, names)
+    return ColumnError(what, where=table.source, nearest=nearest, next_step=f"{advice}; columns: {listed}")
+
+
+def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray:
+    out = np.zeros(table.n_rows, dtype=np.bool_)
+    for name in (column for column in DIVERGED_COLUMNS if column in table.columns):
         flags, wrong = frames.as_flags(table.columns[name])
         if wrong.any():
-            index = int(np.argmax(wrong))
-            raise InputError(
-                f"{_cell(table, name, index)} is neither true nor false",
-                where=_at(table, rows[index], name),
-                next_step="write true or false (or 1 or 0)",
-            )
+            row = int(rows[wrong][0])
+            what, where = f"{_cell(table, name, row)} is neither true nor false", _at(table, row, name)
+            raise ColumnError(what, where=where, next_step="write true or false (or 1 or 0)")
         if flags.any():
             warnings.append(f"{_count(flags, 'run')} left out: column {name!r} is true ({_rows_text(rows[flags])})")
         out |= flags
     return out
 
 
-def _filter(
+def _kept_rows(
     table: frames.Table,
-    where: str,
-    numbers: Mapping[str, tuple[FloatArray, NDArray[np.bool_]]],
-    converted: dict[str, NDArray[Any]],
-    candidates: NDArray[np.bool_],
-    rows: NDArray[np.int64],
+    where: str | None,
+    numbers: Mapping[str, tuple[FloatArray, BoolArray]],
+    others: dict[str, NDArray[Any]],
     warnings: list[str],
-) -> NDArray[np.bool_]:
-    """The rows for which `where` holds; the columns it had to convert are left in `converted`."""
+) -> Rows:
+    """The data rows that did not diverge and for which `where` holds; `others` gains the columns that it reads."""
+    rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
+    kept = ~_diverged(table, rows, warnings)
+    if not kept.any():
+        raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
+    if where is None:
+        return rows[kept]
     asked = [name for name in column_names(where) if name in table.columns]
-    converted.update({name: frames.as_values(table.columns[name]) for name in asked if name not in numbers})
+    others.update((name, frames.as_values(table.columns[name])) for name in asked if name not in numbers)
     unread = np.broadcast_to(np.nan, table.n_rows)  # stands for the columns that the filter does not read
-    visible = {name: numbers[name][0] if name in numbers else converted.get(name, unread) for name in table.columns}
+    visible = {name: numbers[name][0] if name in numbers else others.get(name, unread) for name in table.columns}
     holds, decided = evaluate_decided(where, visible)
-    undecided = candidates & ~decided
+    undecided = kept & ~decided
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
     for name in asked:
         if name in numbers and (broken := undecided & numbers[name][1]).any():
             raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
-    note = _undecided_warning(undecided, rows)
-    if note:
-        warnings.append(note)
-    return holds
+    warnings += _undecided_warning(undecided, rows)
+    _require_rows(int((kept & holds).sum()), int(kept.sum()), where, table.source)
+    return rows[kept & holds]
 
 
-def _undecided_warning(undecided: NDArray[np.bool_], rows: NDArray[np.int64]) -> str | None:
+def _undecided_warning(undecided: BoolArray, rows: Rows) -> list[str]:
     if not undecided.any():
-        return None
-    return (
-        f"{_count(undecided, 'run')} left out: a missing value or a division by zero leaves the filter undecided "
-        f"({_rows_text(rows[undecided])})"
-    )
+        return []
+    why = "a missing value or a division by zero leaves the filter undecided"
+    return [f"{_count(undecided, 'run')} left out: {why} ({_rows_text(rows[undecided])})"]
 
 
 def _require_rows(n_kept: int, n_before: int, expression: str, source: str) -> None:
     if n_kept == 0:
-        raise InputError(
-            f"the filter {expression!r} keeps none of {n_before:,} runs", where=source, next_step="loosen the filter"
-        )
+        what = f"the filter {expression!r} keeps none of {n_before:,} runs"
+        raise InputError(what, where=source, next_step="loosen the filter")
 
 
 def _validate(
     table: frames.Table,
-    values: Mapping[str, FloatArray],
-    texts: Mapping[str, NDArray[np.bool_]],
-    rows: NDArray[np.int64],
+    numbers: Mapping[str, tuple[FloatArray, BoolArray]],
+    rows: Rows,
     roles: Mapping[str, str],
 ) -> None:
     """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
-    faults: list[tuple[int, str, str, NDArray[np.int64]]] = []
-    for name, array in values.items():
-        checks: list[tuple[NDArray[np.bool_], str]] = [
-            (texts[name], "is not a number"),
-            (np.isnan(array) & ~texts[name], "is missing"),
+    faults: list[tuple[int, str, str, Rows]] = []
+    for name, (every, text) in numbers.items():
+        array, is_text = every[rows - 1], text[rows - 1]
+        experts, loss = roles[name] == "experts", "; a cross-entropy loss is positive" * (roles[name] == "loss")
+        checks = [
+            (is_text, "is not a number"),
+            (np.isnan(array) & ~is_text, "is missing"),
             (np.isinf(array), "is not finite"),
-            (array < 0, "is negative"),
-            (array == 0, "is zero"),
+            (array < 0, f"is negative{loss}"),
+            (array == 0, "is zero; dense models have 1" if experts else f"is zero{loss}"),
+            (experts & (array > 0) & (array < 1), "is less than 1 expert"),
+            (experts & np.isfinite(array) & (array != np.floor(array)), "is not a whole number of experts"),
         ]
-        if roles[name] == "experts":
-            checks.append(((array > 0) & (array < 1), "is less than 1 expert"))
-            checks.append((np.isfinite(array) & (array != np.floor(array)), "is not a whole number of experts"))
-        faults.extend((int(np.argmax(mask)), name, what, rows[mask]) for mask, what in checks if mask.any())
+        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for mask, what in checks if mask.any()]
     if faults:
         _, name, what, bad = min(faults, key=lambda fault: fault[0])
-        if roles[name] == "experts" and what == "is zero":
-            what = "is zero; dense models have 1"
-        elif roles[name] == "loss" and what in ("is zero", "is negative"):
-            what += "; a cross-entropy loss is positive"
         raise _bad_cell(table, name, bad, what)
 
 
-def _bad_cell(table: frames.Table, name: str, rows: NDArray[np.int64], what: str) -> InputError:
+def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str) -> ColumnError:
     """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
     more = f" (and {len(rows) - 1:,} more such rows: {_rows_text(rows[1:])})" if len(rows) > 1 else ""
-    column = quoted_name(name)
+    column, row = quoted_name(name), int(rows[0])
     if what.startswith("is not a number"):  # and no filter on this column can be decided
         hint = "write plain numbers such as 7e9 or 2.31, without a comma or a suffix, and NA where there is none"
         leave_out = "by a filter on another column"
@@ -383,35 +348,38 @@ def _bad_cell(table: frames.Table, name: str, rows: NDArray[np.int64], what: str
         if "less than 1" in what:
             sound = f"{column} >= 1"
         elif "whole number" in what:
-            sound = f"{column} != {_text(table, name, int(rows[0]) - 1)}"
+            sound = f"{column} != {_text(table, name, row)}"
         quote = "'" if "`" in sound else '"'
         leave_out = f"by --where {quote}{sound}{quote} (where=)"
-    return InputError(
-        f"{_cell(table, name, int(rows[0]) - 1)} {what}{more}",
-        where=_at(table, int(rows[0]), name),
+    return ColumnError(
+        f"{_cell(table, name, row)} {what}{more}",
+        where=_at(table, row, name),
         next_step=f"{hint}, or leave such rows out {leave_out}",
     )
 
 
-def _cell(table: frames.Table, name: str, index: int) -> str:
-    text = _text(table, name, index)
+def _cell(table: frames.Table, name: str, row: int) -> str:
+    text = _text(table, name, row)
     return repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
 
 
-def _text(table: frames.Table, name: str, index: int) -> str:
-    return str(frames.as_texts(table.columns[name].slice(index, 1))[0]).strip()
+def _text(table: frames.Table, name: str, row: int) -> str:
+    return str(frames.as_texts(table.columns[name].slice(row - 1, 1))[0]).strip()
 
 
 def _at(table: frames.Table, row: int, column: str) -> str:
     return f"{table.source}, data row {row}, column {column!r}"
 
 
-def _count(mask: NDArray[np.bool_], noun: str) -> str:
+# What is said of rows.
+
+
+def _count(mask: BoolArray, noun: str) -> str:
     number = int(mask.sum())
     return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
-def _rows_text(rows: NDArray[np.int64]) -> str:
+def _rows_text(rows: Rows) -> str:
     shown = ", ".join(str(row) for row in rows[:5].tolist())
     return f"data row{'s' if len(rows) > 1 else ''} {shown}{' ..' if len(rows) > 5 else ''}"
 

@@ -307,8 +307,9 @@ def check_shard(corpus: Corpus, shard: Shard) -> None:
 def read_description(folder: Path) -> dict[str, Any]:
     """The content of corpus.json; InputError when it is not one."""
     path = folder / CORPUS
+    text = read_text(path, limit_bytes=2**31)
     try:
-        content = json.loads(read_text(path, limit_bytes=2**31))
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"is not JSON: {error}", where=str(path), next_step="delete the folder and pack again"

@@ -58,8 +58,9 @@ def settings_in(folder: str | Path) -> RunSettings:
 def stated(path: Path) -> dict[str, Any]:
     """The content of a run's settings.json; InputError where it holds none."""
     advice = "start the run over with --no-resume, or give the folder of another"
+    text = read_text(path)
     try:
-        found: object = json.loads(read_text(path))
+        found: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"holds no run's settings: {error}", where=str(path), next_step=advice) from error
     if not isinstance(found, dict):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from moescale.errors import unknown_name
 from moescale.runs.importers.mapping import Imported, rows_of
 from moescale.runs.importers.rules import Rule, read_mapping
 
 TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer")
-"""What `import_runs` reads."""
+"""What `import_runs` reads: each a module here, whose `read_NAME(source, wanted)` gives runs and warnings."""
 
 __all__ = ["TRACKERS", "Imported", "Rule", "import_runs", "read_mapping"]
 
@@ -29,24 +31,13 @@ def import_runs(
     Raises InputError for an unknown tracker, a source that holds no run, and where no run makes a row.
     """
     rules = read_mapping(mapping) if isinstance(mapping, str | Path) else dict(mapping or {})
-    place = str(source)
-    if tracker == "mlflow":
-        from moescale.runs.importers.mlflow import read_mlflow
-
-        wanted = " ".join(part for rule in rules.values() for part in (rule.name, rule.expression) if part)
-        runs, warnings = read_mlflow(place, lambda name: "loss" in name.lower() or "token" in name or name in wanted)
-    elif tracker == "wandb":
-        from moescale.runs.importers.wandb import read_wandb
-
-        runs, warnings = read_wandb(place)
-    elif tracker == "tensorboard":
-        from moescale.runs.importers.tensorboard import read_tensorboard
-
-        runs, warnings = read_tensorboard(place)
-    elif tracker == "trainer":
-        from moescale.runs.importers.trainer import read_trainer
-
-        runs, warnings = read_trainer(place)
-    else:
+    if tracker not in TRACKERS:
         raise unknown_name("tracker", tracker, TRACKERS)
-    return rows_of(runs, rules, unfinished=unfinished, where=where, source=place, warnings=warnings)
+    named = " ".join(part for rule in rules.values() for part in (rule.name, rule.expression) if part)
+
+    def wanted(metric: str) -> bool:
+        return "loss" in metric.lower() or "token" in metric or metric in named
+
+    reader: Any = import_module(f"{__name__}.{tracker}")
+    runs, warnings = getattr(reader, f"read_{tracker}")(str(source), wanted)
+    return rows_of(runs, rules, unfinished=unfinished, where=where, source=str(source), warnings=warnings)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from moescale import catalogue
+from moescale.io.filters import quoted_name
 from moescale.runs.importers.rules import Rule
 from moescale.runs.importers.tracked_run import STEP, TrackedRun
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
@@ -37,20 +38,16 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
     """The name of the catalogue that most runs have, of the first tier that any has."""
     plain = {name: _plain(name) for run in runs for name in (*run.params, *run.metrics)}
     for tier in _catalogue()[column]:
-        patterns: list[str] = [*tier.get("names", ()), *tier.get("endings", ())]
-        endings = tuple(f"_{ending}" for ending in tier.get("endings", ()))
-        best: tuple[int, int, str] | None = None
+        names, endings = tier.get("names", []), tier.get("endings", [])
+        ranked: list[tuple[int, int, str]] = []
         for name, text in plain.items():
-            ended = next((e[1:] for e in endings if text.endswith(e)), None)
-            pattern = text if text in patterns else ended
-            if pattern is None:
-                continue
-            count = sum(_usable(run, name) for run in runs)
-            rank = (-count, patterns.index(pattern), name)
-            if count and (best is None or rank < best):
-                best = rank
-        if best is not None:
-            return Rule(name=best[2], at=tier.get("at", "last"))
+            ended = next((ending for ending in endings if text.endswith(f"_{ending}")), None)
+            pattern = text if text in (*names, *endings) else ended
+            count = sum(_usable(run, name) for run in runs) if pattern is not None else 0
+            if count:
+                ranked.append((-count, [*names, *endings].index(pattern), name))
+        if ranked:
+            return Rule(name=min(ranked)[2], at=tier.get("at", "last"))
     return None
 
 
@@ -74,17 +71,10 @@ def guess(runs: Sequence[TrackedRun], column: str) -> list[Rule]:
     if column == TOKENS_COLUMN:
         rules = [named] if named else []
         parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
-        if parts[0] is not None:
-            rules.append(Rule(expression=f"{STEP} * {_quoted(parts[0])}"))
-        elif parts[1] is not None and parts[2] is not None:
-            rules.append(Rule(expression=f"{STEP} * {_quoted(parts[1])} * {_quoted(parts[2])}"))
+        whole, *factors = [quoted_name(part.name) if part and part.name else "" for part in parts]
+        if whole or all(factors):
+            rules.append(Rule(expression=" * ".join([STEP, *([whole] if whole else factors)])))
         rules.append(Rule(derived="flos"))
     if column == EXPERTS_COLUMN:
         rules.append(Rule(derived="dense"))
     return rules
-
-
-def _quoted(rule: Rule) -> str:
-    """The name of a rule as an expression has it."""
-    name = rule.name or ""
-    return name if name.isidentifier() else f"`{name}`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError, nearest_names
+from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
 from moescale.runs.importers.guesses import LOSS_COLUMN, guess
-from moescale.runs.importers.model_shape import architecture_of, shape_columns, tokens_of_flos
+from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
 from moescale.runs.importers.rules import DERIVED, Rule, mean_length
 from moescale.runs.importers.tracked_run import FINISHED, STEP, Scalar, Series, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
+
+Row = dict[str, Scalar]
 
 SOURCE_COLUMN = "imported_from"
 _REQUIRED = (EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
@@ -31,6 +34,10 @@ _MISSING = {
     TOKENS_COLUMN: "neither a count of tokens nor tokens a step is there "
     '(mapping: tokens = "step * 524288", with your own tokens a step)',
 }
+
+
+class _LeftOutError(Exception):
+    """A run makes no row, for the reason stated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +60,9 @@ class Imported:
 
     def to_dict(self) -> dict[str, Any]:
         """What the command prints as JSON."""
-        return {
-            "n_found": self.n_found,
-            "n_runs": self.n_runs,
-            "columns": list(self.columns),
-            "rules": list(self.rules),
-            "left_out": [{"run": run, "reason": reason} for run, reason in self.left_out],
-            "warnings": list(self.warnings),
-        }
+        left_out = [{"run": run, "reason": reason} for run, reason in self.left_out]
+        stated = {"n_found": self.n_found, "n_runs": self.n_runs, "columns": list(self.columns)}
+        return stated | {"rules": list(self.rules), "left_out": left_out, "warnings": list(self.warnings)}
 
 
 # Values of one run.
@@ -86,15 +88,9 @@ def _named(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
 
 def _values(run: TrackedRun, step: float) -> dict[str, Scalar]:
     """Everything that an expression may name: params, metrics at `step`, and the step itself."""
-    found: dict[str, Scalar] = {}
-    for name, curve in run.metrics.items():
-        value = curve.until(step)
-        if value is not None:
-            found[name] = value
-    found.update(run.params)
-    if not math.isnan(step):
-        found[STEP] = step
-    return found
+    logged = {name: curve.until(step) for name, curve in run.metrics.items()}
+    found: dict[str, Scalar] = {name: value for name, value in logged.items() if value is not None}
+    return found | dict(run.params) | ({} if math.isnan(step) else {STEP: step})
 
 
 def _last_step(run: TrackedRun) -> float:
@@ -105,10 +101,12 @@ def _last_step(run: TrackedRun) -> float:
     return stated if isinstance(stated, float) else math.nan
 
 
-def _evaluated(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
-    """What the rule gives for the run; None where it gives nothing."""
+def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> Scalar | None:
+    """What the rule gives for a column of the run; None where it gives nothing."""
     if rule.constant is not None:
         return rule.constant
+    if rule.derived == "shape":
+        return shape_columns(run).get(column)
     if rule.name is not None:
         return _named(run, rule, step)
     if rule.derived == "dense":
@@ -152,44 +150,44 @@ def rows_of(
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
             rules[column] = guess(runs, column)
-    used: dict[tuple[str, str], int] = {}
-    rows: list[dict[str, Scalar]] = []
+    used: Counter[tuple[str, str]] = Counter()
+    rows: list[Row] = []
     left_out: list[tuple[str, str]] = []
     for run in runs:
-        made = _row(run, rules, unfinished)
-        if isinstance(made, str):
-            left_out.append((f"{run.name} ({run.where})", made))
-            continue
-        row, taken = made
-        for column, rule in taken.items():
-            key = (column, str(rule))
-            used[key] = used.get(key, 0) + 1
-        rows.append(row)
+        try:
+            row, taken = _row(run, rules, unfinished)
+        except _LeftOutError as reason:
+            left_out.append((f"{run.name} ({run.where})", str(reason)))
+        else:
+            rows.append(row)
+            used.update((column, str(rule)) for column, rule in taken.items())
     notes = list(warnings)
     rows = _one_size(rows, left_out, notes)
     if not rows:
         reasons = "; ".join(f"{run}: {reason}" for run, reason in left_out[:3])
         more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-        raise InputError(
-            f"none of {len(runs)} runs makes a row: {reasons}{more}" if runs else "there is no run in it",
-            where=source,
-            next_step="name what is missing in a mapping file (--mapping MAP.toml)",
-        )
-    columns = _columns(rows)
+        what = f"none of {len(runs)} runs makes a row: {reasons}{more}" if runs else "there is no run in it"
+        raise InputError(what, where=source, next_step="name what is missing in a mapping file (--mapping MAP.toml)")
     if where is not None:
-        holds, decided = evaluate_decided(where, columns)
-        if not holds.any():
-            raise InputError(
-                f"the filter {where!r} keeps none of {len(rows)} runs", where=source, next_step="loosen the filter"
-            )
-        names = [f"{row.get('name')} ({row[SOURCE_COLUMN]})" for row in rows]
-        left_out += [
-            (name, "the filter --where leaves it out") for name, keep in zip(names, holds, strict=True) if not keep
-        ]
-        if (~decided).any():
-            notes.append(f"{int((~decided).sum())} of the runs lack a value that the filter needs")
-        columns = _columns([row for row, keep in zip(rows, holds, strict=True) if keep])
-    return Imported(MappingProxyType(columns), len(runs), _statements(used, given), tuple(left_out), tuple(notes))
+        rows = _filtered(rows, where, source, left_out, notes)
+    columns = MappingProxyType(_columns(rows))
+    return Imported(columns, len(runs), _statements(used, given), tuple(left_out), tuple(notes))
+
+
+def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
+    holds, decided = evaluate_decided(where, _columns(rows))
+    if not holds.any():
+        what = f"the filter {where!r} keeps none of {len(rows)} runs"
+        raise InputError(what, where=source, next_step="loosen the filter")
+    dropped = (row for row, keep in zip(rows, holds, strict=True) if not keep)
+    left_out += [(_label(row), "the filter --where leaves it out") for row in dropped]
+    if not decided.all():
+        notes.append(f"{int((~decided).sum())} of the runs lack a value that the filter needs")
+    return [row for row, keep in zip(rows, holds, strict=True) if keep]
+
+
+def _label(row: Row) -> str:
+    return f"{row['name']} ({row[SOURCE_COLUMN]})"
 
 
 def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) -> tuple[str, ...]:
@@ -219,7 +217,7 @@ def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: s
         within = {"param": params, "metric": metrics}.get(rule.of or "", known)
         for name in names:
             if name not in within:
-                raise InputError(
+                raise UnknownNameError(
                     f"no run has a {rule.of or 'param or metric'} {name!r}",
                     where=f"mapping of {column}",
                     nearest=nearest_names(name, within),
@@ -239,48 +237,20 @@ def _listed(names: Iterable[str]) -> str:
     return (", ".join(all_names[:_MOST_STATED]) or "nothing") + more
 
 
-def _row(
-    run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unfinished: bool
-) -> tuple[dict[str, Scalar], dict[str, Rule]] | str:
-    """The row of a run and the rule that each column came from, or why there is none."""
+def _row(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unfinished: bool) -> tuple[Row, dict[str, Rule]]:
+    """The row of a run and the rule that each column came from; raises _LeftOutError with the reason why there is none."""
     if run.state not in ("", FINISHED) and not unfinished:
-        return f"not finished: {run.state} (--unfinished keeps such runs)"
+        raise _LeftOutError(f"not finished: {run.state} (--unfinished keeps such runs)")
     loss, step = _loss(run, rules[LOSS_COLUMN])
     diverged = run.params.get("diverged") is True
-    if loss is None and diverged:
-        loss = math.nan
-    if loss is None:
+    if loss is None and not diverged:
         wanted = rules[LOSS_COLUMN][0] if rules[LOSS_COLUMN] else "a validation or training loss"
-        return f"no loss: {wanted} is not there; metrics: {_listed(run.metrics)}"
-    row: dict[str, Scalar] = {}
-    taken: dict[str, Rule] = dict(zip((LOSS_COLUMN,), rules[LOSS_COLUMN], strict=False))
-    shape: dict[str, float] | None = None
-    for column, choices in rules.items():
-        for rule in choices if column != LOSS_COLUMN else ():
-            if rule.derived == "shape":
-                a = architecture_of(run) if shape is None else None
-                shape = shape if shape is not None else (shape_columns(a) if a is not None else {})
-                value: Scalar | None = shape.get(column)
-            else:
-                value = _evaluated(run, rule, step)
-            if value is None or (column in (*_REQUIRED, *SIZE_COLUMNS) and not _positive(value)):
-                continue
-            row[column], taken[column] = value, rule
-            break
-    for column, reason in _MISSING.items():
-        if column not in row:
-            choices = rules[column]
-            mapped = len(choices) == 1 and choices[0].derived is None
-            return f"no {column}: {choices[0]} gives no positive number" if mapped else f"no {column}: {reason}"
-    experts = row[EXPERTS_COLUMN]
-    if not isinstance(experts, float) or not experts.is_integer():
-        return f"n_experts is {experts!r}, not a whole number of 1 or more"
-    if not any(size in row for size in SIZE_COLUMNS):
-        return f"no size: neither parameters nor a configuration is there; params: {_listed(run.params)}"
-    row[LOSS_COLUMN] = loss
-    if not _positive(loss):
-        if math.isfinite(loss) and not diverged:
-            return f"the loss is {loss:g}; a cross-entropy loss is positive"
+        raise _LeftOutError(f"no loss: {wanted} is not there; metrics: {_listed(run.metrics)}")
+    row, taken = _cells(run, rules, step)
+    row[LOSS_COLUMN] = math.nan if loss is None else loss
+    if not _positive(row[LOSS_COLUMN]):
+        if loss is not None and math.isfinite(loss) and not diverged:
+            raise _LeftOutError(f"the loss is {loss:g}; a cross-entropy loss is positive")
         row["diverged"] = True
     for name, value in _values(run, math.nan).items():
         if name == STEP or row.get(name) == value:
@@ -294,6 +264,30 @@ def _row(
     return row, taken
 
 
+def _cells(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], step: float) -> tuple[Row, dict[str, Rule]]:
+    """What the rules give but for the loss, each column by the first rule that gives anything usable."""
+    row: Row = {}
+    taken: dict[str, Rule] = dict(zip((LOSS_COLUMN,), rules[LOSS_COLUMN], strict=False))
+    for column, choices in rules.items():
+        for rule in choices if column != LOSS_COLUMN else ():
+            value = _evaluated(run, rule, step, column)
+            if value is not None and (_positive(value) or column not in (*_REQUIRED, *SIZE_COLUMNS)):
+                row[column], taken[column] = value, rule
+                break
+    for column, reason in _MISSING.items():
+        if column not in row:
+            first, *others = rules[column]
+            mapped = not others and first.derived is None
+            raise _LeftOutError(f"no {column}: {f'{first} gives no positive number' if mapped else reason}")
+    experts = row[EXPERTS_COLUMN]
+    if not isinstance(experts, float) or not experts.is_integer():
+        raise _LeftOutError(f"n_experts is {experts!r}, not a whole number of 1 or more")
+    if not any(size in row for size in SIZE_COLUMNS):
+        params = _listed(run.params)
+        raise _LeftOutError(f"no size: neither parameters nor a configuration is there; params: {params}")
+    return row, taken
+
+
 def _loss(run: TrackedRun, rules: Sequence[Rule]) -> tuple[float | None, float]:
     """The loss and the step it belongs to (the last step where it has none)."""
     step = _last_step(run)
@@ -304,7 +298,7 @@ def _loss(run: TrackedRun, rules: Sequence[Rule]) -> tuple[float | None, float]:
     if curve is not None and len(curve.values) and not (rule.of is None and rule.name in run.params):
         at, value = _point(curve, rule.at)
         return value, step if math.isnan(at) else at
-    value = _evaluated(run, rule, step)
+    value = _evaluated(run, rule, step, LOSS_COLUMN)
     return (float(value) if isinstance(value, float) else None), step
 
 
@@ -312,27 +306,19 @@ def _positive(value: Scalar) -> bool:
     return isinstance(value, float) and 0 < value < math.inf
 
 
-def _one_size(
-    rows: list[dict[str, Scalar]], left_out: list[tuple[str, str]], notes: list[str]
-) -> list[dict[str, Scalar]]:
+def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
     """The rows that have the size which most of them have, without the sizes that only some of those have."""
-    if not rows:
-        return rows
 
-    def sizes(row: Mapping[str, Scalar]) -> set[str]:
-        stated = {size for size in SIZE_COLUMNS if size in row}
-        return set(SIZE_COLUMNS) if row[EXPERTS_COLUMN] == 1.0 else stated  # of a dense model they are one
+    def has(row: Row, size: str) -> bool:
+        return size in row or row[EXPERTS_COLUMN] == 1.0  # of a dense model all sizes are one
 
-    chosen = max(SIZE_COLUMNS, key=lambda size: sum(size in sizes(row) for row in rows))
-    kept = [row for row in rows if chosen in sizes(row)]
-    left_out += [
-        (f"{row['name']} ({row[SOURCE_COLUMN]})", f"no {chosen}, the size that most runs have")
-        for row in rows
-        if chosen not in sizes(row)
-    ]
+    chosen = max(SIZE_COLUMNS, key=lambda size: sum(has(row, size) for row in rows))
+    kept = [row for row in rows if has(row, chosen)]
+    reason = f"no {chosen}, the size that most runs have"
+    left_out += [(_label(row), reason) for row in rows if not has(row, chosen)]
     for size in SIZE_COLUMNS:
         stated = sum(size in row for row in kept)
-        everywhere = all(size in sizes(row) for row in kept)
+        everywhere = all(has(row, size) for row in kept)
         if not everywhere and stated:
             notes.append(f"column {size} is left out: only {stated} of {len(kept)} runs have it")
         for row in kept:
@@ -343,7 +329,7 @@ def _one_size(
     return kept
 
 
-def _columns(rows: Sequence[Mapping[str, Scalar]]) -> dict[str, NDArray[Any]]:
+def _columns(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
     """Cells by column: int64 or float64 where all are numbers (NaN: none), bool, or text with "" for none."""
     names = dict.fromkeys(name for name in _FIRST if any(name in row for row in rows))
     names |= dict.fromkeys(sorted({name for row in rows for name in row} - {*names, SOURCE_COLUMN}))

@@ -6,24 +6,28 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from moescale.errors import InputError
+from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import read_text
 from moescale.runs.importers.tracked_run import (
     FINISHED,
-    Scalar,
+    Points,
     TrackedRun,
+    Wanted,
+    curves,
+    damage_noted,
     files_under,
     number,
     scalar,
     scalars,
-    series,
 )
 
 ROW_TAG = "moescale.row"
@@ -33,24 +37,22 @@ _NAME_TAG = "mlflow.runName"
 _SQLITE = b"SQLite format 3\0"
 _STATES = {"1": "running", "2": "scheduled", "3": FINISHED, "4": "failed", "5": "killed"}  # service.proto, RunStatus
 
-_Points = dict[str, list[tuple[float, float]]]
 
-
-def read_mlflow(source: str, curves: Callable[[str], bool]) -> tuple[list[TrackedRun], list[str]]:
+def read_mlflow(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     """The runs of a tracking URI, a database file, or all stores under a folder; and warnings about damaged ones.
 
-    Of a server, whose curves take a request each, those metrics are read whole whose names `curves` holds for; of the
-    others the last value. Raises InputError where there is no store, or the server does not answer.
+    Of a server, whose curves take a request each, only `wanted` metrics are read whole, of the others the last value.
+    Raises InputError where there is no store, or the server does not answer.
     """
     scheme = urlsplit(source).scheme if "://" in source or source.startswith(("file:", "databricks")) else ""
     if source.startswith("databricks") or scheme not in ("", "file", "sqlite"):
-        return _served(source, curves), []
+        return _served(source, wanted), []
     path = Path(_local(source, scheme))
     runs: list[TrackedRun] = []
     warnings: list[str] = []
     found = False
     for file in files_under(path):
-        try:
+        with damage_noted(file, path, warnings):
             if _is_sqlite(file):
                 stored = _database(file)
                 found = found or stored is not None
@@ -58,16 +60,9 @@ def read_mlflow(source: str, curves: Callable[[str], bool]) -> tuple[list[Tracke
             elif file.name == "meta.yaml" and any((file.parent / part).is_dir() for part in ("metrics", "params")):
                 found = True
                 runs += _folder(file.parent)
-        except InputError as error:
-            if file == path:
-                raise
-            warnings.append(str(error))
     if not found and not warnings:
-        raise InputError(
-            "there is no MLflow store in it",
-            where=source,
-            next_step="give a database file (mlflow.db), a folder such as mlruns, or the URI of a server",
-        )
+        advice = "give a database file (mlflow.db), a folder such as mlruns, or the URI of a server"
+        raise InputError("there is no MLflow store in it", where=source, next_step=advice)
     return runs, warnings
 
 
@@ -88,25 +83,28 @@ def _is_sqlite(file: Path) -> bool:
         return False
 
 
-def _made(
-    identifier: str,
-    name: Any,
-    where: str,
-    state: str,
-    params: Mapping[str, Any],
-    tags: Mapping[str, str],
-    points: _Points,
-) -> TrackedRun:
-    values: dict[str, Scalar] = scalars(params, depth=0)
-    if ROW_TAG in tags:
+@dataclass
+class _Stored:
+    """What a store holds of one run."""
+
+    identifier: str
+    where: str
+    name: Any
+    state: str
+    params: dict[str, Any]
+    tags: dict[str, Any]
+    points: Points = field(default_factory=lambda: {})
+
+    def run(self) -> TrackedRun:
+        params = scalars(self.params, depth=0)
         try:
-            row: Any = json.loads(tags[ROW_TAG])
-            values.update(scalars(cast("Mapping[str, Any]", row)) if isinstance(row, Mapping) else {})
+            row: Any = json.loads(str(self.tags.get(ROW_TAG)))
+            params |= scalars(cast("Mapping[str, Any]", row)) if isinstance(row, Mapping) else {}
         except (ValueError, RecursionError):
-            pass  # someone else's tag
-    title = str(name or tags.get(_NAME_TAG) or identifier)
-    curves = {key: series(logged) for key, logged in points.items() if not key.startswith("system/")}
-    return TrackedRun(title, where, values, curves, state)
+            pass  # no tag, or someone else's
+        name = str(self.name or self.tags.get(_NAME_TAG) or self.identifier)
+        metrics = curves({key: logged for key, logged in self.points.items() if not key.startswith("system/")})
+        return TrackedRun(name, self.where, params, metrics, self.state)
 
 
 # SQLite.
@@ -119,42 +117,30 @@ def _database(file: Path) -> list[TrackedRun] | None:
         # database and there is none now, even a reader would make one, unless it is told that nobody writes.
         alone = "" if os.path.exists(f"{file}-wal") or os.path.exists(f"{file}-journal") else "&immutable=1"
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro{alone}", uri=True)) as base:
-            base.text_factory = _text
+            base.text_factory = partial(str, encoding="utf-8", errors="replace")
             tables = {str(row[0]) for row in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not {"runs", "params", "metrics", "tags"} <= tables:
                 return None
-            rows: list[tuple[Any, ...]] = base.execute(
-                "SELECT run_uuid, name, status FROM runs WHERE lifecycle_stage IS NOT 'deleted' ORDER BY start_time, run_uuid"
-            ).fetchall()
-            params = _grouped(base.execute("SELECT run_uuid, key, value FROM params"))
-            tags = _grouped(base.execute("SELECT run_uuid, key, value FROM tags"))
-            points: dict[str, _Points] = {}
+            runs = {
+                str(run): _Stored(str(run), f"{file}, run {run}", name, str(status or "").lower(), {}, {})
+                for run, name, status in base.execute(
+                    "SELECT run_uuid, name, status FROM runs WHERE lifecycle_stage IS NOT 'deleted' "
+                    "ORDER BY start_time, run_uuid"
+                )
+            }
+            for table in ("params", "tags"):
+                for run, key, value in base.execute(f"SELECT run_uuid, key, value FROM {table}"):
+                    if str(run) in runs:
+                        getattr(runs[str(run)], table)[str(key)] = value
             query = "SELECT run_uuid, key, step, value, is_nan FROM metrics ORDER BY timestamp, step, rowid"
             for run, key, step, value, is_nan in base.execute(query):
-                of_key = points.setdefault(str(run), {}).setdefault(str(key), [])
-                of_key.append((number(step), math.nan if is_nan else number(value)))
+                if str(run) in runs:
+                    of_key = runs[str(run)].points.setdefault(str(key), [])
+                    of_key.append((number(step), math.nan if is_nan else number(value)))
     except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite3 quotes a damaged schema as if it were text
-        raise InputError(
-            f"cannot be read as an MLflow database: {error}", where=str(file), next_step="give a copy that is whole"
-        ) from error
-    return [
-        _made(
-            str(run), name, f"{file}, run {run}", str(status or "").lower(),
-            params.get(str(run), {}), {k: str(v) for k, v in tags.get(str(run), {}).items()}, points.get(str(run), {}),
-        )
-        for run, name, status in rows
-    ]  # fmt: skip
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def _grouped(rows: Iterable[tuple[Any, Any, Any]]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for run, key, value in rows:
-        found.setdefault(str(run), {})[str(key)] = value
-    return found
+        what = f"cannot be read as an MLflow database: {error}"
+        raise DamagedFileError(what, where=str(file), next_step="give a copy that is whole") from error
+    return [stored.run() for stored in runs.values()]
 
 
 # The file store: a folder a run, a file a param, tag or metric.
@@ -164,19 +150,22 @@ def _folder(folder: Path) -> list[TrackedRun]:
     meta = _flat_yaml(folder / "meta.yaml")
     if meta.get("lifecycle_stage") == "deleted":
         return []
-    params = {name: read_text(file).rstrip("\n") for name, file in _entries(folder / "params")}
-    tags = {name: read_text(file).rstrip("\n") for name, file in _entries(folder / "tags")}
-    points: _Points = {}
+    status = meta.get("status", "")
+    stored = _Stored(
+        meta.get("run_id") or meta.get("run_uuid") or folder.name,
+        str(folder),
+        meta.get("run_name"),
+        _STATES.get(status, status.lower()),
+        {name: read_text(file).rstrip("\n") for name, file in _entries(folder / "params")},
+        {name: read_text(file).rstrip("\n") for name, file in _entries(folder / "tags")},
+    )
     for name, file in _entries(folder / "metrics"):
         for line in read_text(file).splitlines():  # time, value and step
             parts = line.split()
             if len(parts) >= 2 and isinstance(value := scalar(parts[1]), float):
                 step = scalar(parts[2]) if len(parts) > 2 else math.nan
-                points.setdefault(name, []).append((number(step), value))
-    identifier = meta.get("run_id") or meta.get("run_uuid") or folder.name
-    status = meta.get("status", "")
-    state = _STATES.get(status, status.lower())
-    return [_made(identifier, meta.get("run_name"), str(folder), state, params, tags, points)]
+                stored.points.setdefault(name, []).append((number(step), value))
+    return [stored.run()]
 
 
 def _entries(folder: Path) -> list[tuple[str, Path]]:
@@ -198,30 +187,26 @@ def _flat_yaml(path: Path) -> dict[str, str]:
 # A server, or a database of another kind.
 
 
-def _served(uri: str, curves: Callable[[str], bool]) -> list[TrackedRun]:
+def _served(uri: str, wanted: Wanted) -> list[TrackedRun]:
     try:
         mlflow: Any = import_module("mlflow")
     except ImportError as error:
-        raise InputError(
-            "needs mlflow-skinny, which is not installed", where=uri, next_step="pip install 'moescale[track]'"
-        ) from error
+        advice = "pip install 'moescale[track]'"
+        raise InputError("needs mlflow-skinny, which is not installed", where=uri, next_step=advice) from error
     # MLflow's own default is to try again for minutes.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     try:
         client: Any = mlflow.MlflowClient(tracking_uri=uri)
         experiments = [str(found.experiment_id) for found in _pages(client.search_experiments)]
         return [
-            _served_run(client, run, uri, curves)
+            _served_run(client, run, uri, wanted)
             for experiment in experiments
             for run in _pages(client.search_runs, experiment_ids=[experiment])
         ]
-    except InputError:
-        raise
     except Exception as error:  # of MLflow, its HTTP library or a database's driver
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            f"cannot be read: {lines[0][:200]}", where=uri, next_step="check the address, and that the server runs"
-        ) from error
+        what, advice = f"cannot be read: {lines[0][:200]}", "check the address, and that the server runs"
+        raise InputError(what, where=uri, next_step=advice) from error
 
 
 def _pages(search: Callable[..., Any], **options: Any) -> list[Any]:
@@ -235,16 +220,13 @@ def _pages(search: Callable[..., Any], **options: Any) -> list[Any]:
             return found
 
 
-def _served_run(client: Any, run: Any, uri: str, curves: Callable[[str], bool]) -> TrackedRun:
-    identifier = str(run.info.run_id)
-    points: _Points = {}
+def _served_run(client: Any, run: Any, uri: str, wanted: Wanted) -> TrackedRun:
+    identifier, state = str(run.info.run_id), str(run.info.status).lower()
+    where = f"{uri}, run {identifier}"
+    stored = _Stored(identifier, where, run.info.run_name, state, run.data.params, run.data.tags)
     for key, value in run.data.metrics.items():
-        if curves(key):
+        stored.points[key] = [(math.nan, number(value))]
+        if wanted(key):
             history = sorted(client.get_metric_history(identifier, key), key=lambda point: point.timestamp)
-            points[key] = [(number(point.step), number(point.value)) for point in history]
-        else:
-            points[key] = [(math.nan, number(value))]
-    return _made(
-        identifier, run.info.run_name, f"{uri}, run {identifier}", str(run.info.status).lower(),
-        run.data.params, run.data.tags, points,
-    )  # fmt: skip
+            stored.points[key] = [(number(point.step), number(point.value)) for point in history]
+    return stored.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,17 +32,19 @@ def architecture_of(run: TrackedRun) -> Architecture | None:
     return None
 
 
-def shape_columns(a: Architecture) -> dict[str, float]:
-    """Sizes without embeddings, experts and top-k; the dense size is that of one FFN in every layer."""
+@lru_cache(maxsize=1)  # each run is asked column by column
+def shape_columns(run: TrackedRun) -> Mapping[str, float]:
+    """Sizes without embeddings, experts and top-k; the dense size is that of one FFN in every layer. Empty where unknown."""
+    a = architecture_of(run)
+    if a is None:
+        return {}
     moe = float(np.max(a.n_moe_layers)) > 0
     counted = count_parameters(a)
     dense = a
     if moe:
         width = a.d_ffn if float(np.max(a.d_ffn)) > 0 else a.top_k * a.d_expert + a.d_shared_expert
-        dense = replace(
-            a, n_moe_layers=0.0, n_experts=1.0, top_k=1.0, d_expert=0.0, d_shared_expert=0.0, d_ffn=width,
-            shared_expert_gate=False, router_bias=False, expert_bias=False,
-        )  # fmt: skip
+        plain = replace(a, shared_expert_gate=False, router_bias=False, expert_bias=False, d_shared_expert=0.0)
+        dense = replace(plain, n_moe_layers=0.0, n_experts=1.0, top_k=1.0, d_expert=0.0, d_ffn=width)
     return {
         "n_params_dense": float(count_parameters(dense).non_embedding_total),
         "n_params_active": float(counted.non_embedding_active),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from moescale.errors import InputError, unknown_name
-from moescale.io.schema import read_toml
+from moescale.errors import InputError
+from moescale.io.schema import read_toml, settings
 from moescale.runs.importers.tracked_run import Scalar, number
 
 AT = "last, min, or mean of last N"
@@ -58,37 +58,46 @@ def read_mapping(path: str | Path) -> dict[str, Rule]:
     return {column: _rule(given, f"{where}, {column}") for column, given in table.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """The table of a column: one of the three, and which value of a metric's curve."""
+
+    metric: str | None = None
+    at: str | None = None
+    param: str | None = None
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        if [self.metric, self.param, self.value].count(None) != 2:
+            raise InputError("needs one of metric, param and value")
+        if self.value is not None and not isinstance(self.value, bool | int | float | str):
+            raise InputError("value must be a number, a truth or a text")
+        if self.at is not None and self.at not in ("last", "min") and not mean_length(self.at):
+            raise InputError(f"at must be {AT}", next_step='write, for example, at = "mean of last 100"')
+        if self.at is not None and self.metric is None:
+            raise InputError("at goes with metric", next_step="leave it out")
+
+
 def _rule(given: Any, where: str) -> Rule:
     if isinstance(given, bool | int | float):
-        return Rule(constant=given if isinstance(given, bool) else number(given))
+        return Rule(constant=_constant(given))
     if isinstance(given, str) and given.strip():
         return Rule(expression=given.strip())
     if not isinstance(given, dict):
-        raise InputError(
+        what, advice = (
             "must be a name, an expression, a number or a table",
-            where=where,
-            next_step='such as {metric = "eval/loss", at = "min"}',
+            'such as {metric = "eval/loss", at = "min"}',
         )
-    table = cast("dict[str, Any]", given)
-    for key in table:
-        if key not in ("metric", "at", "param", "value"):
-            raise unknown_name("key", key, ("metric", "at", "param", "value"), where=where)
-    kinds = [key for key in ("metric", "param", "value") if key in table]
-    if len(kinds) != 1:
-        raise InputError("needs one of metric, param and value", where=where)
-    kind, value = kinds[0], table[kinds[0]]
-    if kind == "value":
-        if not isinstance(value, bool | int | float | str):
-            raise InputError("value must be a number, a truth or a text", where=where)
-        return Rule(constant=value if isinstance(value, bool | str) else number(value))
-    at = table.get("at", "last")
-    if not isinstance(value, str) or not value:
-        raise InputError(f"{kind} must be a name", where=where)
-    if not isinstance(at, str) or (at not in ("last", "min") and not mean_length(at)):
-        raise InputError(f"at must be {AT}", where=where, next_step='write, for example, at = "mean of last 100"')
-    if kind == "param" and "at" in table:
-        raise InputError("at goes with metric", where=where, next_step="leave it out")
-    return Rule(name=value, of=kind, at=at)
+        raise InputError(what, where=where, next_step=advice)
+    stated = settings(_Stated, cast("dict[str, Any]", given), where=where)
+    if stated.value is not None:
+        return Rule(constant=_constant(stated.value))
+    name, of = (stated.metric, "metric") if stated.metric is not None else (stated.param, "param")
+    return Rule(name=name, of=of, at=stated.at or "last")
+
+
+def _constant(value: Any) -> Scalar:
+    return value if isinstance(value, bool | str) else number(value)
 
 
 def mean_length(at: str) -> int:

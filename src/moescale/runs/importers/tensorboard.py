@@ -14,37 +14,41 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.io.files import read_bytes
-from moescale.runs.importers import wire
 from moescale.runs.importers.tracked_run import (
     FILE_LIMIT_BYTES,
     FINISHED,
+    Points,
     Scalar,
     TrackedRun,
+    Wanted,
+    curves,
+    damage_noted,
     files_under,
     run_name,
     scalar,
     scalars,
-    series,
 )
+from moescale.runs.importers.wire import MalformedError, Message
 
 # Field numbers of tensorboard/compat/proto (event, summary, tensor) and tensorboard/plugins/hparams.
 _STEP, _SUMMARY, _SESSION_LOG = 2, 5, 7
 _VALUE, _TAG, _SIMPLE, _TENSOR, _METADATA = 1, 1, 2, 8, 9
 _HPARAMS_FOLDER = re.compile(r"\d+\.\d+")
 _ENDED = {0: "", 1: FINISHED, 2: "failed", 3: "running"}  # api.proto, Status
+_TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # types.proto: DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
 
 
 @dataclass
 class _Log:
     """What the event files of one folder have said so far."""
 
-    points: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {})
+    points: Points = field(default_factory=lambda: {})
     params: dict[str, Scalar] = field(default_factory=lambda: {})
     state: str = ""
     config: dict[str, Any] | None = None
 
 
-def read_tensorboard(source: str) -> tuple[list[TrackedRun], list[str]]:
+def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     """The runs under a folder, one a folder that holds event files, and warnings about damaged files.
 
     A folder of hparams alone, or with a time as its name (as torch's add_hparams makes it), belongs to the one above it. Texts that
@@ -58,15 +62,9 @@ def read_tensorboard(source: str) -> tuple[list[TrackedRun], list[str]]:
         if "tfevents" not in file.name and file != path:
             continue
         log = logs.setdefault(file.parent, _Log())
-        try:
+        with damage_noted(file, path, warnings):
             for event in _records(read_bytes(file, limit_bytes=FILE_LIMIT_BYTES)):
-                _take(log, event)
-        except wire.MalformedError as error:
-            warnings.append(f"{file}: {error}; what stands before is used")
-        except InputError as error:
-            if file == path:
-                raise
-            warnings.append(str(error))
+                _take(log, Message(event))
     if not logs:
         raise InputError("there is no event file (*tfevents*) in it", where=source, next_step="give a log folder")
     for folder in sorted(logs, reverse=True):  # from the innermost
@@ -77,14 +75,7 @@ def read_tensorboard(source: str) -> tuple[list[TrackedRun], list[str]]:
             above.points = {**inner.points, **above.points}
             above.state = above.state or inner.state
     return [
-        TrackedRun(
-            run_name(folder, path),
-            str(folder),
-            log.params,
-            {tag: series(points) for tag, points in log.points.items()},
-            log.state,
-            log.config,
-        )
+        TrackedRun(run_name(folder, path), str(folder), log.params, curves(log.points), log.state, log.config)
         for folder, log in sorted(logs.items())
     ], warnings
 
@@ -97,98 +88,57 @@ def _records(data: bytes) -> Iterator[bytes]:
         content = data[position + 12 : position + 12 + size]
         if len(content) < size:
             if position == 0:
-                raise wire.MalformedError("is not an event file")
+                raise MalformedError("is not an event file")
             return  # the writer was stopped in the middle of it
         yield content
         position += 12 + size + 4
 
 
-def _take(log: _Log, event: bytes) -> None:
-    step = 0.0
-    summary, session = b"", b""
-    for key, value in wire.fields(event):
-        if key == _STEP:
-            step = float(wire.signed(value))
-        elif key == _SUMMARY and isinstance(value, bytes):
-            summary = value
-        elif key == _SESSION_LOG and isinstance(value, bytes):
-            session = value
+def _take(log: _Log, event: Message) -> None:
+    step = float(event.whole(_STEP) or 0)
     # A session that starts (status 1) after others: what was logged from its step on is void.
-    if session and any(key == 1 and value == 1 for key, value in wire.fields(session)):
+    if event.message(_SESSION_LOG).whole(1) == 1:
         log.points = {tag: [p for p in points if p[0] < step] for tag, points in log.points.items()}
-    for item in wire.inside(summary, _VALUE):
-        _take_value(log, step, item)
+    for item in event.message(_SUMMARY).messages(_VALUE):
+        tag, tensor = item.text(_TAG), item.message(_TENSOR)
+        plugin = item.message(_METADATA).message(1)
+        logged = item.numbers(_SIMPLE)[-1:]
+        if not logged and plugin.text(1) == "hparams":
+            _take_hparams(log, plugin.message(2))
+        elif not logged and (plugin.text(1) == "text" or tag.endswith("/text_summary")):
+            _take_text(log, tag, tensor.text(8))
+        else:
+            for value in logged or _one_number(tensor):
+                log.points.setdefault(tag, []).append((step, float(value)))
 
 
-def _take_value(log: _Log, step: float, item: bytes) -> None:
-    tag, tensor, plugin = "", b"", b""
-    simple: float | None = None
-    for key, value in wire.fields(item):
-        if isinstance(value, bytes):
-            if key == _TAG:
-                tag = wire.text(value)
-            elif key == _TENSOR:
-                tensor = value
-            elif key == _METADATA:
-                plugin = wire.last(value, 1)
-        elif key == _SIMPLE:
-            simple = float(value)
-    if simple is not None:
-        log.points.setdefault(tag, []).append((step, simple))
-        return
-    kind = wire.text(wire.last(plugin, 1)) if plugin else ""
-    if kind == "hparams":
-        _take_hparams(log, wire.last(plugin, 2))
-    elif kind == "text" or tag.endswith("/text_summary"):
-        _take_text(log, tag, tensor)
-    elif tensor:
-        value = _tensor_number(tensor)
-        if value is not None:
-            log.points.setdefault(tag, []).append((step, value))
+def _one_number(tensor: Message) -> list[float]:
+    """The one number of a tensor; none for a tensor of anything else."""
+    packed = [(piece, _TYPES[kind]) for piece in tensor.pieces(4) if (kind := tensor.whole(1) or 0) in _TYPES]
+    packed += [(piece, "<f4") for piece in tensor.pieces(5)] + [(piece, "<f8") for piece in tensor.pieces(6)]
+    numbers = [value for value in (*tensor.numbers(5), *tensor.numbers(6)) if isinstance(value, float)]
+    for piece, kind in packed:
+        numbers += np.frombuffer(piece[: len(piece) // int(kind[2]) * int(kind[2])], kind).astype(float).tolist()
+    return numbers if len(numbers) == 1 else []
 
 
-def _tensor_number(tensor: bytes) -> float | None:
-    """The one number of a tensor; None for a tensor of anything else."""
-    formats = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
-    numbers: list[float] = []
-    kind = 0
-    for key, value in wire.fields(tensor):
-        if key == 1 and isinstance(value, int):
-            kind = value
-        elif key == 4 and isinstance(value, bytes) and kind in formats:
-            width = int(formats[kind][2])
-            numbers += np.frombuffer(value[: len(value) // width * width], formats[kind]).astype(float).tolist()
-        elif key in (5, 6) and isinstance(value, bytes):  # packed floats or doubles
-            width = 4 if key == 5 else 8
-            numbers += np.frombuffer(value[: len(value) // width * width], f"<f{width}").astype(float).tolist()
-        elif key in (5, 6) and isinstance(value, float):
-            numbers.append(value)
-    return numbers[0] if len(numbers) == 1 else None
+def _take_hparams(log: _Log, content: Message) -> None:
+    for begun in content.messages(3):  # session_start_info
+        for entry in begun.messages(1):  # a map: key, google.protobuf.Value
+            value = entry.message(2)
+            stated = [*value.numbers(2), *(bool(truth) for truth in value.numbers(4)), value.text(3)]
+            plain = scalar(stated[0])
+            if plain is not None:
+                log.params[entry.text(1)] = plain
+    for ended in content.messages(4):  # session_end_info
+        if (status := ended.whole(1)) is not None:
+            log.state = _ENDED.get(status, "")
 
 
-def _take_hparams(log: _Log, content: bytes) -> None:
-    for begun in wire.inside(content, 3):  # session_start_info
-        for entry in wire.inside(begun, 1):  # a map: key, google.protobuf.Value
-            for key, value in wire.fields(wire.last(entry, 2)):
-                plain: Scalar | None = None
-                if key == 2 and isinstance(value, float):
-                    plain = value
-                elif key == 3 and isinstance(value, bytes):
-                    plain = scalar(wire.text(value))
-                elif key == 4:
-                    plain = bool(value)
-                if plain is not None:
-                    log.params[wire.text(wire.last(entry, 1))] = plain
-    for ended in wire.inside(content, 4):  # session_end_info
-        for key, value in wire.fields(ended):
-            if key == 1 and isinstance(value, int):
-                log.state = _ENDED.get(value, "")
-
-
-def _take_text(log: _Log, tag: str, tensor: bytes) -> None:
+def _take_text(log: _Log, tag: str, text: str) -> None:
     """The JSON object of a text, as Trainer's callback logs `args` and `model_config`."""
     try:
-        found: Any = json.loads(wire.text(wire.last(tensor, 8)))
+        found: Any = json.loads(text)
     except (ValueError, RecursionError):
         return
     if isinstance(found, dict):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from moescale.errors import InputError
 from moescale.io.files import nearest_file_names
+from moescale.runs.importers.wire import MalformedError
 
 FINISHED = "finished"
 STEP = "step"
@@ -25,6 +27,11 @@ FILE_LIMIT_BYTES = 2**31
 MOST_FILES = 100_000  # that a folder is searched for
 
 Scalar = float | bool | str
+Points = dict[str, list[tuple[float, float]]]
+"""(step, value) pairs of each metric, in the order they were logged; NaN where no step is known."""
+
+Wanted = Callable[[str], bool]
+"""Whether the whole curve of a metric may be asked for; a reader for which curves cost nothing gives them all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +74,11 @@ def series(points: Iterable[tuple[float, float]]) -> Series:
         np.array([*steps, *([math.nan] * len(unplaced))], dtype=np.float64),
         np.array([*(latest[step] for step in steps), *unplaced], dtype=np.float64),
     )
+
+
+def curves(points: Points) -> dict[str, Series]:
+    """The curve of each metric."""
+    return {name: series(logged) for name, logged in points.items()}
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -140,6 +152,19 @@ def files_under(source: Path) -> Iterator[Path]:
             path = Path(folder) / name
             if path.is_file():  # a pipe would be waited for
                 yield path
+
+
+@contextmanager
+def damage_noted(file: Path, source: Path, warnings: list[str]) -> Generator[None]:
+    """A file that cannot be read becomes a warning, unless it is the source itself."""
+    try:
+        yield
+    except MalformedError as error:
+        warnings.append(f"{file}: {error}; what stands before is used")
+    except InputError as error:
+        if file == source:
+            raise
+        warnings.append(str(error))
 
 
 def run_name(folder: Path, source: Path) -> str:

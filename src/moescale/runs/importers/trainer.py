@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from moescale.errors import InputError
+from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import read_text
 from moescale.runs.importers.tracked_run import (
     FINISHED,
-    Scalar,
+    Points,
     TrackedRun,
+    Wanted,
+    curves,
+    damage_noted,
     files_under,
     number,
     run_name,
     scalar,
     scalars,
-    series,
 )
 
 STATE = "trainer_state.json"
@@ -30,7 +31,7 @@ ROW = "moescale"
 _CHECKPOINT = re.compile(r"checkpoint-\d+|tracking")
 
 
-def read_trainer(source: str) -> tuple[list[TrackedRun], list[str]]:
+def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     """The runs under a folder (or of one trainer_state.json), and warnings about files that are none.
 
     Of a run's checkpoints the latest counts. Raises InputError where there is no trainer_state.json.
@@ -43,68 +44,53 @@ def read_trainer(source: str) -> tuple[list[TrackedRun], list[str]]:
         if file.name != STATE and file != path:
             continue
         found = True
-        try:
+        with damage_noted(file, path, warnings):
             state = _object(file)
-        except InputError as error:
-            if file == path:
-                raise
-            warnings.append(str(error))
-            continue
-        if not isinstance(state.get("log_history"), list):
-            warnings.append(f"{file}: has no log_history: not a Trainer's state")
-            continue
-        folder = file.parent
-        while _CHECKPOINT.fullmatch(folder.name):
-            folder = folder.parent
-        rank = (number(state.get("global_step", 0)), ROW in state)
-        if folder not in latest or rank >= latest[folder][0]:
-            latest[folder] = (rank, file, state)
+            if not isinstance(state.get("log_history"), list):
+                warnings.append(f"{file}: has no log_history: not a Trainer's state")
+                continue
+            folder = file.parent
+            while _CHECKPOINT.fullmatch(folder.name):
+                folder = folder.parent
+            rank = (number(state.get("global_step", 0)), ROW in state)
+            if folder not in latest or rank >= latest[folder][0]:
+                latest[folder] = (rank, file, state)
     if not found:
-        raise InputError(
-            f"there is no {STATE} in it", where=source, next_step="give the output folder of a Trainer, or one above it"
-        )
+        advice = "give the output folder of a Trainer, or one above it"
+        raise InputError(f"there is no {STATE} in it", where=source, next_step=advice)
     return [_run(run_name(folder, path), *latest[folder][1:], folder, warnings) for folder in sorted(latest)], warnings
 
 
 def _object(path: Path) -> dict[str, Any]:
+    text = read_text(path)
     try:
-        found: Any = json.loads(read_text(path))
+        found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON ({str(error)[:100]})", where=str(path)) from error
+        raise DamagedFileError(f"is not JSON ({str(error)[:100]})", where=str(path)) from error
     if not isinstance(found, dict):
-        raise InputError("is not a JSON object", where=str(path))
+        raise DamagedFileError("is not a JSON object", where=str(path))
     return cast("dict[str, Any]", found)
 
 
 def _run(name: str, file: Path, state: dict[str, Any], folder: Path, warnings: list[str]) -> TrackedRun:
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: Points = {}
     for entry in cast("list[Any]", state["log_history"]):
-        if not isinstance(entry, Mapping):
-            continue
-        record = cast("Mapping[str, Any]", entry)
+        record = cast("Mapping[str, Any]", entry if isinstance(entry, Mapping) else {})
         step = number(record.get("step"))
         for key, value in record.items():
-            plain = scalar(value)
-            if key != "step" and isinstance(plain, float):
+            if key != "step" and isinstance(plain := scalar(value), float):
                 points.setdefault(str(key), []).append((step, plain))
-    named = {key: value for key, value in state.items() if key not in ("log_history", "config", ROW)}
-    params: dict[str, Scalar] = {k: v for k, v in scalars(named).items() if "." not in k}
-    for key in ("config", ROW):
-        if isinstance(state.get(key), Mapping):
-            params.update(scalars(cast("Mapping[str, Any]", state[key])))
+    own = [state[key] for key in ("config", ROW) if isinstance(state.get(key), Mapping)]
+    params = scalars({k: v for k, v in state.items() if k not in ("log_history", "config", ROW)}, depth=0)
+    for part in own:
+        params |= scalars(part)
     step, steps = number(state.get("global_step")), number(state.get("max_steps"))
-    ended = FINISHED if steps > 0 and step >= steps else ""
-    if steps > 0 and step < steps and not math.isnan(step):
-        ended = f"at step {step:g} of {steps:g}"
+    ended = FINISHED if steps > 0 and step >= steps else f"at step {step:g} of {steps:g}" if 0 < steps > step else ""
     if isinstance(state.get("config"), Mapping):  # moescale's own, which adds the row at the end
         ended = FINISHED if ROW in state else "not finished"
     config = None
     for beside in (file.parent, folder, folder / "model"):
-        if (beside / "config.json").is_file():
-            try:
+        with damage_noted(beside / "config.json", file, warnings):
+            if config is None and (beside / "config.json").is_file():
                 config = _object(beside / "config.json")
-                break
-            except InputError as error:
-                warnings.append(str(error))
-    metrics = {key: series(values) for key, values in points.items()}
-    return TrackedRun(name, str(file), params, metrics, ended, config)
+    return TrackedRun(name, str(file), params, curves(points), ended, config)

@@ -8,22 +8,24 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from moescale.errors import InputError
+from moescale.errors import ColumnError, InputError
 from moescale.io import frames
 from moescale.io.files import read_bytes
-from moescale.runs.importers import wire
 from moescale.runs.importers.tracked_run import (
     FILE_LIMIT_BYTES,
     FINISHED,
-    Scalar,
+    Points,
     TrackedRun,
+    Wanted,
+    curves,
+    damage_noted,
     files_under,
     scalar,
     scalars,
-    series,
 )
+from moescale.runs.importers.wire import MalformedError, Message
 
 # The names under which libraries log the optimiser's step; W&B's own _step counts calls of log.
 STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "iteration", "iter", "_step")
@@ -33,7 +35,6 @@ _MAGIC, _BLOCK, _HEADER = b":W&B", 32768, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 # Field numbers of wandb_internal.proto.
 _HISTORY, _SUMMARY, _CONFIG, _RUN, _EXIT = 2, 3, 5, 17, 18
-_TYPED = {4, 5, 6}  # of a history item: boolean, integer, number
 
 
 @dataclass
@@ -48,7 +49,7 @@ class _Log:
     exit_code: int | None = None
 
 
-def read_wandb(source: str) -> tuple[list[TrackedRun], list[str]]:
+def read_wandb(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     """The runs of all .wandb files under a folder (files of one run id are one run), or of a CSV export; and warnings.
 
     Raises InputError where there is neither.
@@ -61,28 +62,17 @@ def read_wandb(source: str) -> tuple[list[TrackedRun], list[str]]:
     for file in files_under(path):  # folders are named by their time, so that a run's parts come in order
         if file.suffix != ".wandb":
             continue
-        log = _Log(str(file))
-        identifier = str(file)
-        try:
+        log, identifier = _Log(str(file)), str(file)
+        with damage_noted(file, path, warnings):
             for record in _records(read_bytes(file, limit_bytes=FILE_LIMIT_BYTES)):
-                found = _take(record, log)
-                if found:
-                    identifier = found
+                if stated := _take(Message(record), log):
+                    identifier = stated
                     logs[identifier] = log = _joined(logs.get(identifier), log)
-        except wire.MalformedError as error:
-            warnings.append(f"{file}: {error}; what stands before is used")
-        except InputError as error:
-            if file == path:
-                raise
-            warnings.append(str(error))
         if identifier == str(file) and (log.history or log.config):
             logs[identifier] = log
     if not logs and not warnings:
-        raise InputError(
-            "there is no offline run (*.wandb) in it",
-            where=source,
-            next_step="give a wandb folder, or a CSV export of the run table",
-        )
+        advice = "give a wandb folder, or a CSV export of the run table"
+        raise InputError("there is no offline run (*.wandb) in it", where=source, next_step=advice)
     return [_run(identifier, log) for identifier, log in logs.items()], warnings
 
 
@@ -96,7 +86,7 @@ def _joined(before: _Log | None, log: _Log) -> _Log:
 
 def _records(data: bytes) -> Iterator[bytes]:
     if data[:4] != _MAGIC:
-        raise wire.MalformedError("is not a W&B file")
+        raise MalformedError("is not a W&B file")
     position, parts = _HEADER, b""
     while position + _HEADER <= len(data):
         left = _BLOCK - position % _BLOCK
@@ -111,7 +101,7 @@ def _records(data: bytes) -> Iterator[bytes]:
         if len(piece) < size:
             return  # the writer was stopped in the middle of it
         if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or size > left - _HEADER:
-            raise wire.MalformedError(f"damaged at byte {position}")
+            raise MalformedError(f"damaged at byte {position}")
         position += _HEADER + size
         parts = piece if kind in (_FULL, _FIRST) else parts + piece
         if kind in (_FULL, _LAST):
@@ -119,64 +109,41 @@ def _records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def _take(record: bytes, log: _Log) -> str:
+def _take(record: Message, log: _Log) -> str:
     """Take one record into the log; the run id where the record states it."""
-    identifier = ""
-    for key, value in wire.fields(record):
-        if not isinstance(value, bytes):
-            continue
-        if key == _HISTORY:
-            log.history.append(_history(value))
-        elif key == _SUMMARY:
-            log.summary.update(_items(value, 1))
-        elif key == _CONFIG:
-            log.config.update(_items(value, 1))
-        elif key == _RUN:
-            identifier = wire.text(wire.last(value, 1))
-            log.config.update(_items(wire.last(value, 4), 1))
-            log.name = wire.text(wire.last(value, 8)) or log.name
-        elif key == _EXIT:
-            log.exit_code = next((wire.signed(code) for number, code in wire.fields(value) if number == 1), 0)
-    return identifier
+    for entry in record.messages(_HISTORY):
+        step = entry.message(2).whole(1)
+        log.history.append(({} if step is None else {"_step": step}) | _items(entry))
+    for part, into in ((_SUMMARY, log.summary), (_CONFIG, log.config)):
+        for found in record.messages(part):
+            into.update(_items(found))
+    for run in record.messages(_RUN):
+        log.config.update(_items(run.message(4)))
+        log.name = run.text(8) or log.name
+    for ended in record.messages(_EXIT):
+        log.exit_code = ended.whole(1) or 0
+    return record.message(_RUN).text(1)
 
 
-def _history(data: bytes) -> dict[str, Any]:
-    entry = _items(data, 1)
-    for number, value in wire.fields(wire.last(data, 2)):
-        if number == 1:
-            entry.setdefault("_step", wire.signed(value))
-    return entry
-
-
-def _items(data: bytes, number: int) -> dict[str, Any]:
-    """Keys (nested ones joined by dots) with their values: JSON in field 16, or a value of its own type."""
+def _items(content: Message) -> dict[str, Any]:
+    """Keys (nested ones joined by dots) with their values: JSON in field 8 or 16, or a value of its own type."""
     found: dict[str, Any] = {}
-    for item in wire.inside(data, number):
-        names: list[str] = []
-        key, value = "", cast("Any", None)
-        for field_number, content in wire.fields(item):
-            if field_number == 1 and isinstance(content, bytes):
-                key = wire.text(content)
-            elif field_number == 2 and isinstance(content, bytes):
-                names.append(wire.text(content))
-            elif field_number in (8, 16) and isinstance(content, bytes):
-                try:
-                    value = json.loads(wire.text(content))
-                except (ValueError, RecursionError):
-                    value = None
-            elif field_number == 7 and isinstance(content, bytes):
-                value = wire.text(content)
-            elif field_number in _TYPED:
-                whole = wire.signed(content) if field_number == 5 else content
-                value = bool(content) if field_number == 4 else whole
-        found[".".join(names) or key] = value
+    for item in content.messages(1):
+        typed = [*(bool(truth) for truth in item.numbers(4)), item.whole(5), *item.numbers(6), item.text(7) or None]
+        value: Any = next((value for value in typed if value is not None), None)
+        try:
+            value = json.loads(item.text(16) or item.text(8)) if value is None else value
+        except (ValueError, RecursionError):
+            value = None
+        names = [name.decode("utf-8", "replace") for name in item.pieces(2)]
+        found[".".join(names) or item.text(1)] = value
     return found
 
 
 def _run(identifier: str, log: _Log) -> TrackedRun:
     names = {key for entry in log.history for key in entry}
     step_name = next((name for name in STEPS if name in names), "_step")
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: Points = {}
     for entry in log.history:
         step = scalar(entry.get(step_name))
         at = float(step) if isinstance(step, float) else math.nan
@@ -185,17 +152,10 @@ def _run(identifier: str, log: _Log) -> TrackedRun:
                 points.setdefault(key, []).append((at, value))
     config = {key: value for key, value in log.config.items() if not key.startswith("_")}
     summary = {key: value for key, value in log.summary.items() if not key.startswith("_") and key not in names}
-    params: dict[str, Scalar] = {**scalars(config), **scalars(summary)}
     state = "not ended" if log.exit_code is None else FINISHED if log.exit_code == 0 else f"exit code {log.exit_code}"
     name = log.name or (identifier if "/" not in identifier else Path(identifier).stem)
-    return TrackedRun(
-        name,
-        log.where,
-        params,
-        {key: series(values) for key, values in points.items()},
-        state,
-        config if isinstance(config.get("model_type"), str) else None,
-    )
+    shape = config if isinstance(config.get("model_type"), str) else None
+    return TrackedRun(name, log.where, {**scalars(config), **scalars(summary)}, curves(points), state, shape)
 
 
 def _exported(path: Path) -> list[TrackedRun]:
@@ -203,11 +163,8 @@ def _exported(path: Path) -> list[TrackedRun]:
     table = frames.read_table(str(path))
     columns: dict[str, list[Any]] = {name: frames.as_values(column).tolist() for name, column in table.columns.items()}
     if "Name" not in columns:
-        raise InputError(
-            "no column 'Name': not an export of W&B's run table",
-            where=str(path),
-            next_step="export the table of runs, not a chart",
-        )
+        what = "no column 'Name': not an export of W&B's run table"
+        raise ColumnError(what, where=str(path), next_step="export the table of runs, not a chart")
     runs: list[TrackedRun] = []
     for row in range(table.n_rows):
         cells = {name: scalar(values[row]) for name, values in columns.items()}

@@ -18,56 +18,58 @@ class MalformedError(Exception):
 def fields(data: bytes) -> Iterator[tuple[int, Value]]:
     """The (number, value) pairs of a message: bytes where it has a length, float where it is a double or a float.
 
-    Integers are as unsigned 64-bit numbers; `signed` gives their sign. Raises MalformedError.
+    Integers are as unsigned 64-bit numbers. Raises MalformedError.
     """
     position, end = 0, len(data)
     while position < end:
         key, position = _varint(data, position)
         kind, number = key & 7, key >> 3
+        if kind not in (0, 1, 2, 5):
+            raise MalformedError(f"unknown wire type {kind}")
         if kind == 0:
             value, position = _varint(data, position)
             yield number, value
             continue
-        if kind == 2:
-            size, position = _varint(data, position)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise MalformedError(f"unknown wire type {kind}")
+        size, position = _varint(data, position) if kind == 2 else (8 if kind == 1 else 4, position)
         piece = data[position : position + size]
         if number == 0 or len(piece) < size:
             raise MalformedError("a field is cut off")
         position += size
-        if kind == 2:
-            yield number, piece
-        else:
-            yield number, struct.unpack("<d" if kind == 1 else "<f", piece)[0]
+        yield number, piece if kind == 2 else struct.unpack("<d" if kind == 1 else "<f", piece)[0]
 
 
-def signed(value: Value) -> int:
-    """An int64 from how the wire has it."""
-    whole = int(value) if not isinstance(value, bytes) else 0
-    return whole - 2**64 if whole >= 2**63 else whole
+class Message:
+    """The fields of a message by number; of a field that is not repeated the last counts, and of another kind none."""
 
+    def __init__(self, data: bytes = b"") -> None:
+        self._values: dict[int, list[Value]] = {}
+        for number, value in fields(data):
+            self._values.setdefault(number, []).append(value)
 
-def inside(data: bytes, number: int) -> Iterator[bytes]:
-    """The values of the field `number` that have a length: messages, texts, packed numbers."""
-    for found, value in fields(data):
-        if found == number and isinstance(value, bytes):
-            yield value
+    def pieces(self, number: int) -> list[bytes]:
+        """The values that have a length: messages, texts, packed numbers."""
+        return [value for value in self._values.get(number, ()) if isinstance(value, bytes)]
 
+    def numbers(self, number: int) -> list[int | float]:
+        """The values that have none."""
+        return [value for value in self._values.get(number, ()) if not isinstance(value, bytes)]
 
-def last(data: bytes, number: int) -> bytes:
-    """The last such value, as readers of the format take it of a field that is not repeated; empty where there is none."""
-    value = b""
-    for found in inside(data, number):
-        value = found
-    return value
+    def messages(self, number: int) -> Iterator[Message]:
+        """The messages of a repeated field, each read when it is asked for: those before a malformed one can be used."""
+        return map(Message, self.pieces(number))
 
+    def message(self, number: int) -> Message:
+        """The message in a field, empty where there is none."""
+        return Message(self.pieces(number)[-1]) if self.pieces(number) else Message()
 
-def text(data: bytes) -> str:
-    """Bytes as text; what is not UTF-8 shows as a replacement character."""
-    return data.decode("utf-8", "replace")
+    def text(self, number: int) -> str:
+        """The text in a field, "" where there is none; what is not UTF-8 shows as a replacement character."""
+        return self.pieces(number)[-1].decode("utf-8", "replace") if self.pieces(number) else ""
+
+    def whole(self, number: int) -> int | None:
+        """The int64 in a field."""
+        found = [value for value in self.numbers(number) if isinstance(value, int)]
+        return None if not found else found[-1] - 2**64 if found[-1] >= 2**63 else found[-1]
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
