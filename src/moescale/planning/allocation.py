@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
@@ -30,6 +31,8 @@ TINY = 1e-300  # stands for a value of zero or NaN
 TRUNCATION = 0.2  # kappa_1 of the ITP method, over the span; kappa_2 is 2: its authors' choice
 SPARE_STEPS = 8  # its n_0: the curves bend much, and a secant that falls short on one side at first needs the slack
 
+WHERE = "--budget"
+
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
 
 
@@ -47,12 +50,31 @@ class Allocation:
 class Budget:
     """Training compute, and the largest number of tokens that may be used (None: as many as the compute pays for).
 
-    `extra` holds further inputs of the law by name, the same for every model of a plan.
+    Raises InputError for what no model is trained with. `extra` holds further inputs of the law by name, the same for every model of a plan.
     """
 
     flops: float
     max_tokens: float | None = None
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        for name, value in (("budget", self.flops), ("max_tokens", self.max_tokens)):
+            if value is not None and not (np.isfinite(value) and value > 0):
+                raise InputError(
+                    f"{name} {value!r} is not a positive number", where=WHERE, next_step="for example --budget 5e21"
+                )
+        if not 1e12 <= self.flops <= 1e32:
+            raise InputError(
+                f"a budget of {self.flops:.3g} training FLOPs is outside what a language model is trained with",
+                where=WHERE,
+                nearest="1e12 to 1e32",
+                next_step="give training FLOPs in total, not per second or per token",
+            )
+
+
+def recommendable(law: Law, experts: Real) -> npt.NDArray[np.bool_]:
+    """Whether a plan may recommend so many experts: no more than the law was fitted on."""
+    return np.asarray(experts) <= (np.inf if law.max_experts is None else law.max_experts)
 
 
 def inputs_at(
@@ -161,7 +183,6 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
     Raises InfeasibleError where the form has no such trade-off, and where the loss falls or rises over the whole range.
     """
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
-    _check_budget(budget)
     check_trade_off(law)
     grid = _losses_on_grid(law, budget, e, use)
     best = np.argmin(grid, axis=-1)
@@ -279,16 +300,4 @@ def check_trade_off(law: Law) -> None:
         raise InfeasibleError(
             f"{law.name} has no loss-optimal size for a training budget: {law.form.no_allocation}",
             next_step="plan with another law (`moescale laws` lists them); predict, fit and compare work with this one",
-        )
-
-
-def _check_budget(budget: Budget) -> None:
-    for name, value in (("budget", budget.flops), ("max_tokens", budget.max_tokens)):
-        if value is not None and not (np.isfinite(value) and value > 0):
-            raise InputError(f"{name} {value!r} is not a positive number", next_step="for example --budget 5e21")
-    if not 1e12 <= budget.flops <= 1e32:
-        raise InputError(
-            f"a budget of {budget.flops:.3g} training FLOPs is outside what a language model is trained with",
-            nearest="1e12 to 1e32",
-            next_step="give training FLOPs in total, not per second or per token",
         )

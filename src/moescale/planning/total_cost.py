@@ -13,17 +13,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from moescale import catalogue
+from moescale.bounds import Bound, check_bounds
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.models.family import elasticity, law_size, n_active, tokens_within, training_flops
 from moescale.planning.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, theta_or_own
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
+
+POSITIVE = Bound(0, above=True)
 
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
 ENDLESS = 600.0  # ln D at which a power of D vanishes
@@ -84,18 +88,14 @@ class Lifetime:
     `max_tokens` bounds training tokens, `max_usd_per_mtok` the serving price; `extra` holds further inputs of the law.
     """
 
-    served_tokens: float
-    usd_per_flop: float
-    max_tokens: float | None = None
-    max_usd_per_mtok: float | None = None
+    served_tokens: Annotated[float, Bound(0)]
+    usd_per_flop: Annotated[float, POSITIVE]
+    max_tokens: Annotated[float | None, POSITIVE] = None
+    max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        for name in ("served_tokens", "usd_per_flop", "max_tokens", "max_usd_per_mtok"):
-            value = getattr(self, name)
-            least = "at least 0" if name == "served_tokens" else "positive"
-            if value is not None and not (0 <= value < math.inf and (value > 0 or name == "served_tokens")):
-                raise InputError(f"{name} must be {least} and finite, not {value:g}", where="lifetime")
+        check_bounds(self, where="lifetime")
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,8 +285,9 @@ def lifetime_table(plan: LifetimePlan) -> Table:
 
 def training_sentence(plan: LifetimePlan) -> str:
     """What a training GPU hour costs and achieves."""
-    t = plan.training
-    return f"Training on {t.gpu.name} at {format_usd(t.usd_per_gpu_hour)} an hour and an MFU of {t.mfu:g}."
+    return (
+        f"Training on {plan.train_gpu} at {format_usd(plan.train_usd_per_gpu_hour)} an hour and an MFU of {plan.mfu:g}."
+    )
 
 
 def frontier_table(plan: Plan) -> Table:

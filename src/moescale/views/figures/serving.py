@@ -97,8 +97,9 @@ def _serving_curves(
         ax.plot(x[steps], y[steps], marker="o", markersize=2.6, color=colour, linestyle="none", zorder=4)
         if known.size:
             ends.append((float(x[known[-1]]), float(y[known[-1]]), experts_label(e), colour))
+    d = found.deployment
     figure.suptitle(
-        f"Served on up to {found.max_gpus} {found.gpu} ({found.prompt_tokens:g} prompt, {found.output_tokens:g} output "
+        f"Served on up to {d.max_gpus} {d.gpu.name} ({d.prompt_tokens:g} prompt, {d.output_tokens:g} output "
         "tokens)", x=0.01, ha="left", fontsize=9,
     )  # fmt: skip
     ax.set_title("dots: another number of GPUs is cheapest from there on; below: that number", fontsize=7, color=FAINT)
