@@ -69,7 +69,7 @@ def export_plan(
     with at_option("--export"):
         return export_model(
             best.architecture,
-            best.model.tokens or 0.0,
+            best.model.tokens,
             export,
             folder,
             gpu=gpu,

@@ -230,7 +230,8 @@ def lives(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list
         else:
             dollars = ("training_flops", "training_usd", "serving_usd", "total_usd")
             figures: dict[str, Any] = {f.name: getattr(row, f.name) for f in fields(row)}
-            rows.append(Life(**figures | {name: float(getattr(found, name)[i]) for name in dollars}))
+            figures |= {name: float(getattr(found, name)[i]) for name in dollars}
+            rows.append(Life(**figures))
     return rows
 
 

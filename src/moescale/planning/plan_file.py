@@ -145,5 +145,7 @@ def _faults(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
             least = LEAST if name in ("loss", "usd_per_mtok") else -MOST
             if not least <= low <= high <= MOST:
                 yield path[:-1], f"intervals of {name}"
-    elif type(value) in (int, float) and not LEAST <= value <= (1.0 if path[-1] == "mfu" else MOST):
-        yield path[:-1], f"{path[-1]} is {value:g}"
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        most = 1.0 if path[-1] == "mfu" else MOST
+        if not LEAST <= value <= most:
+            yield path[:-1], f"{path[-1]} is {value:g}"

@@ -36,13 +36,13 @@ def plan_figure(plan: Plan) -> Figure:
         optima = {c.experts: c for c in plan.loss_optimal}
         for curve in plan.curves:
             colour, best = colour_of(curve.experts), optima.get(curve.experts)
-            over = curve.n_params <= (math.inf if best is None or best.n_params is None else best.n_params * (1 + 1e-9))
+            over = curve.n_params <= (math.inf if best is None else best.n_params * (1 + 1e-9))
             last = np.flatnonzero(over)[-1] if over.any() else 0
             usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
             ax.plot(usd[over], curve.loss[over], color=colour)
             ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=(0, (3, 2)), alpha=0.8)
         for c in plan.loss_optimal:
-            if c.usd_per_mtok is None or c.loss is None:
+            if c.usd_per_mtok is None:
                 continue
             ax.plot(
                 [c.usd_per_mtok], [c.loss], marker=marker_of(c.experts), color=colour_of(c.experts), linestyle="none",
@@ -78,7 +78,7 @@ def plan_figure(plan: Plan) -> Figure:
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
     """Costs and losses between which lies what the plan speaks of, with some room; over-trained curves run out at the top."""
     rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.recommendation.model]
-    served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None and c.loss is not None]
+    served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None]
     if not served:
         raise InputError("no model of this plan is served", next_step="nothing to draw")
     cost, loss = (np.array(column) for column in zip(*served, strict=True))
@@ -104,9 +104,9 @@ def _curve_ends(ax: Axes, plan: Plan) -> list[tuple[float, float, str, str]]:
     if plan.curves:
         return ends
     return [  # a plan of a file that holds no curves
-        (c.usd_per_mtok, c.loss, f"{experts_label(c.experts)}: {format_count(c.n_params or 0.0)}", colour_of(c.experts))
+        (c.usd_per_mtok, c.loss, f"{experts_label(c.experts)}: {format_count(c.n_params)}", colour_of(c.experts))
         for c in plan.loss_optimal
-        if c.usd_per_mtok is not None and c.loss is not None
+        if c.usd_per_mtok is not None
     ]
 
 
@@ -121,8 +121,6 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
     from matplotlib.text import OffsetFrom
 
     model = plan.recommendation.model
-    if model.usd_per_mtok is None or model.loss is None:
-        return
     x, y = model.usd_per_mtok, model.loss
     spread = model.intervals or {}
     if "usd_per_mtok" in spread:
@@ -133,8 +131,8 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
     share = "" if model.cost_ratio is None else f" ({model.cost_ratio:.0%} of the base's)"
     ax.annotate(
-        f"train this: {experts_label(model.experts)}, N = {format_count(model.n_params or 0.0)}\n"
-        f"{format_count(model.tokens or 0.0)} tokens, loss {y:.4f}\n{format_usd(x)} per Mtok{share}",
+        f"train this: {experts_label(model.experts)}, N = {format_count(model.n_params)}\n"
+        f"{format_count(model.tokens)} tokens, loss {y:.4f}\n{format_usd(x)} per Mtok{share}",
         (x, y), xytext=(6, 6), textcoords=OffsetFrom(ax, (0.0, 0.0), "points"), fontsize=7.5, color=readable(ACCENT),
         va="bottom", zorder=6, bbox=paper(), arrowprops={"arrowstyle": "-", "color": ACCENT, "linewidth": 0.7, "shrinkB": 5.0},
     )  # fmt: skip

@@ -12,7 +12,7 @@ from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import TrainingUse
 from moescale.scaling_laws import catalogue_names, find_law
-from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
+from moescale.units import expert_label, format_bytes, format_count, format_flops, format_seconds, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.html.markup import Html, bullets, facts, html_table, joined, linked, tag
 from moescale.views.html.page import Origin, Section, meta_line, page, reproduction
@@ -24,7 +24,6 @@ from moescale.views.tables import (
     bounded_cost_table,
     bounded_loss_table,
     build_sentence,
-    count_name,
     frontier_table,
     lifetime_table,
     loss_optimal_table,
@@ -54,7 +53,7 @@ def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None =
         reproduction(origin, steps=_steps(plan)),
         Section("Words", tag("p", GLOSSARY.format(base=base_name(plan)))),
     ]
-    about = (f"law {plan.law}", plan.gpu, count_name(model.experts))
+    about = (f"law {plan.law}", plan.gpu, expert_label(model.experts))
     return page(heading, meta_line(origin, *about), sections)
 
 
@@ -72,16 +71,16 @@ def _question(plan: Plan) -> Html:
 def _answer(plan: Plan) -> Html:
     best, model = plan.recommendation, plan.recommendation.model
     headline = plan_headline(plan)
-    tiles: list[tuple[object, object]] = [("loss (nats per token)", f"{model.loss:.4f}")]
-    if model.usd_per_mtok is not None:
-        on = f", on {model.gpus} {plan.gpu}" if model.gpus is not None else ""
-        tiles.append((f"US$ per million output tokens{on}", format_usd(model.usd_per_mtok)))
+    tiles: list[tuple[object, object]] = [
+        ("loss (nats per token)", f"{model.loss:.4f}"),
+        (f"US$ per million output tokens, on {model.gpus} {plan.gpu}", format_usd(model.usd_per_mtok)),
+    ]
     if model.cost_ratio is not None:
         tiles.append((f"of the cost of the loss-optimal {base_name(plan)}", f"{model.cost_ratio:.0%}"))
     tiles += [
-        ("parameters in all", format_count(model.n_params_total or 0.0)),
-        ("active for a token", format_count(model.n_params_active or 0.0)),
-        ("training tokens", format_count(model.tokens or 0.0)),
+        ("parameters in all", format_count(model.n_params_total)),
+        ("active for a token", format_count(model.n_params_active)),
+        ("training tokens", format_count(model.tokens)),
     ]
     if plan.training is not None:
         tiles += _training_tiles(plan.training)
@@ -131,14 +130,14 @@ def figure_text(plan: Plan) -> str:
     """What the figure of a plan shows, for those who do not see it."""
     model = plan.recommendation.model
     optima = [
-        f"{count_name(c.experts)} loss {c.loss:.4f} at {format_usd(c.usd_per_mtok)}"
+        f"{expert_label(c.experts)} loss {c.loss:.4f} at {format_usd(c.usd_per_mtok)}"
         for c in plan.loss_optimal
-        if c.usd_per_mtok is not None and c.loss is not None
+        if c.usd_per_mtok is not None
     ]
     return (
         "Loss in nats per token against serving cost in dollars per million output tokens, a curve for each expert count. "
-        f"Loss-optimal: {'; '.join(optima)}. Recommended: {count_name(model.experts)} with loss {model.loss:.4f}"
-        + (f" at {format_usd(model.usd_per_mtok)}." if model.usd_per_mtok is not None else ".")
+        f"Loss-optimal: {'; '.join(optima)}. Recommended: {expert_label(model.experts)} with loss {model.loss:.4f} "
+        f"at {format_usd(model.usd_per_mtok)}."
     )
 
 
@@ -237,9 +236,10 @@ def _limits(asked: Mapping[str, object]) -> list[tuple[object, object]]:
 
 
 def _remarks(plan: Plan) -> tuple[str, ...]:
-    unanswered = plan.lifetime_infeasible
-    told = f"No plan for the whole life: {unanswered}." if unanswered else None
-    return (*plan.warnings, *([told] if told and not any(unanswered in w for w in plan.warnings if unanswered) else []))
+    none = plan.lifetime_infeasible
+    if none is None or any(none in warning for warning in plan.warnings):
+        return plan.warnings
+    return (*plan.warnings, f"No plan for the whole life: {none}.")
 
 
 def _steps(plan: Plan) -> list[str]:
