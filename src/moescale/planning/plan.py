@@ -137,18 +137,16 @@ def make_plan(
     answers = Answers.of(search, spread)
     lifetime, no_life = _lifetime(search, spread)
     notes = [*search.notes, *_notes(search, no_life)]
-    question, bounded = search.question, search.question.max_loss or search.question.max_usd_per_mtok
-    rows = search.answering() if bounded else answers.bounded_loss
-    if question.max_loss is not None and lifetime is not None and not _any_reaches(search, rows):
-        notes.append(
-            f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime "
-            f"part this plan is about the loss of the loss-optimal {expert_model(question.match_experts)}"
-        )
-        search = replace(search, question=replace(question, max_loss=None, max_usd_per_mtok=None))
-        rows = answers.bounded_loss
+    rows = search.answering() if search.question.bounded else answers.bounded_loss
+    if lifetime is not None and search.question.max_loss is not None and not _any_reaches(search, rows):
+        notes.append(_only_over_its_life(search.question))
+        search, rows = search.unbounded(), answers.bounded_loss
     advice = _recommendation(search, answers, rows, spread)
+    others = [other for other in second_laws if other.name != law.name]
+    if lifetime is not None:
+        lifetime = replace(lifetime, second_opinions=life_opinions(asked, lifetime, others))
     known = [*answers.loss_optimal, *answers.bounded_loss, *answers.bounded_cost, *rows, advice.model]
-    plan = Plan(
+    return Plan(
         budget_flops=question.budget.flops,
         law=law.name,
         convention=search.law.family.convention,
@@ -157,7 +155,7 @@ def make_plan(
         usd_per_gpu_hour=float(deployment.usd_per_gpu_hour),
         prompt_tokens=float(deployment.prompt_tokens),
         output_tokens=float(deployment.output_tokens),
-        base_experts=question.match_experts,
+        base_experts=search.base.experts,
         base_loss=search.base.loss,
         base_usd_per_mtok=search.base.usd_per_mtok,
         loss_optimal=tuple(answers.loss_optimal),
@@ -165,17 +163,14 @@ def make_plan(
         bounded_cost=tuple(answers.bounded_cost),
         frontier=tuple(search.frontier(known)),
         recommendation=advice,
+        warnings=tuple(notes),
+        asked=_asked(search.question, deployment),
+        curves=search.curves(),
         training=training_use(search.question, advice.model),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
-        warnings=tuple(notes),
-        curves=search.curves(),
-        asked=_asked(search.question, deployment),
+        second_opinions=budget_opinions(search, advice.model, others),
     )
-    others = [other for other in second_laws if other.name != law.name]
-    if lifetime is not None:
-        plan = replace(plan, lifetime=replace(lifetime, second_opinions=life_opinions(asked, lifetime, others)))
-    return replace(plan, second_opinions=budget_opinions(search, advice.model, others))
 
 
 def _lifetime(search: Search, spread: Spread | None) -> tuple[LifetimePlan | None, str | None]:
@@ -207,6 +202,13 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
 
 def _any_reaches(search: Search, rows: Sequence[Row]) -> bool:
     return any(c.n_params is not None and recommendable(search.law, c.experts) for c in rows)
+
+
+def _only_over_its_life(question: Question) -> str:
+    return (
+        f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime part "
+        f"this plan is about the loss of the loss-optimal {expert_model(question.match_experts)}"
+    )
 
 
 def _recommendation(

@@ -47,6 +47,11 @@ class Question:
             )
 
     @property
+    def bounded(self) -> bool:
+        """Whether a loss or a serving cost is bounded, so that the base's loss is not the goal."""
+        return self.max_loss is not None or self.max_usd_per_mtok is not None
+
+    @property
     def cost_limit(self) -> float | None:
         """The serving cost within which the lowest loss is asked for; None where a loss is to be reached instead."""
         return self.max_usd_per_mtok if self.max_loss is None else None

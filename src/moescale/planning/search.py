@@ -70,6 +70,10 @@ class Search:
         """The loss-optimal model of an expert count."""
         return self.optima[self.question.experts.index(experts)]
 
+    def unbounded(self) -> Search:
+        """The same search without bounds on loss and serving cost."""
+        return replace(self, question=replace(self.question, max_loss=None, max_usd_per_mtok=None))
+
     def at_loss(self, loss: float) -> list[Row]:
         """Algorithm 1 at every expert count: the smallest, hence cheapest, models that reach a loss."""
         found = smallest_at_loss(self.law, self.question.budget, self.best.experts, loss, optimal=self.best)

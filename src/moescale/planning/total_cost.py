@@ -212,20 +212,20 @@ def cheapest_at_loss(
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
     low, high = _sizes_that_reach(law, use, e, loss, life)
 
-    def spent(n_params: FloatArray) -> tuple[FloatArray, FloatArray]:
-        tokens = tokens_at_loss(law, n_params, e, loss, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
-        return tokens, _total(law, life, cost_of, n_params, tokens, e)
+    def tokens(n_params: FloatArray) -> FloatArray:
+        return tokens_at_loss(law, n_params, e, loss, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
 
-    if not tolerance:
-        n, _ = _least(lambda at: spent(at)[1], low, high)
-        return life_costs(law, life, cost_of, n, spent(n)[0], e, theta=theta)
+    def dollars(n_params: FloatArray) -> FloatArray:
+        d = tokens(n_params)
+        spent = training_flops(law.family, n_params, d, e) * life.usd_per_flop
+        return np.where(np.isnan(d), np.inf, spent) + _serving(life, cost_of, n_params, e)
 
     def smoothest(usd: FloatArray, n_params: FloatArray) -> npt.NDArray[np.intp]:
         near = np.isfinite(usd) & (usd <= (1.0 + tolerance) * usd.min(axis=0))
-        return _smallest_steps(np.where(near, np.log(spent(n_params)[0]), np.nan), np.argsort(e, kind="stable"))
+        return _smallest_steps(np.where(near, np.log(tokens(n_params)), np.nan), np.argsort(e, kind="stable"))
 
-    n, above = _least(lambda at: spent(at)[1], low, high, choose=smoothest)
-    return replace(life_costs(law, life, cost_of, n, spent(n)[0], e, theta=theta), above_fewest=above)
+    n, above = _least(dollars, low, high, choose=smoothest if tolerance else _lowest)
+    return replace(life_costs(law, life, cost_of, n, tokens(n), e, theta=theta), above_fewest=above)
 
 
 def best_within_total(
@@ -373,14 +373,6 @@ def _serving(life: Lifetime, cost_of: CostOf, n_params: FloatArray, experts: Flo
     return np.where(allowed, np.where(allowed, usd, 0.0) * (life.served_tokens / 1e6), np.inf)
 
 
-def _total(
-    law: Law, life: Lifetime, cost_of: CostOf, n_params: FloatArray, tokens: FloatArray, experts: FloatArray
-) -> FloatArray:
-    """Dollars of a life; infinite where there is no such model."""
-    spent = training_flops(law.family, n_params, tokens, experts) * life.usd_per_flop
-    return np.where(np.isnan(tokens), np.inf, spent) + _serving(life, cost_of, n_params, experts)
-
-
 def _lowest(values: FloatArray, _: FloatArray) -> npt.NDArray[np.intp]:
     """Of local minima (r, ..., m), the place of the lowest of each column."""
     return np.argmin(values, axis=0)
@@ -395,8 +387,9 @@ def _least(
 ) -> tuple[FloatArray, FloatArray]:
     """The sizes between exp(low) and exp(high), (..., m), at which `value` is least, and 0 as share above the least.
 
-    `choose` may take others of the local minima, given their values and sizes (r, ..., m). A scan of the whole range and a close one around its best size. Dollars have many local minima, one on the edge of every
-    jump in price, so the best few of the close scan are each searched in sections before all but one are dropped.
+    `choose` may take others of the local minima, given their values and sizes (r, ..., m). A scan of the whole range and a
+    close one around its best size. Dollars have many local minima, one on the edge of every jump in price, so the best few
+    of the close scan are each searched in sections before all but one are dropped.
     """
 
     def points(low: FloatArray, high: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:

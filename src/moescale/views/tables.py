@@ -419,6 +419,19 @@ def build_sentence(a: Buildable) -> str:
     return f"Build it as {text}: {format_count(a.n_params_total)} parameters without embeddings; the figures above are of this shape."
 
 
+def plan_paragraphs(plan: Plan) -> list[tuple[str, str]]:
+    """What a plan answers in words, each paragraph with its lead or none."""
+    best, life = plan.recommendation, plan.lifetime
+    told = [("", best.why), ("", build_sentence(best.architecture))]
+    told += [("", f"Second law: {opinion.sentence}") for opinion in plan.second_opinions]
+    if life is not None:
+        told.append(("Over its life", life.recommendation.why))
+        told += [("", f"Second law over the life: {opinion.sentence}") for opinion in life.second_opinions]
+    elif best.model.lifetime_usd is not None:
+        told.append(("", f"Serving the lifetime tokens costs {format_usd(best.model.lifetime_usd)}."))
+    return told
+
+
 SIZES: tuple[Cell[Trained], ...] = (
     (Column("N"), lambda c: format_count(c.n_params)),
     (Column("active", rank=2), lambda c: format_count(c.n_params_active)),
