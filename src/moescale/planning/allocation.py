@@ -97,8 +97,19 @@ def inputs_at(
     return Inputs(ln_n, ln_tokens, experts, distinct, index, arrays)
 
 
-def _inputs(law: Law, budget: Budget, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> Inputs:
-    return inputs_at(law, budget.extra, n_params, np.log(tokens), experts)
+def slopes_at(
+    law: Law,
+    extra: Mapping[str, float],
+    theta: FloatArray,
+    n_params: FloatArray,
+    tokens: FloatArray,
+    experts: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """d ln L / d ln N of the dense-equivalent size, and d ln L / d ln D; shapes as in `inputs_at`."""
+    in_n, in_d = law.form.slopes(theta, inputs_at(law, extra, n_params, np.log(tokens), experts))
+    if law.family.n_counts == "total":
+        in_n = in_n * elasticity(law.family, n_params, law_size(law.family, n_params, experts))
+    return in_n, in_d
 
 
 def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
@@ -114,22 +125,23 @@ def loss_on_budget(
     law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, *, theta: FloatArray | None = None
 ) -> FloatArray:
     """Loss of models that use the whole budget; `n_params` (..., m) and `experts` (m,), answer (..., m)."""
-    tokens = _tokens(law, budget, n_params, experts)
-    return np.exp(law.form.log_loss(theta_or_own(law, theta), _inputs(law, budget, n_params, tokens, experts)))
+    return np.exp(_ln_loss(law, budget, n_params, experts, theta_or_own(law, theta)))
+
+
+def _ln_loss(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
+    ln_tokens = np.log(_tokens(law, budget, n_params, experts))
+    return law.form.log_loss(theta, inputs_at(law, budget.extra, n_params, ln_tokens, experts))
 
 
 def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
     tokens = tokens_within(law.family, budget.flops, n, experts)
-
     fall = elasticity(law.family, n, n_active(law.family, n, experts))  # of ln D
     if budget.max_tokens is not None:
         fall = np.where(tokens > budget.max_tokens, 0.0, fall)
         tokens = np.minimum(tokens, budget.max_tokens)
-    in_n, in_d = law.form.slopes(theta, _inputs(law, budget, n, tokens, experts))
-    if law.family.n_counts == "total":
-        in_n = in_n * elasticity(law.family, n, law_size(law.family, n, experts))
+    in_n, in_d = slopes_at(law, budget.extra, theta, n, tokens, experts)
     return in_n - in_d * fall
 
 
@@ -169,14 +181,6 @@ def bracket(
     return low, high
 
 
-def _losses_on_grid(law: Law, budget: Budget, experts: FloatArray, theta: FloatArray) -> FloatArray:
-    """Loss at every grid size, (..., m, sizes)."""
-    m, sizes = experts.size, SIZES.size
-    n = np.tile(SIZES, m)
-    flat = loss_on_budget(law, budget, n, np.repeat(experts, sizes), theta=theta)
-    return flat.reshape(*theta.shape[:-1], m, sizes)
-
-
 def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray | None = None) -> Allocation:
     """The size with the lowest loss for the budget at each expert count.
 
@@ -184,8 +188,8 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
     """
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
     check_trade_off(law)
-    grid = _losses_on_grid(law, budget, e, use)
-    best = np.argmin(grid, axis=-1)
+    flat = loss_on_budget(law, budget, np.tile(SIZES, e.size), np.repeat(e, SIZES.size), theta=use)
+    best = np.argmin(flat.reshape(*use.shape[:-1], e.size, SIZES.size), axis=-1)
     if theta is None and np.any((best == 0) | (best == SIZES.size - 1)):
         scarce = budget.max_tokens is not None and budget.max_tokens < SIZES[0]
         raise InfeasibleError(
@@ -236,8 +240,7 @@ def smallest_at_loss(
     ln_target = np.log(target)
 
     def rising(at: FloatArray) -> FloatArray:
-        n = np.exp(at)
-        return ln_target - law.form.log_loss(use, _inputs(law, budget, n, _tokens(law, budget, n, e), e))
+        return ln_target - _ln_loss(law, budget, np.exp(at), e, use)
 
     # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
     top = np.log(best.n_params)

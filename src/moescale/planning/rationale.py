@@ -66,7 +66,7 @@ def why(search: Search, model: Candidate, rule: str, bounded_cost: Sequence[Row]
         f"{_sentence(rule)}: {plural(model.experts, 'expert')} at {format_count(model.n_params)} "
         f"(dense-equivalent; {share:.0%} of that expert count's own loss-optimal size), trained on "
         f"{format_count(model.tokens)} tokens, loss {model.loss:.4f}, {format_usd(model.usd_per_mtok)} a million tokens on "
-        f"{model.gpus} GPU{'s' if model.gpus != 1 else ''}."
+        f"{plural(model.gpus, 'GPU')}."
     ]
     if base.usd_per_mtok is not None and model.experts != base.experts:
         share = model.usd_per_mtok / base.usd_per_mtok

@@ -22,8 +22,8 @@ from moescale import catalogue
 from moescale.bounds import Bound, check_bounds
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
-from moescale.models.family import elasticity, law_size, n_active, tokens_within, training_flops
-from moescale.planning.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, theta_or_own
+from moescale.models.family import elasticity, n_active, tokens_within, training_flops
+from moescale.planning.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, slopes_at, theta_or_own
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
@@ -285,9 +285,7 @@ def flops_optimal(
         n = np.exp(ln_n)
         d = tokens(n)
         known = np.where(np.isnan(d), 1.0, d)
-        in_n, in_d = law.form.slopes(use, inputs_at(law, life.extra, n, np.log(known), e))
-        if law.family.n_counts == "total":
-            in_n = in_n * elasticity(law.family, n, law_size(law.family, n, e))
+        in_n, in_d = slopes_at(law, life.extra, use, n, known, e)
         widening = elasticity(law.family, n, n_active(law.family, n, e))
         return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * known)) - in_n / in_d)
 
