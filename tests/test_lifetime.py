@@ -18,8 +18,10 @@ from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.family import ModelFamily, n_active, training_flops
 from moescale.planning.allocation import CLOSE, Budget, largest_within_cost, loss_optimal
-from moescale.planning.candidate import Costs
-from moescale.planning.lifetime_plan import Base, LifetimePlan, LifetimeQuestion, plan_lifetime
+from moescale.planning.candidate import Costs, Life
+from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
+from moescale.planning.question import Question
+from moescale.planning.search import Search
 from moescale.planning.total_cost import (
     Lifetime,
     LifetimeCost,
@@ -385,21 +387,26 @@ class Stepped(Costs):
 
 
 def test_a_plan_takes_the_smoother_life_and_says_what_it_costs() -> None:
-    counts, known = np.array([1.0, 4.0, 8.0, 16.0, 32.0]), costs()
-    price = TrainingPrice(gpu=known.deployment.gpu, usd_per_gpu_hour=1.45, mfu=0.4)
-    question = LifetimeQuestion(served_tokens=10**11.5, training=price)
-    base = Base(experts=4.0, loss=BUDGET_LOSS, losses=np.empty(0))
-    server = Stepped(known.family, known.latency, known.deployment, None)
+    known = costs()
+    question = Question(
+        budget=Budget(5.15e21),
+        experts=(1.0, 4.0, 8.0, 16.0, 32.0),
+        max_loss=BUDGET_LOSS,
+        lifetime_tokens=10**11.5,
+        training=TrainingPrice(gpu=known.deployment.gpu, usd_per_gpu_hour=1.45, mfu=0.4),
+    )
+    search = Search.of(LAW, question, known.deployment, known.latency)
+    search = replace(search, costs=Stepped(known.family, known.latency, known.deployment, None))
 
-    def plan(question: LifetimeQuestion) -> LifetimePlan:
-        return plan_lifetime(LAW, question, server, counts, base, draws=LAW.draws[:0])
+    def plan(question: Question) -> LifetimePlan:
+        return plan_lifetime(replace(search, question=question))
 
-    rows = {row.experts: row.tokens or 0.0 for row in plan(question).plans}
+    rows = {row.experts: row.tokens for row in plan(question).plans if isinstance(row, Life)}
     assert rows[32] < rows[16] < rows[8]
     (said,) = [text for text in plan(question).recommendation.caveats if "Not at the cheapest size" in text]
     assert "16 experts (+0.6%)." in said
     # A limit on the dollars is held to the cent: there is nothing to give away.
-    limited = plan(replace(question, max_loss=BUDGET_LOSS, max_total_usd=1e9))
+    limited = plan(replace(question, max_total_usd=1e9))
     assert not any("Not at the cheapest size" in text for text in limited.recommendation.caveats)
 
 

@@ -17,6 +17,7 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget
+from moescale.planning.candidate import Trained, Unreachable
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.plan_file import parse_json, parse_plan, read_plan
 from moescale.planning.total_cost import TrainingPrice
@@ -48,19 +49,39 @@ def test_a_plan_comes_back_from_its_json(plan: Plan, record: dict[str, Any], tmp
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(record))
     read = read_plan(str(path))
-    again = json.loads(json.dumps(read.to_dict()))
-    # The file holds the GPU's hours and not its speed, which is derived from them.
-    hours = again["lifetime"].pop("training_gpu_hours")
-    assert hours == pytest.approx(record["lifetime"]["training_gpu_hours"], rel=1e-12)
-    assert again == {**record, "lifetime": {k: v for k, v in record["lifetime"].items() if k != "training_gpu_hours"}}
+    assert json.loads(json.dumps(read.to_dict())) == record
     assert read.recommendation == plan.recommendation
     assert read.training == plan.training
     assert read.second_opinions == plan.second_opinions
-    assert read.lifetime is not None
-    assert plan.lifetime is not None
-    assert read.lifetime.second_opinions == plan.lifetime.second_opinions
-    assert read.lifetime.training.usd_per_flop == pytest.approx(plan.lifetime.training.usd_per_flop, rel=1e-12)
+    assert read.lifetime == plan.lifetime
+    assert read.bounded_loss == plan.bounded_loss
     assert read.asked["max_gpus"] == 8
+
+
+def test_rows_without_a_model_or_a_price_come_back_as_what_they_are() -> None:
+    gpu = find_gpu("h200-sxm")
+    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0, max_gpus=1)
+    question = Question(budget=Budget(1e24), match_experts=16.0, max_loss=2.0)
+    plan = make_plan(find_law("yun2024-recovered"), question, deployment, Roofline(gpu))
+    rows = [*plan.loss_optimal, *plan.bounded_loss]
+    assert {type(row) for row in rows} == {Trained, Unreachable}
+    read = parse_plan(json.loads(json.dumps(plan.to_dict())), where="x")
+    assert [*read.loss_optimal, *read.bounded_loss] == rows
+    assert read == plan
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("usd_per_mtok", None), ("tokens", "no tokens"), ("n_params_total", "no n_params_total")],
+)
+def test_a_row_is_the_kind_that_its_figures_make_it(record: dict[str, Any], missing: str, words: str | None) -> None:
+    row = {k: v for k, v in record["loss_optimal"][0].items() if k not in (missing, "usd_per_mtok")}
+    told = changed(record, ("loss_optimal", 0), {**row, "infeasible": "too large"})
+    if words is None:
+        assert type(parse_plan(told, where="x").loss_optimal[0]) is Trained
+    else:
+        with pytest.raises(InputError, match=f"damaged plan at loss_optimal.0: {words}"):
+            parse_plan(told, where="x")
 
 
 def test_curves_are_those_of_the_plan_to_six_digits(plan: Plan, record: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Candidate
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan, Question, make_plan
-from moescale.planning.second_laws import Answer, budget_of_loss, compared, loss_of_base
+from moescale.planning.second_laws import Answer, Asked, budget_of_loss, compared, loss_of_base
 from moescale.planning.total_cost import TrainingPrice
 from moescale.scaling_laws import FORMS, Law, find_law, loss
 from moescale.serving.deployment import Deployment
@@ -129,7 +129,7 @@ def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | 
     for c in everything:
         if c.n_params is None:
             assert c.infeasible
-            assert c.usd_per_mtok is c.loss is c.gpus is None
+            assert c.usd_per_mtok is c.loss is None
             continue
         spent = 6 * known(c.n_params_active) * known(c.tokens)
         assert spent == pytest.approx(plan.budget_flops, rel=1e-9)
@@ -482,23 +482,35 @@ def test_a_life_without_an_answer_says_why(change: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"experts": (0.0,)}, "0.0 is not a number of experts"),
-        ({"experts": (2.5,)}, "--experts: 2.5 is not a number of experts"),
-        ({"experts": (math.nan,)}, "nan is not a number of experts"),
-        ({"match_experts": -4.0}, "-4.0 is not a number of experts"),
-        ({"max_loss": 0.0}, "--max-loss: 0.0 is not a positive number"),
-        ({"max_usd_per_mtok": math.inf}, "--max-usd-per-mtok: inf is not a positive number"),
-        ({"lifetime_tokens": -1.0}, "--lifetime-tokens: -1.0"),
-        ({"max_total_usd": -1.0}, "--max-total-usd: -1.0"),
+        ({"experts": (0.0,)}, "question: experts must be a whole number .*at least 1, not 0"),
+        ({"experts": (2.5,)}, "experts must be a whole number .*, not 2.5"),
+        ({"experts": (math.nan,)}, "experts must be .*, not nan"),
+        ({"match_experts": -4.0}, "match_experts must be .*, not -4"),
+        ({"max_loss": 0.0}, "max_loss must be positive and finite, not 0"),
+        ({"max_usd_per_mtok": math.inf}, "max_usd_per_mtok must be positive and finite, not inf"),
+        ({"lifetime_tokens": -1.0}, "lifetime_tokens must be positive"),
+        ({"max_total_usd": -1.0}, "max_total_usd must be positive"),
         ({"max_total_usd": 1e6}, "--max-total-usd: total dollars are those of training and of serving"),
         ({"convention": "papr"}, "unknown convention 'papr'; nearest: paper"),
-        ({"budget": Budget(0.0)}, "budget 0.0 is not a positive number"),
         ({"kv_heads": 0.0}, "kv_heads"),
     ],
 )
 def test_impossible_questions_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ask(replace(MAIN, **change))
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ((0.0,), "--budget: budget 0.0 is not a positive number"),
+        ((1e21, math.nan), "max_tokens nan is not a positive number"),
+        ((1e35,), "outside what a language model is trained with; nearest: 1e12 to 1e32"),
+    ],
+)
+def test_impossible_budgets_are_refused(budget: tuple[float, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Budget(*budget)
 
 
 # What the law may speak of.
@@ -638,17 +650,27 @@ def test_a_second_law_without_an_answer_says_so() -> None:
 
 @pytest.mark.parametrize(("theirs", "ours"), [(16.0, 32.0), (32.0, 16.0), (1.0, 4.0)])
 def test_other_expert_counts_are_no_agreement(theirs: float, ours: float) -> None:
-    one = Candidate(experts=ours, n_params=1e9, loss=2.0)
+    one = Candidate(
+        experts=ours,
+        n_params=1e9,
+        n_params_active=1e9,
+        n_params_total=1e9,
+        tokens=1e10,
+        loss=2.0,
+        usd_per_mtok=0.5,
+        gpus=1,
+    )
 
     def answer(law: Law, experts: float) -> Answer:
         return Answer(law=law, model=replace(one, experts=experts), usd=0.5, base_usd=1.0, base_loss=2.1)
 
     for by_loss in (True, False):
-        opinion = compared(answer(JOINED, theirs), answer(LAW, ours), "a question", "the base", "$", by_loss=by_loss)
+        asked = Asked(question="a question", share_of="the base", unit="$", by_loss=by_loss)
+        opinion = compared(answer(JOINED, theirs), answer(LAW, ours), asked)
         assert not opinion.agrees
         assert "agrees" not in opinion.sentence
         assert f"({theirs:g} against {ours:g})" in opinion.sentence
-        assert compared(answer(JOINED, ours), answer(LAW, ours), "a", "b", "$", by_loss=by_loss).agrees
+        assert compared(answer(JOINED, ours), answer(LAW, ours), asked).agrees
 
 
 JOINED = replace(LAW, name="joined", family=JOINT)

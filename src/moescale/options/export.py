@@ -54,7 +54,7 @@ class ExportOptions(Group):
         best = plan.recommendation
         return export_model(
             best.architecture,
-            best.model.tokens or 0.0,
+            best.model.tokens,
             self.export,
             self.export_folder,
             gpu=gpu,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
@@ -30,6 +31,8 @@ TINY = 1e-300  # stands for a value of zero or NaN
 TRUNCATION = 0.2  # kappa_1 of the ITP method, over the span; kappa_2 is 2: its authors' choice
 SPARE_STEPS = 8  # its n_0: the curves bend much, and a secant that falls short on one side at first needs the slack
 
+WHERE = "--budget"
+
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
 
 
@@ -47,12 +50,31 @@ class Allocation:
 class Budget:
     """Training compute, and the largest number of tokens that may be used (None: as many as the compute pays for).
 
-    `extra` holds further inputs of the law by name, the same for every model of a plan.
+    Raises InputError for what no model is trained with. `extra` holds further inputs of the law by name, the same for every model of a plan.
     """
 
     flops: float
     max_tokens: float | None = None
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        for name, value in (("budget", self.flops), ("max_tokens", self.max_tokens)):
+            if value is not None and not (np.isfinite(value) and value > 0):
+                raise InputError(
+                    f"{name} {value!r} is not a positive number", where=WHERE, next_step="for example --budget 5e21"
+                )
+        if not 1e12 <= self.flops <= 1e32:
+            raise InputError(
+                f"a budget of {self.flops:.3g} training FLOPs is outside what a language model is trained with",
+                where=WHERE,
+                nearest="1e12 to 1e32",
+                next_step="give training FLOPs in total, not per second or per token",
+            )
+
+
+def recommendable(law: Law, experts: Real) -> npt.NDArray[np.bool_]:
+    """Whether a plan may recommend so many experts: no more than the law was fitted on."""
+    return np.asarray(experts) <= (np.inf if law.max_experts is None else law.max_experts)
 
 
 def inputs_at(
@@ -75,8 +97,19 @@ def inputs_at(
     return Inputs(ln_n, ln_tokens, experts, distinct, index, arrays)
 
 
-def _inputs(law: Law, budget: Budget, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> Inputs:
-    return inputs_at(law, budget.extra, n_params, np.log(tokens), experts)
+def slopes_at(
+    law: Law,
+    extra: Mapping[str, float],
+    theta: FloatArray,
+    n_params: FloatArray,
+    tokens: FloatArray,
+    experts: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """d ln L / d ln N of the dense-equivalent size, and d ln L / d ln D; shapes as in `inputs_at`."""
+    in_n, in_d = law.form.slopes(theta, inputs_at(law, extra, n_params, np.log(tokens), experts))
+    if law.family.n_counts == "total":
+        in_n = in_n * elasticity(law.family, n_params, law_size(law.family, n_params, experts))
+    return in_n, in_d
 
 
 def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
@@ -92,22 +125,23 @@ def loss_on_budget(
     law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, *, theta: FloatArray | None = None
 ) -> FloatArray:
     """Loss of models that use the whole budget; `n_params` (..., m) and `experts` (m,), answer (..., m)."""
-    tokens = _tokens(law, budget, n_params, experts)
-    return np.exp(law.form.log_loss(theta_or_own(law, theta), _inputs(law, budget, n_params, tokens, experts)))
+    return np.exp(_ln_loss(law, budget, n_params, experts, theta_or_own(law, theta)))
+
+
+def _ln_loss(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
+    ln_tokens = np.log(_tokens(law, budget, n_params, experts))
+    return law.form.log_loss(theta, inputs_at(law, budget.extra, n_params, ln_tokens, experts))
 
 
 def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
     tokens = tokens_within(law.family, budget.flops, n, experts)
-
     fall = elasticity(law.family, n, n_active(law.family, n, experts))  # of ln D
     if budget.max_tokens is not None:
         fall = np.where(tokens > budget.max_tokens, 0.0, fall)
         tokens = np.minimum(tokens, budget.max_tokens)
-    in_n, in_d = law.form.slopes(theta, _inputs(law, budget, n, tokens, experts))
-    if law.family.n_counts == "total":
-        in_n = in_n * elasticity(law.family, n, law_size(law.family, n, experts))
+    in_n, in_d = slopes_at(law, budget.extra, theta, n, tokens, experts)
     return in_n - in_d * fall
 
 
@@ -147,24 +181,15 @@ def bracket(
     return low, high
 
 
-def _losses_on_grid(law: Law, budget: Budget, experts: FloatArray, theta: FloatArray) -> FloatArray:
-    """Loss at every grid size, (..., m, sizes)."""
-    m, sizes = experts.size, SIZES.size
-    n = np.tile(SIZES, m)
-    flat = loss_on_budget(law, budget, n, np.repeat(experts, sizes), theta=theta)
-    return flat.reshape(*theta.shape[:-1], m, sizes)
-
-
 def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray | None = None) -> Allocation:
     """The size with the lowest loss for the budget at each expert count.
 
     Raises InfeasibleError where the form has no such trade-off, and where the loss falls or rises over the whole range.
     """
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
-    _check_budget(budget)
     check_trade_off(law)
-    grid = _losses_on_grid(law, budget, e, use)
-    best = np.argmin(grid, axis=-1)
+    flat = loss_on_budget(law, budget, np.tile(SIZES, e.size), np.repeat(e, SIZES.size), theta=use)
+    best = np.argmin(flat.reshape(*use.shape[:-1], e.size, SIZES.size), axis=-1)
     if theta is None and np.any((best == 0) | (best == SIZES.size - 1)):
         scarce = budget.max_tokens is not None and budget.max_tokens < SIZES[0]
         raise InfeasibleError(
@@ -215,8 +240,7 @@ def smallest_at_loss(
     ln_target = np.log(target)
 
     def rising(at: FloatArray) -> FloatArray:
-        n = np.exp(at)
-        return ln_target - law.form.log_loss(use, _inputs(law, budget, n, _tokens(law, budget, n, e), e))
+        return ln_target - _ln_loss(law, budget, np.exp(at), e, use)
 
     # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
     top = np.log(best.n_params)
@@ -279,16 +303,4 @@ def check_trade_off(law: Law) -> None:
         raise InfeasibleError(
             f"{law.name} has no loss-optimal size for a training budget: {law.form.no_allocation}",
             next_step="plan with another law (`moescale laws` lists them); predict, fit and compare work with this one",
-        )
-
-
-def _check_budget(budget: Budget) -> None:
-    for name, value in (("budget", budget.flops), ("max_tokens", budget.max_tokens)):
-        if value is not None and not (np.isfinite(value) and value > 0):
-            raise InputError(f"{name} {value!r} is not a positive number", next_step="for example --budget 5e21")
-    if not 1e12 <= budget.flops <= 1e32:
-        raise InputError(
-            f"a budget of {budget.flops:.3g} training FLOPs is outside what a language model is trained with",
-            nearest="1e12 to 1e32",
-            next_step="give training FLOPs in total, not per second or per token",
         )

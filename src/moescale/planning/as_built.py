@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from moescale.models.rounding import Buildable, buildable, family_of
-from moescale.planning.candidate import Candidate, Costs
+from moescale.planning.candidate import Candidate, Costs, Limits
 from moescale.scaling_laws.law import Law
 
 STEP = 0.01  # of the size: what a built model grows or shrinks by until it meets the bound
 MOST_STEPS = 12
 SLACK = 1e-6  # of a bound, relative: rounding
 
-Record = Callable[[Law, Costs, Candidate], Candidate]  # of the model whose N is the candidate's, under a built family
+Model = TypeVar("Model", bound=Candidate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,76 +26,74 @@ class Bounds:
     max_usd_per_mtok: float | None = None
     max_total_usd: float | None = None
 
-    def excess(self, model: Candidate) -> float:
-        """By which factor, as a logarithm, the model misses its bounds at most; 0 or less where it meets them all."""
+    def excesses(self, model: Candidate) -> list[tuple[float, str]]:
+        """By which factor, as a logarithm, the model exceeds each of its bounds, and the two in words."""
         pairs = (
-            (model.loss, self.max_loss),
-            (model.usd_per_mtok, self.max_usd_per_mtok),
-            (model.total_usd, self.max_total_usd),
+            ("loss", model.loss, self.max_loss),
+            ("dollars a million tokens", model.usd_per_mtok, self.max_usd_per_mtok),
+            ("dollars in all", model.total_usd, self.max_total_usd),
         )
-        beyond = [math.log(value / most) for value, most in pairs if value is not None and most is not None]
-        return max(beyond, default=-math.inf)
+        return [
+            (math.log(value / most), f"{name} {value:.5g} against {most:.5g}")
+            for name, value, most in pairs
+            if value is not None and most is not None
+        ]
+
+    def excess(self, model: Candidate) -> float:
+        """The largest of the excesses; 0 or less where the model meets all its bounds."""
+        return max((factor for factor, _ in self.excesses(model)), default=-math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class Built(Generic[Model]):
     """A whole-number shape, the model it makes, and what to say where it misses what the real-valued one meets."""
 
     shape: Buildable
-    model: Candidate
+    model: Model
     notes: tuple[str, ...] = ()
 
 
-def as_built(law: Law, costs: Costs, model: Candidate, record: Record, bounds: Bounds) -> Built:
+def as_built(
+    law: Law, costs: Costs, model: Model, priced: Callable[[Law, Costs, Model], Model | None], bounds: Bounds
+) -> Built[Model]:
     """The buildable model nearest to a real-valued one that meets the bounds, priced and predicted at its own shape.
 
     It is at least as large where a loss bounds it, else at most as large; where rounding misses a bound it grows, or
-    shrinks, by STEP. `record` gives its tokens, loss and dollars.
+    shrinks, by STEP. `priced` gives the tokens, loss and dollars of a model of its size under a built family.
     """
     upwards = bounds.max_loss is not None
-    tries: list[Built] = []
+    tries: list[Built[Model]] = []
     for step in range(MOST_STEPS):
-        size = (model.n_params or 0.0) * (1.0 + STEP if upwards else 1.0 - STEP) ** step
+        size = model.n_params * (1.0 + STEP if upwards else 1.0 - STEP) ** step
         shape = buildable(
-            law.family, size, model.experts, gpus=model.gpus or 1, vocab_size=costs.vocab_size, at_most=not upwards
+            law.family, size, model.experts, gpus=model.gpus, vocab_size=costs.vocab_size, at_most=not upwards
         )
         family = family_of(shape, law.family)
-        built = record(
-            replace(law, family=family),
-            replace(costs, family=family, shape=shape),
-            replace(model, n_params=shape.n_params, intervals=None),
-        )
-        if built.usd_per_mtok is None:
+        sized = replace(model, n_params=shape.n_params, intervals=None)
+        built = priced(replace(law, family=family), replace(costs, family=family, shape=shape), sized)
+        if built is None:
             continue
         tries.append(Built(shape, replace(built, intervals=_carried(model, built))))
         if bounds.excess(built) <= SLACK:
             return tries[-1]
     if not tries:
-        shape = buildable(law.family, model.n_params or 0.0, model.experts, vocab_size=costs.vocab_size)
+        shape = buildable(law.family, model.n_params, model.experts, vocab_size=costs.vocab_size)
         note = "The whole-number shape cannot be served as the real-valued model can; figures are of the latter."
         return Built(shape, model, (note,))
     nearest = min(tries, key=lambda built: bounds.excess(built.model))
-    return replace(nearest, notes=(_missed(nearest.model, bounds),))
+    missed = ", ".join(words for factor, words in bounds.excesses(nearest.model) if factor > SLACK)
+    share = math.expm1(bounds.excess(nearest.model))
+    return replace(nearest, notes=(f"In whole layers and heads the model misses its bound by {share:.2%}: {missed}.",))
 
 
-def _carried(model: Candidate, built: Candidate) -> dict[str, tuple[float, float]] | None:
+def _carried(model: Candidate, built: Candidate) -> Limits | None:
     """The intervals of a real-valued model around the built one: the same factors of each figure."""
     if model.intervals is None:
         return None
-    factors = {
-        name: (getattr(built, name, None) or 1.0) / (getattr(model, name, None) or 1.0) for name in model.intervals
-    }
+    factors = {name: _ratio(built, model, name) for name in model.intervals}
     return {name: (low * factors[name], high * factors[name]) for name, (low, high) in model.intervals.items()}
 
 
-def _missed(model: Candidate, bounds: Bounds) -> str:
-    parts = [
-        f"{name} {value:.5g} against {most:.5g}"
-        for name, value, most in (
-            ("loss", model.loss, bounds.max_loss),
-            ("dollars a million tokens", model.usd_per_mtok, bounds.max_usd_per_mtok),
-            ("dollars in all", model.total_usd, bounds.max_total_usd),
-        )
-        if value is not None and most is not None and math.log(value / most) > SLACK
-    ]
-    return f"In whole layers and heads the model misses its bound by {math.expm1(bounds.excess(model)):.2%}: {', '.join(parts)}."
+def _ratio(over: Candidate, under: Candidate, name: str) -> float:
+    """One figure of a model over another's; 1 for what models do not state, such as the gain of loss."""
+    return 1.0 if getattr(under, name, None) is None else getattr(over, name) / getattr(under, name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
+from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.family import ModelFamily, architecture, n_active, n_total
 from moescale.models.rounding import Buildable
@@ -18,66 +20,98 @@ from moescale.serving.steady_state import REASONS, Serving, cheapest
 from moescale.typing import FloatArray
 
 PRICED = ("usd_per_mtok", "cost_ratio")  # figures of a model that is served
+KNOWN_SIZE = 1e9  # stands for a size that there is not
+
+Limits = dict[str, tuple[float, float]]  # a figure's name -> the interval that holds 90% of the draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One model that the budget can train: what it is, its loss, what serving it costs; None where not applicable.
+class Unreachable:
+    """An expert count without a model that answers, and why; what a model has is None."""
+
+    experts: float
+    infeasible: str
+    n_params: None = None
+    tokens: None = None
+    loss: None = None
+    usd_per_mtok: None = None
+    gpus: None = None
+    cost_ratio: None = None
+    total_usd: None = None
+    intervals: None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """The expert count and the reason."""
+        return whole_numbers(record(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One model that the budget can train: what it is and its loss; as itself one that cannot be served, see Candidate.
 
     `size_ratio` is to that expert count's own loss-optimal size, the `_to_base` ratios are to the base model. Intervals
-    hold 90% of the law's draws.
+    hold 90% of the law's draws. None where not applicable.
     """
 
     experts: float
-    n_params: float | None = None  # dense-equivalent N of the law
-    n_params_active: float | None = None  # under the law's convention
-    n_params_total: float | None = None
-    tokens: float | None = None
-    loss: float | None = None
+    n_params: float  # dense-equivalent N of the law
+    n_params_active: float  # under the law's convention
+    n_params_total: float
+    tokens: float
+    loss: float
     usd_per_mtok: float | None = None
     gpus: int | None = None
-    batch: float | None = None
+    batch: float | None = None  # also None in files that leave it out
     size_ratio: float | None = None
     size_ratio_to_base: float | None = None
     active_ratio_to_base: float | None = None
     cost_ratio: float | None = None
     lifetime_usd: float | None = None  # serving the lifetime tokens
-    training_flops: float | None = None  # that its tokens take: the whole budget, where tokens do not run out first
+    training_flops: float = math.nan  # that its tokens take, 6 n_params_active tokens where not stated
     training_usd: float | None = None
     serving_usd: float | None = None
     total_usd: float | None = None
     infeasible: str | None = None
-    intervals: dict[str, tuple[float, float]] | None = None
+    intervals: Limits | None = None
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.training_flops):
+            object.__setattr__(self, "training_flops", 6.0 * self.n_params_active * self.tokens)
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
-        record = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {k: plain(v) for k, v in record.items() if v is not None}
-
-    def with_intervals(self, intervals: dict[str, tuple[float, float]]) -> Candidate:
-        """The same model with intervals, where there are any; of what it costs only where it is served."""
-        known = intervals if self.infeasible is None else {k: v for k, v in intervals.items() if k not in PRICED}
-        return replace(self, intervals=known) if known and self.n_params is not None else self
-
-    def alone(self, *, size_ratio: float) -> Candidate:
-        """The same model without intervals and without a base to compare with."""
-        return replace(
-            self,
-            size_ratio=size_ratio,
-            intervals=None,
-            size_ratio_to_base=None,
-            active_ratio_to_base=None,
-            cost_ratio=None,
-        )
+        return whole_numbers(record(self))
 
 
-def plain(value: object) -> object:
-    """JSON-ready form of a field: whole expert counts as integers, intervals as lists."""
-    if isinstance(value, dict):
-        return {k: list(v) for k, v in value.items()}  # pyright: ignore[reportUnknownArgumentType]
-    if isinstance(value, np.floating | float) and float(value).is_integer() and abs(value) < 1e6:
-        return int(value)
-    return value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(Trained):
+    """A model that is trained and served."""
+
+    # The same fields, now required, which dataclasses allow.
+    usd_per_mtok: float  # pyright: ignore[reportGeneralTypeIssues]
+    gpus: int  # pyright: ignore[reportGeneralTypeIssues]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life(Candidate):
+    """A model with the dollars of its whole life."""
+
+    training_usd: float  # pyright: ignore[reportGeneralTypeIssues]
+    serving_usd: float  # pyright: ignore[reportGeneralTypeIssues]
+    total_usd: float  # pyright: ignore[reportGeneralTypeIssues]
+
+
+Row = Candidate | Trained | Unreachable
+
+
+def whole_numbers(values: Mapping[str, object]) -> dict[str, object]:
+    """A record whose whole numbers, such as expert counts, are integers."""
+    return {name: whole(value) for name, value in values.items()}
+
+
+def whole(value: object) -> object:
+    """A whole number as an integer, anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +129,9 @@ class CostCurve:
         """The served models as lists of one length, rounded to what a plot needs."""
         served = np.isfinite(self.usd_per_mtok)
         columns = {name: getattr(self, name)[served] for name in ("n_params", "tokens", "loss", "usd_per_mtok")}
-        record: dict[str, object] = {"experts": plain(self.experts)}
-        record |= {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
-        if self.gpus is not None:
-            record["gpus"] = [int(x) for x in self.gpus[served]]
-        return record
+        rounded = {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
+        gpus = {} if self.gpus is None else {"gpus": [int(x) for x in self.gpus[served]]}
+        return {"experts": whole(self.experts), **rounded, **gpus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +142,7 @@ class ServingCurves:
     n_params: FloatArray  # (s,), dense-equivalent
     usd_per_mtok: FloatArray  # (m, s)
     gpus: FloatArray  # (m, s)
-    gpu: str
-    max_gpus: int
-    prompt_tokens: float
-    output_tokens: float
+    deployment: Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +153,7 @@ class LargestModels:
     usd_per_mtok: FloatArray  # (c,)
     n_params: FloatArray  # (m, c), dense-equivalent
     gpus: FloatArray  # (m, c)
-    gpu: str
-    max_gpus: int
-    prompt_tokens: float
-    output_tokens: float
+    deployment: Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,82 +183,87 @@ class Costs:
         return cheapest(shapes, self.latency, self.deployment)
 
 
-def candidates(
-    allocation: Allocation,
-    costs: Costs,
-    *,
-    lifetime_tokens: float | None = None,
-    unreachable: str | Sequence[str] = "",
-) -> list[Candidate]:
-    """Records of an allocation of shape (m,); `unreachable` says why an entry is NaN, for all of them or for each."""
-    known = np.where(np.isfinite(allocation.n_params), allocation.n_params, 1e9)
-    served = costs.serving(known, allocation.experts)
-    active = n_active(costs.family, known, allocation.experts)
-    total = n_total(costs.family, known, allocation.experts)
-    records: list[Candidate] = []
-    for i, e in enumerate(allocation.experts):
-        if not np.isfinite(allocation.n_params[i]):
-            reason = unreachable if isinstance(unreachable, str) else unreachable[i]
-            records.append(Candidate(experts=float(e), infeasible=reason))
-            continue
-        record = Candidate(
-            experts=float(e),
-            n_params=float(known[i]),
-            n_params_active=float(active[i]),
-            n_params_total=float(total[i]),
-            tokens=float(allocation.tokens[i]),
-            loss=float(allocation.loss[i]),
-            training_flops=6.0 * float(active[i]) * float(allocation.tokens[i]),
-        )
-        usd = float(served.usd_per_mtok[i])
+def trained_models(models: Allocation, costs: Costs, *, lifetime_tokens: float | None = None) -> list[Trained]:
+    """Records of models (m,) of known size, those that can be served as Candidate."""
+    n, e = models.n_params, models.experts
+    served, active, total = costs.serving(n, e), n_active(costs.family, n, e), n_total(costs.family, n, e)
+    most = f"{degrees(costs.deployment)[-1]} x {costs.deployment.gpu.name}"
+    records: list[Trained] = []
+    for i, usd in enumerate(served.usd_per_mtok.tolist()):
+        figures: dict[str, Any] = {
+            "experts": float(e[i]),
+            "n_params": float(n[i]),
+            "n_params_active": float(active[i]),
+            "n_params_total": float(total[i]),
+            "tokens": float(models.tokens[i]),
+            "loss": float(models.loss[i]),
+        }
         if math.isfinite(usd):
-            lifetime = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
-            record = replace(
-                record, usd_per_mtok=usd, gpus=int(served.gpus[i]), batch=float(served.batch[i]), lifetime_usd=lifetime
-            )
+            figures |= {"usd_per_mtok": usd, "gpus": int(served.gpus[i]), "batch": float(served.batch[i])}
+            figures["lifetime_usd"] = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
+            records.append(Candidate(**figures))
         else:
-            reason = REASONS[int(served.infeasible[i])]
-            record = replace(
-                record, infeasible=f"{reason} of {degrees(costs.deployment)[-1]} x {costs.deployment.gpu.name}"
-            )
-        records.append(record)
+            records.append(Trained(**figures, infeasible=f"{REASONS[int(served.infeasible[i])]} of {most}"))
     return records
 
 
-def lifetime_candidates(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list[Candidate]:
-    """Records of lifetime models of shape (m,), with the dollars of their lives."""
-    allocation = Allocation(found.experts, found.n_params, found.tokens, found.loss)
+def candidates(
+    models: Allocation, costs: Costs, unreachable: Sequence[str], *, lifetime_tokens: float | None = None
+) -> list[Row]:
+    """Records of an allocation (m,); `unreachable` (m,) says why an entry is NaN."""
+    missing = ~np.isfinite(models.n_params)
+    sized = replace(models, n_params=np.where(missing, KNOWN_SIZE, models.n_params))
+    every = trained_models(sized, costs, lifetime_tokens=lifetime_tokens)
     return [
-        replace(
-            record,
-            training_flops=float(found.training_flops[i]),
-            training_usd=float(found.training_usd[i]),
-            serving_usd=float(found.serving_usd[i]),
-            total_usd=float(found.total_usd[i]),
-        )
-        if record.infeasible is None
-        else record
-        for i, record in enumerate(candidates(allocation, costs, unreachable=unreachable))
+        Unreachable(experts=model.experts, infeasible=reason) if gone else model
+        for model, reason, gone in zip(every, unreachable, missing, strict=True)
     ]
 
 
-def with_ratios(records: list[Candidate], optima: Sequence[Candidate], base: Candidate) -> list[Candidate]:
-    """The records with their sizes and costs set against their own optimum and the base model."""
+def lives(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list[Life | Unreachable]:
+    """Records of lifetime models (m,), with the dollars of their lives; `unreachable` (m,) says why there is none."""
+    rows: list[Life | Unreachable] = []
+    models = Allocation(found.experts, found.n_params, found.tokens, found.loss)
+    for i, row in enumerate(candidates(models, costs, unreachable)):
+        if isinstance(row, Unreachable):
+            rows.append(row)
+        else:
+            dollars = ("training_flops", "training_usd", "serving_usd", "total_usd")
+            figures: dict[str, Any] = {f.name: getattr(row, f.name) for f in fields(row)}
+            figures |= {name: float(getattr(found, name)[i]) for name in dollars}
+            rows.append(Life(**figures))
+    return rows
 
-    def ratio(over: float | None, under: float | None) -> float | None:
-        return None if over is None or under is None else over / under
 
+AnyRow = TypeVar("AnyRow", Row, Life | Unreachable, Trained)
+
+
+def with_ratios(rows: Sequence[AnyRow], optima: Sequence[Trained], base: Trained) -> list[AnyRow]:
+    """The rows with their sizes and costs set against their own optimum and the base model."""
     own = {c.experts: c.n_params for c in optima}
     return [
-        replace(
+        c
+        if isinstance(c, Unreachable)
+        else replace(
             c,
-            size_ratio=ratio(c.n_params, own[c.experts]),
-            size_ratio_to_base=ratio(c.n_params, base.n_params),
-            active_ratio_to_base=ratio(c.n_params_active, base.n_params_active),
-            cost_ratio=ratio(c.usd_per_mtok, base.usd_per_mtok),
+            size_ratio=c.n_params / own[c.experts],
+            size_ratio_to_base=c.n_params / base.n_params,
+            active_ratio_to_base=c.n_params_active / base.n_params_active,
+            cost_ratio=None
+            if c.usd_per_mtok is None or base.usd_per_mtok is None
+            else c.usd_per_mtok / base.usd_per_mtok,
         )
-        for c in records
+        for c in rows
     ]
+
+
+def with_intervals(rows: Sequence[AnyRow], intervals: Sequence[Limits]) -> list[AnyRow]:
+    """The rows with intervals, where there are any; of what a model costs only where it is served."""
+    found: list[AnyRow] = []
+    for c, limits in zip(rows, intervals, strict=True):
+        known = limits if c.infeasible is None else {k: v for k, v in limits.items() if k not in PRICED}
+        found.append(c if isinstance(c, Unreachable) or not known else replace(c, intervals=known))
+    return found
 
 
 def serving_curves(costs: Costs, experts: FloatArray, n_params: FloatArray) -> ServingCurves:
@@ -240,32 +271,14 @@ def serving_curves(costs: Costs, experts: FloatArray, n_params: FloatArray) -> S
     n, e = np.meshgrid(np.sort(n_params), experts)
     found = costs.serving(n, e)
     served = np.isfinite(found.usd_per_mtok)
-    d = costs.deployment
-    return ServingCurves(
-        experts,
-        np.sort(n_params),
-        np.where(served, found.usd_per_mtok, np.nan),
-        np.where(served, found.gpus, 0.0),
-        d.gpu.name,
-        d.max_gpus,
-        float(d.prompt_tokens),
-        float(d.output_tokens),
-    )
+    usd, gpus = np.where(served, found.usd_per_mtok, np.nan), np.where(served, found.gpus, 0.0)
+    return ServingCurves(experts, np.sort(n_params), usd, gpus, costs.deployment)
 
 
 def largest_models(costs: Costs, experts: FloatArray, usd_per_mtok: FloatArray) -> LargestModels:
     """The largest size of each expert count (m,) that serves within each cost (c,)."""
     limit, e = np.meshgrid(np.sort(usd_per_mtok), experts)
     n = largest_within_cost(e, limit, costs.usd_per_mtok)
-    gpus = costs.serving(np.where(np.isnan(n), 1e9, n), e).gpus
-    d = costs.deployment
-    return LargestModels(
-        experts,
-        np.sort(usd_per_mtok),
-        n,
-        np.where(np.isnan(n), 0.0, gpus),
-        d.gpu.name,
-        d.max_gpus,
-        float(d.prompt_tokens),
-        float(d.output_tokens),
-    )
+    none = np.isnan(n)
+    gpus = np.where(none, 0.0, costs.serving(np.where(none, KNOWN_SIZE, n), e).gpus)
+    return LargestModels(experts, np.sort(usd_per_mtok), n, gpus, costs.deployment)

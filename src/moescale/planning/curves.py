@@ -7,14 +7,15 @@ source, no search within a cost, no frontier, no draws.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
-from moescale.planning.allocation import Allocation, Budget, at_size, loss_optimal
-from moescale.planning.plan import FRONTIER_SIZES, Question, costs_of, curve_shares, prepare
+from moescale.planning.allocation import at_size, loss_optimal
+from moescale.planning.question import Question, prepare
+from moescale.planning.search import FRONTIER_SIZES, costs_of, curve_models
 from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import Deployment
 from moescale.serving.steady_state import Serving
@@ -57,13 +58,13 @@ def draft_plan(law: Law, question: Question, deployment: Deployment, latency: La
     The points are those of `Plan.curves`. Raises InputError for impossible questions.
     """
     law, question, notes = prepare(law, question)
-    every, shape = _curve(law, question)
-    costs = costs_of(law, question, deployment, latency)
-    served = costs.serving(every.n_params, every.experts)
+    experts = np.array(question.experts)
+    every, shape = curve_models(law, question, loss_optimal(law, question.budget, experts))
+    served = costs_of(law, question, deployment, latency).serving(every.n_params, every.experts)
     base = question.experts.index(question.match_experts)
     usd = float(served.usd_per_mtok.reshape(shape)[base, OPTIMUM])
     return Draft(
-        experts=np.array(question.experts),
+        experts=experts,
         n_params=every.n_params.reshape(shape),
         n_params_active=n_active(law.family, every.n_params, every.experts).reshape(shape),
         n_params_total=n_total(law.family, every.n_params, every.experts).reshape(shape),
@@ -83,7 +84,7 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
     draws = law.draws if question.draws is None else law.draws[: question.draws]
     if not len(draws):
         return None
-    every, shape = _curve(law, question)
+    every, shape = curve_models(law, question, loss_optimal(law, question.budget, np.array(question.experts)))
     low, high = interval(at_size(law, question.budget, every.n_params, every.experts, theta=draws).loss)
     return low.reshape(shape), high.reshape(shape)
 
@@ -91,19 +92,7 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
 def scaling(law: Law, question: Question, budget_flops: FloatArray) -> Scaling:
     """The loss-optimal models of other budgets (b,), all else as in the question."""
     law, question, _ = prepare(law, question)
-    e, asked = np.array(question.experts), question.budget
-    found = [loss_optimal(law, Budget(float(c), asked.max_tokens, asked.extra), e) for c in budget_flops]
-    return Scaling(
-        budget_flops,
-        e,
-        np.array([one.n_params for one in found]),
-        np.array([one.tokens for one in found]),
-        np.array([one.loss for one in found]),
-    )
-
-
-def _curve(law: Law, question: Question) -> tuple[Allocation, tuple[int, int]]:
-    e, shares = np.array(question.experts), curve_shares()
-    best = loss_optimal(law, question.budget, e)
-    sizes = (best.n_params[:, None] * shares).ravel()
-    return at_size(law, question.budget, sizes, np.repeat(e, shares.size)), (e.size, shares.size)
+    e = np.array(question.experts)
+    found = [loss_optimal(law, replace(question.budget, flops=flops), e) for flops in budget_flops.tolist()]
+    n, tokens, loss = (np.array([getattr(one, name) for one in found]) for name in ("n_params", "tokens", "loss"))
+    return Scaling(budget_flops, e, n, tokens, loss)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moescale.planning.allocation import Allocation, Budget, at_size, loss_optimal, smallest_at_loss
-from moescale.planning.candidate import Costs
+from moescale.planning.allocation import at_size, loss_optimal, recommendable, smallest_at_loss
+from moescale.planning.candidate import Costs, Limits
+from moescale.planning.search import Search
 from moescale.planning.total_cost import LifetimeCost
-from moescale.scaling_laws.law import Law, interval
+from moescale.scaling_laws.law import interval
 from moescale.typing import FloatArray
 
 CURVE_SIZES = 128  # of the cost curve that intervals are read from
@@ -19,16 +20,17 @@ CURVE_RANGE = (1e7, 1e11)  # dense-equivalent parameters
 WIDEST_RANGE = (1e4, 1e13)  # looked through, in steps of 4%, for a source that knows few sizes
 WIDEST_SIZES = 512
 
-Limits = dict[str, tuple[float, float]]  # a figure's name -> the interval that holds 90% of the draws
-
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """For each of m expert counts: intervals of the loss-optimal, bounded-loss and bounded-cost models.
+    """A plan's questions answered under each of k of the law's draws, for m expert counts.
 
     `cheapest_share` is the share of draws in which that expert count is the cheapest at the base's loss.
     """
 
+    draws: FloatArray  # (k, p)
+    sampled: SampledCosts
+    base_losses: FloatArray  # (k,)
     loss_optimal: list[Limits]
     bounded_loss: list[Limits]
     bounded_cost: list[Limits]
@@ -94,83 +96,57 @@ def _sampled(costs: Costs, experts: FloatArray, sizes: tuple[float, float], coun
     return SampledCosts(ln_n, np.log(np.where(served, usd, 1.0)), served)
 
 
-def _limits(figures: dict[str, FloatArray], count: int) -> list[Limits]:
-    """Intervals of each named figure, given as (k, m), for each of m models; figures that are nowhere finite are left out."""
-    found: list[Limits] = [{} for _ in range(count)]
+def spread_of(search: Search) -> Spread | None:
+    """The plan's questions once for each of the law's draws (k, p); None without draws.
+
+    Costs come from one curve for each expert count, because cost does not depend on the law.
+    """
+    law, question, experts = search.law, search.question, search.best.experts
+    draws = law.draws if question.draws is None else law.draws[: question.draws]
+    if not len(draws):
+        return None
+    budget, base = question.budget, question.experts.index(question.match_experts)
+    sampled = sample_costs(search.costs, experts)
+    best = loss_optimal(law, budget, experts, theta=draws)
+    best_usd = sampled.usd_per_mtok(best.n_params)
+    base_loss, base_usd = best.loss[:, [base]], best_usd[:, [base]]
+    small = smallest_at_loss(law, budget, experts, base_loss, theta=draws, optimal=best)
+    small_usd = sampled.usd_per_mtok(small.n_params)
+    within = at_size(law, budget, np.fmin(sampled.size_within(base_usd[:, 0]), best.n_params), experts, theta=draws)
+    of_small = {"n_params": small.n_params, "tokens": small.tokens, "loss": small.loss, "usd_per_mtok": small_usd}
+    of_small |= {"size_ratio": small.n_params / best.n_params, "cost_ratio": small_usd / base_usd}
+    return Spread(
+        draws,
+        sampled,
+        base_loss[:, 0],
+        _limits({"n_params": best.n_params, "tokens": best.tokens, "loss": best.loss, "usd_per_mtok": best_usd}),
+        _limits(of_small),
+        _limits({"n_params": within.n_params, "loss": within.loss, "loss_gain": base_loss - within.loss}),
+        share_of_least(small_usd, recommendable(law, experts)),
+    )
+
+
+def lifetime_limits(found: LifetimeCost) -> list[Limits]:
+    """Intervals of lifetime models (k, m)."""
+    names = ("n_params", "tokens", "loss", "training_flops", "training_usd", "serving_usd", "total_usd")
+    return _limits({name: getattr(found, name) for name in names})
+
+
+def share_of_least(values: FloatArray, allowed: npt.NDArray[np.bool_]) -> FloatArray:
+    """The share of rows of (k, m) values in which each allowed column is the least; rows without a number count for none."""
+    known = np.where(np.isfinite(values) & allowed, values, np.inf)
+    least = np.where(np.isfinite(known.min(axis=1)), known.argmin(axis=1), -1)
+    return np.array([float(np.mean(least == j)) for j in range(allowed.size)])
+
+
+def _limits(figures: dict[str, FloatArray]) -> list[Limits]:
+    """Intervals of named figures (k, m) of each of m models; without those that most draws have no such model for."""
+    found: list[Limits] = [{} for _ in range(next(iter(figures.values())).shape[1])]
     for name, values in figures.items():
-        known = np.flatnonzero(np.isfinite(values).mean(axis=0) >= 0.5)  # else most draws have no such model
+        known = np.flatnonzero(np.isfinite(values).mean(axis=0) >= 0.5)
         if known.size == 0:
             continue
         finite = np.where(np.isfinite(values[:, known]), values[:, known], np.nan)
         for j, low, high in zip(known, *interval(finite), strict=True):
             found[j][name] = (float(low), float(high))
     return found
-
-
-def spread_of(
-    law: Law,
-    budget: Budget,
-    costs: Costs,
-    experts: FloatArray,
-    base: int,
-    draws: FloatArray,
-    allowed: FloatArray,
-    *,
-    sampled: SampledCosts | None = None,
-) -> Spread:
-    """Answer the plan's questions once for each of the law's draws (k, p), the base being expert count number `base`.
-
-    `allowed` (m,) tells which expert counts may be recommended. Costs come from one curve for each expert count (`sampled`
-    saves computing them again), because cost does not depend on the law.
-    """
-    sampled = sample_costs(costs, experts) if sampled is None else sampled
-    best: Allocation = loss_optimal(law, budget, experts, theta=draws)
-    best_usd = sampled.usd_per_mtok(best.n_params)
-    base_loss, base_usd = best.loss[:, [base]], best_usd[:, [base]]
-    small = smallest_at_loss(law, budget, experts, base_loss, theta=draws, optimal=best)
-    small_usd = sampled.usd_per_mtok(small.n_params)
-    within = at_size(law, budget, np.fmin(sampled.size_within(base_usd[:, 0]), best.n_params), experts, theta=draws)
-
-    m = experts.size
-    return Spread(
-        _limits({"n_params": best.n_params, "tokens": best.tokens, "loss": best.loss, "usd_per_mtok": best_usd}, m),
-        _limits(
-            {
-                "n_params": small.n_params,
-                "tokens": small.tokens,
-                "loss": small.loss,
-                "usd_per_mtok": small_usd,
-                "size_ratio": small.n_params / best.n_params,
-                "cost_ratio": small_usd / base_usd,
-            },
-            m,
-        ),
-        _limits({"n_params": within.n_params, "loss": within.loss, "loss_gain": base_loss - within.loss}, m),
-        _share_of_least(small_usd, allowed),
-    )
-
-
-def lifetime_spread(found: LifetimeCost, allowed: FloatArray) -> tuple[list[Limits], FloatArray]:
-    """Intervals of lifetime models (k, m), and the share of draws in which each allowed expert count has the lowest total."""
-    figures = {
-        "n_params": found.n_params,
-        "tokens": found.tokens,
-        "loss": found.loss,
-        "training_flops": found.training_flops,
-        "training_usd": found.training_usd,
-        "serving_usd": found.serving_usd,
-        "total_usd": found.total_usd,
-    }
-    return _limits(figures, allowed.size), _share_of_least(found.total_usd, allowed)
-
-
-def share_of_lowest_loss(found: LifetimeCost, allowed: FloatArray) -> FloatArray:
-    """The share of draws in which each allowed expert count has the lowest loss, (m,)."""
-    return _share_of_least(found.loss, allowed)
-
-
-def _share_of_least(values: FloatArray, allowed: FloatArray) -> FloatArray:
-    """The share of rows of (k, m) values in which each allowed column is the least; rows without a number count for none."""
-    known = np.where(np.isfinite(values) & (allowed > 0), values, np.inf)
-    least = np.where(np.isfinite(known.min(axis=1)), known.argmin(axis=1), -1)
-    return np.array([float(np.mean(least == j)) for j in range(allowed.size)])

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from moescale.errors import InfeasibleError
+from moescale.errors import InfeasibleError, InputError
+from moescale.io.records import record
+from moescale.planning.allocation import recommendable
 from moescale.planning.as_built import Bounds, as_built
-from moescale.planning.candidate import Candidate, Costs, lifetime_candidates
-from moescale.planning.intervals import SampledCosts, lifetime_spread, share_of_lowest_loss
-from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, named
+from moescale.planning.candidate import Costs, Life, Unreachable, lives, with_intervals
+from moescale.planning.intervals import Spread, lifetime_limits, share_of_least
+from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why
+from moescale.planning.search import Search, loss_goal
 from moescale.planning.second_laws import SecondOpinion
 from moescale.planning.total_cost import (
-    NEAR_EQUAL,
     Lifetime,
     LifetimeCost,
     TrainingPrice,
@@ -33,53 +35,6 @@ TOLD = 5e-4  # of a life's dollars: a size that costs this much more than the ch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifetimeQuestion:
-    """What a lifetime plan is asked: tokens to serve, the price of training, and the bounds.
-
-    Without `max_total_usd` the cheapest life at `max_loss` (None: the loss of a plan's base) is looked for; with it the
-    lowest loss within so many dollars, or with both the cheapest life at the loss if it stays within them.
-    """
-
-    served_tokens: float
-    training: TrainingPrice
-    max_total_usd: float | None = None
-    max_loss: float | None = None
-    max_usd_per_mtok: float | None = None
-    max_tokens: float | None = None
-    extra: Mapping[str, float] = field(default_factory=dict[str, float])
-
-    @property
-    def life(self) -> Lifetime:
-        """The conditions as the searches take them."""
-        return Lifetime(
-            served_tokens=self.served_tokens,
-            usd_per_flop=self.training.usd_per_flop,
-            max_tokens=self.max_tokens,
-            max_usd_per_mtok=self.max_usd_per_mtok,
-            extra=self.extra,
-        )
-
-    @property
-    def tolerance(self) -> float:
-        """The share of the dollars within which the smoother choice over expert counts is taken; none below a limit."""
-        return NEAR_EQUAL if self.max_total_usd is None else 0.0
-
-    @property
-    def within_dollars(self) -> bool:
-        """Whether the lowest loss within dollars is asked for, instead of the fewest dollars at a loss."""
-        return self.max_total_usd is not None and self.max_loss is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """The base of a plan: its expert count and loss, and its loss under each of the law's draws, (k,)."""
-
-    experts: float
-    loss: float
-    losses: FloatArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LifetimePlan:
     """The answer: the best life of each expert count, and a recommendation.
 
@@ -88,227 +43,196 @@ class LifetimePlan:
     """
 
     lifetime_tokens: float
-    training: TrainingPrice
-    target_loss: float | None
-    max_total_usd: float | None
-    plans: tuple[Candidate, ...]
-    least_training: Candidate | None
-    recommendation: Recommendation
+    train_gpu: str
+    mfu: float
+    train_usd_per_gpu_hour: float
+    target_loss: float | None = None
+    max_total_usd: float | None = None
+    training_flops: float  # of the recommended model, as the next four
+    training_gpu_hours: float
+    training_usd: float
+    serving_usd: float
+    total_usd: float
+    plans: tuple[Life | Unreachable, ...]
+    least_training: Life | None = None
+    recommendation: Recommendation[Life]
     second_opinions: tuple[SecondOpinion, ...] = ()
-
-    @property
-    def training_gpu_hours(self) -> float:
-        """GPU hours of training the recommended model."""
-        return self.training.gpu_hours(self.recommendation.model.training_flops or 0.0)
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
-        model = self.recommendation.model
-        record: dict[str, object] = {
-            "lifetime_tokens": self.lifetime_tokens,
-            "train_gpu": self.training.gpu.name,
-            "mfu": self.training.mfu,
-            "train_usd_per_gpu_hour": self.training.usd_per_gpu_hour,
-            "target_loss": self.target_loss,
-            "max_total_usd": self.max_total_usd,
-            "training_flops": model.training_flops,
-            "training_gpu_hours": self.training_gpu_hours,
-            "training_usd": model.training_usd,
-            "serving_usd": model.serving_usd,
-            "total_usd": model.total_usd,
-            "plans": [c.to_dict() for c in self.plans],
-            "least_training": self.least_training.to_dict() if self.least_training else None,
-            "recommendation": self.recommendation.to_dict(),
-            "second_opinions": [opinion.to_dict() for opinion in self.second_opinions] or None,
-        }
-        return {key: value for key, value in record.items() if value is not None}
+        return record(self, without=() if self.second_opinions else ("second_opinions",))
 
 
-def plan_lifetime(
-    law: Law,
-    question: LifetimeQuestion,
-    costs: Costs,
-    experts: FloatArray,
-    base: Base,
-    *,
-    draws: FloatArray,
-    sampled: SampledCosts | None = None,
-) -> LifetimePlan:
-    """The best life among expert counts (m,); `draws` (k, p) of the law give intervals, priced by `sampled`.
+@dataclass(frozen=True, slots=True)
+class LifeSearch:
+    """A plan's search over the lives of its models, at a loss or within total dollars."""
+
+    search: Search
+    life: Lifetime
+    training: TrainingPrice
+    target: float  # the loss that is to be reached, where dollars are not given instead
+
+    @property
+    def goal(self) -> str:
+        """What a life is to reach, in words."""
+        return loss_goal(self.search.question)
+
+    @property
+    def served(self) -> str:
+        """The tokens of a life in words."""
+        return f"{format_count(self.life.served_tokens)} served tokens"
+
+    def best(self) -> tuple[LifetimeCost, list[str]]:
+        """The best life of each expert count, and why there is none where there is none."""
+        law, question, cost_of = self.search.law, self.search.question, self.search.costs.usd_per_mtok
+        experts = self.search.best.experts
+        if (total := question.total_limit) is not None:
+            limit = question.max_usd_per_mtok
+            at = "" if limit is None else f" at {format_usd(limit)} a million or less"
+            reason = (
+                f"no size serves {format_count(self.life.served_tokens)} tokens{at} for less than {format_usd(total)}"
+            )
+            return best_within_total(law, experts, total, self.life, cost_of), [reason] * experts.size
+        found = cheapest_at_loss(law, experts, self.target, self.life, cost_of, tolerance=question.tolerance)
+        return found, self._out_of_reach(experts)
+
+    def under_draws(self, spread: Spread) -> LifetimeCost:
+        """The best lives (k, m) under each of the law's draws; a base's loss moves with the draw, a given one does not."""
+
+        def cost_of(n_params: FloatArray, _: FloatArray) -> FloatArray:
+            usd = spread.sampled.usd_per_mtok(n_params)
+            return np.where(np.isnan(usd), np.inf, usd)
+
+        law, question, experts, draws = self.search.law, self.search.question, self.search.best.experts, spread.draws
+        if question.total_limit is not None:
+            return best_within_total(law, experts, question.total_limit, self.life, cost_of, theta=draws)
+        target = spread.base_losses if question.max_loss is None else np.full(len(draws), question.max_loss)
+        return cheapest_at_loss(
+            law, experts, target[:, None], self.life, cost_of, theta=draws, tolerance=question.tolerance
+        )
+
+    def choose(self, rows: Sequence[Life | Unreachable]) -> tuple[Life, str]:
+        """The recommended life and the rule that chose it; InfeasibleError where there is none."""
+        question = self.search.question
+        allowed = [c for c in rows if recommendable(self.search.law, c.experts)]
+        known = [c for c in allowed if isinstance(c, Life)]
+        if (total := question.total_limit) is not None:
+            if not known:
+                raise InfeasibleError(
+                    f"{format_usd(total)} do not pay for {self.served} of any model: {allowed[0].infeasible}",
+                    where="--max-total-usd",
+                    next_step="raise --max-total-usd, serve fewer --lifetime-tokens, or take a cheaper GPU",
+                )
+            best = min(known, key=lambda c: (c.loss, c.experts))
+            return best, f"lowest loss for training and {self.served} within {format_usd(total)}"
+        if not known:
+            raise self._none_reaches(allowed)
+        best = min(known, key=lambda c: (c.total_usd, c.experts))
+        if question.max_total_usd is not None and best.total_usd > question.max_total_usd:
+            raise self.exceeds_total(self.goal, best.total_usd)
+        return best, f"fewest dollars for training and {self.served} at {self.goal}"
+
+    def priced(self, law: Law, costs: Costs, sizes: FloatArray, tokens: FloatArray, experts: float) -> Life | None:
+        """The life of one model of known size and tokens, each (1,); None where it cannot be served."""
+        found = life_costs(law, self.life, costs.usd_per_mtok, sizes, tokens, np.array([experts]))
+        (row,) = lives(found, costs, [""])
+        return row if isinstance(row, Life) else None
+
+    def built(self, law: Law, costs: Costs, model: Life) -> Life | None:
+        """The life of the same size and tokens under another law and family, None where it cannot be served."""
+        return self.priced(law, costs, np.array([model.n_params]), np.array([model.tokens]), model.experts)
+
+    def least_training(self) -> Life | None:
+        """The base's model that reaches the loss with the least training; None where there is none to serve."""
+        law, experts = self.search.law, self.search.question.match_experts
+        least = flops_optimal(law, experts, self.target, 0.0, max_tokens=self.life.max_tokens, extra=self.life.extra)
+        if not np.isfinite(least.n_params[0]):
+            return None
+        return self.priced(law, self.search.costs, least.n_params, least.tokens, experts)
+
+    def exceeds_total(self, goal: str, total_usd: float) -> InfeasibleError:
+        """The error for a life that reaches its goal for more dollars than the question allows."""
+        return InfeasibleError(
+            f"training to {goal} and {self.served} cost {format_usd(total_usd)} at least, "
+            f"more than {format_usd(self.search.question.max_total_usd or math.inf)}",
+            where="--max-total-usd",
+            nearest=format_usd(total_usd),
+            next_step="raise --max-total-usd, or relax --max-loss",
+        )
+
+    def _lowest_loss(self, experts: FloatArray) -> FloatArray:
+        return lowest_loss(self.search.law, experts, max_tokens=self.life.max_tokens, extra=self.life.extra)
+
+    def _out_of_reach(self, experts: FloatArray) -> list[str]:
+        """Why each expert count has no model at the loss: the law's floor, or no GPU count that serves what reaches it."""
+        data = "" if self.life.max_tokens is None else f" with {format_count(self.life.max_tokens)} tokens"
+        limit = self.life.max_usd_per_mtok
+        at = "" if limit is None else f" at {format_usd(limit)} a million tokens or less"
+        return [
+            f"its loss never falls below {least:.4f}{data}, so never to {self.target:.4f}"
+            if least > self.target
+            else f"no size that reaches a loss of {self.target:.4f} can be served{at}"
+            for least in self._lowest_loss(experts).tolist()
+        ]
+
+    def _none_reaches(self, allowed: Sequence[Life | Unreachable]) -> InfeasibleError:
+        counts = np.array([c.experts for c in allowed])
+        floor = self._lowest_loss(counts)
+        next_step = "relax --max-loss, allow more --max-tokens or GPUs, or consider more experts"
+        if floor.min() <= self.target:
+            reasons = "; ".join(dict.fromkeys(c.infeasible for c in allowed if c.infeasible))
+            return InfeasibleError(f"no model reaches {self.goal} over its life", nearest=reasons, next_step=next_step)
+        lowest = f"{self.search.law.name} falls to {floor.min():.4f} at best, with {counts[floor.argmin()]:g} experts"
+        return InfeasibleError(
+            f"no size and no number of tokens reaches {self.goal}", nearest=lowest, next_step=next_step
+        )
+
+
+def plan_lifetime(search: Search, spread: Spread | None = None) -> LifetimePlan:
+    """The best life among the expert counts of a plan, with intervals where the law has draws.
 
     Raises InfeasibleError where no expert count that the law may speak of meets the bounds or can be served, and says why.
     """
-    life, target = question.life, question.max_loss or base.loss
-    if question.within_dollars:
-        found = best_within_total(law, experts, question.max_total_usd or 0.0, life, costs.usd_per_mtok)
-        reasons = [_too_dear(question)] * experts.size
-    else:
-        found = cheapest_at_loss(law, experts, target, life, costs.usd_per_mtok, tolerance=question.tolerance)
-        reasons = _out_of_reach(law, question, experts, target)
-    rows = lifetime_candidates(found, costs, reasons)
-    allowed = experts <= (law.max_experts or math.inf)
-    shares: FloatArray | None = None
-    if len(draws) and sampled is not None:
-        drawn = _under_draws(law, question, life, experts, base, draws, sampled)
-        limits, shares = lifetime_spread(drawn, allowed.astype(float))
-        if question.within_dollars:
-            shares = share_of_lowest_loss(drawn, allowed.astype(float))
-        rows = [c.with_intervals(x) for c, x in zip(rows, limits, strict=True)]
-    chosen, rule = _choose(law, question, rows, target, base)
-
-    def record(law: Law, costs: Costs, model: Candidate) -> Candidate:
-        size, tokens = np.array([model.n_params or 0.0]), np.array([model.tokens or 0.0])
-        priced = life_costs(law, life, costs.usd_per_mtok, size, tokens, np.array([model.experts]))
-        return lifetime_candidates(priced, costs, [""])[0]
-
-    built = as_built(law, costs, chosen, record, _bounds_of(question, target))
-    model = built.model
-    if built.notes and not question.within_dollars and question.max_total_usd is not None:
-        raise _beyond_total(question, f"a loss of at most {target:g}", model.total_usd or 0.0)
-    least = None if question.within_dollars else _least_training(law, life, costs, base.experts, target)
+    question, training, life = search.question, search.question.training, search.question.life
+    if training is None or life is None:
+        raise InputError("a life takes tokens to serve and a price of training", where="question")
+    within, target = question.total_limit is not None, question.max_loss or search.base.loss
+    asked = LifeSearch(search, life, training, target)
+    found, reasons = asked.best()
+    rows, shares = lives(found, search.costs, reasons), None
+    if spread is not None:
+        drawn = asked.under_draws(spread)
+        least = drawn.loss if within else drawn.total_usd
+        shares = share_of_least(least, recommendable(search.law, search.best.experts))
+        rows = with_intervals(rows, lifetime_limits(drawn))
+    chosen, rule = asked.choose(rows)
+    share = None if shares is None else float(shares[rows.index(chosen)])
+    bounds = Bounds(None if within else target, question.max_usd_per_mtok, question.max_total_usd)
+    built = as_built(search.law, search.costs, chosen, asked.built, bounds)
+    if built.notes and not within and question.max_total_usd is not None:
+        raise asked.exceeds_total(f"a loss of at most {target:g}", built.model.total_usd)
+    dearer = {e: x for e, x in zip(question.experts, found.above_fewest.tolist(), strict=True) if x >= TOLD}
+    base, model = None if within else asked.least_training(), built.model
+    hours = training.gpu_hours(model.training_flops)
     return LifetimePlan(
-        lifetime_tokens=question.served_tokens,
-        training=question.training,
-        target_loss=None if question.within_dollars else target,
+        lifetime_tokens=life.served_tokens,
+        train_gpu=training.gpu.name,
+        mfu=training.mfu,
+        train_usd_per_gpu_hour=training.usd_per_gpu_hour,
+        target_loss=None if within else target,
         max_total_usd=question.max_total_usd,
+        training_flops=model.training_flops,
+        training_gpu_hours=hours,
+        training_usd=model.training_usd,
+        serving_usd=model.serving_usd,
+        total_usd=model.total_usd,
         plans=tuple(rows),
-        least_training=least,
+        least_training=base,
         recommendation=Recommendation(
             model=model,
             rule=rule,
-            why=lifetime_why(
-                model,
-                rule,
-                question.training.gpu_hours(model.training_flops or 0.0),
-                question.training.gpu.name,
-                least,
-                None if shares is None else float(shares[rows.index(chosen)]),
-                at_loss=not question.within_dollars,
-            ),
-            caveats=(
-                *built.notes,
-                *lifetime_caveats(
-                    law,
-                    model,
-                    rows,
-                    question.training.mfu,
-                    question.extra,
-                    at_loss=not question.within_dollars,
-                    loss_bound=question.max_loss is not None,
-                    memory_limited=costs.deployment.max_num_seqs is None,
-                    dearer={
-                        float(e): float(share)
-                        for e, share in zip(experts, found.above_fewest, strict=True)
-                        if share >= TOLD
-                    },
-                ),
-            ),
+            why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base, share),
+            caveats=(*built.notes, *lifetime_caveats(search, model, rows, dearer)),
             architecture=built.shape,
         ),
-    )
-
-
-def _bounds_of(question: LifetimeQuestion, target: float) -> Bounds:
-    loss = None if question.within_dollars else target
-    return Bounds(loss, question.max_usd_per_mtok, question.max_total_usd)
-
-
-def _under_draws(
-    law: Law,
-    question: LifetimeQuestion,
-    life: Lifetime,
-    experts: FloatArray,
-    base: Base,
-    draws: FloatArray,
-    sampled: SampledCosts,
-) -> LifetimeCost:
-    """The same question under each of the law's draws, (k, m); a base's loss moves with the draw, a given one does not."""
-
-    def cost_of(n_params: FloatArray, _: FloatArray) -> FloatArray:
-        usd = sampled.usd_per_mtok(n_params)
-        return np.where(np.isnan(usd), np.inf, usd)
-
-    if question.within_dollars:
-        return best_within_total(law, experts, question.max_total_usd or 0.0, life, cost_of, theta=draws)
-    target = base.losses[:, None] if question.max_loss is None else np.full((len(draws), 1), question.max_loss)
-    return cheapest_at_loss(law, experts, target, life, cost_of, theta=draws, tolerance=question.tolerance)
-
-
-def _least_training(law: Law, life: Lifetime, costs: Costs, experts: float, loss: float) -> Candidate | None:
-    """The model of one expert count that reaches a loss with the least training; None where there is none to serve."""
-    e = np.array([experts])
-    least = flops_optimal(law, e, loss, 0.0, max_tokens=life.max_tokens, extra=life.extra)
-    if not np.isfinite(least.n_params[0]):
-        return None
-    priced = life_costs(law, life, costs.usd_per_mtok, least.n_params, least.tokens, e)
-    record = lifetime_candidates(priced, costs, [""])[0]
-    return record if record.infeasible is None else None
-
-
-def _too_dear(question: LifetimeQuestion) -> str:
-    limit = question.max_usd_per_mtok
-    at = "" if limit is None else f" at {format_usd(limit)} a million or less"
-    return (
-        f"no size serves {format_count(question.served_tokens)} tokens{at} for less than "
-        f"{format_usd(question.max_total_usd or 0.0)}"
-    )
-
-
-def _out_of_reach(law: Law, question: LifetimeQuestion, experts: FloatArray, loss: float) -> list[str]:
-    """Why each expert count has no model at the loss: the law's floor, or no GPU count that serves what reaches it."""
-    floor = lowest_loss(law, experts, max_tokens=question.max_tokens, extra=question.extra)
-    data = "" if question.max_tokens is None else f" with {format_count(question.max_tokens)} tokens"
-    limit = question.max_usd_per_mtok
-    at = "" if limit is None else f" at {format_usd(limit)} a million tokens or less"
-    return [
-        f"its loss never falls below {least:.4f}{data}, so never to {loss:.4f}"
-        if least > loss
-        else f"no size that reaches a loss of {loss:.4f} can be served{at}"
-        for least in floor.tolist()
-    ]
-
-
-def _choose(
-    law: Law, question: LifetimeQuestion, rows: list[Candidate], target: float, base: Base
-) -> tuple[Candidate, str]:
-    """The recommended life and the rule that chose it; InfeasibleError where there is none."""
-    allowed = [c for c in rows if c.experts <= (law.max_experts or math.inf)]
-    known = [c for c in allowed if c.total_usd is not None]
-    limit = question.max_total_usd
-    tokens = f"{format_count(question.served_tokens)} served tokens"
-    if question.within_dollars:
-        if not known:
-            raise InfeasibleError(
-                f"{format_usd(limit or 0.0)} do not pay for {tokens} of any model: {allowed[0].infeasible}",
-                where="--max-total-usd",
-                next_step="raise --max-total-usd, serve fewer --lifetime-tokens, or take a cheaper GPU",
-            )
-        best = min(known, key=lambda c: (c.loss or math.inf, c.experts))
-        return best, f"lowest loss for training and {tokens} within {format_usd(limit or 0.0)}"
-    goal = (
-        f"a loss of at most {target:g}" if question.max_loss else f"the loss of the loss-optimal {named(base.experts)}"
-    )
-    if not known:
-        counts = np.array([c.experts for c in allowed])
-        floor = lowest_loss(law, counts, max_tokens=question.max_tokens, extra=question.extra)
-        nearest = f"{law.name} falls to {floor.min():.4f} at best, with {counts[floor.argmin()]:g} experts"
-        told = dict.fromkeys(c.infeasible for c in allowed if floor.min() <= target)
-        raise InfeasibleError(
-            f"no size and no number of tokens reaches {goal}" if not told else f"no model reaches {goal} over its life",
-            nearest=nearest if not told else "; ".join(reason for reason in told if reason),
-            next_step="relax --max-loss, allow more --max-tokens or GPUs, or consider more experts",
-        )
-    best = min(known, key=lambda c: (c.total_usd or math.inf, c.experts))
-    if limit is not None and (best.total_usd or 0.0) > limit:
-        raise _beyond_total(question, goal, best.total_usd or 0.0)
-    return best, f"fewest dollars for training and {tokens} at {goal}"
-
-
-def _beyond_total(question: LifetimeQuestion, goal: str, total_usd: float) -> InfeasibleError:
-    return InfeasibleError(
-        f"training to {goal} and {format_count(question.served_tokens)} served tokens cost {format_usd(total_usd)} at "
-        f"least, more than {format_usd(question.max_total_usd or 0.0)}",
-        where="--max-total-usd",
-        nearest=format_usd(total_usd),
-        next_step="raise --max-total-usd, or relax --max-loss",
     )

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from moescale.io.records import record
 from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
-from moescale.planning.allocation import Budget, at_size
-from moescale.planning.candidate import Candidate
+from moescale.planning.allocation import at_size, recommendable
+from moescale.planning.candidate import Candidate, Life, Row
+from moescale.planning.question import Question
+from moescale.planning.search import Search
 from moescale.planning.total_cost import NEAR_EQUAL
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
-from moescale.units import format_count, format_flops, format_usd
+from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
 SPENT = 0.99  # of a budget: a plan that uses less says so
+FLAT = 1.001  # of the lowest loss: as good
+
+Model = TypeVar("Model", bound=Candidate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +43,12 @@ class TrainingUse:
         """Whether training uses the budget, but for rounding."""
         return self.budget_share >= SPENT
 
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        record = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in record.items() if value is not None}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
+class Recommendation(Generic[Model]):
     """The model to train, why, and what could make it wrong."""
 
-    model: Candidate
+    model: Model
     rule: str
     why: str
     caveats: tuple[str, ...]
@@ -55,44 +56,55 @@ class Recommendation:
 
     def to_dict(self) -> dict[str, object]:
         """The model's record with the reasons beside it."""
-        return {
-            **self.model.to_dict(),
-            "rule": self.rule,
-            "why": self.why,
-            "caveats": list(self.caveats),
-            "architecture": self.architecture.to_dict(),
-        }
+        return self.model.to_dict() | record(self, without=("model",))
 
 
-def named(count: float) -> str:
-    return "dense model" if count == 1 else f"{count:g}-expert model"
-
-
-def why(model: Candidate, rule: str, base: Candidate, bounded_cost: list[Candidate], law: Law, own: Candidate) -> str:
+def why(search: Search, model: Candidate, rule: str, bounded_cost: Sequence[Row]) -> str:
     """The recommendation in words, with its numbers."""
-    size, tokens = format_count(model.n_params or 0.0), format_count(model.tokens or 0.0)
-    share = (model.n_params or 0.0) / (own.n_params or math.inf)
+    base, share = search.base, model.n_params / search.own(model.experts).n_params
     parts = [
-        f"{rule[0].upper()}{rule[1:]}: {model.experts:g} expert{'s' if model.experts != 1 else ''} at {size} "
-        f"(dense-equivalent; {share:.0%} of that expert count's own loss-optimal size), trained on {tokens} tokens, "
-        f"loss {model.loss:.4f}, {format_usd(model.usd_per_mtok or 0.0)} a million tokens on {model.gpus} GPU"
-        f"{'s' if model.gpus != 1 else ''}."
+        f"{_sentence(rule)}: {plural(model.experts, 'expert')} at {format_count(model.n_params)} "
+        f"(dense-equivalent; {share:.0%} of that expert count's own loss-optimal size), trained on "
+        f"{format_count(model.tokens)} tokens, loss {model.loss:.4f}, {format_usd(model.usd_per_mtok)} a million tokens on "
+        f"{plural(model.gpus, 'GPU')}."
     ]
-    if base.usd_per_mtok and model.usd_per_mtok and model.experts != base.experts:
-        text = f"That is {model.usd_per_mtok / base.usd_per_mtok:.0%} of what the loss-optimal {named(base.experts)} costs to serve"
+    if base.usd_per_mtok is not None and model.experts != base.experts:
+        share = model.usd_per_mtok / base.usd_per_mtok
+        text = f"That is {share:.0%} of what the loss-optimal {expert_model(base.experts)} costs to serve"
         spread = (model.intervals or {}).get("cost_ratio")
         text += f" (90% of the law's draws: {spread[0]:.0%} to {spread[1]:.0%})." if spread else "."
         parts.append(text)
-    ceiling = law.max_experts or math.inf
-    better = [c for c in bounded_cost if c.loss is not None and c.usd_per_mtok is not None and c.experts <= ceiling]
-    if better and base.usd_per_mtok:
-        best = min(better, key=lambda c: c.loss or math.inf)
-        if best.loss is not None and base.loss is not None and best.loss < base.loss - 1e-9:
-            parts.append(
-                f"If quality matters more: {best.experts:g} expert{'s' if best.experts != 1 else ''} at {format_count(best.n_params or 0.0)} reach{'es' if best.experts == 1 else ''} "
-                f"{best.loss:.4f} at the cost of the loss-optimal {named(base.experts)} ({base.loss:.4f})."
-            )
+    better = [c for c in bounded_cost if isinstance(c, Candidate) and recommendable(search.law, c.experts)]
+    best = min(better, key=lambda c: c.loss, default=base)
+    if best.loss < base.loss - 1e-9:
+        parts.append(
+            f"If quality matters more: {plural(best.experts, 'expert')} at {format_count(best.n_params)} "
+            f"reach{'es' if best.experts == 1 else ''} {best.loss:.4f} at the cost of the loss-optimal "
+            f"{expert_model(base.experts)} ({base.loss:.4f})."
+        )
     return " ".join(parts)
+
+
+def training_use(question: Question, model: Candidate) -> TrainingUse:
+    """What training a model of the plan takes, and why some of the budget is left over."""
+    flops, budget, because = model.training_flops, question.budget, None
+    if flops / budget.flops < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
+        because = f"--max-tokens ends training at {format_count(budget.max_tokens)} tokens, and "
+        if question.cost_limit is not None:
+            because += f"a larger model costs more than {format_usd(question.cost_limit)} a million tokens"
+        else:
+            because += "a model of this size reaches the loss with them"
+    price = question.training
+    return TrainingUse(
+        flops_used=flops,
+        tokens_per_active_param=model.tokens / model.n_params_active,
+        budget_share=flops / budget.flops,
+        unused_because=because,
+        train_gpu=price and price.gpu.name,
+        mfu=price and price.mfu,
+        gpu_days=price and price.gpu_hours(flops) / 24.0,
+        usd=price and price.usd_per_flop * flops,
+    )
 
 
 def training_words(use: TrainingUse, budget_flops: float) -> str:
@@ -114,135 +126,76 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
     return f"{text} {1.0 - use.budget_share:.0%} of the budget stays unused{why_left}."
 
 
-def caveats(
-    law: Law,
-    budget: Budget,
-    model: Candidate,
-    records: list[Candidate],
-    own: Candidate,
-    *,
-    loss_bound: bool,
-    cost_bound: bool,
-    memory_limited: bool,
-) -> list[str]:
-    """What could make the recommendation wrong."""
-    notes = _extrapolated(law, model, budget.extra)
-    if own.n_params and own.loss:
-        e = np.array([model.experts])
-        shares = np.linspace(0.05, 1.0, 400)
-        curve = at_size(law, budget, shares * own.n_params, np.repeat(e, shares.size)).loss
-        flat = shares[curve <= own.loss * 1.001]
-        if flat.size:
-            notes.append(
-                f"The optimum is flat: from {flat[0]:.0%} of the loss-optimal size on, the loss is within 0.1% of the best."
-            )
-    ceiling = law.max_experts or math.inf
-    rivals = [c for c in records if c.experts != model.experts and c.experts <= ceiling and c.usd_per_mtok and c.loss]
-    if cost_bound:
-        close = [
-            f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if (c.loss or 0) <= 1.001 * (model.loss or 0)
-        ]
-        notes += [f"As good within 0.1% of the loss: {', '.join(close)}."] if close else []
-    else:
-        dearer = {c.experts: (c.usd_per_mtok or 0.0) / (model.usd_per_mtok or 1.0) - 1.0 for c in rivals}
-        close = [f"{e:g} experts ({more:+.1%})" for e, more in dearer.items() if more <= 0.05]
-        notes += [f"As good within 5% of the cost: {', '.join(close)}."] if close else []
-    notes += _beyond(law, records, lambda c: c.usd_per_mtok, model)
-    return notes + _conditions(law, loss_bound=loss_bound, memory_limited=memory_limited)
+def caveats(search: Search, model: Candidate, rows: Sequence[Row]) -> list[str]:
+    """What could make the recommendation wrong, `rows` being the models that it was chosen from."""
+    own, question = search.own(model.experts), search.question
+    notes = _extrapolated(search, model)
+    shares = np.linspace(0.05, 1.0, 400)
+    curve = at_size(search.law, question.budget, shares * own.n_params, np.full(shares.size, model.experts)).loss
+    flat = shares[curve <= own.loss * FLAT]
+    if flat.size:
+        notes.append(
+            f"The optimum is flat: from {flat[0]:.0%} of the loss-optimal size on, the loss is within 0.1% of the best."
+        )
+    served = [c for c in rows if isinstance(c, Candidate)]
+    notes += _rivals(search.law, model, served, "cost", None if question.cost_limit else lambda c: c.usd_per_mtok)
+    notes += _cheaper_beyond(search.law, model, served, lambda c: c.usd_per_mtok)
+    return notes + _conditions(search)
 
 
-def lifetime_why(
-    model: Candidate,
-    rule: str,
-    hours: float,
-    training_gpu: str,
-    base: Candidate | None,
-    share: float | None,
-    *,
-    at_loss: bool,
-) -> str:
-    """The recommendation of a lifetime plan in words; `share` of the law's draws in which its expert count is the choice.
+def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life | None, share: float | None) -> str:
+    """The recommendation of a lifetime plan in words.
 
-    `at_loss` tells a target loss, at which dollars vary between draws, from total dollars, at which the loss does.
+    `base` takes the least training for the same loss; `share` of the law's draws have the model's expert count as their
+    choice. Between draws the dollars vary at a target loss, the loss within total dollars.
     """
-    size, tokens = format_count(model.n_params or 0.0), format_count(model.tokens or 0.0)
-    training, total = model.training_usd or 0.0, model.total_usd or 0.0
     parts = [
-        f"{rule[0].upper()}{rule[1:]}: {model.experts:g} expert{'s' if model.experts != 1 else ''} at {size} on {tokens} "
-        f"tokens, loss {model.loss:.4f}. Training takes {format_flops(model.training_flops or 0.0)} FLOPs, "
-        f"{format_count(hours)} hours of {training_gpu}, {format_usd(training)}; serving {format_usd(model.serving_usd or 0.0)} "
-        f"at {format_usd(model.usd_per_mtok or 0.0)} a million tokens on {model.gpus} GPU{'s' if model.gpus != 1 else ''}: "
-        f"{format_usd(total)} in all, {training / total:.0%} of it training."
+        f"{_sentence(rule)}: {plural(model.experts, 'expert')} at {format_count(model.n_params)} on "
+        f"{format_count(model.tokens)} tokens, loss {model.loss:.4f}. Training takes {format_flops(model.training_flops)} "
+        f"FLOPs, {hours}, {format_usd(model.training_usd)}; serving {format_usd(model.serving_usd)} at "
+        f"{format_usd(model.usd_per_mtok)} a million tokens on {plural(model.gpus, 'GPU')}: "
+        f"{format_usd(model.total_usd)} in all, {model.training_usd / model.total_usd:.0%} of it training."
     ]
-    spread = (model.intervals or {}).get("total_usd" if at_loss else "loss")
-    if spread and at_loss:
-        parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])} in all.")
-    elif spread:
+    within = search.question.total_limit is not None
+    spread = (model.intervals or {}).get("loss" if within else "total_usd")
+    if spread and within:
         parts.append(f"90% of the law's draws: loss {spread[0]:.4f} to {spread[1]:.4f}.")
-    if base is not None and base.total_usd and base.n_params != model.n_params:
+    elif spread:
+        parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])} in all.")
+    if base is not None and base.n_params != model.n_params:
         parts.append(
-            f"The {named(base.experts)} that takes the least training for the same loss ({format_count(base.n_params or 0.0)}) "
-            f"would cost {format_usd(base.total_usd)}: this one is {total / base.total_usd:.0%} of it."
+            f"The {expert_model(base.experts)} that takes the least training for the same loss "
+            f"({format_count(base.n_params)}) would cost {format_usd(base.total_usd)}: this one is "
+            f"{model.total_usd / base.total_usd:.0%} of it."
         )
     if share is not None:
         parts.append(f"{model.experts:g} experts are the best in {share:.0%} of the law's draws.")
     return " ".join(parts)
 
 
-def lifetime_caveats(
-    law: Law,
-    model: Candidate,
-    records: list[Candidate],
-    mfu: float,
-    extra: Mapping[str, float],
-    *,
-    at_loss: bool,
-    loss_bound: bool,
-    memory_limited: bool,
-    dearer: Mapping[float, float],
-) -> list[str]:
-    """What could make the recommendation of a lifetime plan wrong; `at_loss` tells a target loss from total dollars.
+def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: Mapping[float, float]) -> list[str]:
+    """What could make the recommendation of a lifetime plan wrong.
 
     `dearer` holds the expert counts that are shown at another size than their cheapest, and by what share they cost more.
     """
-    notes = _extrapolated(law, model, extra)
+    notes, training = _extrapolated(search, model), search.question.training
     if dearer:
         listed = ", ".join(f"{e:g} experts ({share:+.1%})" for e, share in dearer.items())
         notes.append(
             f"Not at the cheapest size: {listed}. GPU counts come in steps, so sizes apart cost the same within "
             f"{NEAR_EQUAL:.0%}; shown are those whose training tokens change least from one expert count to the next."
         )
-    ceiling = law.max_experts or math.inf
-    rivals = [c for c in records if c.experts != model.experts and c.experts <= ceiling and c.total_usd]
-    if at_loss:
-        more = {c.experts: (c.total_usd or 0.0) / (model.total_usd or 1.0) - 1.0 for c in rivals}
-        close = [f"{e:g} experts ({share:+.1%})" for e, share in more.items() if share <= 0.05]
-        notes += [f"As good within 5% of the dollars: {', '.join(close)}."] if close else []
-        notes += _beyond(law, records, lambda c: c.total_usd, model)
-    else:
-        close = [
-            f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if (c.loss or 0) <= 1.001 * (model.loss or 0)
-        ]
-        notes += [f"As good within 0.1% of the loss: {', '.join(close)}."] if close else []
-    notes.append(
-        f"Training is priced at an MFU of {mfu:g} for every size and expert count; MoE runs often reach less (--mfu)."
-    )
-    return notes + _conditions(law, loss_bound=loss_bound, memory_limited=memory_limited)
-
-
-def _extrapolated(law: Law, model: Candidate, extra: Mapping[str, float]) -> list[str]:
-    size = float(law_size(law.family, model.n_params or 1.0, model.experts))
-    implied = law.form.implied_inputs
-    further = {**(implied(np.array(model.experts), law.family.top_k) if implied else {}), **extra}
-    further["training_flops"] = model.training_flops or 1.0
-    far = extrapolation(law, size, model.tokens or 1.0, model.experts, further)
-    words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
-    listed = ", ".join(
-        f"{words[name]} at {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
-        f"{'largest' if factor > 1 else 'smallest'} fitted"
-        for name, factor in far.items()
-    )
-    return ([f"Extrapolated: {listed}."] if far else []) + unknown_range_notes(law)
+    known = [c for c in rows if isinstance(c, Life)]
+    within = search.question.total_limit is not None
+    notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)
+    if not within:
+        notes += _cheaper_beyond(search.law, model, known, lambda c: c.total_usd)
+    if training is not None:
+        notes.append(
+            f"Training is priced at an MFU of {training.mfu:g} for every size and expert count; MoE runs often reach less "
+            "(--mfu)."
+        )
+    return notes + _conditions(search)
 
 
 def no_interval_words(law: Law) -> str:
@@ -263,33 +216,65 @@ def unknown_range_notes(law: Law) -> list[str]:
     unknown = [INPUT_NAMES.get(name, name) for name in unknown_ranges(law)]
     if not unknown:
         return []
-    listed = " and ".join((", ".join(unknown[:-1]), unknown[-1])) if len(unknown) > 1 else unknown[0]
+    listed = " and ".join(filter(None, (", ".join(unknown[:-1]), unknown[-1])))
     return [f"{law.name} has no known fitted range of {listed}: how far this extrapolates is unknown."]
 
 
-def _beyond(
-    law: Law, records: list[Candidate], cost: Callable[[Candidate], float | None], model: Candidate
+def _sentence(rule: str) -> str:
+    return rule[0].upper() + rule[1:]
+
+
+def _extrapolated(search: Search, model: Candidate) -> list[str]:
+    law, implied = search.law, search.law.form.implied_inputs
+    size = float(law_size(law.family, model.n_params, model.experts))
+    further = {
+        **(implied(np.array(model.experts), law.family.top_k) if implied else {}),
+        **search.question.budget.extra,
+    }
+    further["training_flops"] = model.training_flops
+    words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
+    listed = ", ".join(
+        f"{words[name]} at {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
+        f"{'largest' if factor > 1 else 'smallest'} fitted"
+        for name, factor in extrapolation(law, size, model.tokens, model.experts, further).items()
+    )
+    return ([f"Extrapolated: {listed}."] if listed else []) + unknown_range_notes(law)
+
+
+def _rivals(
+    law: Law, model: Model, rows: Sequence[Model], what: str, cost: Callable[[Model], float] | None
 ) -> list[str]:
+    """Models of other expert counts that cost hardly more or, without a `cost`, whose loss is hardly higher."""
+    rivals = [c for c in rows if c.experts != model.experts and recommendable(law, c.experts)]
+    if cost is None:
+        close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if c.loss <= FLAT * model.loss]
+        return [f"As good within 0.1% of the loss: {', '.join(close)}."] if close else []
+    dearer = {c.experts: cost(c) / cost(model) - 1.0 for c in rivals}
+    close = [f"{e:g} experts ({more:+.1%})" for e, more in dearer.items() if more <= 0.05]
+    return [f"As good within 5% of the {what}: {', '.join(close)}."] if close else []
+
+
+def _cheaper_beyond(law: Law, model: Model, rows: Sequence[Model], cost: Callable[[Model], float]) -> list[str]:
     """Expert counts beyond those that the law may speak of, where they look cheaper."""
-    ceiling, limit = law.max_experts or math.inf, cost(model) or 0.0
-    beyond = [c for c in records if c.experts > ceiling and (cost(c) or math.inf) < limit]
+    beyond = [f"{c.experts:g}" for c in rows if not recommendable(law, c.experts) and cost(c) < cost(model)]
     if not beyond:
         return []
     return [
-        f"{', '.join(f'{c.experts:g}' for c in beyond)} experts look cheaper still, but the law was fitted up to "
+        f"{', '.join(beyond)} experts look cheaper still, but the law was fitted up to "
         f"{law.max_experts:g} experts and is not trusted beyond."
     ]
 
 
-def _conditions(law: Law, *, loss_bound: bool, memory_limited: bool) -> list[str]:
+def _conditions(search: Search) -> list[str]:
     notes: list[str] = []
-    if loss_bound:
+    law = search.law
+    if search.question.max_loss is not None:
         notes.append(
             f"--max-loss is in the units of {law.name} ({law.family.dataset or 'its dataset'}, nats per token of its own "
             f"tokenizer): calibrate the law to your own runs before you rely on it."
         )
     if not law.family.embedding_matrices:
         notes.append("Sizes leave embeddings out, as the law does; serving counts them.")
-    if memory_limited:
+    if search.costs.deployment.max_num_seqs is None:
         notes.append("The batch is limited by memory alone; a server's own limit (--max-num-seqs) makes tokens dearer.")
     return notes

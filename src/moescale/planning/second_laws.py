@@ -7,13 +7,15 @@ base's, or its loss over the base's.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
+from moescale.io.records import record
 from moescale.planning.allocation import Budget, bracket, loss_optimal
-from moescale.planning.candidate import Candidate, plain
+from moescale.planning.candidate import Candidate, whole_numbers
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
@@ -41,8 +43,7 @@ class SecondOpinion:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
-        record = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: plain(value) for name, value in record.items() if value is not None}
+        return whole_numbers(record(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,64 +52,82 @@ class Answer:
 
     law: Law
     model: Candidate
-    usd: float | None  # of the model: dollars a million tokens, or of its life
+    usd: float  # of the model: a million tokens, or its life
     base_usd: float | None  # None where the base cannot be served
     base_loss: float
 
     @property
     def cost_ratio(self) -> float | None:
-        """The model's dollars over the base's; None where one of them is not known."""
-        return None if self.usd is None or self.base_usd is None else self.usd / self.base_usd
+        """The model's dollars over the base's; None where those are not known."""
+        return None if self.base_usd is None else self.usd / self.base_usd
 
     @property
     def loss_ratio(self) -> float:
         """The model's loss over the base's."""
-        return (self.model.loss or math.nan) / self.base_loss
+        return self.model.loss / self.base_loss
 
 
-def compared(theirs: Answer, ours: Answer, question: str, share_of: str, unit: str, *, by_loss: bool) -> SecondOpinion:
-    """Another law's answer beside ours; `question` is what both answer, `share_of` names what each is set against.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What laws are compared on, in words, and whether by loss instead of by dollars."""
 
-    `unit` follows dollars, which are compared where a base cannot be served.
-    They agree where they have as many experts and, `by_loss`, losses that are alike over the base's, else costs that are.
+    question: str
+    share_of: str  # what each law's answer is set against
+    unit: str  # that follows dollars, which are compared where a base cannot be served
+    by_loss: bool
+
+    @property
+    def sentence(self) -> str:
+        """The question as a sentence begins."""
+        return self.question[0].upper() + self.question[1:]
+
+
+def compared(theirs: Answer, ours: Answer, asked: Asked) -> SecondOpinion:
+    """Another law's answer beside ours.
+
+    They agree where they have as many experts and, by loss, losses that are alike over the base's, else costs that are.
     """
-    same_experts = theirs.model.experts == ours.model.experts
-    if by_loss:
+    experts = theirs.model.experts
+    if asked.by_loss:
         alike, what = _alike_gains(1.0 - theirs.loss_ratio, 1.0 - ours.loss_ratio), "loss"
-        measure, brief = f"loss {_change(theirs.loss_ratio)} {share_of}", _change(ours.loss_ratio)
+        measure, brief = f"loss {_change(theirs.loss_ratio)} {asked.share_of}", _change(ours.loss_ratio)
     elif theirs.cost_ratio is not None and ours.cost_ratio is not None:
         alike, what = _alike(theirs.cost_ratio, ours.cost_ratio), "saving"
-        measure, brief = f"{theirs.cost_ratio:.0%} of {share_of}", f"{ours.cost_ratio:.0%}"
+        measure, brief = f"{theirs.cost_ratio:.0%} of {asked.share_of}", f"{ours.cost_ratio:.0%}"
     else:
-        alike, what = _alike(theirs.usd or math.inf, ours.usd or math.inf), "cost"
-        measure, brief = (f"{format_usd(answer.usd or math.inf)} {unit}" for answer in (theirs, ours))
-    agrees = same_experts and alike
-    verdict = (
-        f"differs on the experts ({theirs.model.experts:g} against {ours.model.experts:g})"
-        if not same_experts
-        else "agrees"
-        if alike
-        else f"agrees on the experts but not on the {what}"
-    )
+        alike, what = _alike(theirs.usd, ours.usd), "cost"
+        measure, brief = (f"{format_usd(answer.usd)} {asked.unit}" for answer in (theirs, ours))
+    verdict = "agrees" if alike else f"agrees on the experts but not on the {what}"
+    if experts != ours.model.experts:
+        alike, verdict = False, f"differs on the experts ({experts:g} against {ours.model.experts:g})"
+    sized = f"{'a dense model' if experts == 1 else f'{experts:g} experts'} at {format_count(theirs.model.n_params)}"
     counted = " with embeddings" if _counts_embeddings(theirs.law) and not _counts_embeddings(ours.law) else ""
     return SecondOpinion(
         law=theirs.law.name,
-        agrees=agrees,
+        agrees=alike,
         sentence=(
-            f"{theirs.law.name} {verdict}. {question[0].upper()}{question[1:]}: {_sized(theirs.model)}{counted}, "
-            f"{measure} ({ours.law.name}: {ours.model.experts:g} at {format_count(ours.model.n_params or 0.0)}, {brief})."
+            f"{theirs.law.name} {verdict}. {asked.sentence}: {sized}{counted}, {measure} "
+            f"({ours.law.name}: {ours.model.experts:g} at {format_count(ours.model.n_params)}, {brief})."
         ),
-        experts=theirs.model.experts,
+        experts=experts,
         n_params=theirs.model.n_params,
-        cost_ratio=None if by_loss else theirs.cost_ratio,
-        loss_ratio=theirs.loss_ratio if by_loss else None,
+        cost_ratio=None if asked.by_loss else theirs.cost_ratio,
+        loss_ratio=theirs.loss_ratio if asked.by_loss else None,
     )
 
 
-def unanswered(law: Law, question: str, reason: str) -> SecondOpinion:
-    """A law that has no answer to the question."""
-    asked = f"{question[0].upper()}{question[1:]}"
-    return SecondOpinion(law=law.name, agrees=False, sentence=f"{law.name} has no answer. {asked}: {reason}.")
+def opinions(
+    answer: Callable[[Law], Answer], ours: Answer, others: Sequence[Law], asked: Asked
+) -> tuple[SecondOpinion, ...]:
+    """Each other law's answer beside ours, or why it has none; a law of dense models alone compares with none."""
+    found: list[SecondOpinion] = []
+    for other in others if ours.law.form.uses_experts else ():
+        try:
+            found.append(compared(answer(other), ours, asked))
+        except InfeasibleError as error:
+            sentence = f"{other.name} has no answer. {asked.sentence}: {error.what}."
+            found.append(SecondOpinion(law=other.name, agrees=False, sentence=sentence))
+    return tuple(found)
 
 
 def budget_of_loss(law: Law, budget: Budget, experts: float, loss: float) -> float | None:
@@ -138,12 +157,7 @@ def budget_of_loss(law: Law, budget: Budget, experts: float, loss: float) -> flo
 
 def loss_of_base(law: Law, budget: Budget, experts: float, flops: float) -> float:
     """The loss of the loss-optimal model of so many experts on another number of training FLOPs."""
-    return float(loss_optimal(law, Budget(flops, budget.max_tokens, budget.extra), experts).loss[0])
-
-
-def _sized(model: Candidate) -> str:
-    experts = "a dense model" if model.experts == 1 else f"{model.experts:g} experts"
-    return f"{experts} at {format_count(model.n_params or 0.0)}"
+    return float(loss_optimal(law, replace(budget, flops=flops), experts).loss[0])
 
 
 def _change(ratio: float) -> str:

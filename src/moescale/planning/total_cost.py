@@ -13,17 +13,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from moescale import catalogue
+from moescale.bounds import Bound, check_bounds
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
-from moescale.models.family import elasticity, law_size, n_active, tokens_within, training_flops
-from moescale.planning.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, theta_or_own
+from moescale.models.family import elasticity, n_active, tokens_within, training_flops
+from moescale.planning.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, slopes_at, theta_or_own
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
+
+POSITIVE = Bound(0, above=True)
 
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
 ENDLESS = 600.0  # ln D at which a power of D vanishes
@@ -84,18 +88,14 @@ class Lifetime:
     `max_tokens` bounds training tokens, `max_usd_per_mtok` the serving price; `extra` holds further inputs of the law.
     """
 
-    served_tokens: float
-    usd_per_flop: float
-    max_tokens: float | None = None
-    max_usd_per_mtok: float | None = None
+    served_tokens: Annotated[float, Bound(0)]
+    usd_per_flop: Annotated[float, POSITIVE]
+    max_tokens: Annotated[float | None, POSITIVE] = None
+    max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        for name in ("served_tokens", "usd_per_flop", "max_tokens", "max_usd_per_mtok"):
-            value = getattr(self, name)
-            least = "at least 0" if name == "served_tokens" else "positive"
-            if value is not None and not (0 <= value < math.inf and (value > 0 or name == "served_tokens")):
-                raise InputError(f"{name} must be {least} and finite, not {value:g}", where="lifetime")
+        check_bounds(self, where="lifetime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,20 +212,20 @@ def cheapest_at_loss(
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
     low, high = _sizes_that_reach(law, use, e, loss, life)
 
-    def spent(n_params: FloatArray) -> tuple[FloatArray, FloatArray]:
-        tokens = tokens_at_loss(law, n_params, e, loss, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
-        return tokens, _total(law, life, cost_of, n_params, tokens, e)
+    def tokens(n_params: FloatArray) -> FloatArray:
+        return tokens_at_loss(law, n_params, e, loss, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
 
-    if not tolerance:
-        n, _ = _least(lambda at: spent(at)[1], low, high)
-        return life_costs(law, life, cost_of, n, spent(n)[0], e, theta=theta)
+    def dollars(n_params: FloatArray) -> FloatArray:
+        d = tokens(n_params)
+        spent = training_flops(law.family, n_params, d, e) * life.usd_per_flop
+        return np.where(np.isnan(d), np.inf, spent) + _serving(life, cost_of, n_params, e)
 
     def smoothest(usd: FloatArray, n_params: FloatArray) -> npt.NDArray[np.intp]:
         near = np.isfinite(usd) & (usd <= (1.0 + tolerance) * usd.min(axis=0))
-        return _smallest_steps(np.where(near, np.log(spent(n_params)[0]), np.nan), np.argsort(e, kind="stable"))
+        return _smallest_steps(np.where(near, np.log(tokens(n_params)), np.nan), np.argsort(e, kind="stable"))
 
-    n, above = _least(lambda at: spent(at)[1], low, high, choose=smoothest)
-    return replace(life_costs(law, life, cost_of, n, spent(n)[0], e, theta=theta), above_fewest=above)
+    n, above = _least(dollars, low, high, choose=smoothest if tolerance else _lowest)
+    return replace(life_costs(law, life, cost_of, n, tokens(n), e, theta=theta), above_fewest=above)
 
 
 def best_within_total(
@@ -285,9 +285,7 @@ def flops_optimal(
         n = np.exp(ln_n)
         d = tokens(n)
         known = np.where(np.isnan(d), 1.0, d)
-        in_n, in_d = law.form.slopes(use, inputs_at(law, life.extra, n, np.log(known), e))
-        if law.family.n_counts == "total":
-            in_n = in_n * elasticity(law.family, n, law_size(law.family, n, e))
+        in_n, in_d = slopes_at(law, life.extra, use, n, known, e)
         widening = elasticity(law.family, n, n_active(law.family, n, e))
         return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * known)) - in_n / in_d)
 
@@ -373,14 +371,6 @@ def _serving(life: Lifetime, cost_of: CostOf, n_params: FloatArray, experts: Flo
     return np.where(allowed, np.where(allowed, usd, 0.0) * (life.served_tokens / 1e6), np.inf)
 
 
-def _total(
-    law: Law, life: Lifetime, cost_of: CostOf, n_params: FloatArray, tokens: FloatArray, experts: FloatArray
-) -> FloatArray:
-    """Dollars of a life; infinite where there is no such model."""
-    spent = training_flops(law.family, n_params, tokens, experts) * life.usd_per_flop
-    return np.where(np.isnan(tokens), np.inf, spent) + _serving(life, cost_of, n_params, experts)
-
-
 def _lowest(values: FloatArray, _: FloatArray) -> npt.NDArray[np.intp]:
     """Of local minima (r, ..., m), the place of the lowest of each column."""
     return np.argmin(values, axis=0)
@@ -395,8 +385,9 @@ def _least(
 ) -> tuple[FloatArray, FloatArray]:
     """The sizes between exp(low) and exp(high), (..., m), at which `value` is least, and 0 as share above the least.
 
-    `choose` may take others of the local minima, given their values and sizes (r, ..., m). A scan of the whole range and a close one around its best size. Dollars have many local minima, one on the edge of every
-    jump in price, so the best few of the close scan are each searched in sections before all but one are dropped.
+    `choose` may take others of the local minima, given their values and sizes (r, ..., m). A scan of the whole range and a
+    close one around its best size. Dollars have many local minima, one on the edge of every jump in price, so the best few
+    of the close scan are each searched in sections before all but one are dropped.
     """
 
     def points(low: FloatArray, high: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:

@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from moescale.units import format_bytes, format_count, format_usd
+from moescale.units import format_bytes, format_count, format_usd, plural
 from moescale.views.tables import (
     bounded_loss_table,
     build_sentence,
@@ -91,7 +91,7 @@ def cost_html(cost: Cost) -> str:
     from moescale.views.html.markup import html_table, tag
 
     lead = (
-        f"{format_usd(cost.usd_per_mtok)} per million output tokens on {cost.gpus} GPU{'s' if cost.gpus != 1 else ''}"
+        f"{format_usd(cost.usd_per_mtok)} per million output tokens on {plural(cost.gpus, 'GPU')}"
         if cost.usd_per_mtok is not None
         else f"cannot be served: {cost.infeasible}"
     )

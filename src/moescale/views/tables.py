@@ -1,24 +1,39 @@
-"""Answers as tables of text, the same ones for a terminal, a report and a notebook."""
+"""Answers as tables of text, the same ones for a terminal, a report and a notebook: one function a table."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from moescale.units import format_count, format_flops, format_seconds, format_usd
+import numpy as np
+
+from moescale.errors import InputError
+from moescale.units import expert_label, format_count, format_flops, format_seconds, format_usd, plural
 
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
-    from moescale.fitting.holdout import HoldOut
+    from moescale.fitting.holdout import Diagnosis, HoldOut, RunArrays
+    from moescale.latency.coverage import Coverage, Overview
     from moescale.models.rounding import Buildable
-    from moescale.planning.candidate import Candidate
+    from moescale.planning.candidate import Life, Trained, Unreachable
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
     from moescale.scaling_laws.form import LawForm
+    from moescale.scaling_laws.law import Law
+    from moescale.serving.operating_points import LeftOut, OperatingPoints, Platform
     from moescale.serving.steady_state import Cost
+    from moescale.typing import FloatArray
 
 FRONTIER_ROWS = 10
+SWEEP_ROWS = 16
+SUSPECT_ROWS = 10
+VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
+GLOSSARY = (
+    "N is the dense-equivalent size, N/own its share of that expert count's own loss-optimal N; active and total are "
+    "parameters without embeddings; /base is over the loss-optimal {base}; $/Mtok is dollars per million output tokens."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +62,20 @@ class Table:
         )
 
 
-NAME = Column("", text=True)
-SIZES = (Column("N"), Column("active", rank=2), Column("total"), Column("tokens"))
-SERVING = (Column("$/Mtok"), Column("GPUs"))
-RATIOS = (Column("N/own", rank=1), Column("active/base", rank=3), Column("cost/base", rank=1))
-GLOSSARY = (
-    "N is the dense-equivalent size, N/own its share of that expert count's own loss-optimal N; active and total are "
-    "parameters without embeddings; /base is over the loss-optimal {base}; $/Mtok is dollars per million output tokens."
-)
+Item = TypeVar("Item")
+Cell = tuple[Column, Callable[[Item], str]]  # a column, and what it says of an item
+Model = TypeVar("Model", bound="Trained")
 
 
-def count_name(experts: float) -> str:
-    """dense, or E = 8."""
-    return "dense" if experts == 1 else f"E = {experts:g}"
+def table_of(title: str, items: Iterable[Item], cells: Sequence[Cell[Item]], **more: Any) -> Table:
+    """A table with a row an item; `more` is what else a Table has."""
+    rows = tuple(tuple(text(item) for _, text in cells) for item in items)
+    return Table(title, tuple(column for column, _ in cells), rows, **more)
 
 
 def base_name(plan: Plan) -> str:
     """What ratios of a plan are over: dense model, or E = 4."""
-    return "dense model" if plan.base_experts == 1 else count_name(plan.base_experts)
+    return "dense model" if plan.base_experts == 1 else expert_label(plan.base_experts)
 
 
 def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
@@ -98,24 +109,16 @@ def parameter_table(
     remarks: Mapping[str, str] | None = None,
 ) -> Table:
     """The coefficients of a law with their 90% intervals."""
-    return Table(
+    limits, told = intervals or {}, remarks or {}
+    return table_of(
         "",
+        form.parameters,
         (
-            Column("parameter", text=True),
-            Column("value"),
-            Column("90% interval", rank=1),
-            Column("remark", text=True, rank=1),
-            Column("meaning", text=True, rank=2),
-        ),
-        tuple(
-            (
-                p.name,
-                f"{parameters[p.name]:.6g}",
-                span_text((intervals or {}).get(p.name)),
-                (remarks or {}).get(p.name, ""),
-                p.meaning,
-            )
-            for p in form.parameters
+            (Column("parameter", text=True), lambda p: p.name),
+            (Column("value"), lambda p: f"{parameters[p.name]:.6g}"),
+            (Column("90% interval", rank=1), lambda p: span_text(limits.get(p.name))),
+            (Column("remark", text=True, rank=1), lambda p: told.get(p.name, "")),
+            (Column("meaning", text=True, rank=2), lambda p: p.meaning),
         ),
     )
 
@@ -128,23 +131,86 @@ def fit_remarks(found: Fit) -> dict[str, str]:
 
 def comparison_table(records: Sequence[HoldOut]) -> Table:
     """How each law predicts the runs that it was not fitted on, best first."""
-    heads = ("parameters", "fitted on", "RMSLE", "held out", "RMSLE held out", "bias held out")
-    return Table(
+    return table_of(
         "Error of ln L",
-        (Column("law", text=True), *(Column(head) for head in heads)),
-        tuple(
-            (
-                r.law,
-                str(r.parameters),
-                str(r.n_train),
-                f"{r.rmsle_train * 1e3:.2f}e-3",
-                str(r.n_holdout),
-                f"{r.rmsle_holdout * 1e3:.2f}e-3",
-                f"{r.bias_holdout * 1e3:+.2f}e-3",
-            )
-            for r in sorted(records, key=lambda r: r.rmsle_holdout)
+        sorted(records, key=lambda r: r.rmsle_holdout),
+        (
+            (Column("law", text=True), lambda r: r.law),
+            (Column("parameters"), lambda r: f"{r.parameters}"),
+            (Column("fitted on"), lambda r: f"{r.n_train}"),
+            (Column("RMSLE"), lambda r: f"{r.rmsle_train * 1e3:.2f}e-3"),
+            (Column("held out"), lambda r: f"{r.n_holdout}"),
+            (Column("RMSLE held out"), lambda r: f"{r.rmsle_holdout * 1e3:.2f}e-3"),
+            (Column("bias held out"), lambda r: f"{r.bias_holdout * 1e3:+.2f}e-3"),
         ),
     )
+
+
+def group_table(diagnosis: Diagnosis) -> Table:
+    """Where a law errs: by experts, size and tokens."""
+
+    def ends(variable: str, low: float, high: float) -> str:
+        a, b = (f"{x:g}" if variable == "n_experts" else format_count(x) for x in (low, high))
+        return a if a == b else f"{a} to {b}"
+
+    return table_of(
+        "Errors of ln L by group",
+        diagnosis.groups,
+        (
+            (Column("", text=True), lambda g: VARIABLES.get(g.variable, g.variable)),
+            (Column("range"), lambda g: ends(g.variable, g.low, g.high)),
+            (Column("runs"), lambda g: f"{g.n_runs}"),
+            (Column("bias"), lambda g: f"{100 * g.bias:+.3f}%"),
+            (Column("RMSLE"), lambda g: f"{100 * g.rmsle:.3f}%"),
+        ),
+    )
+
+
+def suspect_table(diagnosis: Diagnosis, runs: RunArrays) -> Table:
+    """The runs that a law misses by most."""
+    shown = diagnosis.suspects[:SUSPECT_ROWS]
+    more = len(diagnosis.suspects) - len(shown)
+    return table_of(
+        "Runs beyond 5 robust standard deviations" + (f" (the worst {len(shown)}; {more} more)" if more else ""),
+        shown,
+        (
+            (Column("run", text=True), lambda i: f"{i + 1}"),
+            (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
+            (Column("D"), lambda i: format_count(float(runs.tokens[i]))),
+            (Column("E"), lambda i: f"{runs.experts[i]:g}"),
+            (Column("loss"), lambda i: f"{runs.loss[i]:.4f}"),
+            (Column("residual"), lambda i: f"{100 * diagnosis.residuals[i]:+.2f}%"),
+        ),
+    )
+
+
+def prediction_table(law: Law) -> Table | None:
+    """Losses at the ends and the middle of the fitted sizes and tokens; None for laws of further variables."""
+    from moescale.scaling_laws.law import predict
+
+    if not {"n_params", "tokens"} <= set(law.fit_range):
+        return None
+    sizes, tokens = (_ends_and_middle(*law.fit_range[name]) for name in ("n_params", "tokens"))
+    counts = sorted(set(law.fit_range.get("experts", (1.0, 1.0)))) if law.form.uses_experts else [1.0]
+
+    def loss_text(n: float, d: float, e: float) -> str:
+        found = predict(law, n, d, e)
+        return f"{found.loss:.4f}" + (f" ({span_text(found.interval, '.4f')})" if found.interval else "")
+
+    try:
+        rows = [
+            (format_count(n), format_count(d), *(loss_text(n, d, e) for e in counts)) for n in sizes for d in tokens
+        ]
+    except InputError:
+        return None
+    losses = [Column(expert_label(e) if law.form.uses_experts else "loss") for e in counts]
+    with_interval = " with the interval of 90% of its draws" if len(law.draws) else ""
+    title = f"Losses that the law predicts{with_interval}"
+    return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
+
+
+def _ends_and_middle(low: float, high: float) -> list[float]:
+    return sorted({low, math.sqrt(low * high), high})
 
 
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:
@@ -152,48 +218,196 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     limits = {"max_ttft": "latency: first token", "max_tpot": "latency: per token"}
     others = {"optimum": "lowest cost", "front_end": "API servers"}
     looked_at = cost.candidates or (cost,)
-    return Table(
-        "",
+    cells: list[Cell[Cost]] = [
+        (Column("GPUs"), lambda c: f"{c.gpus}"),
+        (Column("$/Mtok"), lambda c: format_usd(c.usd_per_mtok or 0.0)),
+        (Column("batch"), lambda c: f"{c.batch:.0f}"),
+        (Column("output tok/s"), lambda c: f"{c.throughput_tok_s:,.0f}"),
+        (Column("first token"), lambda c: format_seconds(c.ttft_s or 0.0)),
+        (Column("per token"), lambda c: format_seconds(c.tpot_s or 0.0)),
         (
-            Column("GPUs"),
-            *((Column("$/Mtok"),) if priced else ()),
-            Column("batch"),
-            Column("output tok/s"),
-            Column("first token"),
-            Column("per token"),
             Column("batch limited by", text=True),
-            Column("", text=True),
+            lambda c: limits.get(c.latency_limit or "", others.get(c.limited_by or "", c.limited_by or "")),
         ),
-        tuple(
+        (Column("", text=True), lambda c: "<- cheapest" if c.gpus == cost.gpus else ""),
+    ]
+    return table_of(
+        "",
+        [c for c in looked_at if c.usd_per_mtok is not None and c.batch is not None and c.throughput_tok_s is not None],
+        [cell for cell in cells if priced or cell[0].head != "$/Mtok"],
+        notes=reason_lines((plural(c.gpus, "GPU"), c.infeasible) for c in looked_at if c.infeasible),
+    )
+
+
+def pareto_table(points: OperatingPoints) -> Table:
+    """The ways to serve a model that no other beats in cost and time."""
+    p, front = points, points.pareto
+    on: list[Platform] = [p.platforms[int(i)] for i in p.platform]
+    shown = _evenly_spread(np.log(p.tpot_s[front]), SWEEP_ROWS)
+    part = f" ({len(shown)} of {len(front)}; all with --json)" if len(shown) < len(front) else ""
+    cells: list[Cell[int]] = [
+        (Column("GPUs"), lambda i: f"{p.gpus[i]:.0f}"),
+        (Column("EP"), lambda i: f"{p.expert_parallel[i]:.0f}"),
+        (Column("weights", text=True), lambda i: on[i].weights.name),
+        (Column("cache", text=True), lambda i: on[i].kv_cache.name),
+        (Column("batch"), lambda i: f"{p.batch[i]:.0f}"),
+        (Column("per token"), lambda i: format_seconds(float(p.tpot_s[i]))),
+        (Column("tok/s/user"), lambda i: rate_text(float(p.tok_s_per_user[i]))),
+        (Column("$/Mtok"), lambda i: format_usd(float(p.usd_per_mtok[i]))),
+        (Column("all tok/s", rank=2), lambda i: f"{p.throughput_tok_s[i]:,.0f}"),
+        (Column("first token", rank=3), lambda i: format_seconds(float(p.ttft_s[i]))),
+    ]
+    if not np.any(p.expert_parallel > 1):
+        del cells[1]
+    if len({k.gpu.name for k in p.platforms}) > 1:
+        cells.insert(0, (Column("GPU", text=True), lambda i: on[i].gpu.name))
+    title = f"Pareto set: no other of {len(p):,} points is cheaper and faster{part}"
+    return table_of(title, [int(front[j]) for j in shown], cells)
+
+
+def platform_table(points: OperatingPoints) -> Table:
+    """What each GPU and number format can do alone: its cheapest point and its fastest."""
+    p = points
+    fronts = [(kind, p.frontier(p.platform == k).tolist()) for k, kind in enumerate(p.platforms)]
+    ends = [(kind, front[-1], front[0]) for kind, front in fronts if front]
+    cells: list[Cell[tuple[Platform, int, int]]] = [
+        (Column("weights", text=True), lambda x: x[0].weights.name),
+        (Column("cache", text=True), lambda x: x[0].kv_cache.name),
+        (Column("$/Mtok"), lambda x: format_usd(float(p.usd_per_mtok[x[1]]))),
+        (Column("GPUs"), lambda x: f"{p.gpus[x[1]]:.0f}"),
+        (Column("batch"), lambda x: f"{p.batch[x[1]]:.0f}"),
+        (Column("tok/s/user"), lambda x: rate_text(float(p.tok_s_per_user[x[1]]))),
+        (Column("fastest", rank=1), lambda x: rate_text(float(p.tok_s_per_user[x[2]]))),
+        (Column("GPUs", rank=1), lambda x: f"{p.gpus[x[2]]:.0f}"),
+        (Column("$/Mtok", rank=1), lambda x: format_usd(float(p.usd_per_mtok[x[2]]))),
+    ]
+    if len({k.gpu.name for k in p.platforms}) > 1:
+        cells.insert(0, (Column("GPU", text=True), lambda x: x[0].gpu.name))
+    return table_of("Each alone: its cheapest point, and after it its fastest (tok/s/user)", ends, cells)
+
+
+def left_out_lines(points: OperatingPoints) -> tuple[str, ...]:
+    """What has no answer; of several GPU counts with one cause, the reason of the largest."""
+    groups: dict[tuple[str, str], list[LeftOut]] = {}
+    for entry in sorted(points.left_out, key=lambda e: e.gpu is not None):  # what holds for all first
+        formats = f" {entry.weights}/{entry.kv_cache}" if entry.weights and entry.kv_cache else ""
+        who = [f"{entry.gpu}{formats}"] if entry.gpu else []
+        if entry.expert_parallel is not None:
+            who.append(f"expert-parallel {entry.expert_parallel}")
+        if entry.max_num_seqs is not None:
+            who.append("larger batches")
+        groups.setdefault((", ".join(who), entry.cause or entry.reason), []).append(entry)
+    told: list[tuple[str, str]] = []
+    for (who, _), entries in groups.items():
+        counts = list(dict.fromkeys(entry.gpus for entry in entries if entry.gpus is not None))
+        on = f"{_few(counts)} GPU{'' if counts == [1] else 's'}" if counts else ""
+        told.append((" on ".join(filter(None, (who, on))), entries[-1].reason))
+    return reason_lines(told)
+
+
+def rate_text(value: float) -> str:
+    """Tokens a second of one user."""
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def _evenly_spread(values: FloatArray, most: int) -> list[int]:
+    """Places of at most `most` ascending values that are spread evenly between the first and the last."""
+    if values.size <= most:
+        return list(range(values.size))
+    wanted = np.linspace(values[0], values[-1], most)
+    return sorted({int(np.argmin(np.abs(values - value))) for value in wanted} | {0, values.size - 1})
+
+
+def _few(counts: Sequence[int]) -> str:
+    """Ascending whole numbers in words: 1 to 6, or 3, 5 and 7."""
+    if len(counts) > 2 and counts[-1] - counts[0] == len(counts) - 1:
+        return f"{counts[0]} to {counts[-1]}"
+    return " and ".join(filter(None, (", ".join(map(str, counts[:-1])), str(counts[-1]))))
+
+
+def coverage_table(found: Overview) -> Table:
+    """What a latency table covers, by stage, GPU count and expert count."""
+    gpus = sorted({c.gpu for c in found.coverage})
+    cells: list[Cell[Coverage]] = [
+        (Column("", text=True), lambda c: c.stage),
+        (Column("GPUs"), lambda c: f"{c.gpus}"),
+        (Column("experts"), lambda c: f"{c.n_experts}"),
+        (Column("rows"), lambda c: f"{c.rows}"),
+        (Column("parameters"), lambda c: _between(*(format_count(x) for x in c.n_params_total))),
+        (Column("tokens"), lambda c: _between(*(f"{x}" for x in c.tokens))),
+        (Column("batch"), lambda c: _between(*(f"{x}" for x in c.batch))),
+        (Column("all to", rank=1), lambda c: f"{c.smallest_largest_batch}"),
+        (Column("spread", rank=2), lambda c: f"{c.spread:.1%}"),
+    ]
+    if len(gpus) > 1:
+        cells.insert(0, (Column("GPU", text=True), lambda c: c.gpu))
+    title = f"Measured on {', '.join(gpus)}; outside these ranges there is no answer (nothing is extrapolated)"
+    return table_of(title, found.coverage, cells)
+
+
+def interpolation_table(found: Overview) -> Table:
+    """How well a latency table predicts each of its inner rows."""
+    names = {"batch": "batch", "n_params_total": "size", "tokens": "tokens"}
+    return table_of(
+        "Leave one out: each inner row from its neighbours, linearly along one axis",
+        found.held_out,
+        (
+            (Column("", text=True), lambda h: h.stage),
+            (Column("along", text=True), lambda h: names[h.axis]),
+            (Column("rows"), lambda h: f"{h.rows}"),
+            (Column("median error"), lambda h: f"{h.median_abs_error:.1%}"),
+            (Column("largest"), lambda h: f"{h.max_abs_error:.1%}"),
+            (Column("mean"), lambda h: f"{h.bias:+.1%}"),
+            (Column("worst at", text=True, rank=1), lambda h: h.worst),
+        ),
+    )
+
+
+def unmeasured_table(found: Overview) -> Table:
+    """The rows of a latency table that hold no latency."""
+    return table_of(
+        "Without a latency",
+        found.not_ok,
+        (
+            (Column("", text=True), lambda x: x[0]),
+            (Column("rows"), lambda x: f"{x[2]}"),
+            (Column("reason", text=True), lambda x: x[1]),
+        ),
+    )
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low}-{high}"
+
+
+def planned_runs_table(runs: Iterable[dict[str, Any]]) -> Table:
+    """The runs of a sweep before it starts, from the JSON of `sweep --dry-run`."""
+    return table_of(
+        "",
+        runs,
+        (
+            (Column("run", text=True), lambda r: r["name"]),
+            (Column("N"), lambda r: format_count(r["n_params_dense"])),
+            (Column("active", rank=3), lambda r: format_count(r["n_params_active"])),
+            (Column("total", rank=2), lambda r: format_count(r["n_params_total"])),
+            (Column("E", rank=5), lambda r: f"{r['n_experts']}"),
+            (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
+            (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
+            (Column("time", rank=1), lambda r: format_seconds(r["seconds"]) if "seconds" in r else "-"),
             (
-                str(c.gpus),
-                *((format_usd(c.usd_per_mtok),) if priced else ()),
-                f"{c.batch:.0f}",
-                f"{c.throughput_tok_s:,.0f}",
-                format_seconds(c.ttft_s or 0.0),
-                format_seconds(c.tpot_s or 0.0),
-                limits.get(c.latency_limit or "", others.get(c.limited_by or "", c.limited_by or "")),
-                "<- cheapest" if c.gpus == cost.gpus else "",
-            )
-            for c in looked_at
-            if c.usd_per_mtok is not None and c.batch is not None and c.throughput_tok_s is not None
-        ),
-        notes=reason_lines(
-            (f"{c.gpus} GPU{'s' if c.gpus != 1 else ''}", c.infeasible) for c in looked_at if c.infeasible
+                Column("state", text=True, rank=4),
+                lambda r: r["state"] + (f" at {r['share']:.0%}" if 0 < r["share"] < 1 else ""),
+            ),
         ),
     )
 
 
 def plan_headline(plan: Plan) -> str:
     """The recommendation in one line."""
-    model = plan.recommendation.model
+    model, use = plan.recommendation.model, plan.training
     experts = "a dense model" if model.experts == 1 else f"{model.experts:g} experts"
-    text = f"train {experts} at N = {format_count(model.n_params or 0.0)} on {format_count(model.tokens or 0.0)} tokens"
-    return (
-        text
-        if plan.training is None or plan.training.spent
-        else f"{text}, with {plan.training.budget_share:.0%} of the budget"
-    )
+    text = f"train {experts} at N = {format_count(model.n_params)} on {format_count(model.tokens)} tokens"
+    return text if use is None or use.spent else f"{text}, with {use.budget_share:.0%} of the budget"
 
 
 def build_sentence(a: Buildable) -> str:
@@ -205,32 +419,51 @@ def build_sentence(a: Buildable) -> str:
     return f"Build it as {text}: {format_count(a.n_params_total)} parameters without embeddings; the figures above are of this shape."
 
 
+def plan_paragraphs(plan: Plan) -> list[tuple[str, str]]:
+    """What a plan answers in words, each paragraph with its lead or none."""
+    best, life = plan.recommendation, plan.lifetime
+    told = [("", best.why), ("", build_sentence(best.architecture))]
+    told += [("", f"Second law: {opinion.sentence}") for opinion in plan.second_opinions]
+    if life is not None:
+        told.append(("Over its life", life.recommendation.why))
+        told += [("", f"Second law over the life: {opinion.sentence}") for opinion in life.second_opinions]
+    elif best.model.lifetime_usd is not None:
+        told.append(("", f"Serving the lifetime tokens costs {format_usd(best.model.lifetime_usd)}."))
+    return told
+
+
+SIZES: tuple[Cell[Trained], ...] = (
+    (Column("N"), lambda c: format_count(c.n_params)),
+    (Column("active", rank=2), lambda c: format_count(c.n_params_active)),
+    (Column("total"), lambda c: format_count(c.n_params_total)),
+    (Column("tokens"), lambda c: format_count(c.tokens)),
+)
+LOSS: Cell[Trained] = (Column("loss"), lambda c: f"{c.loss:.4f}")
+SERVING: tuple[Cell[Trained], ...] = (
+    (Column("$/Mtok"), lambda c: "-" if c.usd_per_mtok is None else format_usd(c.usd_per_mtok)),
+    (Column("GPUs"), lambda c: "-" if c.gpus is None else f"{c.gpus}"),
+)
+OWN_SHARE: Cell[Trained] = (Column("N/own", rank=1), lambda c: _percentage(c.size_ratio))
+RATIOS: tuple[Cell[Trained], ...] = (
+    OWN_SHARE,
+    (Column("active/base", rank=3), lambda c: _percentage(c.active_ratio_to_base)),
+    (Column("cost/base", rank=1), lambda c: _percentage(c.cost_ratio)),
+)
+
+
 def loss_optimal_table(plan: Plan) -> Table:
     """The loss-optimal model of each expert count."""
-    return _models(
-        "Loss-optimal",
-        (NAME, *SIZES, Column("loss"), *SERVING, Column("loss in 90% of draws", rank=1)),
-        plan.loss_optimal,
-        lambda c: (*_sizes(c), f"{c.loss:.4f}", *_serving(c), span_text((c.intervals or {}).get("loss"), ".3f")),
-    )
+    cells = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f"))
+    return _models("Loss-optimal", plan.loss_optimal, cells)
 
 
 def bounded_loss_table(plan: Plan) -> Table:
     """The cheapest model of each expert count at the base's loss."""
-    priced = plan.base_usd_per_mtok is not None  # else no cost has a share of the base's
-    return _models(
-        f"Same loss as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f}), cheapest to serve (Algorithm 1)",
-        (NAME, *SIZES, *SERVING, *RATIOS, Column(f"{'' if priced else '$/Mtok '}in 90% of draws", rank=1)),
-        plan.bounded_loss,
-        lambda c: (
-            *_sizes(c),
-            *_serving(c),
-            *_ratios(c),
-            span_text((c.intervals or {}).get("cost_ratio"), ".0%")
-            if priced
-            else _dollars((c.intervals or {}).get("usd_per_mtok")),
-        ),
-    )
+    title = f"Same loss as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f}), cheapest to serve (Algorithm 1)"
+    drawn = _drawn("", "cost_ratio", ".0%")
+    if plan.base_usd_per_mtok is None:  # then no cost has a share of the base's
+        drawn = _drawn("$/Mtok", "usd_per_mtok")
+    return _models(title, plan.bounded_loss, (*SIZES, *SERVING, *RATIOS, drawn))
 
 
 def bounded_cost_table(plan: Plan) -> Table | None:
@@ -238,55 +471,38 @@ def bounded_cost_table(plan: Plan) -> Table | None:
     if plan.base_usd_per_mtok is None:
         return None
     usd = format_usd(plan.base_usd_per_mtok)
-    return _models(
-        f"Same cost as the loss-optimal {base_name(plan)} ({usd}), best loss (Algorithm 2)",
-        (NAME, *SIZES, Column("loss"), *SERVING, *RATIOS),
-        plan.bounded_cost,
-        lambda c: (*_sizes(c), f"{c.loss:.4f}", *_serving(c), *_ratios(c)),
-    )
+    title = f"Same cost as the loss-optimal {base_name(plan)} ({usd}), best loss (Algorithm 2)"
+    return _models(title, plan.bounded_cost, (*SIZES, LOSS, *SERVING, *RATIOS))
 
 
 def lifetime_table(plan: LifetimePlan) -> Table:
     """The best life of each expert count in dollars."""
-    at_loss = plan.target_loss is not None
-    goal = (
-        f"loss {plan.target_loss:.4f} for the fewest dollars"
-        if at_loss
-        else f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
-    )
+    cells: list[Cell[Life]] = [
+        SIZES[0],
+        SIZES[3],
+        LOSS,
+        (Column("FLOPs", rank=2), lambda c: format_flops(c.training_flops)),
+        (Column("$ to train"), lambda c: format_usd(c.training_usd)),
+        (Column("$ to serve"), lambda c: format_usd(c.serving_usd)),
+        (Column("$ in all"), lambda c: format_usd(c.total_usd)),
+        *SERVING,
+    ]
+    if plan.target_loss is not None:
+        goal = f"loss {plan.target_loss:.4f} for the fewest dollars"
+        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("$", "total_usd")]
+    else:
+        goal = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
+        cells.append(_drawn("loss", "loss", ".3f"))
     return _models(
-        f"Over {format_count(plan.lifetime_tokens)} served tokens: {goal} of training and serving",
-        (
-            NAME,
-            Column("N"),
-            Column("tokens"),
-            *(() if at_loss else (Column("loss"),)),
-            Column("FLOPs", rank=2),
-            Column("$ to train"),
-            Column("$ to serve"),
-            Column("$ in all"),
-            *SERVING,
-            Column(f"{'$' if at_loss else 'loss'} in 90% of draws", rank=1),
-        ),
-        plan.plans,
-        lambda c: (
-            format_count(c.n_params or 0.0),
-            format_count(c.tokens or 0.0),
-            *(() if at_loss else (f"{c.loss:.4f}",)),
-            format_flops(c.training_flops or 0.0),
-            *(format_usd(usd or 0.0) for usd in (c.training_usd, c.serving_usd, c.total_usd)),
-            *_serving(c),
-            _dollars((c.intervals or {}).get("total_usd"))
-            if at_loss
-            else span_text((c.intervals or {}).get("loss"), ".3f"),
-        ),
+        f"Over {format_count(plan.lifetime_tokens)} served tokens: {goal} of training and serving", plan.plans, cells
     )
 
 
 def training_sentence(plan: LifetimePlan) -> str:
     """What a training GPU hour costs and achieves."""
-    t = plan.training
-    return f"Training on {t.gpu.name} at {format_usd(t.usd_per_gpu_hour)} an hour and an MFU of {t.mfu:g}."
+    return (
+        f"Training on {plan.train_gpu} at {format_usd(plan.train_usd_per_gpu_hour)} an hour and an MFU of {plan.mfu:g}."
+    )
 
 
 def frontier_table(plan: Plan) -> Table:
@@ -294,42 +510,28 @@ def frontier_table(plan: Plan) -> Table:
     count = len(plan.frontier)
     shown = sorted({round(i * (count - 1) / (FRONTIER_ROWS - 1)) for i in range(FRONTIER_ROWS)}) if count else []
     part = f" ({len(shown)} of {count} points; all with --json)" if len(shown) < count else ""
-    return _models(
-        f"Frontier of loss against cost{part}",
-        (NAME, *SIZES, Column("loss"), *SERVING, Column("N/own", rank=1)),
-        [plan.frontier[i] for i in shown],
-        lambda c: (*_sizes(c), f"{c.loss:.4f}", *_serving(c), *_percentages(c.size_ratio)),
-    )
+    rows = [plan.frontier[i] for i in shown]
+    return _models(f"Frontier of loss against cost{part}", rows, (*SIZES, LOSS, *SERVING, OWN_SHARE))
 
 
-def _models(
-    title: str, columns: tuple[Column, ...], models: Sequence[Candidate], cells: Callable[[Candidate], tuple[str, ...]]
-) -> Table:
+def _models(title: str, models: Sequence[Model | Unreachable], cells: Sequence[Cell[Model]]) -> Table:
     known = [c for c in models if c.n_params is not None]
-    return Table(
-        title,
-        columns,
-        tuple((count_name(c.experts), *cells(c)) for c in known),
-        tuple(c.experts for c in known),
-        reason_lines((count_name(c.experts), c.infeasible) for c in models if c.infeasible),
-    )
+    name: Cell[Model] = (Column("", text=True), lambda c: expert_label(c.experts))
+    notes = reason_lines((expert_label(c.experts), c.infeasible) for c in models if c.infeasible)
+    return table_of(title, known, (name, *cells), experts=tuple(c.experts for c in known), notes=notes)
 
 
-def _sizes(c: Candidate) -> tuple[str, ...]:
-    return tuple(format_count(x or 0.0) for x in (c.n_params, c.n_params_active, c.n_params_total, c.tokens))
+def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
+    """The column of a figure's interval, in dollars without a `form`."""
+
+    def text(model: Trained) -> str:
+        limits = (model.intervals or {}).get(figure)
+        if limits is None or form is not None:
+            return span_text(limits, form or "")
+        return f"{format_usd(limits[0])} to {format_usd(limits[1])}"
+
+    return Column(f"{what} in 90% of draws".strip(), rank=1), text
 
 
-def _serving(c: Candidate) -> tuple[str, str]:
-    return (format_usd(c.usd_per_mtok), f"{c.gpus}") if c.usd_per_mtok is not None else ("-", "-")
-
-
-def _percentages(*ratios: float | None) -> tuple[str, ...]:
-    return tuple("-" if ratio is None else f"{ratio:.0%}" for ratio in ratios)
-
-
-def _ratios(c: Candidate) -> tuple[str, ...]:
-    return _percentages(c.size_ratio, c.active_ratio_to_base, c.cost_ratio)
-
-
-def _dollars(limits: Sequence[float] | None) -> str:
-    return f"{format_usd(limits[0])} to {format_usd(limits[1])}" if limits else ""
+def _percentage(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.0%}"

@@ -75,7 +75,7 @@ def _explanation(ax: Axes, plan: Plan) -> None:
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
     """Costs and losses between which lies what the plan speaks of, with some room; over-trained curves run out at the top."""
     rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.recommendation.model]
-    served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None and c.loss is not None]
+    served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None]
     if not served:
         raise InputError("no model of this plan is served", next_step="nothing to draw")
     cost, loss = (np.array(column) for column in zip(*served, strict=True))
@@ -101,9 +101,9 @@ def _curve_ends(ax: Axes, plan: Plan) -> list[End]:
     if plan.curves:
         return ends
     return [  # a plan of a file that holds no curves
-        (c.usd_per_mtok, c.loss, f"{expert_label(c.experts)}: {format_count(c.n_params or 0.0)}", colour_of(c.experts))
+        (c.usd_per_mtok, c.loss, f"{expert_label(c.experts)}: {format_count(c.n_params)}", colour_of(c.experts))
         for c in plan.loss_optimal
-        if c.usd_per_mtok is not None and c.loss is not None
+        if c.usd_per_mtok is not None
     ]
 
 
@@ -118,8 +118,6 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
     from matplotlib.text import OffsetFrom
 
     model = plan.recommendation.model
-    if model.usd_per_mtok is None or model.loss is None:
-        return
     x, y = model.usd_per_mtok, model.loss
     spread = model.intervals or {}
     if "usd_per_mtok" in spread:
@@ -132,8 +130,8 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
     look: Look = {"fontsize": 7.5, "color": readable(ACCENT), "va": "bottom", "zorder": 6, "bbox": paper()}
     look["arrowprops"] = {"arrowstyle": "-", "color": ACCENT, "linewidth": 0.7, "shrinkB": 5.0}
     ax.annotate(
-        f"train this: {expert_label(model.experts)}, N = {format_count(model.n_params or 0.0)}\n"
-        f"{format_count(model.tokens or 0.0)} tokens, loss {y:.4f}\n{format_usd(x)} per Mtok{share}",
+        f"train this: {expert_label(model.experts)}, N = {format_count(model.n_params)}\n"
+        f"{format_count(model.tokens)} tokens, loss {y:.4f}\n{format_usd(x)} per Mtok{share}",
         (x, y),
         xytext=(6, 6),
         textcoords=OffsetFrom(ax, (0.0, 0.0), "points"),

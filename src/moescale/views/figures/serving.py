@@ -97,8 +97,9 @@ def _serving_curves(
         ax.plot(x[steps], y[steps], marker="o", markersize=2.6, color=colour, linestyle="none", zorder=4)
         if known.size:
             ends.append((float(x[known[-1]]), float(y[known[-1]]), expert_label(e), colour))
-    requests = f"({found.prompt_tokens:g} prompt, {found.output_tokens:g} output tokens)"
-    headline(figure, f"Served on up to {found.max_gpus} {found.gpu} {requests}")
+    d = found.deployment
+    requests = f"({d.prompt_tokens:g} prompt, {d.output_tokens:g} output tokens)"
+    headline(figure, f"Served on up to {d.max_gpus} {d.gpu.name} {requests}")
     note(ax, "dots: another number of GPUs is cheapest from there on; below: that number")
     _gpu_strip(strip, found.experts, x, np.where(shown, found.gpus, 0.0))
     name(figure, ax, ends)

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, huber
-from moescale.fitting.holdout import Diagnosis, RunArrays, diagnose, inputs_of
-from moescale.scaling_laws import Law, predict
+from moescale.fitting.holdout import RunArrays, diagnose, inputs_of
+from moescale.scaling_laws import Law
 from moescale.scaling_laws.law import interval
-from moescale.units import format_count
 from moescale.views.figures import diagnosis_figure, fit_figure
 from moescale.views.html.markup import Html, bullets, facts, html_table, joined, linked, tag
 from moescale.views.html.page import Origin, Section, meta_line, page, reproduction
 from moescale.views.html.svg import illustration
-from moescale.views.tables import Column, Table, count_name, parameter_table, range_text, span_text
+from moescale.views.tables import group_table, parameter_table, prediction_table, range_text, suspect_table
 
-SHOWN_SUSPECTS = 10
 MOST_ERROR = 100.0  # of ln L
-VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
+EVIDENCE = {  # what a law's file may say of its fit, and how a page calls it
+    "table": "runs",
+    "where": "rows kept",
+    "definition_of_n": "N is",
+    "definition_of_d": "D is",
+    "loss_column": "loss column",
+    "objective": "objective",
+    "box": "bounds",
+    "optimiser": "optimiser",
+    "bootstrap": "bootstrap replicates",
+    "seed": "seed",
+    "cluster": "drawn together",
+    "prior": "calibrated from",
+    "fixed": "kept from the prior",
+}
 
 
 def law_report(
@@ -81,7 +92,6 @@ def _intervals(law: Law) -> dict[str, tuple[float, float]] | None:
 
 
 def _evidence(law: Law, found: Fit | None, runs: RunArrays | None) -> Html:
-    predictions = _predictions(law)
     parts: list[object] = []
     if found is not None and runs is not None:
         diagnosis = diagnose(found, runs)
@@ -100,88 +110,14 @@ def _evidence(law: Law, found: Fit | None, runs: RunArrays | None) -> Html:
                 "suspect runs.",
                 "Where the law errs. A run of high leverage decides coefficients alone.",
             ),
-            html_table(_group_table(diagnosis)),
-            _suspects(diagnosis, runs),
+            html_table(group_table(diagnosis)),
+            html_table(suspect_table(diagnosis, runs))
+            if diagnosis.suspects
+            else tag("p", "No run lies beyond 5 robust standard deviations."),
         ]
-    if predictions is not None:
+    if (predictions := prediction_table(law)) is not None:
         parts.append(html_table(predictions))
     return joined(*parts)
-
-
-def _group_table(diagnosis: Diagnosis) -> Table:
-    def ends(variable: str, low: float, high: float) -> str:
-        a, b = (f"{x:g}" if variable == "n_experts" else format_count(x) for x in (low, high))
-        return a if a == b else f"{a} to {b}"
-
-    return Table(
-        "Errors of ln L by group",
-        (Column("", text=True), Column("range"), Column("runs"), Column("bias"), Column("RMSLE")),
-        [
-            (
-                VARIABLES.get(g.variable, g.variable),
-                ends(g.variable, g.low, g.high),
-                str(g.n_runs),
-                f"{100 * g.bias:+.3f}%",
-                f"{100 * g.rmsle:.3f}%",
-            )
-            for g in diagnosis.groups
-        ],
-    )
-
-
-def _suspects(diagnosis: Diagnosis, runs: RunArrays) -> Html:
-    shown = diagnosis.suspects[:SHOWN_SUSPECTS]
-    if not shown:
-        return tag("p", "No run lies beyond 5 robust standard deviations.")
-    more = len(diagnosis.suspects) - len(shown)
-    return html_table(
-        Table(
-            "Runs beyond 5 robust standard deviations" + (f" (the worst {len(shown)}; {more} more)" if more else ""),
-            (Column("run", text=True), Column("N"), Column("D"), Column("E"), Column("loss"), Column("residual")),
-            [
-                (
-                    f"{i + 1}",
-                    format_count(float(runs.n_params[i])),
-                    format_count(float(runs.tokens[i])),
-                    f"{runs.experts[i]:g}",
-                    f"{runs.loss[i]:.4f}",
-                    f"{100 * diagnosis.residuals[i]:+.2f}%",
-                )
-                for i in shown
-            ],
-        )
-    )
-
-
-def _predictions(law: Law) -> Table | None:
-    """Losses at the ends and the middle of the fitted sizes and tokens; None for laws of further variables."""
-    if not {"n_params", "tokens"} <= set(law.fit_range):
-        return None
-    sizes, tokens = (_ends_and_middle(law.fit_range[name]) for name in ("n_params", "tokens"))
-    counts = sorted(set(law.fit_range.get("experts", (1.0, 1.0)))) if law.form.uses_experts else [1.0]
-    rows: list[tuple[str, ...]] = []
-    try:
-        for n in sizes:
-            for d in tokens:
-                predicted = [predict(law, n, d, e) for e in counts]
-                losses = [
-                    f"{p.loss:.4f}" + (f" ({span_text(p.interval, '.4f')})" if p.interval else "") for p in predicted
-                ]
-                rows.append((format_count(n), format_count(d), *losses))
-    except InputError:
-        return None
-    heads = [count_name(e) if law.form.uses_experts else "loss" for e in counts]
-    with_interval = " with the interval of 90% of its draws" if len(law.draws) else ""
-    return Table(
-        f"Losses that the law predicts{with_interval}",
-        (Column("N", text=True), Column("D"), *(Column(head) for head in heads)),
-        rows,
-    )
-
-
-def _ends_and_middle(limits: tuple[float, float]) -> Sequence[float]:
-    low, high = limits
-    return sorted({low, math.sqrt(low * high), high})
 
 
 def _assumptions(law: Law) -> Html:
@@ -195,13 +131,7 @@ def _assumptions(law: Law) -> Html:
     ]
     if law.max_experts is not None:
         pairs.append(("recommends up to", f"{law.max_experts:g} experts"))
-    names = {
-        "table": "runs", "where": "rows kept", "definition_of_n": "N is", "definition_of_d": "D is",
-        "loss_column": "loss column", "objective": "objective", "box": "bounds", "optimiser": "optimiser",
-        "bootstrap": "bootstrap replicates", "seed": "seed", "cluster": "drawn together", "prior": "calibrated from",
-        "fixed": "kept from the prior",
-    }  # fmt: skip
-    pairs += [(label, str(known[key])) for key, label in names.items() if known.get(key) not in (None, "")]
+    pairs += [(label, str(known[key])) for key, label in EVIDENCE.items() if known.get(key) not in (None, "")]
     return facts(pairs)
 
 

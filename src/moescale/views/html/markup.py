@@ -83,9 +83,8 @@ def html_table(table: Table, *, title: str | None = None, emphasised: float | No
             cells.append(tag("th" if first else "td", mark, row[i], class_=kind, **attributes))
         chosen = emphasised is not None and count == emphasised
         body.append(tag("tr", *cells, class_="chosen" if chosen else None))
-    element = tag(
-        "table", tag("caption", caption) if caption else "", tag("thead", head), tag("tbody", *body)
-    )  # fmt: skip
+    named = tag("caption", caption) if caption else ""
+    element = tag("table", named, tag("thead", head), tag("tbody", *body))
     scrolls = tag("div", element, class_="wide", role="region", tabindex="0", aria_label=caption or "table")
     return joined(scrolls, *(tag("p", note, class_="note") for note in table.notes))
 

@@ -12,26 +12,12 @@ from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import TrainingUse
 from moescale.scaling_laws import catalogue_names, find_law
-from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
+from moescale.units import expert_label, format_bytes, format_count, format_flops, format_seconds, format_usd
+from moescale.views import tables
 from moescale.views.figures import plan_figure
 from moescale.views.html.markup import Html, bullets, facts, html_table, joined, linked, tag
 from moescale.views.html.page import Origin, Section, meta_line, page, reproduction
 from moescale.views.html.svg import illustration
-from moescale.views.tables import (
-    GLOSSARY,
-    Table,
-    base_name,
-    bounded_cost_table,
-    bounded_loss_table,
-    build_sentence,
-    count_name,
-    frontier_table,
-    lifetime_table,
-    loss_optimal_table,
-    plan_headline,
-    range_text,
-    training_sentence,
-)
 
 LATENCY = {
     "silicon": "measured kernels of NVIDIA's aiconfigurator-core, composed into passes of the model",
@@ -52,9 +38,9 @@ def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None =
         Section("Assumptions", _assumptions(plan)),
         Section("Caveats", bullets([linked(text) for text in (*plan.recommendation.caveats, *_remarks(plan))])),
         reproduction(origin, steps=_steps(plan)),
-        Section("Words", tag("p", GLOSSARY.format(base=base_name(plan)))),
+        Section("Words", tag("p", tables.GLOSSARY.format(base=tables.base_name(plan)))),
     ]
-    about = (f"law {plan.law}", plan.gpu, count_name(model.experts))
+    about = (f"law {plan.law}", plan.gpu, expert_label(model.experts))
     return page(heading, meta_line(origin, *about), sections)
 
 
@@ -70,28 +56,21 @@ def _question(plan: Plan) -> Html:
 
 
 def _answer(plan: Plan) -> Html:
-    best, model = plan.recommendation, plan.recommendation.model
-    headline = plan_headline(plan)
-    tiles: list[tuple[object, object]] = [("loss (nats per token)", f"{model.loss:.4f}")]
-    if model.usd_per_mtok is not None:
-        on = f", on {model.gpus} {plan.gpu}" if model.gpus is not None else ""
-        tiles.append((f"US$ per million output tokens{on}", format_usd(model.usd_per_mtok)))
+    model, headline = plan.recommendation.model, tables.plan_headline(plan)
+    tiles: list[tuple[object, object]] = [
+        ("loss (nats per token)", f"{model.loss:.4f}"),
+        (f"US$ per million output tokens, on {model.gpus} {plan.gpu}", format_usd(model.usd_per_mtok)),
+    ]
     if model.cost_ratio is not None:
-        tiles.append((f"of the cost of the loss-optimal {base_name(plan)}", f"{model.cost_ratio:.0%}"))
+        tiles.append((f"of the cost of the loss-optimal {tables.base_name(plan)}", f"{model.cost_ratio:.0%}"))
     tiles += [
-        ("parameters in all", format_count(model.n_params_total or 0.0)),
-        ("active for a token", format_count(model.n_params_active or 0.0)),
-        ("training tokens", format_count(model.tokens or 0.0)),
+        ("parameters in all", format_count(model.n_params_total)),
+        ("active for a token", format_count(model.n_params_active)),
+        ("training tokens", format_count(model.tokens)),
     ]
     if plan.training is not None:
         tiles += _training_tiles(plan.training)
-    further = [best.why, build_sentence(best.architecture)]
-    further += [f"Second law: {opinion.sentence}" for opinion in plan.second_opinions]
-    if plan.lifetime is not None:
-        further.append(f"Over its life: {plan.lifetime.recommendation.why}")
-        further += [f"Second law over the life: {opinion.sentence}" for opinion in plan.lifetime.second_opinions]
-    elif model.lifetime_usd is not None:
-        further.append(f"Serving the lifetime tokens costs {format_usd(model.lifetime_usd)}.")
+    further = [f"{lead}: {text}" if lead else text for lead, text in tables.plan_paragraphs(plan)]
     return joined(
         tag("div", tag("p", headline[0].upper() + headline[1:] + ".", class_="lead"), class_="answer"),
         facts(tiles, "tiles"),
@@ -114,7 +93,7 @@ def _training_tiles(use: TrainingUse) -> list[tuple[object, object]]:
 
 def _evidence(plan: Plan) -> Html:
     chosen = plan.recommendation.model.experts
-    tables: list[Table | None] = [bounded_loss_table(plan), bounded_cost_table(plan), loss_optimal_table(plan)]
+    shown = (tables.bounded_loss_table(plan), tables.bounded_cost_table(plan), tables.loss_optimal_table(plan))
     return joined(
         illustration(
             plan_figure(plan),
@@ -122,8 +101,8 @@ def _evidence(plan: Plan) -> Html:
             figure_text(plan),
             "Loss against serving cost: every model of the budget, a curve for each expert count. Lower left is better.",
         ),
-        *(html_table(table, emphasised=chosen) for table in tables if table is not None and table.rows),
-        html_table(frontier_table(plan), title="Frontier of loss against cost, from the cheapest to the best"),
+        *(html_table(table, emphasised=chosen) for table in shown if table is not None and table.rows),
+        html_table(tables.frontier_table(plan), title="Frontier of loss against cost, from the cheapest to the best"),
     )
 
 
@@ -131,14 +110,14 @@ def figure_text(plan: Plan) -> str:
     """What the figure of a plan shows, for those who do not see it."""
     model = plan.recommendation.model
     optima = [
-        f"{count_name(c.experts)} loss {c.loss:.4f} at {format_usd(c.usd_per_mtok)}"
+        f"{expert_label(c.experts)} loss {c.loss:.4f} at {format_usd(c.usd_per_mtok)}"
         for c in plan.loss_optimal
-        if c.usd_per_mtok is not None and c.loss is not None
+        if c.usd_per_mtok is not None
     ]
     return (
         "Loss in nats per token against serving cost in dollars per million output tokens, a curve for each expert count. "
-        f"Loss-optimal: {'; '.join(optima)}. Recommended: {count_name(model.experts)} with loss {model.loss:.4f}"
-        + (f" at {format_usd(model.usd_per_mtok)}." if model.usd_per_mtok is not None else ".")
+        f"Loss-optimal: {'; '.join(optima)}. Recommended: {expert_label(model.experts)} with loss {model.loss:.4f} "
+        f"at {format_usd(model.usd_per_mtok)}."
     )
 
 
@@ -146,8 +125,8 @@ def _life(plan: LifetimePlan) -> Html:
     best = plan.recommendation
     hours = f"{plan.training_gpu_hours:,.0f} GPU hours of training for the recommended model."
     return joined(
-        html_table(lifetime_table(plan), emphasised=best.model.experts),
-        tag("p", linked(f"{training_sentence(plan)} {hours} {build_sentence(best.architecture)}")),
+        html_table(tables.lifetime_table(plan), emphasised=best.model.experts),
+        tag("p", linked(f"{tables.training_sentence(plan)} {hours} {tables.build_sentence(best.architecture)}")),
         bullets([linked(text) for text in best.caveats]),
     )
 
@@ -175,7 +154,7 @@ def _law_facts(plan: Plan) -> list[tuple[object, object]]:
         law = find_law(plan.law)
         pairs += [("law", linked(f"{plan.law}: {law.source}")), ("its form", law.form.equation)]
         if law.fit_range:
-            pairs.append(("fitted on", range_text(law.fit_range)))
+            pairs.append(("fitted on", tables.range_text(law.fit_range)))
         about = ", ".join(filter(None, (law.family.dataset, law.family.tokenizer)))
         if about:
             pairs.append(("loss is measured on", about))
@@ -237,9 +216,10 @@ def _limits(asked: Mapping[str, object]) -> list[tuple[object, object]]:
 
 
 def _remarks(plan: Plan) -> tuple[str, ...]:
-    unanswered = plan.lifetime_infeasible
-    told = f"No plan for the whole life: {unanswered}." if unanswered else None
-    return (*plan.warnings, *([told] if told and not any(unanswered in w for w in plan.warnings if unanswered) else []))
+    none = plan.lifetime_infeasible
+    if none is None or any(none in warning for warning in plan.warnings):
+        return plan.warnings
+    return (*plan.warnings, f"No plan for the whole life: {none}.")
 
 
 def _steps(plan: Plan) -> list[str]:

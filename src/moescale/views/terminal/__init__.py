@@ -14,6 +14,20 @@ from moescale.views.terminal.serving import show_burst, show_cost, show_sweep
 from moescale.views.terminal.text import terminal, write_line, write_paragraph, write_table
 
 __all__ = [
-    "show_burst", "show_comparison", "show_cost", "show_export", "show_fit", "show_isoflop", "show_latencies", "show_laws",
-    "show_plan", "show_planned_runs", "show_prediction", "show_sweep", "terminal", "write_line", "write_paragraph", "write_table",
-]  # fmt: skip
+    "show_burst",
+    "show_comparison",
+    "show_cost",
+    "show_export",
+    "show_fit",
+    "show_isoflop",
+    "show_latencies",
+    "show_laws",
+    "show_plan",
+    "show_planned_runs",
+    "show_prediction",
+    "show_sweep",
+    "terminal",
+    "write_line",
+    "write_paragraph",
+    "write_table",
+]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from moescale.units import expert_label
 from moescale.views.figures.axes import tick_places
 from moescale.views.figures.labels import spread_apart
 from moescale.views.figures.plan import plan_limits
 from moescale.views.figures.style import ACCENT, colour_of, on_any
-from moescale.views.tables import count_name
 from moescale.views.terminal.text import encodable, write_line, write_paragraph
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ def show_chart(console: Console, plan: Plan) -> None:
             dots[cell] |= DOTS[row % 4][column % 2]
             cells[cell] = (chr(0x2800 + int(dots[cell])) if braille else ".", colour)
         if inside.any():
-            ends.append((float(y[inside][-1]), count_name(curve.experts), colour))
+            ends.append((float(y[inside][-1]), expert_label(curve.experts), colour))
     model = plan.recommendation.model
     marks = [(c, "o", on_any(colour_of(c.experts))) for c in plan.loss_optimal]
     for c, letter, colour in [*marks, (model, "★" if braille else "*", on_any(ACCENT))]:
-        if c.usd_per_mtok is not None and c.loss is not None:
+        if c.usd_per_mtok is not None:
             across, up = places(np.array(c.usd_per_mtok), np.array(c.loss))
             if 0 <= across < width and 0 <= up < ROWS:
                 cells[int(up), int(across)] = (letter, colour)

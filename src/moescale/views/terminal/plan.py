@@ -5,18 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moescale.units import format_flops, format_usd
-from moescale.views.tables import (
-    GLOSSARY,
-    base_name,
-    bounded_cost_table,
-    bounded_loss_table,
-    build_sentence,
-    frontier_table,
-    lifetime_table,
-    loss_optimal_table,
-    plan_headline,
-    training_sentence,
-)
+from moescale.views import tables
 from moescale.views.terminal.chart import show_chart
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
@@ -29,21 +18,12 @@ if TYPE_CHECKING:
 
 def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> None:
     """The recommendation first, then the tables it stands on; `chart` draws the curves (None: on a terminal)."""
-    best, model = plan.recommendation, plan.recommendation.model
-    headline = f"Recommendation: {plan_headline(plan)}"
+    headline = f"Recommendation: {tables.plan_headline(plan)}"
     write_line(console, headline, bold=len(headline))
-    write_paragraph(console, best.why)
-    write_paragraph(console, build_sentence(best.architecture))
-    for opinion in plan.second_opinions:
-        write_paragraph(console, f"Second law: {opinion.sentence}")
-    if plan.lifetime is not None:
-        write_paragraph(console, plan.lifetime.recommendation.why, lead="Over its life")
-        for opinion in plan.lifetime.second_opinions:
-            write_paragraph(console, f"Second law over the life: {opinion.sentence}")
-    elif model.lifetime_usd is not None:
-        write_paragraph(console, f"Serving the lifetime tokens costs {format_usd(model.lifetime_usd)}.")
+    for lead, text in tables.plan_paragraphs(plan):
+        write_paragraph(console, text, lead=lead)
     write_line(console)
-    _caveats(console, best.caveats)
+    _caveats(console, plan.recommendation.caveats)
     write_line(console)
     write_paragraph(
         console,
@@ -52,22 +32,24 @@ def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> Non
         f"tokens a request; latency from {plan.latency_source}.",
         lead="Basis",
     )
-    write_table(console, loss_optimal_table(plan))
-    write_table(console, bounded_loss_table(plan))
-    if (table := bounded_cost_table(plan)) is not None:
+    write_table(console, tables.loss_optimal_table(plan))
+    write_table(console, tables.bounded_loss_table(plan))
+    if (table := tables.bounded_cost_table(plan)) is not None:
         write_table(console, table)
     if plan.lifetime is not None:
         _lifetime(console, plan.lifetime)
     if chart or (chart is None and console.is_terminal):
         show_chart(console, plan)
-    write_table(console, frontier_table(plan))
+    write_table(console, tables.frontier_table(plan))
     write_line(console)
-    write_paragraph(console, GLOSSARY.format(base=base_name(plan)))
+    write_paragraph(console, tables.GLOSSARY.format(base=tables.base_name(plan)))
 
 
 def _lifetime(console: Console, plan: LifetimePlan) -> None:
-    write_table(console, lifetime_table(plan))
-    write_paragraph(console, f"{training_sentence(plan)} {build_sentence(plan.recommendation.architecture)}")
+    write_table(console, tables.lifetime_table(plan))
+    write_paragraph(
+        console, f"{tables.training_sentence(plan)} {tables.build_sentence(plan.recommendation.architecture)}"
+    )
     _caveats(console, plan.recommendation.caveats)
 
 
