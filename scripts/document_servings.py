@@ -325,7 +325,7 @@ def page(shared: str) -> str:
         "from moescale.serving.simulator import Arrivals, simulate",
         "from moescale.hardware.gpus import find_gpu",
         "from moescale.latency.silicon import Silicon",
-        "from moescale.serving.steady_state import Deployment",
+        "from moescale.serving.deployment import Deployment",
         "",
         'gpu = find_gpu("h100-sxm")',
         "deployment = Deployment(gpu=gpu, usd_per_gpu_hour=3.90, prompt_tokens=512, output_tokens=256, max_num_seqs=1024)",

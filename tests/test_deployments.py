@@ -22,7 +22,9 @@ from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
 from moescale.models.published import shapes
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, with_traffic
-from moescale.serving.steady_state import LIMITS, Serving, cheapest, cost, infeasible_reason, serve
+from moescale.serving.gpu_counts import cheapest, cost
+from moescale.serving.reasons import infeasible_reason
+from moescale.serving.steady_state import LIMITS, Serving, serve
 from moescale.serving.traffic import summarise
 from moescale.typing import FloatArray, Real
 from random_models import models

@@ -33,8 +33,8 @@ from moescale.planning.second_laws import Answer, budget_of_loss, compared, loss
 from moescale.planning.total_cost import TrainingPrice
 from moescale.scaling_laws import FORMS, Law, find_law, loss
 from moescale.serving.deployment import Deployment
+from moescale.serving.gpu_counts import cheapest
 from moescale.serving.pareto import pareto
-from moescale.serving.steady_state import cheapest
 from moescale.units import format_count, format_usd
 from moescale.views.tables import bounded_loss_table, loss_optimal_table, plan_headline
 from moescale.views.terminal.plan import show_plan

@@ -28,6 +28,7 @@ from moescale.models.family import architecture
 from moescale.models.published import shapes
 from moescale.runs.table import write_runs
 from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.gpu_counts import cost
 from moescale.serving.operating_points import (
     LeftOut,
     OperatingPoints,
@@ -36,7 +37,7 @@ from moescale.serving.operating_points import (
     find_platforms,
     operating_points,
 )
-from moescale.serving.steady_state import LIMITS, batch_by_memory, cost
+from moescale.serving.steady_state import LIMITS, batch_by_memory
 from moescale.typing import FloatArray, Real
 
 CONFIG = str(Path(__file__).parents[1] / "examples" / "configs" / "mixtral-8x7b.json")

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from moescale.runs.table import RunTable, read_runs
     from moescale.scaling_laws import Law, find_form, find_law, loss, predict, save_law
     from moescale.serving.deployment import Deployment, degrees, with_traffic
+    from moescale.serving.gpu_counts import Cost, cheapest, cost
     from moescale.serving.operating_points import OperatingPoints, Platform, find_platforms, operating_points
     from moescale.serving.simulator import Arrivals, simulate
-    from moescale.serving.steady_state import Cost, cheapest, cost, serve
+    from moescale.serving.steady_state import serve
     from moescale.serving.traffic import Traffic, read_trace
     from moescale.units import parse_quantity
     from moescale.views.notebook import load_ipython_extension
@@ -121,6 +122,11 @@ _HOMES = {
         "degrees",
         "with_traffic",
     ),
+    "serving.gpu_counts": (
+        "Cost",
+        "cheapest",
+        "cost",
+    ),
     "serving.operating_points": (
         "OperatingPoints",
         "Platform",
@@ -131,12 +137,7 @@ _HOMES = {
         "Arrivals",
         "simulate",
     ),
-    "serving.steady_state": (
-        "Cost",
-        "cheapest",
-        "cost",
-        "serve",
-    ),
+    "serving.steady_state": ("serve",),
     "serving.traffic": (
         "Traffic",
         "read_trace",

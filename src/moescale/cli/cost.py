@@ -190,7 +190,7 @@ def cost(
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
     from moescale.hardware.gpus import measured_reserve_bytes
-    from moescale.serving.steady_state import cost as serving_cost
+    from moescale.serving.gpu_counts import cost as serving_cost
 
     asked = {
         "--sweep-batch": sweep_batch, "--sweep-weights": sweep_weights, "--sweep-kv-cache": sweep_kv_cache,

@@ -23,7 +23,8 @@ from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, degrees
 from moescale.serving.pareto import pareto
-from moescale.serving.steady_state import LIMITS, REASONS, Serving, batch_by_memory, infeasible_reason, serve
+from moescale.serving.reasons import infeasible_reason
+from moescale.serving.steady_state import LIMITS, REASONS, Serving, batch_by_memory, serve
 from moescale.typing import FloatArray, Real
 
 BoolArray = npt.NDArray[np.bool_]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
     from moescale.scaling_laws.form import LawForm
-    from moescale.serving.steady_state import Cost
+    from moescale.serving.gpu_counts import Cost
 
 FRONTIER_ROWS = 10
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.serving.deployment import Deployment
+    from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import LeftOut, OperatingPoints
     from moescale.serving.simulator import Run
-    from moescale.serving.steady_state import Cost
     from moescale.typing import FloatArray
 
 SWEEP_ROWS = 16
