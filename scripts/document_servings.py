@@ -321,7 +321,7 @@ def page(shared: str) -> str:
         "A run of one's own:",
         "",
         "```python",
-        "from moescale.models import shapes",
+        "from moescale.models.published import shapes",
         "from moescale.serving.simulator import Arrivals, simulate",
         "from moescale.hardware.gpus import find_gpu",
         "from moescale.latency.silicon import Silicon",

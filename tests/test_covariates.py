@@ -15,8 +15,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.fitting.fit import fit, fitted_law
 from moescale.models.family import find_family, law_size, n_total
 from moescale.planning.allocation import Budget, loss_optimal
-from moescale.scaling_laws import FORMS, extrapolation, find_law, loss, predict
-from moescale.scaling_laws import covariates as further_inputs
+from moescale.scaling_laws import FORMS, extrapolation, find_law, further_inputs, loss, predict
 from moescale.typing import FloatArray
 
 PUBLISHED = {

@@ -388,9 +388,9 @@ def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
     ("changes", "words"),
     [
         ({"reserve_bytes": -1.0}, "reserve_bytes must be finite and not negative, not -1"),
-        ({"expert_parallel": 1.5}, "expert_parallel must be a whole number, not 1.5"),
-        ({"replicas": 0.0}, "replicas must be finite and at least 1"),
-        ({"replicas": np.array([1.0, 2.5])}, "replicas must be a whole number, not 2.5"),
+        ({"expert_parallel": 1.5}, "expert_parallel must be a whole number of at least 1, not 1.5"),
+        ({"replicas": 0.0}, "replicas must be a whole number of at least 1, not 0"),
+        ({"replicas": np.array([1.0, 2.5])}, "replicas must be a whole number of at least 1, not 2.5"),
         ({"scheduling": "both"}, "unknown scheduling 'both'"),
         ({"batching": "all"}, "unknown batching 'all'"),
         ({"max_tpot_s": 0.0}, "max_tpot_s must be positive"),

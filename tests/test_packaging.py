@@ -24,7 +24,7 @@ SOURCE = ROOT / "src"
 INPUTS = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md")
 MIB = 2**20
 # From where the package reads at run time: whatever lies there must travel.
-DATA_FOLDERS = ("catalogue", "report", "web/static")
+DATA_FOLDERS = ("catalogue", "views/html", "web/static")
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -72,7 +72,7 @@ def test_the_wheel_holds_every_module_and_all_data(built: tuple[Path, Path]) -> 
         shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = SOURCE / "moescale"
     data = {name for folder in DATA_FOLDERS for name in files_below(package / folder)}
-    assert {"moescale/catalogue/gpus.toml", "moescale/report/page.css"} <= data
+    assert {"moescale/catalogue/gpus.toml", "moescale/views/html/page.css"} <= data
     modules = {path.relative_to(SOURCE).as_posix() for path in package.rglob("*.py")}
     assert shipped == modules | data | {"moescale/py.typed"}
 

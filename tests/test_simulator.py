@@ -309,8 +309,6 @@ def test_the_record_is_json() -> None:
         ({"output_tokens": np.ones(3)}, "one for each of 5 requests"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens"),
         ({"max_num_batched_tokens": 50, "chunked_prefill": False}, "exceeds max_num_batched_tokens"),
-        ({"deployment": deployment(max_num_seqs=0)}, "max_num_seqs"),
-        ({"deployment": deployment(memory_fraction=1.5)}, "memory_fraction"),
         ({"deployment": deployment(memory_fraction=np.array([0.5, 0.9]))}, "one deployment"),
         ({"model": replace(MODEL, d_model=np.array([512.0, 1024.0]))}, "one model"),
     ],

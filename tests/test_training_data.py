@@ -297,7 +297,7 @@ def test_the_corpus_is_no_source_of_itself(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from moescale.experiments.training import data
+from moescale.experiments.data import pack as data
 left = int(sys.argv[3])
 def counting(write):
     def inner(*arguments, **named):

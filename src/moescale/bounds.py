@@ -28,14 +28,14 @@ class Bound:
     @property
     def words(self) -> str:
         """Such as "at least 1", to be read after "must be"."""
-        kind = "a whole number " if self.whole else ""
+        if self.whole:
+            return f"a whole number of at least {self.least:g}"
         below = "" if math.isinf(self.most) else f" and at most {self.most:g}"
         finite = "finite and " if math.isinf(self.most) and not self.unlimited else ""
         if self.above:
-            low = f"above {self.least:g}" if below else "positive"
-            return f"{kind}{low}{below}" if below or not finite else f"{kind}positive and finite"
+            return f"above {self.least:g}{below}" if below else "positive and finite" if finite else "positive"
         low = "not negative" if self.least == 0 and not below else f"at least {self.least:g}"
-        return f"{kind}{finite}{low}{below}"
+        return f"{finite}{low}{below}"
 
     def bad(self, values: Any) -> float | None:
         """The first of the values, one or an array, that is out of bounds; None where all are within."""
