@@ -85,7 +85,7 @@ class MoeKernels:
     missed: npt.NDArray[np.float32]  # (steps, shapes): log(measured / formula) on a grid of pairs per expert
     widths: FloatArray  # of the measured shapes, as _key has them; sorted
 
-    def is_measured(self, d_model: FloatArray, width: FloatArray) -> npt.NDArray[np.bool_]:
+    def is_measured(self, d_model: Real, width: Real) -> npt.NDArray[np.bool_]:
         """Whether experts of these widths were measured, with any number of them."""
         key = _key(d_model, width)
         at = np.minimum(np.searchsorted(self.widths, key), len(self.widths) - 1)
