@@ -435,8 +435,8 @@ def implausible(rows: Iterable[Measured]) -> set[str]:
     """The sets with a row of more arithmetic than PLAUSIBLE of the data sheet's; formats without a data sheet pass."""
     from moescale.errors import MoescaleError
     from moescale.hardware.gpus import find_gpu
-    from moescale.models.accounting import count_parameters
     from moescale.models.hf_config import from_config
+    from moescale.models.parameters import count_parameters
 
     found: set[str] = set()
     for row in rows:

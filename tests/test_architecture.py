@@ -15,16 +15,11 @@ from hypothesis import strategies as st
 
 from families import PAPER
 from moescale.errors import InputError
-from moescale.models.accounting import (
-    count_parameters,
-    kv_bytes_per_request,
-    kv_bytes_per_token,
-    weight_bytes,
-    weight_bytes_per_gpu,
-)
 from moescale.models.architecture import Architecture, Quantised, validate
 from moescale.models.family import architecture, aspect_ratio
 from moescale.models.hf_config import from_config
+from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import hl_coefficient, published_shapes, shapes
 
 LLAMA: dict[str, Any] = {

@@ -17,9 +17,10 @@ from moescale.hardware.gpus import find_gpu, find_precision, gpus, measured_rese
 from moescale.latency import common_shape
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import Silicon
-from moescale.models.accounting import kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
+from moescale.models.kv_cache import kv_bytes_per_request
+from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, with_traffic
 from moescale.serving.gpu_counts import cheapest, cost

@@ -21,9 +21,9 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import find_gpu, price
 from moescale.latency.roofline import Roofline
-from moescale.models.accounting import count_parameters
 from moescale.models.family import architecture, n_total, width
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 from moescale.models.rounding import buildable, family_of
 from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Candidate

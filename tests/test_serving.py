@@ -15,9 +15,9 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency import LatencySource, common_shape
 from moescale.latency.roofline import Roofline
-from moescale.models.accounting import weight_bytes_per_gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
+from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.gpu_counts import candidates, cheapest, cost

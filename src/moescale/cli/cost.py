@@ -556,9 +556,9 @@ def _model(
     vocab_size: int | None,
 ) -> tuple[Architecture, CheckpointWeights | None]:
     """The model, and where a config states it, the format of its weights."""
-    from moescale.models.accounting import count_parameters
     from moescale.models.family import architecture, find_family
     from moescale.models.hf_config import read_config
+    from moescale.models.parameters import count_parameters
     from moescale.units import format_count
 
     if (config is None) == (n_params is None):

@@ -20,8 +20,8 @@ from moescale.latency import (
     check_moe_execution,
     local_experts,
 )
-from moescale.models.accounting import expected_distinct_experts
 from moescale.models.architecture import Architecture
+from moescale.models.flops import expected_distinct_experts
 from moescale.typing import FloatArray, Real
 
 ACTIVATION_BYTES = 2.0  # bf16 activations, also where weights are fp8

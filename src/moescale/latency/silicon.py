@@ -33,8 +33,8 @@ from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import MoeKernels, Shape, moe_kernels, moe_types, rates
 from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
-from moescale.models.accounting import expected_distinct_experts
 from moescale.models.architecture import Architecture
+from moescale.models.flops import expected_distinct_experts
 from moescale.typing import FloatArray, Real
 
 ROOFLINE = "take the roofline as the latency source; it answers for every GPU"

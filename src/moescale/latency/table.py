@@ -11,8 +11,8 @@ import numpy as np
 from moescale.errors import InputError, unknown_name
 from moescale.latency import Pass, PassSource, common_shape
 from moescale.latency.measurements import SUFFIXES, check_present, read_rows
-from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
+from moescale.models.parameters import count_parameters
 from moescale.typing import FloatArray
 
 STAGES = ("prefill", "decode")

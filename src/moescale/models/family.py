@@ -15,8 +15,8 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
-from moescale.models.accounting import CONVENTIONS, active_multiple, total_params
 from moescale.models.architecture import Architecture
+from moescale.models.flops import CONVENTIONS, active_multiple, total_params
 from moescale.typing import FloatArray, Real
 
 Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts

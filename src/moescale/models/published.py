@@ -12,7 +12,7 @@ import numpy as np
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.models.architecture import Architecture
-from moescale.models.parts import dense_equivalent_params
+from moescale.models.parameters import dense_equivalent_params
 from moescale.typing import FloatArray
 from moescale.units import parse_quantity
 

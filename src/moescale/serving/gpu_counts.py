@@ -9,8 +9,8 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
-from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
+from moescale.models.parameters import count_parameters
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
 from moescale.serving.steady_state import (

@@ -21,8 +21,8 @@ from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.hardware.gpus import Gpu, Precision
 from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
-from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
+from moescale.models.parameters import count_parameters
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, degrees
 from moescale.serving.pareto import pareto
 from moescale.serving.reasons import infeasible_reason

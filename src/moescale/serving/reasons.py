@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from moescale.latency import LatencySource
-from moescale.models.accounting import kv_bytes_per_request
 from moescale.models.architecture import Architecture
+from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.serving.deployment import Deployment, context_tokens, longest_request_tokens
 from moescale.serving.steady_state import Reason, Servers, Serving, shares_heads
 from moescale.typing import Real

@@ -24,8 +24,9 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
-from moescale.models.accounting import kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.models.architecture import Architecture
+from moescale.models.kv_cache import kv_bytes_per_request
+from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import HostOverhead, default_overhead
 from moescale.typing import FloatArray, Real

@@ -37,8 +37,9 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape
-from moescale.models.accounting import kv_bytes_per_request, kv_bytes_per_token, weight_bytes, weight_bytes_per_gpu
 from moescale.models.architecture import Architecture
+from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
 from moescale.serving.deployment import ARRAY_FIELDS, MOST_GPUS, Deployment, context_tokens, longest_request_tokens
 from moescale.typing import FloatArray, Real
 

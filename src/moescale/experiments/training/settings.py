@@ -14,10 +14,11 @@ from typing import Any, cast
 from moescale.errors import InputError, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.io.schema import Table, as_mapping, read_toml
-from moescale.models.accounting import ParameterCount, count_parameters, training_flops_per_token
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, find_family
+from moescale.models.flops import training_flops_per_token
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import ParameterCount, count_parameters
 from moescale.models.recipe import defaults, paper_peak_lr, training_steps
 from moescale.models.rounding import Buildable, buildable
 

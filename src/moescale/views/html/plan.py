@@ -7,7 +7,7 @@ from typing import cast
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu, price
-from moescale.models.accounting import CONVENTIONS
+from moescale.models.flops import CONVENTIONS
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import TrainingUse

@@ -83,7 +83,7 @@ def show_cost(
 
 def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = None) -> None:
     """The Pareto set of a sweep, what each GPU and number format can do alone, and what has no answer."""
-    from moescale.models.accounting import count_parameters
+    from moescale.models.parameters import count_parameters
 
     p, front, d = points, points.pareto.tolist(), points.deployment
     usd, per_s, each_s = p.usd_per_mtok.tolist(), p.tok_s_per_user.tolist(), p.tpot_s.tolist()
