@@ -1,0 +1,93 @@
+"""Settings as dataclasses: what an annotation allows, and what a refusal names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from moescale.bounds import Bound
+from moescale.errors import BoundError, InputError, UnknownNameError
+from moescale.io.schema import QUANTITY, Quantity, QuantityCount, settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    n_params: Annotated[Quantity, Bound(1e3, 1e15)]
+    experts: Annotated[int, QUANTITY, Bound(1, 65_536)] = 1
+    ratio: Annotated[float | None, Bound(0, above=True)] = None
+
+    def __post_init__(self) -> None:
+        if self.experts == 13:
+            raise InputError("13 experts are one too many")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    name: str
+    model: Model
+    tokens: tuple[Annotated[QuantityCount, Bound(1, 1e18)], ...]
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    sources: tuple[str, ...] = ()
+    offline: bool | None = None
+    slurm: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    layers: int = 12
+
+
+GOOD: dict[str, Any] = {"name": "a", "model": {"n_params": "85M"}, "tokens": "2B"}
+
+
+def test_a_table_becomes_the_dataclass_with_its_defaults() -> None:
+    assert settings(Run, GOOD, where="f") == Run(name="a", model=Model(n_params=85e6), tokens=(2_000_000_000,))
+    full = GOOD | {"tokens": [1, "2K"], "sources": "a.txt", "offline": False, "slurm": {"x": 1}, "schedule": "wsd"}
+    found = settings(Run, full | {"model": {"n_params": 5e3, "experts": "1K", "ratio": 0.5}}, where="f")
+    assert found == Run(
+        name="a",
+        model=Model(n_params=5e3, experts=1000, ratio=0.5),
+        tokens=(1, 2000),
+        sources=("a.txt",),
+        offline=False,
+        slurm={"x": 1},
+        schedule="wsd",
+    )
+    assert isinstance(found.model.experts, int)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"tokns": 1}, UnknownNameError, "f: unknown key 'tokns'; nearest: tokens; known: name, model"),
+        ({"name": None}, InputError, "f: name is missing; add name = .."),
+        ({"name": " "}, InputError, "f, name: ' ' is not a text"),
+        ({"name": 7}, InputError, "f, name: 7 is not a text"),
+        ({"model": 3}, InputError, "f, [model]: is not a table; write it as [name]"),
+        ({"model": {}}, InputError, "f, [model]: n_params is missing"),
+        ({"model": {"n_parms": 1}}, UnknownNameError, "f, [model]: unknown key 'n_parms'; nearest: n_params"),
+        ({"model": {"n_params": "many"}}, InputError, "f, [model], n_params: 'many' is not a quantity"),
+        ({"model": {"n_params": True}}, InputError, "f, [model], n_params: True is not a number"),
+        ({"model": {"n_params": 1}}, BoundError, "f, [model], n_params: 1 is not from 1000 to 1e+15; nearest: 1000"),
+        ({"model": {"n_params": 1e4, "experts": 1.5}}, BoundError, "experts: 1.5 is not a whole number; nearest: 2"),
+        ({"model": {"n_params": 1e4, "experts": 13}}, InputError, "f, [model]: 13 experts are one too many"),
+        ({"model": {"n_params": 1e4, "ratio": 0}}, BoundError, "ratio: 0 is not positive and finite"),
+        ({"model": {"n_params": 1e4, "ratio": math.nan}}, BoundError, "ratio: nan is not positive and finite"),
+        ({"tokens": []}, InputError, "f, tokens: is empty"),
+        ({"tokens": [1, 0]}, BoundError, "f, tokens: 0 is not from 1 to 1e+18; nearest: 1"),
+        ({"schedule": "cosin"}, UnknownNameError, "f: unknown schedule 'cosin'; nearest: cosine"),
+        ({"sources": ["a", 1]}, InputError, "f, sources: 1 is not a text"),
+        ({"offline": "no"}, InputError, "f, offline: 'no' is neither true nor false"),
+        ({"slurm": []}, InputError, "f, slurm: is not a table"),
+        ({"layers": "1K"}, InputError, "f, layers: '1K' is not a number"),
+        ({"layers": 2**2000}, BoundError, "is not a whole number"),
+    ],
+)
+def test_a_refusal_names_the_place_the_nearest_and_the_next_step(
+    changes: dict[str, Any], kind: type[InputError], message: str
+) -> None:
+    given = {key: value for key, value in (GOOD | changes).items() if value is not None}
+    with pytest.raises(kind) as caught:
+        settings(Run, given, where="f")
+    assert type(caught.value) is kind
+    assert message in str(caught.value)
