@@ -311,7 +311,8 @@ def predict(cases: Iterable[Case], setting: Setting) -> dict[Case, Prediction]:
 
 def _predict_group(group: list[Case], setting: Setting) -> dict[Case, Prediction]:
     from moescale.errors import MoescaleError
-    from moescale.hardware.gpus import find_gpu, find_precision
+    from moescale.hardware.gpus import find_gpu
+    from moescale.hardware.precisions import find_precision
     from moescale.models.hf_config import from_config
 
     first = group[0]

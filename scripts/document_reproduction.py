@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from moescale.cli.options import DEFAULT_GPU, DEFAULT_LAW, DEFAULT_TRAFFIC
-from moescale.hardware.gpus import find_gpu, price
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.prices import price
 from moescale.io.files import write_atomically
 from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, with_moe_execution
 from moescale.latency.roofline import Roofline

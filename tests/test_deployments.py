@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from families import PAPER
 from moescale.errors import InfeasibleError, InputError
-from moescale.hardware.gpus import find_gpu, find_precision, gpus, measured_reserve_bytes
+from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
+from moescale.hardware.precisions import find_precision
 from moescale.latency import common_shape
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import Silicon

@@ -19,7 +19,8 @@ from rich.console import Console
 from families import DENSE, JOINT, PAPER
 from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
-from moescale.hardware.gpus import find_gpu, price
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.prices import price
 from moescale.latency.roofline import Roofline
 from moescale.models.family import architecture, n_total, width
 from moescale.models.hf_config import from_config

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from families import PAPER
 from moescale.cli import main
 from moescale.errors import InfeasibleError, InputError
-from moescale.hardware.gpus import find_gpu, find_precision, gpus
+from moescale.hardware.gpus import find_gpu, gpus
+from moescale.hardware.precisions import find_precision
 from moescale.io.frames import as_numbers, as_texts, read_table
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture

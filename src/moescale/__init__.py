@@ -15,15 +15,8 @@ if TYPE_CHECKING:
     from moescale.fitting.fit import Fit, fit, fitted_law
     from moescale.fitting.holdout import RunArrays, added_terms, diagnose, hold_out
     from moescale.fitting.prior import calibrate
-    from moescale.hardware.gpus import (
-        Gpu,
-        find_gpu,
-        gpus,
-        measured_reserve_bytes,
-        owned_usd_per_gpu_hour,
-        price,
-        read_gpu,
-    )
+    from moescale.hardware.gpus import Gpu, find_gpu, gpus, measured_reserve_bytes, read_gpu
+    from moescale.hardware.prices import owned_usd_per_gpu_hour, price
     from moescale.latency.open import open_latency
     from moescale.latency.roofline import Roofline
     from moescale.latency.silicon import Silicon
@@ -71,9 +64,11 @@ _HOMES = {
         "find_gpu",
         "gpus",
         "measured_reserve_bytes",
+        "read_gpu",
+    ),
+    "hardware.prices": (
         "owned_usd_per_gpu_hour",
         "price",
-        "read_gpu",
     ),
     "latency.open": ("open_latency",),
     "latency.roofline": ("Roofline",),

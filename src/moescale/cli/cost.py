@@ -57,7 +57,8 @@ from moescale.cli.options import (
 from moescale.errors import InputError, MoescaleError
 
 if TYPE_CHECKING:
-    from moescale.hardware.gpus import Gpu, Precision
+    from moescale.hardware.gpus import Gpu
+    from moescale.hardware.precisions import Precision
     from moescale.latency import LatencySource
     from moescale.models.architecture import Architecture
     from moescale.models.quantisation import CheckpointWeights
@@ -271,7 +272,7 @@ def cost(
 
 def _has_price(card: Gpu) -> bool:
     """Whether an hour of the GPU has a price; a warning where it has none: everything but the dollars is answered."""
-    from moescale.hardware.gpus import usd_per_gpu_hour
+    from moescale.hardware.prices import usd_per_gpu_hour
 
     try:
         usd_per_gpu_hour(card)
@@ -354,7 +355,7 @@ def _sweep(
     json_: bool,
 ) -> None:
     """All operating points of `model`: printed, drawn and written."""
-    from moescale.hardware.gpus import price as catalogue_price
+    from moescale.hardware.prices import price as catalogue_price
     from moescale.serving.operating_points import find_platforms, operating_points
 
     caps = None if batches is None else listed_counts("--sweep-batch", batches, MOST_BATCH)
@@ -483,7 +484,7 @@ def _of_one_replica(option: str, gpus: int | None, replicas: int) -> int | None:
 
 
 def _found(kind: str, names: Sequence[str], option: str) -> list[Precision]:
-    from moescale.hardware.gpus import find_precision
+    from moescale.hardware.precisions import find_precision
 
     with at_option(option):
         return [find_precision(kind, name) for name in names]
@@ -496,7 +497,7 @@ def _weight_formats(
 
     A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is warned of.
     """
-    from moescale.hardware.gpus import Precision
+    from moescale.hardware.precisions import Precision
 
     several = option == "--sweep-weights"
     formats = [] if asked is None else _found("weights", listed(option, asked) if several else [asked], option)

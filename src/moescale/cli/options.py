@@ -21,7 +21,8 @@ from moescale.units import parse_count, parse_quantity
 
 if TYPE_CHECKING:
     from moescale.fitting.fit import Progress
-    from moescale.hardware.gpus import Gpu, Precision
+    from moescale.hardware.gpus import Gpu
+    from moescale.hardware.precisions import Precision
     from moescale.latency import LatencySource
     from moescale.models.architecture import Architecture
     from moescale.runs.table import RunTable
@@ -469,21 +470,22 @@ def make_deployment(
     host: str | None = None,
 ) -> Deployment:  # fmt: skip
     """The deployment that the options state; `max_gpus` is of one replica, and `traffic` stands before both lengths."""
-    from moescale.hardware import gpus
+    from moescale.hardware.precisions import find_precision
+    from moescale.hardware.prices import usd_per_gpu_hour
     from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
     from moescale.serving.host import find_host
 
     with at_option("--weights"):
-        weight_format = gpus.find_precision("weights", weights) if isinstance(weights, str) else weights
+        weight_format = find_precision("weights", weights) if isinstance(weights, str) else weights
     with at_option("--kv-cache"):
-        cache_format = gpus.find_precision("kv_cache", kv_cache)
+        cache_format = find_precision("kv_cache", kv_cache)
     if scheduling not in SCHEDULING:
         raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
     with at_option("--host"):
         around = find_host(host or "none")
     deployment = Deployment(
         gpu=gpu,
-        usd_per_gpu_hour=gpus.usd_per_gpu_hour(gpu) if price is None else price,
+        usd_per_gpu_hour=usd_per_gpu_hour(gpu) if price is None else price,
         prompt_tokens=prompt,
         output_tokens=output,
         max_gpus=max_gpus,
@@ -527,7 +529,7 @@ def stated_price(
     pue: float | None,
 ) -> float | None:
     """Dollars of a GPU hour, as stated or of owned hardware; None for the catalogue's price."""
-    from moescale.hardware.gpus import owned_defaults, owned_usd_per_gpu_hour
+    from moescale.hardware.prices import owned_defaults, owned_usd_per_gpu_hour
 
     options = {"--years": years, "--power-w": power_w, "--usd-per-kwh": usd_per_kwh, "--pue": pue}
     if capital is None:

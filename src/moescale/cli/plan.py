@@ -321,7 +321,7 @@ def _training_price(
 
     Without a lifetime an exported run may train on a GPU that has no price: then there is none.
     """
-    from moescale.hardware import gpus
+    from moescale.hardware import prices
     from moescale.planning.total_cost import TrainingPrice, default_mfu
 
     if lifetime_tokens is None and train_gpu is None and mfu is None and usd_per_gpu_hour is None:
@@ -332,7 +332,7 @@ def _training_price(
         try:
             with at_option("--train-gpu"):
                 own = float(deployment.usd_per_gpu_hour)
-                usd_per_gpu_hour = own if same else gpus.usd_per_gpu_hour(gpu)
+                usd_per_gpu_hour = own if same else prices.usd_per_gpu_hour(gpu)
         except InputError as error:
             if lifetime_tokens is None and export is not None:
                 return None
@@ -346,12 +346,12 @@ def _training_price(
 
 
 def _training_gpu(deployment: Deployment, train_gpu: str | None) -> Gpu:
-    from moescale.hardware import gpus
+    from moescale.hardware.gpus import load_gpu
 
     if train_gpu is None:
         return deployment.gpu
     with at_option("--train-gpu"):
-        return gpus.load_gpu(train_gpu)
+        return load_gpu(train_gpu)
 
 
 def _expert_counts(text: str) -> tuple[float, ...]:

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError
-from moescale.hardware.gpus import Gpu, Precision
+from moescale.hardware.gpus import Gpu
+from moescale.hardware.precisions import Precision
 from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
 from moescale.models.architecture import Architecture

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, unknown_name
-from moescale.hardware.gpus import Gpu, find_gpu, find_precision, measured_reserve_bytes, usd_per_gpu_hour
+from moescale.hardware.gpus import Gpu, find_gpu, measured_reserve_bytes
+from moescale.hardware.precisions import find_precision
+from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.latency import LatencySource
 from moescale.planning.allocation import Budget
 from moescale.planning.plan import Question
