@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError
+from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, width
 from moescale.models.recipe import defaults
@@ -42,23 +43,16 @@ class Buildable:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return record(self)
 
     def architecture(self) -> Architecture:
         """The model that the exported configuration describes: tables, norms and routers included."""
         moe_layers = self.n_layers // self.moe_every if self.n_experts > 1 else 0
+        same = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "vocab_size")
+        experts = {"n_moe_layers": moe_layers, "n_experts": self.n_experts, "top_k": self.top_k, "d_expert": self.d_ffn}
         return Architecture(
-            n_layers=self.n_layers,
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            n_kv_heads=self.n_kv_heads,
-            head_dim=self.head_dim,
-            d_ffn=self.d_ffn,
-            n_moe_layers=moe_layers,
-            n_experts=self.n_experts if moe_layers else 1,
-            top_k=self.top_k if moe_layers else 1,
-            d_expert=self.d_ffn if moe_layers else 0,
-            vocab_size=self.vocab_size,
+            **{key: getattr(self, key) for key in same},
+            **(experts if moe_layers else {}),
             qk_norm=True,
             name="qwen3_moe" if moe_layers else "qwen3",
         )
