@@ -265,17 +265,8 @@ def operating_points(
     for index, (platform, room) in enumerate(zip(platforms, rooms, strict=True)):
         d = replace(room, max_num_seqs=caps, batching="largest")  # every batch is a point of its own
         served = serve(model, counts.reshape(-1, 1, 1), platform.latency, d)  # (counts, ways, caps)
-        shape, kept = served.batch.shape, served.infeasible == Reason.FEASIBLE
-        kept[..., 1:] &= served.batch[..., 1:] > served.batch[..., :-1] * (1.0 + SAME_BATCH)
         missing += _missing(served, model, d, platform, first=index == 0)
-        taken = {name: getattr(served, name) for name in SHARED} | {
-            "platform": np.full(shape, index, dtype=np.intp),
-            "tensor_parallel": served.gpus,
-            "expert_parallel": np.broadcast_to(ways.reshape(-1, 1), shape),
-            "max_num_seqs": np.broadcast_to(caps, shape),
-            "limited_by": served.limited_by.astype(np.intp),
-        }
-        columns.append({name: values[kept] for name, values in taken.items()})
+        columns.append(_points(served, d, index))
     flat = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     if not flat["platform"].size:
         raise InfeasibleError(
@@ -292,6 +283,20 @@ def operating_points(
         left_out=tuple(missing),
         n_configurations=total,
     )
+
+
+def _points(served: Serving, deployment: Deployment, platform: int) -> dict[str, npt.NDArray[Any]]:
+    """Columns of what is served at (counts, ways, caps), each batch once."""
+    shape, kept = served.batch.shape, served.infeasible == Reason.FEASIBLE
+    kept[..., 1:] &= served.batch[..., 1:] > served.batch[..., :-1] * (1.0 + SAME_BATCH)
+    taken = {name: getattr(served, name) for name in SHARED} | {
+        "platform": np.full(shape, platform, dtype=np.intp),
+        "tensor_parallel": served.gpus,
+        "expert_parallel": np.broadcast_to(deployment.expert_parallel, shape),
+        "max_num_seqs": np.broadcast_to(np.asarray(deployment.max_num_seqs), shape),
+        "limited_by": served.limited_by.astype(np.intp),
+    }
+    return {name: values[kept] for name, values in taken.items()}
 
 
 def _batch_caps(
