@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,14 +49,12 @@ class Buildable:
     def architecture(self) -> Architecture:
         """The model that the exported configuration describes: tables, norms and routers included."""
         moe_layers = self.n_layers // self.moe_every if self.n_experts > 1 else 0
-        same = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "vocab_size")
-        experts = {"n_moe_layers": moe_layers, "n_experts": self.n_experts, "top_k": self.top_k, "d_expert": self.d_ffn}
-        return Architecture(
-            **{key: getattr(self, key) for key in same},
-            **(experts if moe_layers else {}),
-            qk_norm=True,
-            name="qwen3_moe" if moe_layers else "qwen3",
-        )
+        names = ["n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "vocab_size"]
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if moe_layers:
+            numbers |= {"n_experts": self.n_experts, "top_k": self.top_k, "d_expert": self.d_ffn}
+        name = "qwen3_moe" if moe_layers else "qwen3"
+        return Architecture(**numbers, n_moe_layers=moe_layers, qk_norm=True, name=name)
 
 
 def family_of(shape: Buildable, family: ModelFamily) -> ModelFamily:
