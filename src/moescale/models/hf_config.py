@@ -70,6 +70,8 @@ def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
 def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
     file = path / "config.json" if path.is_dir() else path
     where = str(file) if str(file).isprintable() else repr(str(file))
+    if not file.exists():
+        raise InputError("no such file", where=where, next_step="give a config.json, or the folder that holds one")
     data = read_bytes(file, limit_bytes=_LARGEST_FILE)
     try:
         parsed = json.loads(data.decode("utf-8-sig"))
