@@ -311,7 +311,8 @@ def predict(cases: Iterable[Case], setting: Setting) -> dict[Case, Prediction]:
 
 def _predict_group(group: list[Case], setting: Setting) -> dict[Case, Prediction]:
     from moescale.errors import MoescaleError
-    from moescale.hardware.gpus import find_gpu, find_precision
+    from moescale.hardware.gpus import find_gpu
+    from moescale.hardware.precisions import find_precision
     from moescale.models.hf_config import from_config
 
     first = group[0]
@@ -435,8 +436,8 @@ def implausible(rows: Iterable[Measured]) -> set[str]:
     """The sets with a row of more arithmetic than PLAUSIBLE of the data sheet's; formats without a data sheet pass."""
     from moescale.errors import MoescaleError
     from moescale.hardware.gpus import find_gpu
-    from moescale.models.accounting import count_parameters
     from moescale.models.hf_config import from_config
+    from moescale.models.parameters import count_parameters
 
     found: set[str] = set()
     for row in rows:

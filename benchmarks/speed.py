@@ -121,7 +121,7 @@ def many_operating_points(*, silicon: bool) -> Callable[[], object]:
     import numpy as np
 
     from moescale import Deployment, Platform, Roofline, Silicon, find_gpu, operating_points, price
-    from moescale.hardware.gpus import find_precision
+    from moescale.hardware.precisions import find_precision
     from moescale.models.family import architecture, find_family
 
     platforms: list[Platform] = []

@@ -29,9 +29,10 @@ from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import default_version, find_system
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import ENGINE, Silicon
-from moescale.models.accounting import kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture, find_family
+from moescale.models.kv_cache import kv_bytes_per_request
+from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.typing import FloatArray
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from moescale.hardware.gpus import find_gpu, price
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.prices import price
 from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, with_moe_execution
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon

@@ -38,7 +38,7 @@ from moescale.latency.roofline import Roofline, RooflineConstants, constants_of
 from moescale.latency.silicon import ENGINE, Silicon, host_s
 from moescale.models.family import architecture
 from moescale.serving.deployment import Deployment, with_traffic
-from moescale.serving.steady_state import cheapest
+from moescale.serving.gpu_counts import cheapest
 from moescale.serving.traffic import find_traffic
 from moescale.typing import FloatArray
 from pages import filled, table, write

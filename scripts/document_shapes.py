@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.models.accounting import count_parameters, kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.family import aspect_ratio, find_family
-from moescale.models.parts import dense_equivalent_params
+from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.parameters import count_parameters, dense_equivalent_params
 from moescale.models.published import Shape, hl_coefficient, published_shapes
 from pages import filled, table, write
 

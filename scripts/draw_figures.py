@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from moescale.cli import main as moescale
-from moescale.hardware.gpus import find_gpu, price
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.prices import price
 from moescale.latency.silicon import Silicon
 from moescale.planning.candidate import Costs, largest_models, serving_curves
 from moescale.reproduction.page import FIGURES as REPRODUCED

@@ -11,24 +11,25 @@ from hypothesis import strategies as st
 
 from families import PAPER
 from moescale.errors import InputError
-from moescale.models.accounting import (
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
+from moescale.models.flops import (
     CONVENTIONS,
     TRAINING_COUNTS,
-    active_matmul_params,
     active_multiple,
-    count_parameters,
     decode_flops_per_token,
     expected_distinct_experts,
-    kv_bytes_per_request,
-    kv_bytes_per_token,
     total_params,
     training_flops_per_token,
+)
+from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.parameters import (
+    active_matmul_params,
+    count_parameters,
+    dense_equivalent_params,
     weight_bytes,
     weight_bytes_per_gpu,
 )
-from moescale.models.architecture import Architecture
-from moescale.models.family import architecture
-from moescale.models.parts import dense_equivalent_params
 from moescale.models.published import shapes
 
 # arXiv 2502.05172 (runs with top-1 routing): gated FFN of 3 times the width in every layer: 9 d^2 of 13 d^2.

@@ -26,7 +26,7 @@ from moescale.planning.allocation import Budget, at_size
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
-from moescale.serving.steady_state import cost
+from moescale.serving.gpu_counts import cost
 
 GPUS = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 LAWS = ("yun2024-recovered", "yun2024-joint", "moescale2026-joint", "ludziejewski2025")

@@ -896,7 +896,8 @@ def test_total_dollars_are_those_of_a_life() -> None:
 def test_training_days_and_dollars_are_there_where_the_gpu_is_known(
     options: tuple[str, ...], gpu: str, mfu: float, usd_per_hour: float | None
 ) -> None:
-    from moescale.hardware.gpus import find_gpu, price
+    from moescale.hardware.gpus import find_gpu
+    from moescale.hardware.prices import price
 
     training = answer_of(*BUDGET, *options, "--bootstrap", "0")["training"]
     days = training["flops_used"] / (find_gpu(gpu).bf16_flops_per_s * mfu) / 86400

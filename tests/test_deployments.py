@@ -13,16 +13,20 @@ from hypothesis import strategies as st
 
 from families import PAPER
 from moescale.errors import InfeasibleError, InputError
-from moescale.hardware.gpus import find_gpu, find_precision, gpus, measured_reserve_bytes
+from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
+from moescale.hardware.precisions import find_precision
 from moescale.latency import common_shape
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import Silicon
-from moescale.models.accounting import kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
+from moescale.models.kv_cache import kv_bytes_per_request
+from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, with_traffic
-from moescale.serving.steady_state import LIMITS, Serving, cheapest, cost, infeasible_reason, serve
+from moescale.serving.gpu_counts import cheapest, cost
+from moescale.serving.reasons import infeasible_reason
+from moescale.serving.steady_state import LIMITS, Serving, serve
 from moescale.serving.traffic import summarise
 from moescale.typing import FloatArray, Real
 from random_models import models

@@ -35,9 +35,9 @@ from moescale.export.parallelism import (
 from moescale.export.torchtitan import TRAINER as TORCHTITAN
 from moescale.export.torchtitan import torchtitan_module
 from moescale.hardware.gpus import find_gpu
-from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, paper_peak_lr, recipe_for
 from moescale.models.rounding import Buildable
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from families import DENSE, JOINT, PAPER
 from moescale.errors import InputError
-from moescale.models.accounting import CONVENTIONS, count_parameters, kv_bytes_per_token
 from moescale.models.family import (
     ModelFamily,
     architecture,
@@ -27,7 +26,9 @@ from moescale.models.family import (
     width,
     with_convention,
 )
-from moescale.models.parts import dense_equivalent_params
+from moescale.models.flops import CONVENTIONS
+from moescale.models.kv_cache import kv_bytes_per_token
+from moescale.models.parameters import count_parameters, dense_equivalent_params
 from moescale.runs.table import RunTable
 
 FAMILIES = (PAPER, JOINT, DENSE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moescale.latency.measurements import Measurement, read_measurements
-from moescale.models.accounting import count_parameters
+from moescale.models.parameters import count_parameters
 from script_modules import load_script
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu" / "profile.py"

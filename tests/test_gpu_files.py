@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from moescale.errors import InputError
-from moescale.hardware.gpus import Gpu, find_gpu, load_gpu, read_gpu, usd_per_gpu_hour
+from moescale.hardware.gpus import Gpu, find_gpu, load_gpu, read_gpu
+from moescale.hardware.prices import usd_per_gpu_hour
 
 ROOT = Path(__file__).parents[1]
 TPU = ROOT / "examples" / "gpus" / "tpu-v5e.toml"
@@ -65,24 +66,25 @@ def test_the_catalogues_own_numbers_make_the_same_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"memory_gib": None}, "memory_gib is missing; needed: name, memory_gib"),
+        ({"memory_gib": None}, "memory_gib is missing; add memory_gib"),
         ({"name": None}, "name is missing"),
-        ({"memory_gb": 80}, "unknown field 'memory_gb'; nearest: memory_gib"),
-        ({"memory_gib": -1}, "memory_gib must be a number from 0.001"),
-        ({"memory_gib": "80"}, "memory_gib must be a number"),
-        ({"bf16_tflops": True}, "bf16_tflops must be a number"),
-        ({"bandwidth_gb_per_s": 1e99}, "bandwidth_gb_per_s must be a number"),
-        ({"max_num_seqs": 1.5}, "max_num_seqs must be a whole number"),
-        ({"usd_per_gpu_hour": 0}, "usd_per_gpu_hour must be a number"),
-        ({"name": " "}, "name must be a line of text"),
-        ({"name": 7}, "name must be a line of text"),
+        ({"memory_gb": 80}, "unknown key 'memory_gb'; nearest: memory_gib"),
+        ({"memory_gib": -1}, "memory_gib: -1 is not from 0.001"),
+        ({"memory_gib": "80"}, "memory_gib: '80' is not a number"),
+        ({"bf16_tflops": True}, "bf16_tflops: True is not a number"),
+        ({"bandwidth_gb_per_s": 1e99}, "bandwidth_gb_per_s: 1e\\+99 is not from"),
+        ({"max_num_seqs": 1.5}, "max_num_seqs: 1.5 is not a whole number"),
+        ({"usd_per_gpu_hour": 0}, "usd_per_gpu_hour: 0 is not from"),
+        ({"name": " "}, "name: ' ' is not a text"),
+        ({"name": "a\n"}, "name must be a line of text"),
+        ({"name": 7}, "name: 7 is not a text"),
         ({"silicon_system": "h100"}, "unknown silicon_system 'h100'; nearest: h100_sxm"),
     ],
 )
 def test_a_bad_field_is_named_with_its_file(changes: dict[str, object], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=words) as caught:
         read_gpu(write(tmp_path, **changes))
-    assert caught.value.where == str(tmp_path / "gpu.toml")
+    assert str(caught.value.where).startswith(str(tmp_path / "gpu.toml"))
 
 
 @pytest.mark.parametrize("text", ["name = ", "memory_gib = nan\nname = 'x'", "\x00", "gpu = {}"])

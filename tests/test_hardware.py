@@ -12,16 +12,9 @@ import pytest
 
 from moescale import catalogue
 from moescale.errors import InputError
-from moescale.hardware.gpus import (
-    find_gpu,
-    gpus,
-    measured_reserve_bytes,
-    owned_defaults,
-    owned_usd_per_gpu_hour,
-    precisions,
-    price,
-    prices,
-)
+from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
+from moescale.hardware.precisions import precisions
+from moescale.hardware.prices import owned_defaults, owned_usd_per_gpu_hour, price, prices
 from moescale.serving.traffic import Traffic, find_traffic, traffics
 
 GIB = 2.0**30
@@ -153,11 +146,11 @@ def test_a_hyperscalers_cost_of_ownership_is_of_the_size_that_the_formula_gives(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"capital_usd": -1.0}, "capital_usd must be 0 or more"),
-        ({"years": 0.0}, "years must be above 0"),
+        ({"capital_usd": -1.0}, "capital_usd must be finite and not negative"),
+        ({"years": 0.0}, "years must be positive and finite"),
         ({"years": np.array([1.0, np.nan])}, "years must be"),
-        ({"power_w": np.inf}, "power_w must be 0 or more and finite"),
-        ({"pue": 0.9}, "pue must be 1 or more"),
+        ({"power_w": np.inf}, "power_w must be finite and not negative"),
+        ({"pue": 0.9}, "pue must be finite and at least 1"),
         ({"share_in_use": 0.0}, "share_in_use must be above 0 and at most 1"),
         ({"share_in_use": 1.1}, "share_in_use must be above 0 and at most 1"),
     ],

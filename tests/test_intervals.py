@@ -12,7 +12,7 @@ from moescale.hardware.gpus import load_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
-from moescale.models.parts import dense_equivalent_params
+from moescale.models.parameters import dense_equivalent_params
 from moescale.planning.candidate import Costs
 from moescale.planning.intervals import sample_costs
 from moescale.serving.deployment import Deployment

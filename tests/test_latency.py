@@ -21,10 +21,10 @@ from moescale.latency import MOE_EXECUTION, NUMERIC_FIELDS, LatencySource, with_
 from moescale.latency.roofline import ARITHMETIC, MEMORY, Roofline, RooflineConstants, constants_of, measured_constants
 from moescale.latency.silicon import Silicon, host_s
 from moescale.latency.table import COLUMNS, LatencyTable, read_latency_table
-from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 from moescale.models.published import shapes
 
 MIXTRAL: dict[str, Any] = {

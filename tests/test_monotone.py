@@ -21,7 +21,8 @@ from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment
-from moescale.serving.steady_state import LADDER, WORTH, ZOOM, cost
+from moescale.serving.gpu_counts import cost
+from moescale.serving.steady_state import LADDER, WORTH, ZOOM
 from random_models import models
 
 # The search refines between neighbours of a ladder from 1 to the largest batch. An iteration does not become shorter with a

@@ -13,7 +13,7 @@ import pytest
 import moescale
 from command_line import RUNS
 from moescale import Budget, Deployment, Question, Roofline, find_form, find_gpu, find_law, fit, make_plan, read_runs
-from moescale.serving.steady_state import Cost
+from moescale.serving.gpu_counts import Cost
 from moescale.views.notebook import FORMATTERS, cost_html, fit_html, law_html, load_ipython_extension, plan_html
 
 

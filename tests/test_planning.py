@@ -19,11 +19,12 @@ from rich.console import Console
 from families import DENSE, JOINT, PAPER, chinchilla_optimum
 from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
-from moescale.hardware.gpus import find_gpu, price
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.prices import price
 from moescale.latency.roofline import Roofline
-from moescale.models.accounting import count_parameters
 from moescale.models.family import architecture, n_total, width
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 from moescale.models.rounding import buildable, family_of
 from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Candidate
@@ -33,8 +34,8 @@ from moescale.planning.second_laws import Answer, Asked, budget_of_loss, compare
 from moescale.planning.total_cost import TrainingPrice
 from moescale.scaling_laws import FORMS, Law, find_law, loss
 from moescale.serving.deployment import Deployment
+from moescale.serving.gpu_counts import cheapest
 from moescale.serving.pareto import pareto
-from moescale.serving.steady_state import cheapest
 from moescale.units import format_count, format_usd
 from moescale.views.tables import bounded_loss_table, loss_optimal_table, plan_headline
 from moescale.views.terminal.plan import show_plan

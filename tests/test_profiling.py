@@ -29,9 +29,9 @@ from moescale.io.locks import lock_beside, locked
 from moescale.latency.coverage import agreement, leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
 from moescale.latency.table import read_latency_table
-from moescale.models.accounting import count_parameters
 from moescale.models.family import architecture, find_family
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 from stub_engine import latency_s
 
 STUB = Path(__file__).with_name("stub_engine.py")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from command_line import answer_of, run
 from moescale.errors import InputError
-from moescale.models.accounting import count_parameters, weight_bytes, weight_bytes_per_gpu
 from moescale.models.architecture import Architecture, Quantised, validate
 from moescale.models.hf_config import from_config, read_config
+from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from test_architecture import (
     DEEPSEEK_V3,

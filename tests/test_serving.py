@@ -15,13 +15,15 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency import LatencySource, common_shape
 from moescale.latency.roofline import Roofline
-from moescale.models.accounting import weight_bytes_per_gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
+from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.gpu_counts import candidates, cheapest, cost
 from moescale.serving.host import NO_OVERHEAD, default_overhead, find_host
-from moescale.serving.steady_state import LIMITS, Serving, candidates, cheapest, cost, infeasible_reason, serve
+from moescale.serving.reasons import infeasible_reason
+from moescale.serving.steady_state import LIMITS, Serving, serve
 from moescale.typing import FloatArray, Real
 
 # 2 layers x (q 64 + k 32 + v 32 + o 64 + gate, up, down 3 x 128 + two norms 16) + final norm 8 = 1192 parameters;

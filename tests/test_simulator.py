@@ -296,13 +296,17 @@ def test_the_record_is_json() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [("n_requests", 0), ("requests_per_s", 0.0), ("requests_per_s", math.nan), ("burstiness", -1.0), ("seed", -1)],
+)
+def test_impossible_arrivals_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"arrivals: {name} must be"):
+        Arrivals(**({"n_requests": 5} | {name: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"arrivals": Arrivals(n_requests=0)}, "n_requests"),
-        ({"arrivals": Arrivals(n_requests=5, requests_per_s=0.0)}, "requests_per_s"),
-        ({"arrivals": Arrivals(n_requests=5, requests_per_s=math.nan)}, "requests_per_s"),
-        ({"arrivals": Arrivals(n_requests=5, burstiness=-1.0)}, "burstiness"),
-        ({"arrivals": Arrivals(n_requests=5, seed=-1)}, "seed"),
         ({"gpus": 0}, "gpus"),
         ({"prompt_tokens": 0.5}, "prompt_tokens"),
         ({"prompt_tokens": math.nan}, "prompt_tokens"),

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from families import PAPER
 from moescale.cli import main
 from moescale.errors import InfeasibleError, InputError
-from moescale.hardware.gpus import find_gpu, find_precision, gpus
+from moescale.hardware.gpus import find_gpu, gpus
+from moescale.hardware.precisions import find_precision
 from moescale.io.frames import as_numbers, as_texts, read_table
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
@@ -28,6 +29,7 @@ from moescale.models.family import architecture
 from moescale.models.published import shapes
 from moescale.runs.table import write_runs
 from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.gpu_counts import cost
 from moescale.serving.operating_points import (
     LeftOut,
     OperatingPoints,
@@ -36,7 +38,7 @@ from moescale.serving.operating_points import (
     find_platforms,
     operating_points,
 )
-from moescale.serving.steady_state import LIMITS, batch_by_memory, cost
+from moescale.serving.steady_state import LIMITS, batch_by_memory
 from moescale.typing import FloatArray, Real
 
 CONFIG = str(Path(__file__).parents[1] / "examples" / "configs" / "mixtral-8x7b.json")

@@ -17,7 +17,9 @@ from matplotlib.text import Text
 
 from families import PAPER
 from moescale.cli import main
-from moescale.hardware.gpus import find_gpu, find_precision, price
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.precisions import find_precision
+from moescale.hardware.prices import price
 from moescale.latency.roofline import Roofline
 from moescale.models.family import architecture
 from moescale.models.published import shapes

@@ -35,7 +35,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.hardware.gpus import price
+from moescale.hardware.prices import price
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.store import law_text
 from moescale.units import format_flops

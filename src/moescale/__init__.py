@@ -17,15 +17,8 @@ if TYPE_CHECKING:
     from moescale.fitting.isoflop import IsoFlop, isoflop
     from moescale.fitting.prior import calibrate
     from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, fitted_law
-    from moescale.hardware.gpus import (
-        Gpu,
-        find_gpu,
-        gpus,
-        measured_reserve_bytes,
-        owned_usd_per_gpu_hour,
-        price,
-        read_gpu,
-    )
+    from moescale.hardware.gpus import Gpu, find_gpu, gpus, measured_reserve_bytes, read_gpu
+    from moescale.hardware.prices import owned_usd_per_gpu_hour, price
     from moescale.latency.open import open_latency
     from moescale.latency.roofline import Roofline
     from moescale.latency.silicon import Silicon
@@ -42,9 +35,10 @@ if TYPE_CHECKING:
     from moescale.runs.table import RunTable, read_runs
     from moescale.scaling_laws import Law, find_form, find_law, loss, predict, save_law
     from moescale.serving.deployment import Deployment, degrees, with_traffic
+    from moescale.serving.gpu_counts import Cost, cheapest, cost
     from moescale.serving.operating_points import OperatingPoints, Platform, find_platforms, operating_points
     from moescale.serving.simulator import Arrivals, simulate
-    from moescale.serving.steady_state import Cost, cheapest, cost, serve
+    from moescale.serving.steady_state import serve
     from moescale.serving.traffic import Traffic, read_trace
     from moescale.units import parse_quantity
     from moescale.views.notebook import load_ipython_extension
@@ -85,9 +79,11 @@ _HOMES = {
         "find_gpu",
         "gpus",
         "measured_reserve_bytes",
+        "read_gpu",
+    ),
+    "hardware.prices": (
         "owned_usd_per_gpu_hour",
         "price",
-        "read_gpu",
     ),
     "latency.open": ("open_latency",),
     "latency.roofline": ("Roofline",),
@@ -139,6 +135,11 @@ _HOMES = {
         "degrees",
         "with_traffic",
     ),
+    "serving.gpu_counts": (
+        "Cost",
+        "cheapest",
+        "cost",
+    ),
     "serving.operating_points": (
         "OperatingPoints",
         "Platform",
@@ -149,12 +150,7 @@ _HOMES = {
         "Arrivals",
         "simulate",
     ),
-    "serving.steady_state": (
-        "Cost",
-        "cheapest",
-        "cost",
-        "serve",
-    ),
+    "serving.steady_state": ("serve",),
     "serving.traffic": (
         "Traffic",
         "read_trace",

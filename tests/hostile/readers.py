@@ -228,8 +228,9 @@ def _configs() -> Sequence[Files]:
 
 
 def _read_config(folder: Path, rng: Random) -> None:
-    from moescale.models.accounting import count_parameters, kv_bytes_per_token
     from moescale.models.hf_config import from_config
+    from moescale.models.kv_cache import kv_bytes_per_token
+    from moescale.models.parameters import count_parameters
 
     model = from_config(rng.choice((folder, folder / "config.json")))
     counted = count_parameters(model)

@@ -7,13 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from moescale.models.accounting import (
-    active_matmul_params,
-    count_parameters,
-    kv_bytes_per_token,
-    training_flops_per_token,
-    weight_bytes,
-)
+from moescale.models.flops import training_flops_per_token
+from moescale.models.kv_cache import kv_bytes_per_token
+from moescale.models.parameters import active_matmul_params, count_parameters, weight_bytes
 from moescale.models.published import Shape, hl_coefficient, published_shapes, shapes, shapes_of_hl
 
 

@@ -36,7 +36,7 @@ def cost(
     described: ModelOptions, burst: BurstOptions, serving: CostServingOptions, sweep: SweepOptions, json_: Json = False
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
-    from moescale.serving.steady_state import cost as serving_cost
+    from moescale.serving.gpu_counts import cost as serving_cost
 
     burst.check(serving, sweep=sweep.sweep)
     sweep.check(serving.gpu)

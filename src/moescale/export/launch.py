@@ -18,8 +18,8 @@ from moescale.export.parallelism import Choice, Split, Trainer, choose
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, make_folder, write_atomically
 from moescale.io.records import record
-from moescale.models.accounting import count_parameters
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, recipe_for
 from moescale.models.rounding import Buildable
 from moescale.units import format_bytes, format_count, format_flops

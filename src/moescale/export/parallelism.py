@@ -18,8 +18,9 @@ from moescale import catalogue
 from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
-from moescale.models.accounting import ParameterCount, count_parameters, training_flops_per_token
 from moescale.models.architecture import Architecture
+from moescale.models.flops import training_flops_per_token
+from moescale.models.parameters import ParameterCount, count_parameters
 from moescale.models.recipe import Recipe
 from moescale.units import format_bytes, format_count, plural
 

@@ -1,39 +1,22 @@
-"""GPUs, their prices, and the bytes of number formats, read from the catalogue."""
+"""GPUs, of the catalogue or by numbers from a file."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
-
-import numpy as np
+from typing import Annotated
 
 from moescale import catalogue
+from moescale.bounds import Bound
 from moescale.errors import InputError, unknown_name
-from moescale.io.schema import read_toml
-from moescale.typing import FloatArray, Real
+from moescale.io.schema import read_toml, settings
 
-DEFAULT_TERMS = "on-demand"
-HOURS_PER_YEAR = 365.25 * 24
-# The fields of a GPU's own file, numbers with their bounds: far beyond what exists, and products far from overflow.
-GPU_NUMBERS = {
-    "memory_gib": (1e-3, 1e6),
-    "bandwidth_gb_per_s": (1e-3, 1e7),
-    "bf16_tflops": (1e-3, 1e7),
-    "link_gb_per_s": (1e-3, 1e7),
-    "fp8_tflops": (1e-3, 1e7),
-    "max_num_seqs": (1, 1e6),
-    "usd_per_gpu_hour": (1e-6, 1e6),
-    "arithmetic_share": (1e-3, 1.0),
-    "memory_share": (1e-3, 1.0),
-}
-GPU_TEXTS = ("name", "silicon_system", "silicon_link_system", "source", "date")
-GPU_NEEDED = ("name", "memory_gib", "bandwidth_gb_per_s", "bf16_tflops", "link_gb_per_s")
-GPU_OPTIONAL = tuple(key for key in (*GPU_NUMBERS, *GPU_TEXTS) if key not in GPU_NEEDED)
 # vLLM's default of max_num_seqs by memory: see max_num_seqs in catalogue/gpus.toml.
 LARGE_MEMORY_GIB = 70
 MAX_NUM_SEQS = {True: 1024, False: 256}
+# Bounds far beyond what exists, so that products are far from overflow.
+RATE, SHARE = Bound(1e-3, 1e7), Bound(1e-3, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,62 +45,53 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """What one GPU costs an hour."""
-
-    gpu: str
-    usd_per_gpu_hour: float
-    terms: str  # on-demand, spot, owned ..
-    source: str
-    date: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """A number format of weights or of the KV cache."""
+class DataSheet:
+    """A GPU as catalogue/gpus.toml and files of one's own state it, in the units of data sheets."""
 
     name: str
-    bytes_per_element: float  # with its share of the scales
-    source: str
-    date: str
+    memory_gib: Annotated[float, Bound(1e-3, 1e6)]
+    bandwidth_gb_per_s: Annotated[float, RATE]
+    bf16_tflops: Annotated[float, RATE]
+    link_gb_per_s: Annotated[float, RATE]  # one direction
+    fp8_tflops: Annotated[float | None, RATE] = None  # None: no fp8 arithmetic
+    max_num_seqs: Annotated[int | None, Bound(1, 1e6)] = None  # None: vLLM's rule by memory
+    usd_per_gpu_hour: Annotated[float | None, Bound(1e-6, 1e6)] = None
+    silicon_system: str | None = None
+    silicon_link_system: str | None = None
+    arithmetic_share: Annotated[float | None, SHARE] = None
+    memory_share: Annotated[float | None, SHARE] = None
+    source: str | None = None  # None: the file
+    date: str = ""
 
+    def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            raise InputError(f"name must be a line of text, not {self.name!r}")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedDefaults:
-    """What stands in where the price of owned hardware is not fully stated; sources in catalogue/prices.toml."""
-
-    years: float
-    usd_per_kwh: float
-    pue: float
-
-
-def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
-    fp8_tflops: float | None = entry.get("fp8_tflops")
-    return Gpu(
-        name=name,
-        memory_bytes=float(entry["memory_gib"]) * 2.0**30,
-        memory_bandwidth_bytes_per_s=float(entry["bandwidth_gb_per_s"]) * 1e9,
-        bf16_flops_per_s=float(entry["bf16_tflops"]) * 1e12,
-        fp8_flops_per_s=None if fp8_tflops is None else float(fp8_tflops) * 1e12,
-        interconnect_bytes_per_s=float(entry["link_gb_per_s"]) * 1e9,
-        default_max_num_seqs=int(entry["max_num_seqs"]),
-        silicon_system=entry.get("silicon_system"),
-        silicon_link_system=entry.get("silicon_link_system"),
-        arithmetic_share=entry.get("arithmetic_share"),
-        memory_share=entry.get("memory_share"),
-        source=entry["source"],
-        date=entry["date"],
-    )
+    def gpu(self, source: str) -> Gpu:
+        """The GPU; `source` where the sheet states none."""
+        return Gpu(
+            name=self.name.strip(),
+            memory_bytes=self.memory_gib * 2.0**30,
+            memory_bandwidth_bytes_per_s=self.bandwidth_gb_per_s * 1e9,
+            bf16_flops_per_s=self.bf16_tflops * 1e12,
+            fp8_flops_per_s=None if self.fp8_tflops is None else self.fp8_tflops * 1e12,
+            interconnect_bytes_per_s=self.link_gb_per_s * 1e9,
+            default_max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS[self.memory_gib >= LARGE_MEMORY_GIB],
+            silicon_system=self.silicon_system,
+            silicon_link_system=self.silicon_link_system,
+            arithmetic_share=self.arithmetic_share,
+            memory_share=self.memory_share,
+            usd_per_gpu_hour=self.usd_per_gpu_hour,
+            source=self.source or source,
+            date=self.date,
+        )
 
 
 @cache
 def _read_gpus() -> tuple[Gpu, ...]:
-    return tuple(_gpu(name, entry) for name, entry in catalogue.read("gpus.toml")["gpu"].items())
-
-
-@cache
-def _read_prices() -> tuple[Price, ...]:
-    return tuple(Price(**entry) for entry in catalogue.read("prices.toml")["price"])
+    where = "catalogue/gpus.toml"
+    entries = catalogue.read("gpus.toml")["gpu"]
+    return tuple(settings(DataSheet, {"name": name} | entry, where=where).gpu(where) for name, entry in entries.items())
 
 
 def gpus() -> dict[str, Gpu]:
@@ -136,43 +110,19 @@ def find_gpu(name: str) -> Gpu:
 
 
 def read_gpu(path: str | os.PathLike[str]) -> Gpu:
-    """A GPU by numbers: a TOML file with the fields of one entry of catalogue/gpus.toml, and its name.
+    """A GPU by numbers: a TOML file with the fields of a DataSheet.
 
-    name, memory_gib, bandwidth_gb_per_s, bf16_tflops and link_gb_per_s (one direction) are needed; fp8_tflops (without
-    it: no fp8 arithmetic), max_num_seqs (vLLM's rule by memory), usd_per_gpu_hour, silicon_system and silicon_link_system
-    (no measured kernels), arithmetic_share and memory_share (of the data sheet, where benchmarks of large products and
-    long copies are known), source and date may be left out. Raises InputError that names the file and the field.
+    arithmetic_share and memory_share are those of benchmarks of large products and long copies, where they are known.
+    Raises InputError that names the file and the field.
     """
     where = os.fspath(path)
-    entry = read_toml(path)
-    for key in entry:
-        if key not in GPU_NUMBERS and key not in GPU_TEXTS:
-            raise unknown_name("field", key, (*GPU_NEEDED, *GPU_OPTIONAL), where=where)
-    for key in GPU_NEEDED:
-        if key not in entry:
-            raise InputError(
-                f"{key} is missing",
-                where=where,
-                next_step=f"needed: {', '.join(GPU_NEEDED)}; optional: {', '.join(GPU_OPTIONAL)}",
-            )
-    for key, value in entry.items():
-        if key in GPU_TEXTS:
-            if not isinstance(value, str) or not value.strip() or not value.isprintable():
-                raise InputError(f"{key} must be a line of text, not {value!r}", where=where)
-            continue
-        least, most = GPU_NUMBERS[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise InputError(f"{key} must be a number from {least:g} to {most:g}, not {value!r}", where=where)
-        if key == "max_num_seqs" and value != int(value):
-            raise InputError(f"{key} must be a whole number, not {value!r}", where=where)
-    measured = sorted({gpu.silicon_system for gpu in _read_gpus() if gpu.silicon_system is not None})
+    gpu = settings(DataSheet, read_toml(path), where=where).gpu(where)
+    measured = sorted({known.silicon_system for known in _read_gpus() if known.silicon_system is not None})
     for key in ("silicon_system", "silicon_link_system"):
-        if key in entry and entry[key] not in measured:
-            raise unknown_name(key, entry[key], measured, where=where)
-    large = entry["memory_gib"] >= LARGE_MEMORY_GIB
-    filled = {"max_num_seqs": MAX_NUM_SEQS[large], "source": where, "date": ""} | entry
-    price: float | None = entry.get("usd_per_gpu_hour")
-    return replace(_gpu(entry["name"].strip(), filled), usd_per_gpu_hour=None if price is None else float(price))
+        stated = getattr(gpu, key)
+        if stated is not None and stated not in measured:
+            raise unknown_name(key, stated, measured, where=where)
+    return gpu
 
 
 def load_gpu(name_or_path: str) -> Gpu:
@@ -180,103 +130,6 @@ def load_gpu(name_or_path: str) -> Gpu:
     return read_gpu(name_or_path) if name_or_path.lower().endswith(".toml") else find_gpu(name_or_path)
 
 
-def usd_per_gpu_hour(gpu: Gpu) -> float:
-    """What an hour of a GPU costs: as its file states, else the catalogue's; raises InputError where neither does."""
-    if gpu.usd_per_gpu_hour is not None:
-        return gpu.usd_per_gpu_hour
-    if gpu.name not in gpus():
-        raise InputError(
-            f"no price is stated for {gpu.name}",
-            next_step="pass --usd-per-gpu-hour, or add usd_per_gpu_hour to its file",
-        )
-    return price(gpu.name).usd_per_gpu_hour
-
-
-def prices(gpu_name: str) -> list[Price]:
-    """Every recorded price of a GPU, possibly none; raises InputError where the GPU is unknown."""
-    gpu = find_gpu(gpu_name)
-    return [price for price in _read_prices() if price.gpu == gpu.name]
-
-
-def price(gpu_name: str, terms: str = DEFAULT_TERMS) -> Price:
-    """The recorded price of a GPU on `terms` (on-demand, spot, owned); raises InputError where there is none."""
-    recorded = prices(gpu_name)
-    for candidate in recorded:
-        if candidate.terms == terms.strip().lower():
-            return candidate
-    listed = ", ".join(f"{entry.terms} at ${entry.usd_per_gpu_hour:.2f}" for entry in recorded)
-    raise InputError(
-        f"no {terms} price is recorded for {find_gpu(gpu_name).name}",
-        nearest=listed or None,
-        next_step="pass --usd-per-gpu-hour with what you pay",
-    )
-
-
-def precisions(kind: str) -> dict[str, Precision]:
-    """Every number format of `kind` (`weights` or `kv_cache`) by name."""
-    return {
-        name: Precision(
-            name=name,
-            bytes_per_element=float(entry["bytes"]),
-            source=entry["source"],
-            date=entry["date"],
-        )
-        for name, entry in catalogue.read("precisions.toml")[kind].items()
-    }
-
-
-def find_precision(kind: str, name: str) -> Precision:
-    """The format called `name` of `weights` or `kv_cache`; raises InputError that names the nearest ones."""
-    known = precisions(kind)
-    found = known.get(name.strip().lower())
-    if found is None:
-        raise unknown_name("weight type" if kind == "weights" else "cache type", name, known)
-    return found
-
-
 def measured_reserve_bytes() -> float:
     """Bytes of a GPU that a server keeps for activations and its runtime: the median of logs (catalogue/reserve.toml)."""
     return float(catalogue.read("reserve.toml")["default"]["per_gpu_gib"]) * 2.0**30
-
-
-def owned_defaults() -> OwnedDefaults:
-    """Years of use, price of electricity and overhead of the building, where nothing else is stated."""
-    stated = catalogue.read("prices.toml")["owned"]
-    return OwnedDefaults(**{name: float(entry["value"]) for name, entry in stated.items()})
-
-
-def owned_usd_per_gpu_hour(
-    capital_usd: Real,
-    *,
-    years: Real,
-    power_w: Real = 0.0,
-    usd_per_kwh: Real = 0.0,
-    pue: Real = 1.0,
-    share_in_use: Real = 1.0,
-) -> FloatArray:
-    """Dollars of an hour in use of a GPU that one owns: capital_usd / (years in hours x share_in_use) + electricity.
-
-    capital_usd is of one GPU with its share of server, network and building, written off in a straight line without
-    interest or resale; power_w what both draw in use, times `pue` for cooling; share_in_use the share of all hours in
-    which the GPU serves at all (the load while it serves is the deployment's utilization, not this). All broadcast.
-    Raises InputError for a negative or infinite figure, years of 0, a PUE below 1 or a share outside (0, 1].
-    """
-    figures = {
-        "capital_usd": capital_usd,
-        "years": years,
-        "power_w": power_w,
-        "usd_per_kwh": usd_per_kwh,
-        "pue": pue,
-        "share_in_use": share_in_use,
-    }
-    for name, value in figures.items():
-        number = np.asarray(value, dtype=np.float64)
-        least = 1.0 if name == "pue" else 0.0
-        most = 1.0 if name == "share_in_use" else np.finfo(np.float64).max
-        above = number > 0 if name in ("years", "share_in_use") else number >= least
-        if not np.all(above & (number <= most)):
-            bounds = "above 0 and at most 1" if name == "share_in_use" else f"{least:g} or more and finite"
-            bounds = "above 0 and finite" if name == "years" else bounds
-            raise InputError(f"{name} must be {bounds}, not {value!r}", where="owned hardware")
-    hours = HOURS_PER_YEAR * np.asarray(years, dtype=np.float64) * share_in_use
-    return np.asarray(capital_usd / hours + np.asarray(power_w, dtype=np.float64) / 1e3 * usd_per_kwh * pue)

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from moescale.errors import InputError, unknown_name
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.typing import FloatArray, Real
-
-# The fields of an Architecture that may be arrays.
-NUMERIC_FIELDS = (
-    "n_layers",
-    "d_model",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "d_ffn",
-    "n_moe_layers",
-    "n_experts",
-    "top_k",
-    "d_expert",
-    "d_shared_expert",
-    "vocab_size",
-    "kv_lora_rank",
-    "q_lora_rank",
-    "qk_rope_head_dim",
-    "v_head_dim",
-    "n_window_layers",
-    "window_tokens",
-)
 
 # How the experts of an MoE layer run. From December 2023 (pull request 2090) to version 0.2.7 (January 2024) vLLM gave each
 # GPU whole experts, sent every token of the batch through every one of them, and masked and added the outputs
@@ -54,7 +32,7 @@ class LatencySource(Protocol):
     `expert_parallel` of the GPUs (a divisor of `gpus`) split whole experts between them, the rest split each expert;
     attention is tensor-parallel over all of them. All numeric arguments, and the fields of `model`, broadcast against
     each other; the answer has their common shape, in seconds. Where a source cannot answer (outside its table, shape not
-    measured) it answers NaN, never a guess. A source never knows a scaling law.
+    measured) it answers NaN, never a guess. A source never knows a scaling law. `PassSource` is the short way to one.
     """
 
     @property
@@ -93,6 +71,74 @@ class LatencySource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass computes: a token for each request of a batch, or prompts, or both; all numbers broadcast."""
+
+    gpus: Real
+    expert_parallel: Real
+    batch: Real | None = None  # None: no request decodes
+    context_tokens: Real = 1.0
+    prompts: Real | None = None  # None: no prompt is processed
+    prompt_tokens: Real = 1.0
+
+    @property
+    def tokens(self) -> Real:
+        """All tokens, which meet the matrices together."""
+        decoded = 0.0 if self.batch is None else self.batch
+        if self.prompts is None:
+            return decoded
+        return decoded + self.prompts * np.asarray(self.prompt_tokens, dtype=np.float64)
+
+    @property
+    def requests(self) -> Real:
+        """Requests whose last token meets the LM head."""
+        decoded = 0.0 if self.batch is None else self.batch
+        return decoded if self.prompts is None else decoded + np.asarray(self.prompts)
+
+
+class PassSource:
+    """A latency source that is one function of a pass, `pass_s`."""
+
+    __slots__ = ()
+
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        """Seconds of a pass; NaN where there is no answer."""
+        raise NotImplementedError
+
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        """Seconds to process `batch` prompts of `prompt_tokens` tokens each; the common shape of all arguments."""
+        return self._answer(model, Pass(gpus, expert_parallel, prompts=batch, prompt_tokens=prompt_tokens))
+
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
+        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens))
+
+    def mixed_s(
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        context_tokens: Real,
+        prompts: Real,
+        prompt_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+    ) -> FloatArray:
+        """Seconds of one pass that decodes `batch` requests and processes `prompts` prompts (or a part of one)."""
+        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, prompts, prompt_tokens))
+
+    def _answer(self, model: Architecture, a: Pass) -> FloatArray:
+        seconds = np.asarray(self.pass_s(model, a))
+        stated = (number for number in (a.batch, a.prompts) if number is not None)
+        shape = common_shape(model, a.gpus, a.expert_parallel, a.context_tokens, a.prompt_tokens, *stated)
+        return seconds if seconds.shape == shape else np.broadcast_to(seconds, shape).copy()
+
+
 def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:
     """Shape that all fields of `model` and all `numbers` broadcast to."""
     shapes = {np.shape(getattr(model, name)) for name in NUMERIC_FIELDS}
@@ -101,15 +147,8 @@ def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:
 
 def kernels_alone(source: LatencySource) -> LatencySource:
     """The source without the host's time; a measured table as it is, since it cannot tell them apart."""
-    from moescale.latency.roofline import Roofline, constants_of
-    from moescale.latency.silicon import Silicon
-
-    if isinstance(source, Silicon):
-        return replace(source, host_s=0.0)
-    if isinstance(source, Roofline):
-        constants = source.constants or constants_of(source.gpu, source.weight_bytes_per_param)
-        return replace(source, constants=replace(constants, per_iteration_overhead_s=0.0))
-    return source
+    without_host = getattr(source, "without_host", None)
+    return source if without_host is None else without_host()
 
 
 def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
@@ -117,12 +156,9 @@ def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
 
     Raises InputError for other names, and for a measured table, which holds what its engine ran.
     """
-    from moescale.latency.roofline import Roofline
-    from moescale.latency.silicon import Silicon
-
     check_moe_execution(name)
-    if isinstance(source, Silicon | Roofline):
-        return replace(source, moe_execution=name)
+    if hasattr(source, "moe_execution"):
+        return replace(cast("Any", source), moe_execution=name)
     if name == FUSED:
         return source
     raise InputError(
@@ -134,10 +170,7 @@ def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
 
 def moe_execution_of(source: LatencySource) -> str:
     """The name of MOE_EXECUTION that a source answers for; `as measured` for a table."""
-    from moescale.latency.roofline import Roofline
-    from moescale.latency.silicon import Silicon
-
-    return source.moe_execution if isinstance(source, Silicon | Roofline) else "as measured"
+    return getattr(source, "moe_execution", "as measured")
 
 
 def check_moe_execution(name: str) -> None:

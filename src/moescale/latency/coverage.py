@@ -128,7 +128,7 @@ def leave_one_out(rows: Iterable[Measurement], axis: str) -> HeldOut | None:
     Rows at the end of a curve are not predicted: without them the table would answer NaN there, not a guess. `rows` are
     of one stage and measured.
     """
-    others = tuple(name for name in ("batch", "n_params_total", "tokens") if name != axis)
+    others = tuple(name for name in AXES if name != axis)
 
     def curve_key(row: Measurement) -> tuple[Any, ...]:
         return (*_table_key(row), *(getattr(row, name) for name in others))
@@ -161,12 +161,8 @@ def leave_one_out(rows: Iterable[Measurement], axis: str) -> HeldOut | None:
 def _coverage(rows: Sequence[Measurement]) -> Coverage:
     curves = _grouped(rows, lambda row: (row.n_params_total, row.tokens))
     sizes, tokens, batches = ([getattr(row, name) for row in rows] for name in ("n_params_total", "tokens", "batch"))
-    first = rows[0]
     return Coverage(
-        gpu=first.gpu,
-        stage=first.stage,
-        gpus=first.gpus,
-        n_experts=first.n_experts,
+        **{name: getattr(rows[0], name) for name in ("gpu", "stage", "gpus", "n_experts")},
         rows=len(rows),
         n_params_total=(min(sizes), max(sizes)),
         tokens=(min(tokens), max(tokens)),

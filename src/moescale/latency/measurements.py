@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,19 @@ class Measurement:
 
 
 COLUMNS = tuple(field.name for field in fields(Measurement))
-KEY = (
-    "gpu", "gpus", "stage", "batch", "tokens", "engine", "dtype", "n_experts", "n_layers", "d_model", "n_heads",
-    "n_kv_heads", "head_dim", "d_ffn", "n_moe_layers", "top_k", "d_expert", "vocab_size",
-)  # fmt: skip
+SHAPE = (
+    "n_layers",
+    "d_model",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "d_ffn",
+    "n_moe_layers",
+    "top_k",
+    "d_expert",
+    "vocab_size",
+)
+KEY = ("gpu", "gpus", "stage", "batch", "tokens", "engine", "dtype", "n_experts", *SHAPE)
 Key = tuple[object, ...]
 
 _WHOLE = frozenset(field.name for field in fields(Measurement) if field.type == "int")
@@ -85,18 +94,17 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
     """
     file = Path(path)
     _check_suffix(file)
-    data = read_bytes(file, limit_bytes=TABLE_LIMIT_BYTES)
-    return tuple(_parse(record, f"{file}, row {number}") for number, record in enumerate(_records(file, data), start=1))
+    return tuple(
+        _parse(record, f"{file}, row {number}")
+        for number, (_, record) in enumerate(read_rows(file, lambda present: _check_columns(file, present)), start=1)
+    )
 
 
 def write_measurements(path: str | Path, rows: Iterable[Measurement]) -> None:
     """Write a table whole or not at all; of rows with one key the last is kept, at the place of the first."""
     file = Path(path)
     _check_suffix(file)
-    kept: dict[Key, Measurement] = {}
-    for row in rows:
-        kept[key_of(row)] = row
-    write_atomically(file, _encoded(file, list(kept.values())))
+    write_atomically(file, _encoded(file, list({key_of(row): row for row in rows}.values())))
 
 
 def check_table(path: str | Path) -> None:
@@ -115,16 +123,27 @@ def _check_suffix(file: Path) -> None:
         )
 
 
-def _records(file: Path, data: bytes) -> Sequence[Mapping[str, object]]:
+def read_rows(
+    file: Path, check_columns: Callable[[Sequence[str]], None], columns: Sequence[str] | None = None
+) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """Row numbers (lines of a text file, counted rows of a Parquet file) and the rows of a table, of some columns or all.
+
+    Raises InputError for what is no table, and what `check_columns` does for its columns.
+    """
+    data = read_bytes(file, limit_bytes=TABLE_LIMIT_BYTES)
     if file.suffix.lower() == ".parquet":
         table = read_parquet(data, str(file), most_rows=MOST_ROWS)
-        _check_columns(file, table.column_names)
-        return table.to_pylist()
-    text = decode_utf8(data, where=str(file))
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(file))
+        check_columns(table.column_names)
+        if columns is not None:
+            table = table.select([name for name in columns if table.column_names.count(name) == 1])
+        yield from enumerate(table.to_pylist(), start=1)
+        return
+    text = io.StringIO(decode_utf8(data, where=str(file)), newline="")
+    reader = csv.DictReader(text, delimiter=_delimiter(file))
     try:
-        _check_columns(file, list(reader.fieldnames or ()))
-        return list(reader)
+        check_columns(list(reader.fieldnames or ()))
+        for record in reader:
+            yield reader.line_num, record
     except csv.Error as error:
         where = f"{file}, line {reader.line_num}"
         raise InputError(f"cannot be read: {error}", where=where, next_step="mend that line") from error
@@ -134,15 +153,20 @@ def _delimiter(file: Path) -> str:
     return "\t" if file.suffix.lower() == ".tsv" else ","
 
 
-def _check_columns(file: Path, present: Sequence[str]) -> None:
-    for column in COLUMNS:
+def check_present(file: Path, present: Sequence[str], needed: Sequence[str], next_step: str) -> None:
+    """Refuse a table that lacks a column; raises InputError with the nearest."""
+    for column in needed:
         if column not in present:
             raise InputError(
                 f"column {column!r} is missing",
                 where=str(file),
                 nearest=nearest_names(column, present),
-                next_step="only a table that `moescale profile` wrote can be shown or extended",
+                next_step=next_step,
             )
+
+
+def _check_columns(file: Path, present: Sequence[str]) -> None:
+    check_present(file, present, COLUMNS, "only a table that `moescale profile` wrote can be shown or extended")
     for column in present:
         if column not in COLUMNS or present.count(column) > 1:
             raise InputError(

@@ -15,19 +15,18 @@ from moescale.latency import (
     ALL_EXPERTS_GROUPED,
     EXACT,
     FUSED,
+    Pass,
+    PassSource,
     check_moe_execution,
-    common_shape,
     local_experts,
 )
-from moescale.models.accounting import expected_distinct_experts
 from moescale.models.architecture import Architecture
+from moescale.models.flops import expected_distinct_experts
 from moescale.typing import FloatArray, Real
 
 ACTIVATION_BYTES = 2.0  # bf16 activations, also where weights are fp8
 UNQUANTISED_BYTES = 2.0  # published fp8 and int4 checkpoints leave the LM head in bf16
-LINK_CONSTANTS = (
-    "interconnect_efficiency", "interconnect_contention", "allreduce_latency_s", "allreduce_latency_per_gpu_s"
-)  # fmt: skip
+LINKS = ("interconnect_efficiency", "interconnect_contention", "allreduce_latency_s", "allreduce_latency_per_gpu_s")
 # Shares of the data sheet that NVIDIA's GPUs reach where an accelerator without tables has a share of its own, by the same
 # benchmarks: up to 93% in large products, up to 90% in long copies (Ambati et al., arXiv 2510.27583, October 2025).
 USUAL_ARITHMETIC_SHARE, USUAL_MEMORY_SHARE = 0.93, 0.90
@@ -71,21 +70,20 @@ def measured_constants() -> dict[str, RooflineConstants]:
     """The constants by measured system, such as h100_sxm and h100_sxm.fp8 (weights multiplied in fp8), and `default`.
 
     `default` is of GPUs whose kernels nobody tabulated: geometric means of the measured systems.
-
     Source: catalogue/roofline.toml, which `python scripts/calibrate_roofline.py` writes.
     """
     table = catalogue.read("roofline.toml")
-    host_s = float(table["host"]["per_iteration_overhead_s"]["value"])
-    names = [f.name for f in fields(RooflineConstants) if f.name != "per_iteration_overhead_s"]
+    host = {name: float(entry["value"]) for name, entry in table["host"].items()}
+    names = [f.name for f in fields(RooflineConstants) if f.name not in host]
     found: dict[str, RooflineConstants] = {}
     for system, entry in table["system"].items():
-        bf16 = {name: float(entry[name]) for name in names}
-        fp8 = bf16 | {name: float(value) for name, value in entry.get("fp8", {}).items()}
-        found[system] = RooflineConstants(**bf16, per_iteration_overhead_s=host_s)
-        found[f"{system}.fp8"] = RooflineConstants(**fp8, per_iteration_overhead_s=host_s)
+        found[system] = RooflineConstants(**{name: float(entry[name]) for name in names}, **host)
+        fp8 = {name: float(value) for name, value in entry.get("fp8", {}).items()}
+        found[f"{system}.fp8"] = replace(found[system], **fp8)
     return found
 
 
+@functools.cache
 def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConstants:
     """The constants of a GPU with weights of so many bytes, those of its links included; else the default ones.
 
@@ -93,24 +91,18 @@ def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConst
     of its data sheet than NVIDIA's do by the same benchmark, they are less in that proportion; launches, activations and
     links stay as they are.
     """
-    found = _constants_of(gpu.silicon_system, gpu.silicon_link_system, _multiplies_fp8(gpu, weight_bytes_per_param))
-    if gpu.silicon_system in measured_constants():
+    known, suffix = measured_constants(), ".fp8" if _multiplies_fp8(gpu, weight_bytes_per_param) else ""
+
+    def named(name: str | None) -> RooflineConstants:
+        return known[f"{name if name in known else 'default'}{suffix}"]
+
+    links = named(gpu.silicon_link_system or gpu.silicon_system)
+    found = replace(named(gpu.silicon_system), **{name: getattr(links, name) for name in LINKS})
+    if gpu.silicon_system in known:
         return found
     ratios = {name: (gpu.arithmetic_share or USUAL_ARITHMETIC_SHARE) / USUAL_ARITHMETIC_SHARE for name in ARITHMETIC}
     ratios |= {name: (gpu.memory_share or USUAL_MEMORY_SHARE) / USUAL_MEMORY_SHARE for name in MEMORY}
     return replace(found, **{name: min(ratio * getattr(found, name), 1.0) for name, ratio in ratios.items()})
-
-
-@functools.cache
-def _constants_of(system: str | None, link_system: str | None, fp8: bool) -> RooflineConstants:
-    known = measured_constants()
-
-    def named(name: str | None) -> RooflineConstants:
-        found = name if name in known else "default"
-        return known[f"{found}.fp8" if fp8 else found]
-
-    links = named(link_system or system)
-    return replace(named(system), **{name: getattr(links, name) for name in LINK_CONSTANTS})
 
 
 def _multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
@@ -118,7 +110,7 @@ def _multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(PassSource):
     """Roofline of a tensor-parallel model on one kind of GPU, for every shape and every real-valued size.
 
     A layer's kernels are added up. Each takes bytes / bandwidth and FLOPs / peak, both times an efficiency: the longer
@@ -145,41 +137,44 @@ class Roofline:
         """`roofline`."""
         return "roofline"
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """Seconds to process `batch` prompts of `prompt_tokens` tokens each; the common shape of all arguments."""
-        tokens = batch * np.asarray(prompt_tokens, dtype=np.float64)
-        attention_s = self._prefill_attention_s(model, gpus, batch, prompt_tokens)
-        return self._pass_s(model, gpus, tokens, batch, attention_s, expert_parallel)
+    def without_host(self) -> Roofline:
+        """The same without the host's time."""
+        return replace(self, constants=replace(self._constants, per_iteration_overhead_s=0.0))
 
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
-        attention_s = self._decode_attention_s(model, gpus, batch, context_tokens)
-        return self._pass_s(model, gpus, batch, batch, attention_s, expert_parallel)
-
-    def mixed_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        batch: Real,
-        context_tokens: Real,
-        prompts: Real,
-        prompt_tokens: Real,
-        *,
-        expert_parallel: Real = 1.0,
-    ) -> FloatArray:
-        """Seconds of one pass that decodes `batch` requests and processes `prompts` prompts (or a part of one).
-
-        Matrix products see the tokens of both at once; the attention of both adds up.
-        """
-        tokens = batch + prompts * np.asarray(prompt_tokens, dtype=np.float64)
-        attention_s = self._decode_attention_s(model, gpus, batch, context_tokens) + self._prefill_attention_s(
-            model, gpus, prompts, prompt_tokens
-        )
-        return self._pass_s(model, gpus, tokens, batch + np.asarray(prompts), attention_s, expert_parallel)
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        """Seconds of a pass: matrix products see the tokens of batch and prompts at once; the attention of both adds up."""
+        constants, count, tokens = self._constants, np.asarray(a.gpus, dtype=np.float64), a.tokens
+        share = 1.0 / count
+        attention_s = 0.0 if a.batch is None else self._decode_attention_s(model, share, a.batch, a.context_tokens)
+        if a.prompts is not None:
+            attention_s = attention_s + self._prefill_attention_s(model, share, a.prompts, a.prompt_tokens)
+        if self.moe_execution == ALL_EXPERTS_GROUPED:
+            model = replace(model, top_k=model.n_experts)
+        total_s = self._dense_s(model, share, tokens) + attention_s
+        launches_s = np.asarray(model.n_moe_layers) * constants.per_moe_layer_overhead_s
+        met = model
+        if np.any(np.asarray(model.n_moe_layers) > 0) and self.moe_execution == ALL_EXPERTS:
+            # Dense products of every whole expert that a GPU holds, each with as many launches as a dense layer.
+            local = np.where(np.asarray(model.n_moe_layers) > 0, local_experts(model, count), 0.0)
+            weights = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * local
+            total_s = total_s + self._product_s(weights, tokens)
+            launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
+            met = replace(model, top_k=local, d_expert=model.d_expert * count)  # what the activations below see
+        elif np.any(np.asarray(model.n_moe_layers) > 0):
+            total_s = total_s + self._experts_s(model, share, tokens, a.expert_parallel)
+        if np.any(np.asarray(model.vocab_size) > 0):
+            read_s = max(self.weight_bytes_per_param, UNQUANTISED_BYTES) * self._byte_s
+            multiply_s = 2.0 / (self.gpu.bf16_flops_per_s * constants.gemm_compute_efficiency)
+            head = (model.vocab_size * model.d_model) * share
+            total_s = total_s + head * _ridge(read_s, multiply_s * a.requests, constants.ridge_softness)
+        total_s = total_s + self._moved_s(met, count) * tokens
+        start_s = constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * np.maximum(count - 2.0, 0.0)
+        total_s = total_s + model.n_layers * (constants.per_layer_overhead_s + 2.0 * (start_s * (share < 1.0)))
+        total_s = total_s + launches_s
+        if np.any(np.asarray(model.kv_lora_rank) > 0):
+            latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
+            total_s = total_s + latent * constants.per_latent_layer_overhead_s
+        return np.maximum(total_s, constants.per_iteration_overhead_s)
 
     @property
     def _constants(self) -> RooflineConstants:
@@ -190,12 +185,23 @@ class Roofline:
         return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.cache_memory_efficiency)
 
     @property
+    def _byte_s(self) -> float:
+        return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.memory_efficiency)
+
+    @property
+    def _peak(self) -> float:
+        """FLOPs a second of products of weights in their own format."""
+        fp8 = self.gpu.fp8_flops_per_s if _multiplies_fp8(self.gpu, self.weight_bytes_per_param) else None
+        return self.gpu.bf16_flops_per_s if fp8 is None else fp8
+
+    @property
     def _attention_flop_s(self) -> float:
         return 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
 
-    def _prefill_attention_s(self, model: Architecture, gpus: Real, prompts: Real, prompt_tokens: Real) -> FloatArray:
+    def _prefill_attention_s(
+        self, model: Architecture, share: FloatArray, prompts: Real, prompt_tokens: Real
+    ) -> FloatArray:
         """Attention of whole prompts in all layers; the cache that they leave is touched once."""
-        share = 1.0 / np.asarray(gpus, dtype=np.float64)
         # Causal: a token meets half of its prompt, once for the scores and once for the values, 2 FLOPs a channel.
         flops_s = 0.5 * (2.0 * (model.head_dim + _value_dim(model))) * self._attention_flop_s
         element_s = self._cached_elements(model, share) * (self.kv_bytes_per_element * self._cache_byte_s)
@@ -210,9 +216,10 @@ class Roofline:
         launch_s = model.n_layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(prompts) > 0.0)
         return np.asarray(one_s * (prompts * met) + launch_s)
 
-    def _decode_attention_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real) -> FloatArray:
+    def _decode_attention_s(
+        self, model: Architecture, share: FloatArray, batch: Real, context_tokens: Real
+    ) -> FloatArray:
         """Attention of one token of each request in all layers, which reads the whole cache."""
-        share = 1.0 / np.asarray(gpus, dtype=np.float64)
         latent = np.asarray(model.kv_lora_rank) > 0
         channels = model.head_dim + _value_dim(model)
         if np.any(latent):  # queries are brought into the compressed space; scores also see the position's channels
@@ -236,70 +243,40 @@ class Roofline:
             return np.where(latent, np.asarray(model.kv_lora_rank) + model.qk_rope_head_dim, elements)
         return elements
 
-    def _pass_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        tokens: Real,
-        requests: Real,
-        attention_s: FloatArray,
-        expert_parallel: Real,
-    ) -> FloatArray:
-        """Everything but attention, for `tokens` tokens of which the last one of each request meets the LM head."""
-        if self.moe_execution == ALL_EXPERTS_GROUPED:
-            model = replace(model, top_k=model.n_experts)
-        constants, count = self._constants, np.asarray(gpus, dtype=np.float64)
-        share, softness = 1.0 / count, constants.ridge_softness
-        bandwidth, bf16 = self.gpu.memory_bandwidth_bytes_per_s, self.gpu.bf16_flops_per_s
-        fp8 = self.gpu.fp8_flops_per_s if _multiplies_fp8(self.gpu, self.weight_bytes_per_param) else None
-        peak = bf16 if fp8 is None else fp8
-        gemm, moe = peak * constants.gemm_compute_efficiency, peak * constants.moe_compute_efficiency
-        byte_s = 1.0 / (bandwidth * constants.memory_efficiency)
+    def _dense_s(self, model: Architecture, share: FloatArray, tokens: Real) -> FloatArray:
+        """Projections of attention, FFNs of layers without experts, and shared experts."""
+        width = (model.n_layers - model.n_moe_layers) * model.d_ffn + model.n_moe_layers * model.d_shared_expert
+        weights = model.n_layers * _projections(model, share) + (model.ffn_matrices * model.d_model * width) * share
+        return self._product_s(weights, tokens)
 
-        d_model, ffn = model.d_model, model.ffn_matrices
-        dense_width = (model.n_layers - model.n_moe_layers) * model.d_ffn + model.n_moe_layers * model.d_shared_expert
-        dense = model.n_layers * _projections(model, share) + (ffn * d_model * dense_width) * share
-        # To read one weight, or to multiply it with every token.
-        total_s = dense * _ridge(self.weight_bytes_per_param * byte_s, (2.0 / gemm) * tokens, softness)
-        total_s = total_s + attention_s
+    def _product_s(self, weights: FloatArray, tokens: Real) -> FloatArray:
+        """To read so many weights, or to multiply them with every token."""
+        flop_s = 2.0 / (self._peak * self._constants.gemm_compute_efficiency)
+        read_s = self.weight_bytes_per_param * self._byte_s
+        return weights * _ridge(read_s, flop_s * tokens, self._constants.ridge_softness)
 
-        launches_s = np.asarray(model.n_moe_layers) * constants.per_moe_layer_overhead_s
-        if np.any(np.asarray(model.n_moe_layers) > 0) and self.moe_execution == ALL_EXPERTS:
-            # Dense products of every whole expert that a GPU holds, each with as many launches as a dense layer.
-            local = np.where(np.asarray(model.n_moe_layers) > 0, local_experts(model, count), 0.0)
-            expert = (ffn * model.n_moe_layers * d_model * model.d_expert) * local
-            total_s += expert * _ridge(self.weight_bytes_per_param * byte_s, (2.0 / gemm) * tokens, softness)
-            launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
-            model = replace(model, top_k=local, d_expert=model.d_expert * count)  # what the activations below see
-        elif np.any(np.asarray(model.n_moe_layers) > 0):
-            split = share * expert_parallel  # of one expert's matrices
-            expert = (ffn * model.n_moe_layers * d_model * model.d_expert) * split
-            distinct, expert_tokens = _busiest(model, tokens, expert_parallel)
-            read_s = self.weight_bytes_per_param / (bandwidth * constants.expert_memory_efficiency)
-            total_s += expert * _ridge(distinct * read_s, (2.0 / moe) * expert_tokens, softness)
-        if np.any(np.asarray(model.vocab_size) > 0):
-            head_read_s = max(self.weight_bytes_per_param, UNQUANTISED_BYTES) * byte_s
-            head_multiply_s = 2.0 / (bf16 * constants.gemm_compute_efficiency)
-            total_s += (model.vocab_size * d_model) * share * _ridge(head_read_s, head_multiply_s * requests, softness)
+    def _experts_s(self, model: Architecture, share: FloatArray, tokens: Real, expert_parallel: Real) -> FloatArray:
+        """Routed experts, of which the busiest GPU sets the pace."""
+        constants, bandwidth = self._constants, self.gpu.memory_bandwidth_bytes_per_s
+        split = share * expert_parallel  # of one expert's matrices
+        expert = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * split
+        distinct, expert_tokens = _busiest(model, tokens, expert_parallel)
+        read_s = self.weight_bytes_per_param / (bandwidth * constants.expert_memory_efficiency)
+        flop_s = 2.0 / (self._peak * constants.moe_compute_efficiency)
+        return expert * _ridge(distinct * read_s, flop_s * expert_tokens, constants.ridge_softness)
 
-        # Ring all-reduce: each GPU sends and receives 2 (g - 1) / g of the message; none for one GPU.
-        further = np.maximum(count - 2.0, 0.0)
-        link_s = ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s
-        sent = (2.0 / constants.interconnect_efficiency) * (1.0 - share) + constants.interconnect_contention * further
-        token_s = (2.0 * model.n_layers * d_model) * (link_s * sent)
+    def _moved_s(self, model: Architecture, count: FloatArray) -> FloatArray:
+        """Seconds a token: its two all-reduces a layer, and its activations.
+
+        Ring all-reduce: each GPU sends and receives 2 (g - 1) / g of the message; none for one GPU.
+        """
+        constants, share = self._constants, 1.0 / count
+        sent = (2.0 / constants.interconnect_efficiency) * (1.0 - share)
+        sent = sent + constants.interconnect_contention * np.maximum(count - 2.0, 0.0)
+        token_s = (2.0 * model.n_layers * model.d_model) * (ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s * sent)
         if constants.activation_traffic > 0.0:
-            token_s = token_s + constants.activation_traffic * byte_s * _activation_bytes(model, share)
-        total_s += token_s * tokens
-        start_s = (constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * further) * (share < 1.0)
-        total_s += model.n_layers * (constants.per_layer_overhead_s + 2.0 * start_s)
-        total_s += launches_s
-        if np.any(np.asarray(model.kv_lora_rank) > 0):
-            latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
-            total_s += latent * constants.per_latent_layer_overhead_s
-        total_s = np.maximum(total_s, constants.per_iteration_overhead_s)
-
-        shape = common_shape(model, gpus, tokens, requests, attention_s, expert_parallel)
-        return np.asarray(total_s) if np.shape(total_s) == shape else np.broadcast_to(total_s, shape).copy()
+            token_s = token_s + constants.activation_traffic * self._byte_s * _activation_bytes(model, share)
+        return token_s
 
 
 def _ridge(read_s: Real, multiply_s: Real, softness: float) -> Real:

@@ -8,7 +8,7 @@ model has them. Where the host takes longer to schedule and sample than the kern
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -16,7 +16,16 @@ import numpy as np
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
 from moescale.hardware.gpus import Gpu
-from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, check_moe_execution, common_shape, local_experts
+from moescale.latency import (
+    ALL_EXPERTS,
+    ALL_EXPERTS_GROUPED,
+    FUSED,
+    Pass,
+    PassSource,
+    check_moe_execution,
+    common_shape,
+    local_experts,
+)
 from moescale.latency.kernels.attention import attention, attention_kinds
 from moescale.latency.kernels.gemm import gemm_grid, gemm_types
 from moescale.latency.kernels.latent import MEASURED, latent_grid, latent_roofline_s, latent_types
@@ -24,8 +33,8 @@ from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import MoeKernels, Shape, moe_kernels, moe_types, rates
 from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
-from moescale.models.accounting import expected_distinct_experts
 from moescale.models.architecture import Architecture
+from moescale.models.flops import expected_distinct_experts
 from moescale.typing import FloatArray, Real
 
 ROOFLINE = "take the roofline as the latency source; it answers for every GPU"
@@ -55,13 +64,14 @@ def host_s() -> float:
 
 
 @dataclass(frozen=True)
-class Silicon:
+class Silicon(PassSource):
     """Measured kernels of `backend` at `version` (None: the package's current one) on `gpu`, tensor-parallel.
 
     fp8 weights take measured fp8 kernels where there are any (FP8_PRODUCTS, FP8_EXPERTS). Whatever was not measured is a
-    measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: fewer bits a weight, other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100.
-    Beyond a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, above 8 GPUs, and
-    for latent attention where its kernels were not measured, the answer is NaN. `moe_execution` all-experts takes measured
+    measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: fewer bits a weight,
+    other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100. Beyond
+    a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, above 8 GPUs, and for
+    latent attention where its kernels were not measured, the answer is NaN. `moe_execution` all-experts takes measured
     dense products for each whole expert that a GPU holds, whatever `expert_parallel` says; NaN beyond a GPU an expert.
 
     Raises InputError when the package, or a table for the GPU, engine or version, is missing.
@@ -91,31 +101,9 @@ class Silicon:
         """`silicon`."""
         return "silicon"
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """Seconds to process `batch` prompts of `prompt_tokens` tokens each; the common shape of all arguments."""
-        return self._pass_s(model, gpus, None, 1.0, batch, prompt_tokens, expert_parallel)
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
-        return self._pass_s(model, gpus, batch, context_tokens, None, 1.0, expert_parallel)
-
-    def mixed_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        batch: Real,
-        context_tokens: Real,
-        prompts: Real,
-        prompt_tokens: Real,
-        *,
-        expert_parallel: Real = 1.0,
-    ) -> FloatArray:
-        """Seconds of one pass that decodes for `batch` requests and processes `prompts` prompts (or a part of one)."""
-        return self._pass_s(model, gpus, batch, context_tokens, prompts, prompt_tokens, expert_parallel)
+    def without_host(self) -> Silicon:
+        """The same without the host's time."""
+        return replace(self, host_s=0.0)
 
     # What is read once.
 
@@ -156,37 +144,22 @@ class Silicon:
 
     # One pass.
 
-    def _pass_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        batch: Real | None,
-        context_tokens: Real,
-        prompts: Real | None,
-        prompt_tokens: Real,
-        expert_parallel: Real,
-    ) -> FloatArray:
-        """Decoding `batch` requests, where there are any, and processing `prompts`, where there are any."""
-        count = np.asarray(gpus, dtype=np.float64)
-        tokens: Real = 0.0 if batch is None else batch
-        requests: Real = tokens  # each meets the LM head once
-        attention_s: Real = 0.0
-        if batch is not None:
-            attention_s = self._attention_s("generation", model, count, batch, context_tokens)
-        if prompts is not None:
-            tokens = tokens + prompts * np.asarray(prompt_tokens, dtype=np.float64)
-            requests = requests + prompts
-            attention_s = attention_s + self._attention_s("context", model, count, prompts, prompt_tokens)
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        """Seconds of a pass: its attention, products, experts, moved activations and messages, or the host's."""
+        count, tokens = np.asarray(a.gpus, dtype=np.float64), a.tokens
+        total_s: Real = 0.0
+        if a.batch is not None:
+            total_s = self._attention_s("generation", model, count, a.batch, a.context_tokens)
+        if a.prompts is not None:
+            total_s = total_s + self._attention_s("context", model, count, a.prompts, a.prompt_tokens)
             launches = PROMPT_LAUNCHES_QK_NORM if model.qk_norm else PROMPT_LAUNCHES
-            attention_s = attention_s + model.n_layers * (launches * self._system.elementwise_latency_s)
-        total_s = attention_s + self._products_s(model, count, tokens, requests)
+            total_s = total_s + model.n_layers * (launches * self._system.elementwise_latency_s)
+        total_s = total_s + self._products_s(model, count, tokens, a.requests)
         if np.any(np.asarray(model.n_moe_layers) > 0):
-            total_s = total_s + self._experts_s(model, count, tokens, expert_parallel)
-        total_s = total_s + self._moved_s(model, count, tokens)
+            total_s = total_s + self._experts_s(model, count, tokens, a.expert_parallel)
+        total_s = total_s + self._moved_s(model, tokens)
         total_s = total_s + self._links_s(model, count, tokens)
-        slowest = np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
-        shape = common_shape(model, gpus, tokens, context_tokens, prompt_tokens, expert_parallel)
-        return np.asarray(slowest) if np.shape(slowest) == shape else np.broadcast_to(slowest, shape).copy()
+        return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
     def _products_s(self, model: Architecture, gpus: FloatArray, tokens: Real, requests: Real) -> FloatArray:
         """All matrix products but those of the routed experts and of latent attention, whose kernels hold their own."""
@@ -201,9 +174,8 @@ class Silicon:
             if np.any(there):
                 count, width = np.where(there, times, 0.0), np.maximum(whole / gpus, 1.0)
                 quantised += [(count, (model.ffn_matrices - 1) * width, d), (count, d, width)]
-                total_s = total_s + count * self._elementwise_s(
-                    tokens * (model.ffn_matrices * width * ACTIVATION_BYTES)
-                )
+                moved_s = self._elementwise_s(tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
+                total_s = total_s + count * moved_s
         if quantised:
             # All in one question, which costs a third of as many.
             times, n, k = zip(*quantised, strict=True)
@@ -234,24 +206,55 @@ class Silicon:
         Tables were measured one kernel again and again, so that small matrices stay in the GPU's cache; in a model the next
         layer takes their place.
         """
-        gpu = self.gpu
-        peak = (gpu.fp8_flops_per_s or gpu.bf16_flops_per_s) if kind.startswith("fp8") else gpu.bf16_flops_per_s
-        read_s = np.asarray(weights) * (wanted_bytes / gpu.memory_bandwidth_bytes_per_s)
-        return np.maximum(read_s, np.asarray(flops) / peak)
+        read_s = np.asarray(weights) * (wanted_bytes / self.gpu.memory_bandwidth_bytes_per_s)
+        return np.maximum(read_s, np.asarray(flops) / self._peak(kind))
+
+    def _peak(self, kind: str) -> float:
+        """FLOPs a second of this GPU's data sheet."""
+        return (kind.startswith("fp8") and self.gpu.fp8_flops_per_s) or self.gpu.bf16_flops_per_s
 
     def _experts_s(self, model: Architecture, gpus: FloatArray, tokens: Real, expert_parallel: Real) -> FloatArray:
         """Seconds of the routed experts of all layers; asked for the models that have any."""
         if self.moe_execution == ALL_EXPERTS:
             return self._looped_experts_s(model, gpus, tokens)
         top_k = model.n_experts if self.moe_execution == ALL_EXPERTS_GROUPED else model.top_k
-        numbers = (model.d_model, model.n_experts, top_k, model.d_expert, gpus, tokens, expert_parallel)
-        layers, *fields = np.broadcast_arrays(np.asarray(model.n_moe_layers, dtype=np.float64), *numbers)
-        some = layers > 0
-        if some.all():
-            return layers * self._expert_layer_s(model.ffn_matrices, *fields)
-        seconds = np.zeros(layers.shape)
-        seconds[some] = layers[some] * self._expert_layer_s(model.ffn_matrices, *(field[some] for field in fields))
+        fields = (
+            model.n_moe_layers,
+            model.d_model,
+            model.n_experts,
+            top_k,
+            model.d_expert,
+            gpus,
+            tokens,
+            expert_parallel,
+        )
+        arrays = np.broadcast_arrays(*(np.asarray(field, dtype=np.float64) for field in fields))
+        some = arrays[0] > 0
+        layers, d_model, experts, met, width, count, batch, ways = (array[some] for array in arrays)
+        ep = np.minimum(ways, experts)
+        local, width = np.ceil(experts / ep), np.maximum(width * ep / count, 1.0)
+        matrices = float(model.ffn_matrices)
+        shape = Shape(np.maximum(batch, 1.0), d_model, width, local, np.maximum(met, 1.0), ep, matrices)
+        seconds = np.zeros(some.shape)
+        seconds[some] = layers * self._expert_layer_s(shape, batch * met / ep)
         return seconds
+
+    def _expert_layer_s(self, shape: Shape, pairs: FloatArray) -> FloatArray:
+        """Seconds of one layer's experts that so many pairs of a token and an expert meet on each GPU."""
+        (kernels, kind), wanted = self._moe, self.weight_bytes_per_param
+        seconds = kernels.seconds(shape)
+        local, weights = np.asarray(shape.local_experts), shape.matrices * shape.d_model * shape.width
+        chosen = np.minimum(local, shape.top_k)
+        read = expected_distinct_experts(local, chosen, pairs / chosen) * weights
+        flops = 2.0 * pairs * weights
+        if not self._as_measured(kind, wanted):
+            moved = ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width)
+            seconds = self._rescaled(seconds, read, moved, flops, kind, wanted)
+        # Experts as they were measured are believed: uneven routing reads fewer of them than even routing does.
+        limit_s = np.where(
+            kernels.is_measured(shape.d_model, shape.width), 0.0, self._limit_s(read, flops, kind, wanted)
+        )
+        return np.maximum(seconds, limit_s)
 
     def _looped_experts_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
         """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another.
@@ -267,102 +270,50 @@ class Silicon:
         each = np.where(layers > 0, local_experts(model, gpus), 0.0)
         return layers * each * (products_s + small_s)
 
-    def _expert_layer_s(
-        self,
-        matrices: int,
-        d_model: FloatArray,
-        n_experts: FloatArray,
-        top_k: FloatArray,
-        d_expert: FloatArray,
-        gpus: FloatArray,
-        tokens: FloatArray,
-        expert_parallel: FloatArray,
-    ) -> FloatArray:
-        kernels, kind = self._moe
-        ep = np.minimum(expert_parallel, n_experts)
-        local, width = np.ceil(n_experts / ep), np.maximum(d_expert * ep / gpus, 1.0)
-        shape = Shape(np.maximum(tokens, 1.0), d_model, width, local, np.maximum(top_k, 1.0), ep, float(matrices))
-        seconds, wanted = kernels.seconds(shape), self.weight_bytes_per_param
-        weights = matrices * d_model * width
-        pairs = tokens * top_k / ep
-        met = expected_distinct_experts(local, np.minimum(local, top_k), pairs / np.minimum(local, top_k))
-        flops = 2.0 * pairs * weights
-        if not self._as_measured(kind):
-            moved = ACTIVATION_BYTES * pairs * (2.0 * d_model + matrices * width)
-            seconds = self._rescaled(seconds, met * weights, moved, flops, kind, wanted)
-        # Experts as they were measured are believed: uneven routing reads fewer of them than even routing does.
-        limit_s = np.where(kernels.is_measured(d_model, width), 0.0, self._limit_s(met * weights, flops, kind, wanted))
-        return np.maximum(seconds, limit_s)
-
     def _attention_s(self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real) -> FloatArray:
         """Seconds of attention in all layers, for `batch` contexts (generation) or prompts (context) of `tokens`."""
         if _is_latent(model):
             return self._latent_s(stage, model, gpus, batch, tokens)
         heads, kv_heads = np.maximum(model.n_heads / gpus, 1.0), _kv_heads(model, gpus)
-        whole, part = np.maximum(batch, 1.0), np.minimum(batch, 1.0)
-        share = part if stage == "context" else 1.0
+        asked = _Attention(stage, np.maximum(batch, 1.0), tokens, heads, kv_heads, model.head_dim)
+        share = np.minimum(batch, 1.0) if stage == "context" else 1.0
         local = np.asarray(model.n_window_layers, dtype=np.float64)
-        full_s = share * self._attention_kernel_s(stage, model, whole, tokens, heads, kv_heads)
+        full_s = share * self._attention_layer_s(asked)
         if not np.any(local > 0):
             return model.n_layers * full_s
         total_s = (model.n_layers - local) * full_s
         sizes = np.broadcast_to(np.asarray(model.window_tokens, dtype=np.float64), local.shape)
         for window in np.unique(sizes[local > 0]):
             layers = np.where(sizes == window, local, 0.0)
-            window_s = share * self._window_kernel_s(stage, model, whole, tokens, heads, kv_heads, float(window))
+            window_s = share * self._attention_layer_s(asked, float(window))
             # What the window holds is attention to everything, of which more was measured.
             total_s = total_s + layers * np.where(np.asarray(tokens) <= window, full_s, window_s)
         return total_s
 
-    def _window_kernel_s(
-        self, stage: str, model: Architecture, batch: Real, tokens: Real, heads: Real, kv_heads: Real, window: float
-    ) -> FloatArray:
-        """Seconds of one layer that attends to the last `window` tokens.
+    def _attention_layer_s(self, a: _Attention, window: float = 0.0) -> FloatArray:
+        """Seconds of one layer that attends to everything, or to the last `window` tokens.
 
-        Where this window was measured with the head dimension, its kernels answer. Else full attention does for as much
-        work: a context of the window's tokens, a prompt of as many pairs of tokens (T w - w^2 / 2 of T tokens beyond w).
+        Where a window was not measured with the head dimension, full attention answers for as much work: a context of the
+        window's tokens, a prompt of as many pairs of tokens (T w - w^2 / 2 of T tokens beyond w).
         """
-        inside = np.minimum(tokens, max(window, 1.0))
-        if stage == "context":
-            inside = np.sqrt(inside * (2.0 * np.asarray(tokens, dtype=np.float64) - inside))
-        (kind, head_dim), measured_bytes = self._attention_kind(stage, float(np.max(model.head_dim)))
-        if (head_dim, window) not in attention_kinds(*self._tables, stage, kind):
-            return self._attention_kernel_s(stage, model, batch, inside, heads, kv_heads)
-        kernel = attention(*self._tables, stage, kind, head_dim, window)
-        return self._attention_for_this_gpu(
-            kernel.seconds(batch, tokens, heads, kv_heads, model.head_dim),
-            stage, model, batch, inside, heads, kv_heads, measured_bytes,
-        )  # fmt: skip
-
-    def _attention_kernel_s(
-        self, stage: str, model: Architecture, batch: Real, tokens: Real, heads: Real, kv_heads: Real
-    ) -> FloatArray:
-        """Seconds of one layer that attends to everything."""
-        (kind, head_dim), measured_bytes = self._attention_kind(stage, float(np.max(model.head_dim)))
-        seconds = attention(*self._tables, stage, kind, head_dim).seconds(
-            batch, tokens, heads, kv_heads, model.head_dim
-        )
-        return self._attention_for_this_gpu(seconds, stage, model, batch, tokens, heads, kv_heads, measured_bytes)
-
-    def _attention_for_this_gpu(
-        self,
-        seconds: FloatArray,
-        stage: str,
-        model: Architecture,
-        batch: Real,
-        tokens: Real,
-        heads: Real,
-        kv_heads: Real,
-        measured_bytes: float,
-    ) -> FloatArray:
-        """Measured seconds of a layer that meets `tokens` tokens, for this GPU and this type of cache."""
-        elements = 2.0 * batch * np.asarray(kv_heads) * model.head_dim * tokens
-        meets = 4.0 * tokens if stage == "generation" else 2.0 * np.asarray(tokens, dtype=np.float64) ** 2
-        flops = meets * batch * np.asarray(heads) * model.head_dim
-        if stage == "context":  # a prompt's own keys and values are not read from the cache
+        met = a.tokens
+        if window:
+            met = np.minimum(a.tokens, max(window, 1.0))
+            if a.stage == "context":
+                met = np.sqrt(met * (2.0 * np.asarray(a.tokens, dtype=np.float64) - met))
+        narrow = self.kv_bytes_per_element < WIDE_BYTES
+        found = _nearest_attention(*self._tables, a.stage, narrow, float(np.max(a.head_dim)))
+        if found is None:
+            raise InputError(f"no attention was measured on {self._system.name}", where="silicon", next_step=ROOFLINE)
+        kind, head_dim, measured_bytes = found
+        measured = (head_dim, window) in attention_kinds(*self._tables, a.stage, kind)
+        kernel = attention(*self._tables, a.stage, kind, head_dim, window if measured else 0.0)
+        seconds = kernel.seconds(a.batch, a.tokens if measured else met, a.heads, a.kv_heads, a.head_dim)
+        elements = 2.0 * a.batch * np.asarray(a.kv_heads) * a.head_dim * met
+        meets = 4.0 * met if a.stage == "generation" else 2.0 * np.asarray(met, dtype=np.float64) ** 2
+        flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * a.head_dim, self.kv_bytes_per_element
+        if a.stage == "context":  # a prompt's own keys and values are not read from the cache
             measured_bytes = wanted_bytes = ACTIVATION_BYTES
-        else:
-            wanted_bytes = self.kv_bytes_per_element
         seconds = self._for_this_gpu(seconds, elements * measured_bytes, elements * wanted_bytes, flops)
         return np.maximum(seconds, self._limit_s(elements, flops, "bfloat16", wanted_bytes))
 
@@ -379,14 +330,7 @@ class Silicon:
         measured = latent_roofline_s(MEASURED, heads, whole, tokens, stage, self._system, measured_bytes)
         return model.n_layers * seconds * (this / measured) * (part if stage == "context" else 1.0)
 
-    def _attention_kind(self, stage: str, head_dim: float) -> tuple[tuple[str, float], float]:
-        """Cache type and head dimension of the measured full attention to take, and the bytes of its cached elements."""
-        found = _nearest_attention(*self._tables, stage, self.kv_bytes_per_element < WIDE_BYTES, head_dim)
-        if found is None:
-            raise InputError(f"no attention was measured on {self._system.name}", where="silicon", next_step=ROOFLINE)
-        return found
-
-    def _moved_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
+    def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:
         """Norms with their residual additions, two a layer (two reads and two writes each), and the embeddings."""
         row = np.asarray(model.d_model, dtype=np.float64) * ACTIVATION_BYTES
         return 2.0 * model.n_layers * self._elementwise_s(4.0 * tokens * row) + self._elementwise_s(tokens * row)
@@ -410,21 +354,20 @@ class Silicon:
 
     # From the measured part to this GPU and this number format.
 
-    def _as_measured(self, kind: str, wanted_bytes: float | None = None) -> bool:
+    def _as_measured(self, kind: str, wanted_bytes: float) -> bool:
         """Whether kernels of `kind` need no scaling: the measured part, and weights of the measured size."""
-        wanted = self.weight_bytes_per_param if wanted_bytes is None else wanted_bytes
         measured_bytes, _ = rates(self._system, kind)
-        bandwidth, peak = self._ratios(kind)
-        return bandwidth == 1.0 and peak == 1.0 and abs(wanted / measured_bytes - 1.0) < SCALES
+        return self._ratios(kind) == (1.0, 1.0) and abs(wanted_bytes / measured_bytes - 1.0) < SCALES
 
     def _ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
-        system, gpu = self._system, self.gpu
-        _, measured_peak = rates(system, kind)
-        peak = (gpu.fp8_flops_per_s or gpu.bf16_flops_per_s) if kind.startswith("fp8") else gpu.bf16_flops_per_s
-        ratios = gpu.memory_bandwidth_bytes_per_s / system.memory_bandwidth_bytes_per_s, peak / measured_peak
-        bandwidth, peak = (1.0 if abs(ratio - 1.0) < ROUNDING else ratio for ratio in ratios)
-        return bandwidth, peak
+        _, measured_peak = rates(self._system, kind)
+        bandwidth = self.gpu.memory_bandwidth_bytes_per_s / self._system.memory_bandwidth_bytes_per_s
+        peak = self._peak(kind) / measured_peak
+        return (
+            1.0 if abs(bandwidth - 1.0) < ROUNDING else bandwidth,
+            1.0 if abs(peak - 1.0) < ROUNDING else peak,
+        )
 
     def _rescaled(
         self, seconds: FloatArray, weights: Real, moved_bytes: Real, flops: Real, kind: str, wanted_bytes: float
@@ -440,34 +383,42 @@ class Silicon:
     ) -> FloatArray:
         """A measured time times the ratio of rooflines: this GPU and number format over the measured ones."""
         bandwidth, peak = self._ratios(kind)
-        if measured_bytes is wanted_bytes and bandwidth == 1.0 and peak == 1.0:
-            return seconds
-        system = self._system
-        _, measured_peak = rates(system, kind)
-        memory = 1.0 / system.memory_bandwidth_bytes_per_s
+        _, measured_peak = rates(self._system, kind)
+        memory = 1.0 / self._system.memory_bandwidth_bytes_per_s
         now = np.maximum(np.asarray(wanted_bytes) * (memory / bandwidth), np.asarray(flops) / (measured_peak * peak))
         measured = np.maximum(np.asarray(measured_bytes) * memory, np.asarray(flops) / measured_peak)
         return seconds * (now / measured)
 
 
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """Attention of one layer on one GPU: `batch` contexts (generation) or prompts (context) of `tokens` tokens."""
+
+    stage: str
+    batch: Real
+    tokens: Real
+    heads: Real
+    kv_heads: Real
+    head_dim: Real
+
+
 @cache
 def _nearest_attention(
     system: str, engine: str, version: str, stage: str, narrow: bool, head_dim: float
-) -> tuple[tuple[str, float], float] | None:
+) -> tuple[str, float, float] | None:
     """Cache type, head dimension and bytes of a cached element; None where nothing was measured.
 
     The nearest head dimension first, and of those the cache type that is meant: kernels of 512 channels are others than
     those of 128, which quantisation is not.
     """
-    found: list[tuple[float, int, str, float, float]] = []
-    for order, (kind, measured) in enumerate((("fp8", 1.0), ("bfloat16", 2.0)) if narrow else (("bfloat16", 2.0),)):
-        for dim, window in attention_kinds(system, engine, version, stage, kind):
-            if window == 0.0:
-                found.append((abs(float(np.log(dim / head_dim))), order, kind, dim, measured))
-    if not found:
-        return None
-    _, _, kind, dim, measured = min(found)
-    return (kind, dim), measured
+    types = (("fp8", 1.0), ("bfloat16", 2.0)) if narrow else (("bfloat16", 2.0),)
+    found = [
+        (abs(float(np.log(dim / head_dim))), order, kind, dim, measured)
+        for order, (kind, measured) in enumerate(types)
+        for dim, window in attention_kinds(system, engine, version, stage, kind)
+        if window == 0.0
+    ]
+    return min(found)[2:] if found else None
 
 
 def _is_latent(model: Architecture) -> bool:
@@ -489,8 +440,5 @@ def _kv_heads(model: Architecture, gpus: FloatArray) -> FloatArray:
 
 def _kind(bytes_per_weight: float, measured: tuple[str, ...], fp8: tuple[str, str]) -> str:
     """The measured number format to take: fp8 kernels for 8-bit weights where there are any, else bf16 to be scaled."""
-    if FP8_BYTES[0] <= bytes_per_weight <= FP8_BYTES[1]:
-        for kind in fp8:
-            if kind in measured:
-                return kind
-    return "bfloat16"
+    is_fp8 = FP8_BYTES[0] <= bytes_per_weight <= FP8_BYTES[1]
+    return next((kind for kind in fp8 if is_fp8 and kind in measured), "bfloat16")

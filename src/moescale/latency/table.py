@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from moescale.errors import InputError, nearest_names, unknown_name
-from moescale.io.files import decode_utf8, read_bytes
-from moescale.io.frames import read_parquet
-from moescale.latency import common_shape
-from moescale.latency.measurements import MOST_ROWS, TABLE_LIMIT_BYTES
-from moescale.models.accounting import count_parameters
+from moescale.errors import InputError, unknown_name
+from moescale.latency import Pass, PassSource, common_shape
+from moescale.latency.measurements import SUFFIXES, check_present, read_rows
 from moescale.models.architecture import Architecture
-from moescale.typing import FloatArray, Real
+from moescale.models.parameters import count_parameters
+from moescale.typing import FloatArray
 
 STAGES = ("prefill", "decode")
-WHOLE = ("gpus", "n_experts")
-POSITIVE = ("n_params_total", "batch", "tokens", "latency_s")
 COLUMNS = ("gpu", "gpus", "n_params_total", "n_experts", "stage", "batch", "tokens", "latency_s")
 # Columns that `moescale profile` writes as well, and that matter here where they are present.
 WITHOUT_EMBEDDINGS = "n_params_non_embedding"
 ONE_KIND = ("engine", "dtype")  # latencies of several are not to be mixed
 OPTIONAL = (WITHOUT_EMBEDDINGS, *ONE_KIND, "status")
-# (stage, gpus, n_experts) -> tokens -> size -> batch -> latencies
-_Measured = dict[tuple[str, int, int], dict[float, dict[float, dict[float, list[float]]]]]
+Kind = tuple[str, int, int]  # stage, gpus, n_experts
 MATCH = 1e-9  # relative; a length or batch this close to the end of an axis counts as measured
 
 
@@ -42,60 +35,39 @@ class _Axis:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LatencyTable:
+class LatencyTable(PassSource):
     """Measured latencies of one kind of GPU.
 
     The model axis is the total number of parameters (all experts; with the embeddings, or, for a model with
-    vocab_size = 0 such as a law's N, without them where the table says how many those are). GPU count and number of experts select rows and are never interpolated;
-    a dense model has one expert. Outside the measured range of length, size or batch the answer is NaN.
+    vocab_size = 0 such as a law's N, without them where the table says how many those are). GPU count and number of
+    experts select rows and are never interpolated; a dense model has one expert. Outside the measured range of length,
+    size or batch, for passes of both kinds, and for experts held whole, the answer is NaN.
     """
 
     source: str
     gpu: str
-    axes: Mapping[tuple[str, int, int], _Axis]  # (stage, gpus, n_experts) -> tokens -> n_params_total -> batch
-    axes_without_embeddings: Mapping[tuple[str, int, int], _Axis]  # the same over parameters without embeddings
+    axes: Mapping[Kind, _Axis]  # tokens, then n_params_total, then batch
+    axes_without_embeddings: Mapping[Kind, _Axis]  # the same over parameters without embeddings
 
     @property
     def name(self) -> str:
         """`table` with the file it came from."""
         return f"table {self.source}"
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """Seconds to process `batch` prompts of `prompt_tokens` tokens each; NaN where not measured."""
-        return self._look_up("prefill", model, gpus, batch, prompt_tokens, expert_parallel)
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """Seconds for one token of each of `batch` requests with `context_tokens` tokens; NaN where not measured."""
-        return self._look_up("decode", model, gpus, batch, context_tokens, expert_parallel)
-
-    def mixed_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        batch: Real,
-        context_tokens: Real,
-        prompts: Real,
-        prompt_tokens: Real,
-        *,
-        expert_parallel: Real = 1.0,
-    ) -> FloatArray:
-        """NaN: the table holds separate passes only."""
-        shape = common_shape(model, gpus, batch, context_tokens, prompts, prompt_tokens, expert_parallel)
-        return np.full(shape, np.nan)
-
-    def _look_up(
-        self, stage: str, model: Architecture, gpus: Real, batch: Real, tokens: Real, expert_parallel: Real
-    ) -> FloatArray:
-        shape = common_shape(model, gpus, batch, tokens, expert_parallel)
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        """Seconds of a pass that decodes, or processes prompts; NaN where not measured."""
+        if a.batch is None:
+            stage, batch, tokens = "prefill", a.prompts, a.prompt_tokens
+        else:
+            stage, batch, tokens = "decode", a.batch, a.context_tokens
+        if batch is None or (a.batch is not None and a.prompts is not None):
+            return np.asarray(np.nan)
+        shape = common_shape(model, a.gpus, batch, tokens, a.expert_parallel)
         experts = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
         size = count_parameters(model).total
         bare, counts, experts, *where = (
             np.broadcast_to(np.asarray(values, dtype=np.float64), shape).ravel()
-            for values in (np.asarray(model.vocab_size) == 0, gpus, experts, tokens, size, batch)
+            for values in (np.asarray(model.vocab_size) == 0, a.gpus, experts, tokens, size, batch)
         )
         latency_s = np.full(counts.size, np.nan)
         for axes, of_kind in ((self.axes, bare == 0), (self.axes_without_embeddings, bare == 1)):
@@ -104,7 +76,7 @@ class LatencyTable:
                 if of_stage == stage and rows.any():
                     latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
         # Experts were measured split over all GPUs, none held whole.
-        return np.where(np.asarray(expert_parallel) == 1.0, latency_s.reshape(shape), np.nan)
+        return np.where(np.asarray(a.expert_parallel) == 1.0, latency_s.reshape(shape), np.nan)
 
 
 def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable:
@@ -115,64 +87,46 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
     n_params_non_embedding, engine and dtype (one of each in a table); others are ignored. Repeated measurements become
     their median. Raises InputError that names file, row, column and value.
     """
-    file = Path(path)
-    measured: _Measured = {}
-    without_embeddings: _Measured = {}
-    present = [_Row(file, number, record) for number, record in _records(file)]
+    file, where = Path(path), str(path)
+    present = _rows(file)
     rows = [row for row in present if row.optional("status") in ("", "ok")]
     if not rows:
         what = "no row of the table has status ok" if present else "the table has no rows"
-        raise InputError(what, where=str(file), next_step="measure some with `moescale profile`")
+        raise InputError(what, where=where, next_step="measure some with `moescale profile`")
     names = sorted({row.text("gpu") for row in rows})
     if gpu is None and len(names) > 1:
-        raise InputError(f"the table holds several GPUs: {', '.join(names)}", where=str(file), next_step="choose one")
+        raise InputError(f"the table holds several GPUs: {', '.join(names)}", where=where, next_step="choose one")
     chosen = names[0] if gpu is None else gpu
     if chosen not in names:
-        raise unknown_name("GPU", chosen, names, where=str(file))
+        raise unknown_name("GPU", chosen, names, where=where)
     for column in ONE_KIND:
         kinds = sorted({row.optional(column) for row in rows if row.text("gpu") == chosen})
         if len(kinds) > 1:
             raise InputError(
                 f"column {column!r} holds {', '.join(map(repr, kinds))}",
-                where=str(file),
+                where=where,
                 next_step="keep a table of its own for each",
             )
+    measured: dict[Kind, list[tuple[float, ...]]] = {}  # tokens, size, size without embeddings, batch, seconds
     for row in rows:
-        stage = row.text("stage")
-        if stage not in STAGES:
-            raise row.error("stage", f"must be {' or '.join(STAGES)}")
-        gpus, experts = (int(row.whole(name)) for name in WHOLE)
-        size, batch, tokens, latency_s = (row.positive(name) for name in POSITIVE)
+        kind = (row.stage(), int(row.positive("gpus", whole=True)), int(row.positive("n_experts", whole=True)))
+        size, batch, tokens, seconds = (row.positive(n) for n in ("n_params_total", "batch", "tokens", "latency_s"))
         if row.text("gpu") == chosen:
             bare = row.positive(WITHOUT_EMBEDDINGS) if row.optional(WITHOUT_EMBEDDINGS) else size
-            for of, counted in ((measured, size), (without_embeddings, bare)):
-                sizes = of.setdefault((stage, gpus, experts), {}).setdefault(tokens, {})
-                sizes.setdefault(counted, {}).setdefault(batch, []).append(latency_s)
-    return LatencyTable(
-        source=file.name, gpu=chosen, axes=_axes(measured), axes_without_embeddings=_axes(without_embeddings)
-    )
+            measured.setdefault(kind, []).append((tokens, size, bare, batch, seconds))
+    arrays = {kind: np.asarray(found) for kind, found in measured.items()}
+    whole, bare = ({k: _axis(found[:, [0, i, 3, 4]]) for k, found in arrays.items()} for i in (1, 2))
+    return LatencyTable(source=file.name, gpu=chosen, axes=whole, axes_without_embeddings=bare)
 
 
-def _axes(measured: _Measured) -> dict[tuple[str, int, int], _Axis]:
-    return {
-        key: _axis(
-            {
-                tokens: _axis({size: _last_axis(batches) for size, batches in sizes.items()})
-                for tokens, sizes in by_tokens.items()
-            }
-        )
-        for key, by_tokens in measured.items()
-    }
-
-
-def _axis(below: Mapping[float, _Axis]) -> _Axis:
-    at = sorted(below)
-    return _Axis(np.asarray(at), tuple(below[position] for position in at), np.empty(0))
-
-
-def _last_axis(batches: Mapping[float, list[float]]) -> _Axis:
-    at = sorted(batches)
-    return _Axis(np.asarray(at), (), np.asarray([float(np.median(batches[position])) for position in at]))
+def _axis(rows: FloatArray) -> _Axis:
+    """The axis of the first column of rows, with the axes of the others below; the last column is the latency."""
+    rows = rows[np.argsort(rows[:, 0])]
+    at, starts = np.unique(rows[:, 0], return_index=True)
+    below = np.split(rows[:, 1:], starts[1:])
+    if rows.shape[1] == 2:
+        return _Axis(at, (), np.asarray([float(np.median(latencies)) for latencies in below]))
+    return _Axis(at, tuple(_axis(part) for part in below), np.empty(0))
 
 
 def _interpolate(axis: _Axis, where: tuple[FloatArray, ...]) -> FloatArray:
@@ -219,55 +173,36 @@ class _Row:
         value = self.record.get(column)
         return "" if value is None else str(value).strip()
 
-    def positive(self, column: str) -> float:
+    def positive(self, column: str, *, whole: bool = False) -> float:
         try:
             value = float(str(self.record[column]))
         except ValueError:
             raise self.error(column, "is not a number") from None
         if not 0 < value < float("inf"):
             raise self.error(column, "must be positive and finite")
-        return value
-
-    def whole(self, column: str) -> float:
-        value = self.positive(column)
-        if value != int(value):
+        if whole and value != int(value):
             raise self.error(column, "must be a whole number")
         return value
 
+    def stage(self) -> str:
+        value = self.text("stage")
+        if value not in STAGES:
+            raise self.error("stage", f"must be {' or '.join(STAGES)}")
+        return value
 
-def _records(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    """Row numbers (lines of a text file, counted rows of a Parquet file) and the rows as mappings."""
-    suffix = file.suffix.lower()
-    if suffix not in (".csv", ".tsv", ".parquet"):
+
+def _rows(file: Path) -> list[_Row]:
+    if file.suffix.lower() not in SUFFIXES:
         raise InputError(
-            f"cannot read {suffix or 'a file without suffix'}", where=str(file), next_step="give .csv, .tsv or .parquet"
+            f"cannot read {file.suffix.lower() or 'a file without suffix'}",
+            where=str(file),
+            next_step="give .csv, .tsv or .parquet",
         )
-    data = read_bytes(file, limit_bytes=TABLE_LIMIT_BYTES)
-    if suffix == ".parquet":
-        table = read_parquet(data, str(file), most_rows=MOST_ROWS)
-        _check_columns(file, table.column_names)
-        wanted = [*COLUMNS, *(name for name in OPTIONAL if table.column_names.count(name) == 1)]
-        yield from enumerate(table.select(wanted).to_pylist(), start=1)
-        return
-    lines = io.StringIO(decode_utf8(data, where=str(file)), newline="")
-    reader = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",")
-    try:
-        _check_columns(file, list(reader.fieldnames or ()))
-        for record in reader:
-            yield reader.line_num, record
-    except csv.Error as error:
-        where = f"{file}, line {reader.line_num}"
-        raise InputError(f"cannot be read: {error}", where=where, next_step="mend that line") from error
 
+    def check(present: Sequence[str]) -> None:
+        check_present(file, present, COLUMNS, f"a latency table has the columns {', '.join(COLUMNS)}")
+        for column in COLUMNS:
+            if present.count(column) > 1:
+                raise InputError(f"column {column!r} appears {present.count(column)} times", where=str(file))
 
-def _check_columns(file: Path, present: list[str]) -> None:
-    for column in COLUMNS:
-        if column not in present:
-            raise InputError(
-                f"column {column!r} is missing",
-                where=str(file),
-                nearest=nearest_names(column, present),
-                next_step=f"a latency table has the columns {', '.join(COLUMNS)}",
-            )
-        if present.count(column) > 1:
-            raise InputError(f"column {column!r} appears {present.count(column)} times", where=str(file))
+    return [_Row(file, number, record) for number, record in read_rows(file, check, (*COLUMNS, *OPTIONAL))]

@@ -76,6 +76,10 @@ class Architecture:
     )  # which matrices have the bytes of quantised weights, where those are fewer than 2
 
 
+NUMERIC_FIELDS = tuple(field.name for field in fields(Architecture) if field.type == "Real")
+"""The fields that may be arrays."""
+
+
 def validate(architecture: Architecture, where: str | None = None) -> Architecture:
     """The same architecture, or InputError where a field would make a count, a division or a memory meaningless.
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
-from moescale.models.accounting import CONVENTIONS, active_multiple, total_params
 from moescale.models.architecture import Architecture
+from moescale.models.flops import CONVENTIONS, active_multiple, total_params
 from moescale.typing import FloatArray, Real
 
 Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
@@ -234,17 +234,13 @@ def match_family(
         ]
     scores: dict[str, float] = {}
     for name, family in known.items():
-        score = 0.0
-        if top_k is not None:
-            score += float(np.mean(np.minimum(top_k, experts) != np.minimum(family.top_k, experts)))
-        if n_params_total is not None:
-            score += float(np.median(np.abs(np.log(n_params_total / n_total(family, n_params, experts)))))
-        scores[name] = score
+        unlike_k = 0.0 if top_k is None else np.mean(np.minimum(top_k, experts) != np.minimum(family.top_k, experts))
+        off = 0.0 if n_params_total is None else np.abs(np.log(n_params_total / n_total(family, n_params, experts)))
+        scores[name] = float(unlike_k) + float(np.median(off))
     best = min(scores, key=lambda name: scores[name])
-    remarks: list[str] = []
-    if scores[best] > 0.05:
-        remarks.append(
-            f"no family of the catalogue matches top_k and n_params_total of the runs (closest: {best}); a plan with this "
-            f"law counts parameters and FLOPs as {best} does; name another with --family"
-        )
-    return known[best], remarks
+    if scores[best] <= 0.05:
+        return known[best], []
+    return known[best], [
+        f"no family of the catalogue matches top_k and n_params_total of the runs (closest: {best}); a plan with this "
+        f"law counts parameters and FLOPs as {best} does; name another with --family"
+    ]

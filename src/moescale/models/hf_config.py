@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from moescale.errors import InputError, unknown_name
+from moescale.io.files import read_bytes
 from moescale.models.architecture import Architecture, validate
 from moescale.models.model_types import MODEL_TYPES, common, remarks
 from moescale.models.quantisation import CheckpointWeights, read_weights
@@ -67,38 +68,26 @@ def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
 
 
 def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
+    file = path / "config.json" if path.is_dir() else path
+    where = str(file) if str(file).isprintable() else repr(str(file))
+    if not file.exists():
+        raise InputError("no such file", where=where, next_step="give a config.json, or the folder that holds one")
+    data = read_bytes(file, limit_bytes=_LARGEST_FILE)
     try:
-        if path.is_dir():
-            path = path / "config.json"
-        if not path.exists():
-            raise InputError(
-                "no such file", where=str(path), next_step="give a config.json, or the folder that holds one"
-            )
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-        if len(content) > _LARGEST_FILE:
-            raise InputError("too large for a config.json", where=str(path), next_step="give the model's config.json")
-        parsed = json.loads(content.decode("utf-8-sig"))
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror or error})", where=str(path), next_step="check the path"
-        ) from error
+        parsed = json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise InputError("not a text file", where=str(path), next_step="give the model's config.json") from error
-    except (ValueError, RecursionError) as error:  # malformed JSON, a NUL in the path, numbers or nesting beyond limits
-        shown = str(path) if str(path).isprintable() else repr(str(path))
+        raise InputError("not a text file", where=where, next_step="give the model's config.json") from error
+    except (ValueError, RecursionError) as error:  # malformed JSON, numbers or nesting beyond limits
         raise InputError(
-            f"is not JSON: {error}", where=shown, next_step="give the model's config.json, or write it again"
+            f"is not JSON: {error}", where=where, next_step="give the model's config.json, or write it again"
         ) from error
     if not isinstance(parsed, dict):
         raise InputError(
             f"holds a JSON {type(parsed).__name__}, not an object of settings",
-            where=str(path),
+            where=where,
             next_step="give the model's config.json",
         )
-    return cast("dict[str, Any]", parsed), path
+    return cast("dict[str, Any]", parsed), file
 
 
 def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:

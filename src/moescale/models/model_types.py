@@ -39,32 +39,23 @@ def _grouped_attention(
 def _latent_attention(settings: Settings) -> dict[str, Any]:
     """Multi-head latent attention; every head has a key and a value of its own, whatever num_key_value_heads says."""
     rope = settings.integer("qk_rope_head_dim")
-    bias = settings.boolean("attention_bias", False)
-    return {
+    return _attention_bias(settings) | {
         "n_kv_heads": settings.integer("num_attention_heads"),
         "head_dim": settings.integer("qk_nope_head_dim") + rope,
         "kv_lora_rank": settings.integer("kv_lora_rank"),
         "q_lora_rank": settings.rank("q_lora_rank"),
         "qk_rope_head_dim": rope,
         "v_head_dim": settings.integer("v_head_dim"),
-        "qkv_bias": bias,
-        "attention_output_bias": bias,
     }
 
 
-def _windows(n_window_layers: int, window_tokens: int | None) -> dict[str, Any]:
-    if not n_window_layers or window_tokens is None:
+def _windows(settings: Settings, n_window_layers: int, key: str, default: int | None) -> dict[str, Any]:
+    """Layers with a window under `key`; null says that there is none, an absent key takes the class's default."""
+    stated = settings.config.get(key)
+    if stated is None and (default is None or key in settings.config):
         return {}
-    return {"n_window_layers": n_window_layers, "window_tokens": window_tokens}
-
-
-def _window_tokens(settings: Settings, key: str, default: int | None) -> int | None:
-    """The window under `key`; null says that there is none, an absent key takes the class's default."""
-    if default is None and settings.config.get(key) is None:
-        return None
-    if key in settings.config and settings.config[key] is None:
-        return None
-    return settings.integer(key, default=default)
+    window = settings.integer(key, default=default)
+    return {"n_window_layers": n_window_layers, "window_tokens": window} if n_window_layers else {}
 
 
 def _qwen_windows(settings: Settings, n_window_layers: Callable[[int, int], int], *, typed: bool) -> dict[str, Any]:
@@ -77,7 +68,7 @@ def _qwen_windows(settings: Settings, n_window_layers: Callable[[int, int], int]
     n_layers = settings.integer("num_hidden_layers")
     stated = settings.layer_types(n_layers, "sliding_attention") if typed else None
     counted = n_window_layers(n_layers, settings.integer("max_window_layers", default=28, least=0))
-    return _windows(counted if stated is None else stated, _window_tokens(settings, "sliding_window", 4096))
+    return _windows(settings, counted if stated is None else stated, "sliding_window", 4096)
 
 
 def _attention_bias(settings: Settings, default: bool = False) -> dict[str, Any]:
@@ -100,12 +91,8 @@ def _experts(
     top_k = settings.integer("num_experts_per_tok")
     if top_k > n_experts:
         raise settings.bad("num_experts_per_tok", f"at most the number of experts ({n_experts})")
-    return {
-        "n_moe_layers": n_moe_layers,
-        "n_experts": n_experts,
-        "top_k": top_k,
-        "d_expert": settings.integer(width_key),
-    }
+    width = settings.integer(width_key)
+    return {"n_moe_layers": n_moe_layers, "n_experts": n_experts, "top_k": top_k, "d_expert": width}
 
 
 def _sparse_layers(settings: Settings) -> int:
@@ -123,8 +110,8 @@ def _llama(settings: Settings) -> dict[str, Any]:
 
 def _mistral(settings: Settings) -> dict[str, Any]:
     # The class's default is the window of Mistral-7B-v0.1; later models say null.
-    window = _window_tokens(settings, "sliding_window", 4096)
-    return _grouped_attention(settings) | _windows(settings.integer("num_hidden_layers"), window)
+    n_layers = settings.integer("num_hidden_layers")
+    return _grouped_attention(settings) | _windows(settings, n_layers, "sliding_window", 4096)
 
 
 def _qwen2(settings: Settings) -> dict[str, Any]:
@@ -149,7 +136,7 @@ def _every_other_before(n_layers: int, end: int) -> int:
 
 def _mixtral(settings: Settings) -> dict[str, Any]:
     n_layers = settings.integer("num_hidden_layers")
-    windows = _windows(n_layers, _window_tokens(settings, "sliding_window", None))
+    windows = _windows(settings, n_layers, "sliding_window", None)
     return _grouped_attention(settings) | _experts(settings, "intermediate_size", n_layers) | windows
 
 
@@ -185,9 +172,7 @@ def _gpt_oss(settings: Settings) -> dict[str, Any]:
     flags = {"attention_sinks": True, "router_bias": True, "expert_bias": True}
     stated = settings.layer_types(n_layers, "sliding_attention")
     # By default layers 0, 2, 4 .. have a window, of 128 tokens; heads are 64 wide (both defaults of the class).
-    windows = _windows(
-        (n_layers + 1) // 2 if stated is None else stated, _window_tokens(settings, "sliding_window", 128)
-    )
+    windows = _windows(settings, (n_layers + 1) // 2 if stated is None else stated, "sliding_window", 128)
     attention = _grouped_attention(settings, head_dim=64) | _attention_bias(settings, default=True)
     return attention | flags | experts | width | windows
 
@@ -237,7 +222,7 @@ def _llama4(settings: Settings) -> dict[str, Any]:
         stated = sum(rope_layers)
     if stated is None:
         stated = n_layers - n_layers // settings.integer("no_rope_layer_interval", default=4)
-    windows = _windows(stated, _window_tokens(settings, "attention_chunk_size", 8192))
+    windows = _windows(settings, stated, "attention_chunk_size", 8192)
     width = {"d_ffn": settings.integer("intermediate_size_mlp")}
     return _grouped_attention(settings, head_dim=128) | _attention_bias(settings) | experts | width | windows
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from string import ascii_letters
+from typing import Any
 
 import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.models.architecture import Architecture
-from moescale.models.parts import dense_equivalent_params
+from moescale.models.parameters import dense_equivalent_params
 from moescale.typing import FloatArray
 from moescale.units import parse_quantity
 
@@ -42,32 +43,30 @@ def _last_digit(text: str) -> float:
     return parse_quantity(f"1{text[len(number) :]}") * 10.0**-decimals
 
 
-_SHAPE_KEYS = frozenset(field.name for field in fields(Architecture))
-
-
 @cache
 def _read_shapes() -> tuple[tuple[str, Shape], ...]:
-    read: list[tuple[str, Shape]] = []
-    for name, entry in catalogue.read("shapes.toml")["shape"].items():
-        total: str = entry["published_total"]
-        active: str = entry.get("published_active", total)
-        kv: str | None = entry.get("published_kv_bytes")
-        shape = Shape(
-            architecture=Architecture(**{key: entry[key] for key in _SHAPE_KEYS & set(entry)}, name=name),
-            published_total=parse_quantity(total),
-            published_active=parse_quantity(active),
-            published_digit=_last_digit(total),
-            published_active_digit=_last_digit(active),
-            source=entry["source"],
-            date=entry["date"],
-            not_modelled=float(entry.get("not_modelled", 0)),
-            active_input_embedding=entry.get("active_input_embedding", True),
-            published_kv_bytes=None if kv is None else parse_quantity(kv),
-            published_kv_digit=0.0 if kv is None else _last_digit(kv),
-            fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
-        )
-        read.append((name, shape))
-    return tuple(read)
+    return tuple((name, _shape(name, entry)) for name, entry in catalogue.read("shapes.toml")["shape"].items())
+
+
+def _shape(name: str, entry: dict[str, Any]) -> Shape:
+    total: str = entry["published_total"]
+    active: str = entry.get("published_active", total)
+    kv: str | None = entry.get("published_kv_bytes")
+    numbers = {field.name: entry[field.name] for field in fields(Architecture) if field.name in entry}
+    return Shape(
+        architecture=Architecture(**numbers, name=name),
+        published_total=parse_quantity(total),
+        published_active=parse_quantity(active),
+        published_digit=_last_digit(total),
+        published_active_digit=_last_digit(active),
+        source=entry["source"],
+        date=entry["date"],
+        not_modelled=float(entry.get("not_modelled", 0)),
+        active_input_embedding=entry.get("active_input_embedding", True),
+        published_kv_bytes=None if kv is None else parse_quantity(kv),
+        published_kv_digit=0.0 if kv is None else _last_digit(kv),
+        fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
+    )
 
 
 def published_shapes() -> dict[str, Shape]:

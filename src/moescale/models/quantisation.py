@@ -243,23 +243,22 @@ def _compressed(config: Mapping[str, Any]) -> _Scheme:
     return _Scheme(tuple(groups), " and ".join(dict.fromkeys(found.text for found, _ in groups)), lm_head=True)
 
 
+# A quant_algo of NVIDIA's Model Optimizer, by the pattern that it matches, in this order; the group is the config's.
+ALGORITHMS: dict[str, Callable[[int | None], _Format]] = {
+    ".*NVFP4": lambda group: _floats(4, group),
+    ".*MXFP4": lambda _: _floats(4, 32),
+    "MXFP8$": lambda _: _floats(8, 32),
+    "FP8_PB_(WO|REAL_QUANT)$": lambda _: _floats(8, None, (128, 128)),
+    "FP8": lambda _: _floats(8, None),
+    "W4A16|W4A8|INT4": lambda group: _integers(4, group or 128, symmetric=True),
+    "W8A16|W8A8|INT8": lambda _: _integers(8, None, symmetric=True),
+}
+
+
 def _algorithm(name: Any, group: int | None) -> _Format:
-    """A quant_algo of NVIDIA's Model Optimizer."""
-    algorithm = name.upper() if isinstance(name, str) else ""
-    if "NVFP4" in algorithm:
-        return _floats(4, group)
-    if "MXFP4" in algorithm:
-        return _floats(4, 32)
-    if algorithm == "MXFP8":
-        return _floats(8, 32)
-    if algorithm in ("FP8_PB_WO", "FP8_PB_REAL_QUANT"):
-        return _floats(8, None, (128, 128))
-    if algorithm.startswith("FP8"):
-        return _floats(8, None)
-    if algorithm.startswith(("W4A16", "W4A8", "INT4")):
-        return _integers(4, group or 128, symmetric=True)
-    if algorithm.startswith(("W8A16", "W8A8", "INT8")):
-        return _integers(8, None, symmetric=True)
+    for pattern, form in ALGORITHMS.items():
+        if isinstance(name, str) and re.match(pattern, name.upper()):
+            return form(group)
     raise _NotUnderstoodError(f"has quant_algo = {shown(name)}")
 
 
@@ -330,9 +329,8 @@ _PREFIXES = ("model.", "language_model.model.", "model.language_model.")  # alon
 
 def _layer_matrices(a: Architecture, model_type: str, has_experts: bool) -> Iterator[tuple[str, str, float]]:
     """Part, name and parameters of the matrices of one layer."""
-    d, heads, kv_heads, qk, rank, query_rank, rope = (
-        float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim, a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim)
-    )  # fmt: skip
+    d, heads, kv_heads, qk = (float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim))
+    rank, query_rank, rope = (float(n) for n in (a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim))
     value = float(a.v_head_dim) or qk
     sizes = {"q_proj": d * heads * qk, "k_proj": d * kv_heads * qk, "v_proj": d * kv_heads * value}
     if rank:
@@ -370,16 +368,13 @@ def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: flo
         first, every = number("first_k_dense_replace", 0), number("moe_layer_freq", 1)
         return lambda i: i >= first and i % every == 0
     if model_type == "llama4_text" and config.get("moe_layers") is not None:
-        chosen = frozenset(cast("list[int]", config["moe_layers"]))
+        chosen = frozenset(config["moe_layers"])
         return lambda i: i in chosen
     if model_type == "llama4_text":
         step = number("interleave_moe_layer_step", 1)
         return lambda i: (i + 1) % step == 0
     if model_type in ("qwen2_moe", "qwen3_moe"):
-        step, dense = (
-            number("decoder_sparse_step", 1),
-            frozenset(cast("list[int]", config.get("mlp_only_layers") or [])),
-        )
+        step, dense = number("decoder_sparse_step", 1), frozenset(config.get("mlp_only_layers") or [])
         return lambda i: (i + 1) % step == 0 and i not in dense
     return lambda _: True
 
@@ -475,8 +470,7 @@ def _unquantised(config: Mapping[str, Any], where: str) -> CheckpointWeights:
     if name in ("bfloat16", "float16", "half"):
         return weights
     # "auto" of vLLM's --dtype takes 16 bits for 32-bit checkpoints (docs.vllm.ai, engine arguments, 2024).
-    return replace(
-        weights,
-        remarks=(f"{where}: {key} is {shown(stated)}; weights that are not quantised are priced in 16 bits, as servers "
-                 "hold them",),
-    )  # fmt: skip
+    remark = (
+        f"{where}: {key} is {shown(stated)}; weights that are not quantised are priced in 16 bits, as servers hold them"
+    )
+    return replace(weights, remarks=(remark,))

@@ -9,19 +9,16 @@ from typing import Any
 
 from moescale import catalogue
 from moescale.errors import InputError
+from moescale.io.records import record
 from moescale.units import format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """One training run: AdamW, linear warm-up, cosine to `min_lr_ratio` of the peak; sources in catalogue/recipe.toml."""
+class Usual:
+    """The numbers of catalogue/recipe.toml that hold for every run: the paper's, of Llama 2 what it leaves open, our own."""
 
-    tokens: float
     batch_sequences: int
     sequence_tokens: int
-    steps: int
-    warmup_steps: int
-    peak_lr: float
     min_lr_ratio: float
     weight_decay: float
     beta1: float
@@ -33,6 +30,23 @@ class Recipe:
     rope_theta: float
     rms_norm_eps: float
     vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults(Usual):
+    """The same, with the length of the warm-up."""
+
+    warmup: float  # share of all steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe(Usual):
+    """One training run: AdamW, linear warm-up, cosine to `min_lr_ratio` of the peak; sources in catalogue/recipe.toml."""
+
+    tokens: float
+    steps: int
+    warmup_steps: int
+    peak_lr: float
     notes: tuple[str, ...] = ()
 
     @property
@@ -47,28 +61,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values."""
-        record: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return record | {"notes": list(self.notes)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Defaults:
-    """The numbers of catalogue/recipe.toml: the paper's, of Llama 2 what it leaves open, and our own."""
-
-    batch_sequences: int
-    sequence_tokens: int
-    warmup: float  # share of all steps
-    min_lr_ratio: float
-    weight_decay: float
-    beta1: float
-    beta2: float
-    adam_eps: float
-    grad_clip: float
-    vocab_size: int
-    balance_loss: float
-    init_std: float
-    rope_theta: float
-    rms_norm_eps: float
+        return record(self)
 
 
 @cache

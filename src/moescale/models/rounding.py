@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError
+from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, width
 from moescale.models.recipe import defaults
@@ -42,26 +44,17 @@ class Buildable:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return record(self)
 
     def architecture(self) -> Architecture:
         """The model that the exported configuration describes: tables, norms and routers included."""
         moe_layers = self.n_layers // self.moe_every if self.n_experts > 1 else 0
-        return Architecture(
-            n_layers=self.n_layers,
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            n_kv_heads=self.n_kv_heads,
-            head_dim=self.head_dim,
-            d_ffn=self.d_ffn,
-            n_moe_layers=moe_layers,
-            n_experts=self.n_experts if moe_layers else 1,
-            top_k=self.top_k if moe_layers else 1,
-            d_expert=self.d_ffn if moe_layers else 0,
-            vocab_size=self.vocab_size,
-            qk_norm=True,
-            name="qwen3_moe" if moe_layers else "qwen3",
-        )
+        names = ["n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "vocab_size"]
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if moe_layers:
+            numbers |= {"n_experts": self.n_experts, "top_k": self.top_k, "d_expert": self.d_ffn}
+        name = "qwen3_moe" if moe_layers else "qwen3"
+        return Architecture(**numbers, n_moe_layers=moe_layers, qk_norm=True, name=name)
 
 
 def family_of(shape: Buildable, family: ModelFamily) -> ModelFamily:
@@ -102,7 +95,36 @@ def buildable(
     """
     if not (math.isfinite(n_params) and n_params > 0 and math.isfinite(experts) and experts >= 1):
         raise InputError(f"a model of {n_params:g} parameters and {experts:g} experts has no shape")
-    ratio = family.ffn_ratio * family.ffn_matrices / 3.0
+    heads, layers, cached, fewer, d_ffn, n = _whole_shapes(family, n_params, gpus, at_most=at_most)
+    head, d_model = int(family.head_dim), heads * int(family.head_dim)
+    aspect = np.abs(np.log(d_model / layers / family.d_model_per_layer))
+    wide = np.abs(np.log(d_ffn / d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
+    off = np.abs(np.log(n / n_params))
+    alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO)) & (off <= MOST_SIZE)
+    unlike = aspect + wide + off + fewer
+    splits = _splits(heads, cached, gpus)
+    if must_split and splits[0].any():
+        alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
+    at = _best(unlike, alike, fewer == 0.0, splits, off)
+    expert = int(layers[at]) // family.moe_every * 3.0 * int(d_model[at]) * int(d_ffn[at])
+    return Buildable(
+        n_layers=int(layers[at]),
+        d_model=int(d_model[at]),
+        n_heads=int(heads[at]),
+        n_kv_heads=int(cached[at]),
+        head_dim=head,
+        d_ffn=int(d_ffn[at]),
+        n_experts=int(experts),
+        top_k=int(min(family.top_k, experts)),
+        moe_every=family.moe_every,
+        vocab_size=vocabulary(family, vocab_size),
+        n_params=float(n[at]),
+        n_params_total=float(n[at]) + (int(experts) - 1) * expert,
+    )
+
+
+def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: bool) -> tuple[FloatArray, ...]:
+    """Heads, layers, key-value heads and how many fewer those are than wanted, FFN width and N of the shapes near a size."""
     head, every = int(family.head_dim), family.moe_every
     d = float(width(family, n_params))
     ideal_heads, ideal_layers = d / head, d / family.d_model_per_layer
@@ -117,32 +139,7 @@ def buildable(
     tables = family.embedding_matrices * family.vocab_size * d_model
     per_ffn = ((n_params - tables) / layers - attention) / (3.0 * d_model * FFN_STEP)
     d_ffn = FFN_STEP * np.maximum(np.floor(per_ffn * (1 + 1e-12)) if at_most else np.ceil(per_ffn * (1 - 1e-12)), 1.0)
-    n = layers * (attention + 3.0 * d_model * d_ffn) + tables
-    aspect = np.abs(np.log(d_model / layers / family.d_model_per_layer))
-    wide = np.abs(np.log(d_ffn / d_model / ratio))
-    off = np.abs(np.log(n / n_params))
-    alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO)) & (off <= MOST_SIZE)
-    unlike = aspect + wide + off + fewer
-    splits = _splits(heads, cached, gpus)
-    if must_split and splits[0].any():
-        alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
-    at = _best(unlike, alike, fewer == 0.0, splits, off)
-    shape = Buildable(
-        n_layers=int(layers[at]),
-        d_model=int(d_model[at]),
-        n_heads=int(heads[at]),
-        n_kv_heads=int(cached[at]),
-        head_dim=head,
-        d_ffn=int(d_ffn[at]),
-        n_experts=int(experts),
-        top_k=int(min(family.top_k, experts)),
-        moe_every=every,
-        vocab_size=vocabulary(family, vocab_size),
-        n_params=float(n[at]),
-        n_params_total=0.0,
-    )
-    expert = shape.n_layers // every * 3.0 * shape.d_model * shape.d_ffn
-    return replace(shape, n_params_total=shape.n_params + (shape.n_experts - 1) * expert)
+    return heads, layers, cached, fewer, d_ffn, layers * (attention + 3.0 * d_model * d_ffn) + tables
 
 
 def _kv_heads(heads: FloatArray, wanted: float | None) -> tuple[FloatArray, FloatArray]:

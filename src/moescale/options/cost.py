@@ -23,7 +23,8 @@ from moescale.options.fields import (
 from moescale.options.serving import DEFAULT_GPU, ServingOptions
 
 if TYPE_CHECKING:
-    from moescale.hardware.gpus import Gpu, Precision
+    from moescale.hardware.gpus import Gpu
+    from moescale.hardware.precisions import Precision
     from moescale.latency import LatencySource
     from moescale.models.architecture import Architecture
     from moescale.models.quantisation import CheckpointWeights
@@ -69,8 +70,8 @@ class ModelOptions(Group):
         return checkpoint.architecture, checkpoint.weights
 
     def _of_size(self, kv_heads: int | None, remark: Remark) -> Architecture:
-        from moescale.models.accounting import count_parameters
         from moescale.models.family import architecture, find_family
+        from moescale.models.parameters import count_parameters
         from moescale.units import format_count
 
         assert self.n_params is not None
@@ -148,7 +149,7 @@ class CostServingOptions(ServingOptions):
 
         A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is remarked on.
         """
-        from moescale.hardware.gpus import Precision
+        from moescale.hardware.precisions import Precision
 
         option, asked = ("--weights", self.weights) if swept is None else ("--sweep-weights", swept)
         formats = [] if asked is None else precisions("weights", listed(option, asked) if swept else [asked], option)
@@ -240,7 +241,7 @@ class BurstOptions(Group):
 
 def precisions(kind: str, names: Sequence[str], option: str) -> list[Precision]:
     """The number formats of these names, of weights or kv_cache."""
-    from moescale.hardware.gpus import find_precision
+    from moescale.hardware.precisions import find_precision
 
     with located(option):
         return [find_precision(kind, name) for name in names]

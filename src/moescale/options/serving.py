@@ -24,7 +24,8 @@ from moescale.options.fields import (
 )
 
 if TYPE_CHECKING:
-    from moescale.hardware.gpus import Gpu, Precision
+    from moescale.hardware.gpus import Gpu
+    from moescale.hardware.precisions import Precision
     from moescale.latency import LatencySource
     from moescale.models.architecture import Architecture
     from moescale.serving.deployment import Deployment
@@ -120,7 +121,9 @@ class ServingOptions(Group):
 
         Raises InputError that names the option.
         """
-        from moescale.hardware import gpus
+        from moescale.hardware.gpus import measured_reserve_bytes
+        from moescale.hardware.precisions import find_precision
+        from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
         from moescale.serving.host import find_host
 
@@ -128,16 +131,16 @@ class ServingOptions(Group):
         traffic = self.traffic(remark)
         price = usd_per_gpu_hour or self.stated_price()
         with located("--weights"):
-            weight_format = weights or gpus.find_precision("weights", "bf16" if self.weights is None else self.weights)
+            weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
-            cache_format = gpus.find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
+            cache_format = find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
         if self.scheduling not in SCHEDULING:
             raise unknown_name("scheduling", self.scheduling, SCHEDULING, where="--scheduling")
         with located("--host"):
             host = find_host(self.host or "none")
         deployment = Deployment(
             gpu=card,
-            usd_per_gpu_hour=gpus.usd_per_gpu_hour(card) if price is None else price,
+            usd_per_gpu_hour=catalogue_price(card) if price is None else price,
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
             max_gpus=self.max_gpus_of_replica(),
@@ -146,7 +149,7 @@ class ServingOptions(Group):
             utilization=self.utilization,
             weight_bytes_per_param=weight_format.bytes_per_element,
             kv_bytes_per_element=cache_format.bytes_per_element,
-            reserve_bytes=gpus.measured_reserve_bytes() if self.reserve is None else self.reserve,
+            reserve_bytes=measured_reserve_bytes() if self.reserve is None else self.reserve,
             expert_parallel=float(self.expert_parallel),
             replicas=float(self.n_replicas()),
             scheduling=self.scheduling,
@@ -195,7 +198,7 @@ class ServingOptions(Group):
 
     def stated_price(self) -> float | None:
         """Dollars of a GPU hour, as stated or of owned hardware; None for the catalogue's price."""
-        from moescale.hardware.gpus import owned_defaults, owned_usd_per_gpu_hour
+        from moescale.hardware.prices import owned_defaults, owned_usd_per_gpu_hour
 
         if self.capital_usd_per_gpu is None:
             for name in ("years", "power_w", "usd_per_kwh", "pue"):

@@ -14,7 +14,8 @@ from moescale.options.fields import MOST, Group, Quantity, Remark, flag, listed,
 from moescale.options.serving import ServingOptions
 
 if TYPE_CHECKING:
-    from moescale.hardware.gpus import Gpu, Precision
+    from moescale.hardware.gpus import Gpu
+    from moescale.hardware.precisions import Precision
     from moescale.models.architecture import Architecture
     from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment

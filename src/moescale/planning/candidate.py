@@ -16,7 +16,8 @@ from moescale.models.rounding import Buildable
 from moescale.planning.allocation import Allocation, largest_within_cost
 from moescale.planning.total_cost import LifetimeCost
 from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.steady_state import REASONS, Serving, cheapest
+from moescale.serving.gpu_counts import cheapest
+from moescale.serving.steady_state import REASONS, Serving
 from moescale.typing import FloatArray
 
 PRICED = ("usd_per_mtok", "cost_ratio")  # figures of a model that is served

@@ -10,7 +10,7 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.models.family import n_active
-from moescale.models.parts import dense_equivalent_params
+from moescale.models.parameters import dense_equivalent_params
 from moescale.models.published import hl_coefficient, shapes_of_hl
 from moescale.planning.allocation import Budget, at_size
 from moescale.planning.candidate import CostCurve, Costs, LargestModels, ServingCurves

@@ -46,18 +46,14 @@ class Deployment:
     max_gpus: int = 8  # of one replica
     tensor_parallel_degrees: tuple[int, ...] | None = None  # GPU counts to look at; None: powers of two (`degrees`)
     max_num_seqs: Annotated[Real | None, CAP] = None  # None: memory alone limits the batch
-    memory_fraction: Annotated[Real, SHARE] = (
-        0.9  # share of GPU memory for weights, reserve and cache, as vLLM's gpu_memory_utilization
-    )
+    memory_fraction: Annotated[Real, SHARE] = 0.9  # for weights, reserve and cache: vLLM's gpu_memory_utilization
     utilization: Annotated[Real, SHARE] = 1.0  # share of the plateau throughput that traffic uses
     weight_bytes_per_param: Annotated[Real, POSITIVE] = 2.0  # bf16
     kv_bytes_per_element: Annotated[Real, POSITIVE] = 2.0  # bf16
     reserve_bytes: Annotated[Real, NOT_NEGATIVE] = (
-        0.0  # of each GPU for activations and the runtime; hardware.measured_reserve_bytes()
+        0.0  # of each GPU, for activations: hardware.measured_reserve_bytes()
     )
-    expert_parallel: Annotated[Real, COUNT] = (
-        1.0  # so many of a replica's GPUs split whole experts; 1: every expert is split over all
-    )
+    expert_parallel: Annotated[Real, COUNT] = 1.0  # so many GPUs split whole experts; 1: every expert is split over all
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
     batching: str = "cheapest"  # a name of BATCHES
@@ -65,9 +61,7 @@ class Deployment:
     max_ttft_s: Annotated[Real | None, TIME] = None  # longest time to first token; None: no limit
     max_tpot_s: Annotated[Real | None, TIME] = None  # longest time per output token; None: no limit
     # The distribution of lengths (traffic.Traffic); without it every request has the mean lengths.
-    context_tokens: Annotated[Real | None, AT_LEAST_ONE] = (
-        None  # what a request holds on average while it is served; None: p + n/2
-    )
+    context_tokens: Annotated[Real | None, AT_LEAST_ONE] = None  # held on average while served; None: p + n/2
     longest_request_tokens: Annotated[Real | None, AT_LEAST_ONE] = None  # must fit beside the weights; None: p + n
     prompt_nodes: tuple[tuple[float, float], ...] = ()  # (length, share) that stand for all prompts; (): the mean
 
@@ -86,38 +80,30 @@ def degrees(deployment: Deployment) -> tuple[int, ...]:
     They are the deployment's `tensor_parallel_degrees`, or the powers of two, as servers run. Raises InputError for a
     degree that is no whole number of at least 1, and where none is left.
     """
-    d, stated = deployment, deployment.tensor_parallel_degrees
-    if d.max_gpus < 1 or d.max_gpus > MOST_GPUS or d.max_gpus != int(d.max_gpus):
-        raise InputError(
-            f"max_gpus must be a whole number from 1 to {MOST_GPUS}, not {d.max_gpus:g}", where="deployment"
-        )
+    most, stated = deployment.max_gpus, deployment.tensor_parallel_degrees
+    if not (1 <= most <= MOST_GPUS and most == int(most)):
+        raise InputError(f"max_gpus must be a whole number from 1 to {MOST_GPUS}, not {most:g}", where="deployment")
     if stated is None:
-        return tuple(2**power for power in range(int(d.max_gpus).bit_length()))
+        return tuple(2**power for power in range(int(most).bit_length()))
     for degree in stated:
         if not (degree >= 1 and degree == int(degree)):
             raise InputError(
                 f"tensor_parallel_degrees must be whole numbers of at least 1, not {degree:g}", where="deployment"
             )
-    found = tuple(sorted({int(degree) for degree in stated if degree <= d.max_gpus}))
-    if not found:
+    within = tuple(sorted({int(degree) for degree in stated if degree <= most}))
+    if not within:
         raise InputError(
-            f"none of tensor_parallel_degrees is within max_gpus = {d.max_gpus}",
+            f"none of tensor_parallel_degrees is within max_gpus = {most}",
             where="deployment",
             next_step="raise max_gpus, or leave tensor_parallel_degrees out",
         )
-    return found
+    return within
 
 
 def with_traffic(deployment: Deployment, traffic: Traffic) -> Deployment:
     """The same deployment under the lengths, and their distribution, of `traffic`."""
-    return replace(
-        deployment,
-        prompt_tokens=traffic.prompt_tokens,
-        output_tokens=traffic.output_tokens,
-        context_tokens=traffic.context_tokens,
-        longest_request_tokens=traffic.longest_request_tokens,
-        prompt_nodes=traffic.prompt_nodes,
-    )
+    names = ("prompt_tokens", "output_tokens", "context_tokens", "longest_request_tokens", "prompt_nodes")
+    return replace(deployment, **{name: getattr(traffic, name) for name in names})
 
 
 def context_tokens(deployment: Deployment) -> Real:

@@ -11,19 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError
-from moescale.hardware.gpus import Gpu, Precision
+from moescale.hardware.gpus import Gpu
+from moescale.hardware.precisions import Precision
+from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
-from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
+from moescale.models.parameters import count_parameters
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, degrees
 from moescale.serving.pareto import pareto
-from moescale.serving.steady_state import LIMITS, REASONS, Serving, batch_by_memory, infeasible_reason, serve
+from moescale.serving.reasons import infeasible_reason
+from moescale.serving.steady_state import LIMITS, REASONS, Reason, Serving, batch_by_memory, serve
 from moescale.typing import FloatArray, Real
 
 BoolArray = npt.NDArray[np.bool_]
@@ -64,8 +68,7 @@ class LeftOut:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
-        record = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in record.items() if value is not None}
+        return record(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,26 +119,17 @@ class OperatingPoints:
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """Every point as named columns (n,), as a table file holds them; units are in the names."""
-        on = self.platform
-        names = {
-            "gpu": [p.gpu.name for p in self.platforms],
-            "weights": [p.weights.name for p in self.platforms],
-            "kv_cache": [p.kv_cache.name for p in self.platforms],
-            "latency_source": [p.latency.name for p in self.platforms],
-        }
-        told = {name: np.asarray(values)[on] for name, values in names.items()}
-        source = told.pop("latency_source")
-        whole = {
+        on, platforms, replicas = self.platform, self.platforms, int(np.asarray(self.deployment.replicas))
+        is_pareto = np.zeros(on.shape, dtype=np.bool_)
+        is_pareto[self.pareto] = True
+        return {
+            "gpu": np.asarray([p.gpu.name for p in platforms])[on],
+            "weights": np.asarray([p.weights.name for p in platforms])[on],
+            "kv_cache": np.asarray([p.kv_cache.name for p in platforms])[on],
             "gpus": self.gpus.astype(np.int64),
             "tensor_parallel": self.tensor_parallel.astype(np.int64),
             "expert_parallel": self.expert_parallel.astype(np.int64),
-            "replicas": np.full(on.shape, int(np.asarray(self.deployment.replicas))),
-        }
-        on_front = np.zeros(on.shape, dtype=np.bool_)
-        on_front[self.pareto] = True
-        return {
-            **told,
-            **whole,
+            "replicas": np.full(on.shape, replicas),
             "max_num_seqs": self.max_num_seqs,
             "batch": self.batch,
             "limited_by": np.asarray(LIMITS)[self.limited_by],
@@ -146,11 +140,11 @@ class OperatingPoints:
             "prefill_s": self.prefill_s,
             "decode_s": self.decode_s,
             "throughput_tok_s": self.throughput_tok_s,
-            "usd_per_gpu_hour": np.asarray([p.usd_per_gpu_hour for p in self.platforms])[on],
+            "usd_per_gpu_hour": np.asarray([p.usd_per_gpu_hour for p in platforms])[on],
             "weight_bytes_per_gpu": self.weight_bytes_per_gpu,
             "kv_bytes_per_token": self.kv_bytes_per_token,
-            "latency_source": source,
-            "pareto": on_front,
+            "latency_source": np.asarray([p.latency.name for p in platforms])[on],
+            "pareto": is_pareto,
         }
 
     def to_dict(self) -> dict[str, object]:
@@ -171,6 +165,10 @@ class OperatingPoints:
         }
 
 
+SHARED = {f.name for f in fields(OperatingPoints)} & {f.name for f in fields(Serving)} - {"limited_by"}
+"""Columns of points that are taken as they are served."""
+
+
 def find_platforms(
     gpus: Iterable[tuple[Gpu, Callable[[], float]]],
     weights: Sequence[Precision],
@@ -183,39 +181,28 @@ def find_platforms(
     `gpus` are pairs of a GPU and a function that tells its price an hour; `source` gets `deployment` with GPU and number
     formats in place. Where either raises a MoescaleError, that is the reason; the first is raised where nothing is left.
     """
-    found: list[Platform] = []
-    left_out: list[LeftOut] = []
-    first: MoescaleError | None = None
+    found, left_out, errors = list[Platform](), list[LeftOut](), list[MoescaleError]()
+    formats = list(product(weights, kv_cache))
     for gpu, price in gpus:
         try:
             usd_per_gpu_hour = price()
         except MoescaleError as error:
-            first = first or error
+            errors.append(error)
             left_out.append(LeftOut(reason=error.what, gpu=gpu.name))
             continue
         refused: list[LeftOut] = []
-        for weight_format in weights:
-            for cache_format in kv_cache:
-                try:
-                    latency = source(_on(deployment, gpu, usd_per_gpu_hour, weight_format, cache_format))
-                except MoescaleError as error:
-                    first = first or error
-                    kinds = (weight_format.name, cache_format.name)
-                    refused.append(LeftOut(reason=error.what, gpu=gpu.name, weights=kinds[0], kv_cache=kinds[1]))
-                    continue
-                found.append(
-                    Platform(
-                        gpu=gpu,
-                        usd_per_gpu_hour=usd_per_gpu_hour,
-                        weights=weight_format,
-                        kv_cache=cache_format,
-                        latency=latency,
-                    )
-                )
-        same = len({entry.reason for entry in refused}) == 1 and len(refused) == len(weights) * len(kv_cache)
+        for w, kv in formats:
+            try:
+                latency = source(_on(deployment, gpu, usd_per_gpu_hour, w, kv))
+            except MoescaleError as error:
+                errors.append(error)
+                refused.append(LeftOut(reason=error.what, gpu=gpu.name, weights=w.name, kv_cache=kv.name))
+                continue
+            found.append(Platform(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour, weights=w, kv_cache=kv, latency=latency))
+        same = len({entry.reason for entry in refused}) == 1 and len(refused) == len(formats)
         left_out += [LeftOut(reason=refused[0].reason, gpu=gpu.name)] if same else refused
-    if first is not None and not found:
-        raise first
+    if errors and not found:
+        raise errors[0]
     return tuple(found), tuple(left_out)
 
 
@@ -261,7 +248,10 @@ def operating_points(
     ways = _whole("expert_parallel", expert_parallel)
     if not platforms:
         raise InfeasibleError(_why_none(left_out), next_step="take another GPU, or the roofline as the latency source")
-    rooms = [replace(_place(deployment, p), expert_parallel=ways.reshape(-1, 1)) for p in platforms]
+    rooms = [
+        replace(_on(deployment, p.gpu, p.usd_per_gpu_hour, p.weights, p.kv_cache), expert_parallel=ways.reshape(-1, 1))
+        for p in platforms
+    ]
     caps = _batch_caps(model, counts, rooms, deployment.max_num_seqs, batch_caps)
     total = len(platforms) * counts.size * ways.size * caps.size
     if total > MOST_CONFIGURATIONS:
@@ -270,26 +260,14 @@ def operating_points(
             f"batches are {total:,} configurations, more than {MOST_CONFIGURATIONS:,}",
             next_step="look at fewer GPU counts, or split them into several calls",
         )
-    columns: dict[str, list[npt.NDArray[Any]]] = {}
+    columns: list[dict[str, npt.NDArray[Any]]] = []
     missing = list(left_out)
     for index, (platform, room) in enumerate(zip(platforms, rooms, strict=True)):
         d = replace(room, max_num_seqs=caps, batching="largest")  # every batch is a point of its own
         served = serve(model, counts.reshape(-1, 1, 1), platform.latency, d)  # (counts, ways, caps)
-        kept = served.infeasible == 0
-        kept[..., 1:] &= served.batch[..., 1:] > served.batch[..., :-1] * (1.0 + SAME_BATCH)
         missing += _missing(served, model, d, platform, first=index == 0)
-        taken = {
-            "platform": np.full(served.batch.shape, index, dtype=np.intp),
-            "tensor_parallel": served.gpus,
-            "expert_parallel": np.broadcast_to(ways.reshape(-1, 1), served.batch.shape),
-            "max_num_seqs": np.broadcast_to(caps, served.batch.shape),
-            "limited_by": served.limited_by.astype(np.intp),
-        }
-        for name in SERVED:
-            taken[name] = getattr(served, name)
-        for name, values in taken.items():
-            columns.setdefault(name, []).append(values[kept])
-    flat: dict[str, npt.NDArray[Any]] = {name: np.concatenate(parts) for name, parts in columns.items()}
+        columns.append(_points(served, d, index))
+    flat = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     if not flat["platform"].size:
         raise InfeasibleError(
             _why_none(missing),
@@ -305,6 +283,20 @@ def operating_points(
         left_out=tuple(missing),
         n_configurations=total,
     )
+
+
+def _points(served: Serving, deployment: Deployment, platform: int) -> dict[str, npt.NDArray[Any]]:
+    """Columns of what is served at (counts, ways, caps), each batch once."""
+    shape, kept = served.batch.shape, served.infeasible == Reason.FEASIBLE
+    kept[..., 1:] &= served.batch[..., 1:] > served.batch[..., :-1] * (1.0 + SAME_BATCH)
+    taken = {name: getattr(served, name) for name in SHARED} | {
+        "platform": np.full(shape, platform, dtype=np.intp),
+        "tensor_parallel": served.gpus,
+        "expert_parallel": np.broadcast_to(deployment.expert_parallel, shape),
+        "max_num_seqs": np.broadcast_to(np.asarray(deployment.max_num_seqs), shape),
+        "limited_by": served.limited_by.astype(np.intp),
+    }
+    return {name: values[kept] for name, values in taken.items()}
 
 
 def _batch_caps(
@@ -327,12 +319,6 @@ def _batch_caps(
     return np.unique(np.minimum(caps, cap))
 
 
-SERVED = (
-    "batch", "prefill_s", "decode_s", "tpot_s", "ttft_s", "throughput_tok_s", "usd_per_mtok", "weight_bytes_per_gpu",
-    "kv_bytes_per_token",
-)  # fmt: skip
-
-
 def _on(
     deployment: Deployment, gpu: Gpu, usd_per_gpu_hour: float, weights: Precision, kv_cache: Precision
 ) -> Deployment:
@@ -345,10 +331,6 @@ def _on(
     )
 
 
-def _place(deployment: Deployment, platform: Platform) -> Deployment:
-    return _on(deployment, platform.gpu, platform.usd_per_gpu_hour, platform.weights, platform.kv_cache)
-
-
 def _whole(name: str, values: Sequence[int]) -> FloatArray:
     numbers = np.unique(np.asarray(values, dtype=np.float64))
     if not numbers.size or not np.all((numbers >= 1) & (numbers == np.floor(numbers)) & (numbers < np.inf)):
@@ -356,63 +338,45 @@ def _whole(name: str, values: Sequence[int]) -> FloatArray:
     return numbers
 
 
-OF_THE_MODEL = (3, 6)  # places in serving.REASONS that no platform changes: heads, expert parallelism
-
-
 def _missing(
     served: Serving, model: Architecture, deployment: Deployment, platform: Platform, *, first: bool
 ) -> list[LeftOut]:
     """What of one platform's (counts, ways, caps) has no answer; what no platform changes is told with the first."""
     reasons, found = served.infeasible.astype(int), list[LeftOut]()
-    replicas = int(np.asarray(deployment.replicas))
+    replicas, caps = int(np.asarray(deployment.replicas)), np.asarray(deployment.max_num_seqs)
     ways = np.asarray(deployment.expert_parallel).ravel()
-    possible = reasons[..., 0] != 6
+    impossible = np.all(reasons[..., 0] == Reason.EXPERT_PARALLEL, axis=0)
     for i, j in np.ndindex(*reasons.shape[:2]):
         lacking = np.flatnonzero(reasons[i, j])
         if not lacking.size:
             continue
         at = int(lacking[0])
-        reason, text = int(reasons[i, j, at]), infeasible_reason(served, model, deployment, (i, j, at)) or ""
-        count, way = int(served.gpus[i, j, at]) * replicas, int(ways[j])
-        if reason in OF_THE_MODEL:
-            # A degree that suits some counts only is no news; the heads are told once for all degrees.
-            if first and (j == 0 if reason == 3 else i == 0 and not possible[:, j].any()):
-                found.append(
-                    LeftOut(
-                        reason=text,
-                        cause=REASONS[reason],
-                        gpus=count if reason == 3 else None,
-                        expert_parallel=way if reason == 6 else None,
-                    )
-                )
-            continue
-        found.append(
-            LeftOut(
-                reason=text,
-                cause=REASONS[reason],
-                gpu=platform.gpu.name,
-                weights=platform.weights.name,
-                kv_cache=platform.kv_cache.name,
-                gpus=count,
-                expert_parallel=way if way > 1 else None,
-                max_num_seqs=None if at == 0 else float(np.asarray(deployment.max_num_seqs)[at]),
-            )
-        )
+        reason, way, count = Reason(reasons[i, j, at]), int(ways[j]), int(served.gpus[i, j, at]) * replicas
+        text = infeasible_reason(served, model, deployment, (i, j, at)) or ""
+        entry = LeftOut(reason=text, cause=REASONS[reason])
+        if reason is Reason.HEADS:  # told once for all degrees
+            found += [replace(entry, gpus=count)] if first and j == 0 else []
+        elif reason is Reason.EXPERT_PARALLEL:  # a degree that suits some counts only is no news
+            found += [replace(entry, expert_parallel=way)] if first and i == 0 and impossible[j] else []
+        else:
+            formats = {"weights": platform.weights.name, "kv_cache": platform.kv_cache.name}
+            entry = replace(entry, gpu=platform.gpu.name, **formats, gpus=count)
+            entry = replace(entry, expert_parallel=way) if way > 1 else entry
+            found.append(replace(entry, max_num_seqs=float(caps[at])) if at else entry)
     return found
 
 
 def _why_none(left_out: Sequence[LeftOut]) -> str:
     """Why nothing has an answer: of each GPU and cause the reason of the largest; heads aside, if others failed."""
-    told = [entry for entry in left_out if entry.gpu is not None] or list(left_out)
-    if not told:
+    entries = [entry for entry in left_out if entry.gpu is not None] or list(left_out)
+    if not entries:
         return "there is no platform to serve on"
-    last = {(entry.gpu, entry.cause): entry for entry in told}  # a later one takes the place
+    last = {(entry.gpu, entry.cause): entry for entry in entries}  # a later one takes the place
     return f"no configuration has an answer: {'; '.join(_named(entry) for entry in last.values())}"
 
 
 def _named(entry: LeftOut) -> str:
     """The reason after the platform that it is of."""
-    formats = [f"{entry.weights} weights"] if entry.weights else []
-    formats += [f"{entry.kv_cache} cache"] if entry.kv_cache else []
-    where = ", ".join([*([entry.gpu] if entry.gpu else []), *formats])
+    formats = (entry.weights and f"{entry.weights} weights", entry.kv_cache and f"{entry.kv_cache} cache")
+    where = ", ".join(part for part in (entry.gpu, *formats) if part)
     return f"{where}: {entry.reason}" if where else entry.reason

@@ -29,32 +29,62 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from moescale.errors import InfeasibleError, InputError
+from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape
-from moescale.models.accounting import (
-    count_parameters,
-    kv_bytes_per_request,
-    kv_bytes_per_token,
-    weight_bytes,
-    weight_bytes_per_gpu,
-)
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import (
-    ARRAY_FIELDS,
-    MOST_GPUS,
-    Deployment,
-    context_tokens,
-    degrees,
-    longest_request_tokens,
-)
+from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
+from moescale.serving.deployment import ARRAY_FIELDS, MOST_GPUS, Deployment, context_tokens, longest_request_tokens
 from moescale.typing import FloatArray, Real
 
 BoolArray = npt.NDArray[np.bool_]
+
+TINY = np.finfo(np.float64).tiny
+HALVINGS = 40  # of the logarithm of the batch: far below a millionth of a request
+PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
+LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
+ZOOM = 9  # batches between the neighbours of the best
+WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
+
+
+class Limit(IntEnum):
+    """What a batch is limited by."""
+
+    MEMORY = 0
+    MAX_NUM_SEQS = 1
+    LATENCY = 2
+    OPTIMUM = 3
+    FRONT_END = 4
+
+
+class Reason(IntEnum):
+    """Why a model is not served."""
+
+    FEASIBLE = 0
+    WEIGHTS = 1
+    LONGEST_REQUEST = 2
+    HEADS = 3
+    NO_LATENCY = 4
+    TOO_SLOW = 5
+    EXPERT_PARALLEL = 6
+
+
+LIMITS = tuple(limit.name.lower() for limit in Limit)
+REASONS = (
+    "feasible",
+    "the weights do not fit into GPU memory",
+    "one request of full length does not fit beside the weights",
+    "the GPU count does not divide the attention heads, or neither divides nor is a multiple of the key-value heads",
+    "the latency source has no answer",
+    "a batch of one exceeds a latency limit",
+    "the expert-parallel GPUs do not divide the GPU count, or exceed the experts",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,271 +103,28 @@ class Serving:
     weight_bytes: FloatArray  # of one whole model
     weight_bytes_per_gpu: FloatArray  # on the fullest GPU
     kv_bytes_per_token: FloatArray  # of the whole model
-    limited_by: FloatArray  # index into LIMITS
-    infeasible: FloatArray  # index into REASONS, 0 where feasible
+    limited_by: FloatArray  # a Limit
+    infeasible: FloatArray  # a Reason
 
 
-LIMITS = ("memory", "max_num_seqs", "latency", "optimum", "front_end")
-
-REASONS = (
-    "feasible",
-    "the weights do not fit into GPU memory",
-    "one request of full length does not fit beside the weights",
-    "the GPU count does not divide the attention heads, or neither divides nor is a multiple of the key-value heads",
-    "the latency source has no answer",
-    "a batch of one exceeds a latency limit",
-    "the expert-parallel GPUs do not divide the GPU count, or exceed the experts",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Cost of serving one model on one GPU count; None where a figure does not apply because it is infeasible."""
-
-    gpus: int  # of the whole deployment: tensor_parallel times replicas
-    n_params_total: float
-    n_params_active: float
-    weight_bytes: float
-    kv_bytes_per_token: float
-    latency_source: str
-    tensor_parallel: int | None = None  # GPUs of one replica
-    expert_parallel: int | None = None  # so many of them hold whole experts
-    replicas: int | None = None
-    weight_bytes_per_gpu: float | None = None  # on the fullest GPU
-    reserve_bytes: float | None = None  # of each GPU, for activations and the runtime
-    usd_per_mtok: float | None = None  # dollars per million output tokens at the stated utilization
-    batch: float | None = None  # of one replica
-    limited_by: str | None = None
-    latency_limit: str | None = None  # which limit binds where `limited_by` is latency: max_ttft or max_tpot
-    prefill_s: float | None = None
-    decode_s: float | None = None
-    iteration_s: float | None = None
-    ttft_s: float | None = None  # time to first token of a request that finds a place
-    tpot_s: float | None = None  # time per output token
-    throughput_tok_s: float | None = None  # output tokens a second of the whole deployment
-    infeasible: str | None = None
-    candidates: tuple[Cost, ...] | None = None  # one record a GPU count that was looked at
-
-    def to_dict(self) -> dict[str, object]:
-        """The record as JSON-ready values; keys that do not apply are absent."""
-        record = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "candidates"}
-        record = {name: value for name, value in record.items() if value is not None}
-        if self.candidates is not None:
-            record["candidates"] = [candidate.to_dict() for candidate in self.candidates]
-        return record
-
-
-def serve(model: Architecture, gpus: Real, latency: LatencySource, deployment: Deployment) -> Serving:
-    """Serving figures of `model` on `gpus` GPUs a replica; model, `gpus` and the deployment's numbers broadcast.
-
-    All answers have the common shape. Raises InputError for impossible traffic, limits or GPU counts, and for a latency
-    source of another GPU or number format than the deployment's. What cannot be
-    served is not an error here: it costs infinity and carries the index of its reason (see `infeasible_reason`).
-    """
-    return _serve(model, gpus, latency, deployment)
-
-
-def _serve(
+def serve(
     model: Architecture, gpus: Real, latency: LatencySource, deployment: Deployment, *, every: bool = False
 ) -> Serving:
-    """As `serve`; `every` looks at a ladder of batches, for questions of a few entries."""
-    count = _counts(gpus, latency, deployment)
-    found = _largest(model, count, latency, deployment)
+    """Serving figures of `model` on `gpus` GPUs a replica; model, `gpus` and the deployment's numbers broadcast.
+
+    All answers have the common shape. `every` looks at a ladder of batches, for questions of a few entries. What cannot be
+    served costs infinity and carries its Reason. Raises InputError for impossible GPU counts, and for a latency source of
+    another GPU or number format than the deployment's.
+    """
+    servers = Servers(model, np.asarray(gpus, dtype=np.float64), latency, deployment)
+    batches = largest_batches(servers)
     if deployment.batching == "cheapest":
-        found = _cheapest_batch(found, found.served, model, latency, deployment, every=every)
-    return _figures(found, model, deployment)
+        batches = with_cheaper_batches(servers, batches, batches.served, every=every)
+    return figures(servers, batches)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Batches with their times, before they are figures; arrays broadcast to the common shape of the question."""
-
-    count: FloatArray
-    per_gpu: FloatArray  # bytes of weights
-    batch: FloatArray
-    times: _Times
-    limited_by: FloatArray
-    reason: FloatArray
-
-    @property
-    def served(self) -> BoolArray:
-        seconds = self.times.iteration_s
-        return (self.reason == 0) & (seconds > 0) & (seconds < math.inf)  # false for NaN, too
-
-    def usd_per_mtok(self, deployment: Deployment) -> FloatArray:
-        """Dollars per million tokens; infinite where it is not served."""
-        usd_per_mega_s = deployment.usd_per_gpu_hour / 3600.0 * 1e6 / deployment.utilization
-        return np.where(self.served, self.count * usd_per_mega_s * self.times.iteration_s / self.batch, math.inf)
-
-
-def _counts(gpus: Real, latency: LatencySource, deployment: Deployment) -> FloatArray:
-    """GPU counts as numbers, the whole question checked."""
-    _check_source(latency, deployment)
-    count = np.asarray(gpus, dtype=np.float64)
-    if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
-        raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {gpus!r}", where="gpus")
-    return count
-
-
-def _largest(model: Architecture, count: FloatArray, latency: LatencySource, deployment: Deployment) -> _Found:
-    """The largest batches that memory, max_num_seqs and the latency limits allow."""
-    d = deployment
-    per_gpu = weight_bytes_per_gpu(model, d.weight_bytes_per_param, count, d.expert_parallel)
-    free = d.gpu.memory_bytes * d.memory_fraction - per_gpu - d.reserve_bytes
-    longest = kv_bytes_per_request(model, longest_request_tokens(d), d.kv_bytes_per_element, count)
-
-    reason = np.where(free > 0, np.where(free >= longest, 0.0, 2.0), 1.0)
-    reason = np.where(_is_whole(model) & ~_shares_heads(model, count), 3.0, reason)
-    ways = np.asarray(d.expert_parallel, dtype=np.float64)
-    routed = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
-    reason = np.where((count % ways != 0) | (ways > routed), 6.0, reason)
-    fits = reason == 0
-    cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
-    by_memory = free / kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, count)
-    batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
-
-    times = _times(model, count, batch, latency, d)
-    limited_by = np.where(by_memory > cap, 1.0, 0.0)
-    if d.max_ttft_s is not None or d.max_tpot_s is not None:
-        late = fits & _late(times, d)
-        if np.any(late):
-            batch, late = _within_limits(model, count, batch, late, latency, d)
-            times = _times(model, count, batch, latency, d)
-            reason = np.where(late & _late(times, d), 5.0, reason)
-            limited_by = np.where(late, 2.0, limited_by)
-    if d.host.front_end_s_per_token > 0:
-        limited_by = np.where(times.passes_s < times.iteration_s, 4.0, limited_by)
-    return _Found(count, per_gpu, batch, times, limited_by, reason)
-
-
-PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
-LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
-ZOOM = 9  # batches between the neighbours of the best
-WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
-
-
-def _cheapest_batch(
-    found: _Found,
-    among: BoolArray,
-    model: Architecture,
-    latency: LatencySource,
-    deployment: Deployment,
-    *,
-    every: bool = False,
-) -> _Found:
-    """The same with smaller batches where those take fewer seconds per token, among the entries of a mask.
-
-    A batch shares its weights, so that seconds per token nearly always fall up to the largest; measured kernels have
-    steps. The best of a few smaller batches, or of `every` one on a ladder, is refined between its neighbours.
-    """
-    shape = _shape(model, found.count, deployment)
-    batch, among = np.broadcast_to(found.batch, shape), np.broadcast_to(among & (found.batch > 1.0), shape)
-    if not np.any(among):
-        return found
-    asked, most = _only(among, model, found.count, deployment), batch[among]
-    seconds = np.broadcast_to(found.times.iteration_s, shape)[among] / most
-    steps = np.linspace(0.0, 1.0, LADDER)[:-1, np.newaxis]
-    tried = most**steps if every else np.maximum(most / np.reshape(PROBES, (-1, 1)), 1.0)
-    tried_s, _ = _seconds_per_token(tried, asked, latency)
-    better = np.min(tried_s, axis=0) < seconds * (1.0 - WORTH)
-    if not np.any(better):
-        return found
-    at = np.argmin(tried_s, axis=0)[better]
-    around = np.concatenate([np.ones_like(most)[np.newaxis], tried, most[np.newaxis]])[:, better]
-    low, best, high = (_row(around, at + step) for step in (0, 1, 2))
-    between = np.exp(np.linspace(np.log(low), np.log(high), ZOOM + 2)[1:-1])
-    zoomed = np.concatenate([best[np.newaxis], between])
-    zoomed_s, times = _seconds_per_token(zoomed, _only(better, *asked), latency)
-    at, place = np.argmin(zoomed_s, axis=0), np.flatnonzero(among)[better]
-
-    def with_new(values: FloatArray, new: FloatArray | float) -> FloatArray:
-        changed = np.array(np.broadcast_to(values, shape))
-        changed.flat[place] = new
-        return changed
-
-    both = {f.name: with_new(getattr(found.times, f.name), _row(getattr(times, f.name), at)) for f in fields(_Times)}
-    limited_by = with_new(found.limited_by, 3.0)
-    return replace(found, batch=with_new(batch, _row(zoomed, at)), limited_by=limited_by, times=_Times(**both))
-
-
-def _row(values: FloatArray, at: npt.NDArray[np.intp]) -> FloatArray:
-    """Of values (k, m), the one in row `at` (m,) of each column."""
-    return np.take_along_axis(values, at[np.newaxis], axis=0)[0]
-
-
-def _seconds_per_token(
-    batch: FloatArray, asked: tuple[Architecture, FloatArray, Deployment], latency: LatencySource
-) -> tuple[FloatArray, _Times]:
-    """Seconds of an iteration over its batch, infinite where it is late or has no answer, and all times."""
-    model, count, deployment = asked
-    times = _times(model, count, batch, latency, deployment)
-    known = (times.iteration_s > 0) & ~_late(times, deployment)
-    return np.where(known, times.iteration_s / batch, math.inf), times
-
-
-def _only(
-    chosen: BoolArray, model: Architecture, count: FloatArray, deployment: Deployment
-) -> tuple[Architecture, FloatArray, Deployment]:
-    """The question of the chosen entries alone, each array flat; `chosen` has the common shape."""
-
-    def taken(values: Real) -> Real:
-        return np.broadcast_to(values, chosen.shape)[chosen] if np.ndim(values) else values
-
-    some_model = replace(model, **{name: taken(getattr(model, name)) for name in NUMERIC_FIELDS})
-    given = {name: getattr(deployment, name) for name in ARRAY_FIELDS}
-    some = replace(deployment, **{name: taken(value) for name, value in given.items() if value is not None})
-    return some_model, np.broadcast_to(count, chosen.shape)[chosen], some
-
-
-def _figures(found: _Found, model: Architecture, deployment: Deployment) -> Serving:
-    """Everything in the common shape of the question."""
-    d, times, served, shape = deployment, found.times, found.served, _shape(model, found.count, deployment)
-
-    def full(values: Real) -> FloatArray:
-        return np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
-
-    def seconds(values: FloatArray) -> FloatArray:
-        return full(np.where(served, values, math.nan))
-
-    with np.errstate(invalid="ignore", divide="ignore"):
-        per_s = d.replicas * (found.batch / times.iteration_s)
-    return Serving(
-        gpus=full(found.count),
-        batch=full(np.where(served, found.batch, 0.0)),
-        prefill_s=seconds(times.prefill_s),
-        decode_s=seconds(times.decode_s),
-        iteration_s=seconds(times.iteration_s),
-        tpot_s=seconds(times.tpot_s),
-        ttft_s=seconds(times.ttft_s),
-        throughput_tok_s=full(np.where(served, per_s, 0.0)),
-        usd_per_mtok=full(found.usd_per_mtok(d)),
-        weight_bytes=full(weight_bytes(model, d.weight_bytes_per_param)),
-        weight_bytes_per_gpu=full(found.per_gpu),
-        kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
-        limited_by=full(found.limited_by),
-        infeasible=full(np.where((found.reason == 0) & ~served, 4.0, found.reason)),
-    )
-
-
-def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> FloatArray:
-    """Concurrent requests, a time average, that the memory of `gpus` GPUs holds beside the weights; 0 where none fits.
-
-    Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
-    Raises InputError for an impossible deployment.
-    """
-    d = deployment
-    per_gpu = weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, d.expert_parallel)
-    free = d.gpu.memory_bytes * d.memory_fraction - per_gpu - d.reserve_bytes
-    return np.maximum(free / kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, gpus), 0.0)
-
-
-def _shape(model: Architecture, count: Real, deployment: Deployment) -> tuple[int, ...]:
-    numbers = (getattr(deployment, name) for name in ARRAY_FIELDS)
-    return common_shape(model, count, *(number for number in numbers if number is not None))
-
-
-@dataclass(frozen=True, slots=True)
-class _Times:
+class Times:
     """Seconds with so many requests in service; see the module's legend."""
 
     prefill_s: FloatArray
@@ -347,180 +134,261 @@ class _Times:
     tpot_s: FloatArray
     ttft_s: FloatArray
 
-
-def _times(
-    model: Architecture, count: FloatArray, batch: FloatArray, latency: LatencySource, deployment: Deployment
-) -> _Times:
-    """The times of an iteration and of a request with `batch` requests in service."""
-    d, n, ways = deployment, np.asarray(deployment.output_tokens, dtype=np.float64), deployment.expert_parallel
-    starting = batch / n
-    whole, share = np.maximum(starting, 1.0), np.minimum(starting, 1.0)  # a prompt is processed in one pass
-    nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
-    decode_s = d.host.pass_s(latency.decode_s(model, count, batch, context_tokens(d), expert_parallel=ways), batch)
-    alone_s = np.asarray(0.0)
-    for at, part in nodes:
-        prefill_s = latency.prefill_s(model, count, whole, at, expert_parallel=ways)
-        alone_s = alone_s + part * d.host.pass_s(prefill_s, whole)
-    others = np.minimum(batch, n) - 1.0
-    if d.scheduling == "chunked":
-        both_s = np.asarray(0.0)
-        for at, part in nodes:
-            mixed_s = latency.mixed_s(model, count, batch, context_tokens(d), whole, at, expert_parallel=ways)
-            both_s = both_s + part * d.host.pass_s(mixed_s, batch)
-        added_s = np.minimum(both_s - decode_s, alone_s)  # a prompt may always have a pass of its own
-        own_s = decode_s + added_s
-        tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
-        squares = (1.0 - share) * decode_s**2 + share * own_s**2
-    else:
-        added_s = own_s = alone_s
-        tpot_s = decode_s + added_s * (others / n)
-        squares = decode_s**2 + share * own_s**2
-    prefill_s = share * added_s
-    passes_s = prefill_s + decode_s
-    under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
-    front_end_s = d.host.front_end_s_per_token * batch
-    return _Times(
-        prefill_s=prefill_s,
-        decode_s=decode_s,
-        passes_s=passes_s,
-        iteration_s=np.maximum(passes_s, front_end_s),
-        tpot_s=np.maximum(tpot_s, front_end_s),
-        ttft_s=under_way_s + own_s,
-    )
+    def exceed_limits(self, d: Deployment) -> BoolArray:
+        """Where a latency limit is not met."""
+        most_ttft_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
+        most_tpot_s = math.inf if d.max_tpot_s is None else d.max_tpot_s
+        return (self.tpot_s > most_tpot_s) | (self.ttft_s > most_ttft_s)
 
 
-TINY = np.finfo(np.float64).tiny
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Models on `count` GPUs a replica under a deployment, whose numbers all broadcast.
 
-
-def _late(times: _Times, deployment: Deployment) -> BoolArray:
-    most_ttft_s = math.inf if deployment.max_ttft_s is None else deployment.max_ttft_s
-    most_tpot_s = math.inf if deployment.max_tpot_s is None else deployment.max_tpot_s
-    return (times.tpot_s > most_tpot_s) | (times.ttft_s > most_ttft_s)
-
-
-HALVINGS = 40  # of the logarithm of the batch: far below a millionth of a request
-
-
-def _within_limits(
-    model: Architecture,
-    count: FloatArray,
-    batch: FloatArray,
-    late: BoolArray,
-    latency: LatencySource,
-    deployment: Deployment,
-) -> tuple[FloatArray, BoolArray]:
-    """The largest batch from 1 to `batch` that meets the latency limits, where `late`, and `late` in full shape.
-
-    Where even a batch of 1 is late, it is 1. Bisection: latency grows with the batch, and where a measured one does not, a
-    looser limit still finds no smaller batch.
+    Raises InputError for counts that are not whole, and for a latency source of something else than what is deployed.
     """
-    shape = _shape(model, count, deployment)
-    batch, late = np.array(np.broadcast_to(batch, shape)), np.broadcast_to(late, shape)
-    some_model, some_count, some = _only(late, model, count, deployment)
+
+    model: Architecture
+    count: FloatArray
+    latency: LatencySource
+    deployment: Deployment
+
+    def __post_init__(self) -> None:
+        count = self.count
+        if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
+            raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {count}", where="gpus")
+        _check_source(self.latency, self.deployment)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The common shape."""
+        return shape_of(self.model, self.count, self.deployment)
+
+    def only(self, chosen: BoolArray) -> Servers:
+        """The chosen entries alone, each array flat; `chosen` has the common shape."""
+
+        def taken(values: Real) -> Real:
+            return np.broadcast_to(values, chosen.shape)[chosen] if np.ndim(values) else values
+
+        model, d = self.model, self.deployment
+        arrays = {name: getattr(d, name) for name in ARRAY_FIELDS if np.ndim(getattr(d, name))}
+        return Servers(
+            replace(model, **{name: taken(getattr(model, name)) for name in NUMERIC_FIELDS}),
+            np.broadcast_to(self.count, chosen.shape)[chosen],
+            self.latency,
+            replace(d, **{name: taken(values) for name, values in arrays.items()}) if arrays else d,
+        )
+
+    def kv_bytes(self, tokens: Real) -> FloatArray:
+        """Bytes of cache of a request of `tokens` tokens on each GPU."""
+        return kv_bytes_per_request(self.model, tokens, self.deployment.kv_bytes_per_element, self.count)
+
+    def times(self, batch: FloatArray) -> Times:
+        """The times of an iteration and of a request with `batch` requests in service."""
+        model, count, source, d = self.model, self.count, self.latency, self.deployment
+        n, ways, context = np.asarray(d.output_tokens, dtype=np.float64), d.expert_parallel, context_tokens(d)
+        starting = batch / n
+        whole, share = np.maximum(starting, 1.0), np.minimum(starting, 1.0)  # a prompt is processed in one pass
+        nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
+        decode_s = d.host.pass_s(source.decode_s(model, count, batch, context, expert_parallel=ways), batch)
+        alone_s = np.asarray(0.0)
+        for at, part in nodes:
+            prefill_s = source.prefill_s(model, count, whole, at, expert_parallel=ways)
+            alone_s = alone_s + part * d.host.pass_s(prefill_s, whole)
+        others = np.minimum(batch, n) - 1.0
+        if d.scheduling == "chunked":
+            both_s = np.asarray(0.0)
+            for at, part in nodes:
+                mixed_s = source.mixed_s(model, count, batch, context, whole, at, expert_parallel=ways)
+                both_s = both_s + part * d.host.pass_s(mixed_s, batch)
+            added_s = np.minimum(both_s - decode_s, alone_s)  # a prompt may always have a pass of its own
+            own_s = decode_s + added_s
+            tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
+            squares = (1.0 - share) * decode_s**2 + share * own_s**2
+        else:
+            added_s = own_s = alone_s
+            tpot_s = decode_s + added_s * (others / n)
+            squares = decode_s**2 + share * own_s**2
+        prefill_s = share * added_s
+        passes_s = prefill_s + decode_s
+        under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
+        front_end_s = d.host.front_end_s_per_token * batch
+        return Times(
+            prefill_s=prefill_s,
+            decode_s=decode_s,
+            passes_s=passes_s,
+            iteration_s=np.maximum(passes_s, front_end_s),
+            tpot_s=np.maximum(tpot_s, front_end_s),
+            ttft_s=under_way_s + own_s,
+        )
+
+    def times_per_token(self, batch: FloatArray) -> tuple[FloatArray, Times]:
+        """Seconds of an iteration over its batch, infinite where it is too slow or has no answer, and all times."""
+        times = self.times(batch)
+        known = (times.iteration_s > 0) & ~times.exceed_limits(self.deployment)
+        return np.where(known, times.iteration_s / batch, math.inf), times
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Batches of Servers with their times; arrays broadcast to the common shape."""
+
+    batch: FloatArray
+    times: Times
+    weight_bytes_per_gpu: FloatArray
+    limited_by: FloatArray
+    reason: FloatArray
+
+    @property
+    def served(self) -> BoolArray:
+        """Which are feasible, and have an answer."""
+        seconds = self.times.iteration_s
+        return (self.reason == Reason.FEASIBLE) & (seconds > 0) & (seconds < math.inf)  # false for NaN, too
+
+    def usd_per_mtok(self, servers: Servers) -> FloatArray:
+        """Dollars per million tokens; infinite where it is not served."""
+        usd_per_mega_s = servers.deployment.usd_per_gpu_hour / 3600.0 * 1e6 / servers.deployment.utilization
+        return np.where(self.served, servers.count * usd_per_mega_s * self.times.iteration_s / self.batch, math.inf)
+
+
+def largest_batches(servers: Servers) -> Batches:
+    """The largest batches that memory, max_num_seqs and the latency limits allow."""
+    model, d = servers.model, servers.deployment
+    per_gpu, free = _bytes_per_gpu(model, servers.count, d)
+    reason = np.select(
+        [
+            ~_shares_experts(servers),
+            _is_whole(model) & ~shares_heads(model, servers.count),
+            ~(free > 0),
+            ~(free >= servers.kv_bytes(longest_request_tokens(d))),
+        ],
+        [Reason.EXPERT_PARALLEL, Reason.HEADS, Reason.WEIGHTS, Reason.LONGEST_REQUEST],
+        Reason.FEASIBLE,
+    )
+    fits = reason == Reason.FEASIBLE
+    cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
+    by_memory = free / servers.kv_bytes(context_tokens(d))
+    batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
+    times = servers.times(batch)
+    limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
+    if d.max_ttft_s is not None or d.max_tpot_s is not None:
+        late = fits & times.exceed_limits(d)
+        if np.any(late):
+            late = np.broadcast_to(late, servers.shape)
+            batch = _batch_within_limits(servers, batch, late)
+            times = servers.times(batch)
+            reason = np.where(late & times.exceed_limits(d), Reason.TOO_SLOW, reason)
+            limited_by = np.where(late, Limit.LATENCY, limited_by)
+    if d.host.front_end_s_per_token > 0:
+        limited_by = np.where(times.passes_s < times.iteration_s, Limit.FRONT_END, limited_by)
+    return Batches(batch, times, per_gpu, limited_by, reason)
+
+
+def _bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
+    """Bytes of weights on the fullest GPU, and those that are left for the cache."""
+    weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, d.expert_parallel)
+    return weights, d.gpu.memory_bytes * d.memory_fraction - weights - d.reserve_bytes
+
+
+def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> FloatArray:
+    """Concurrent requests, a time average, that the memory of `gpus` GPUs holds beside the weights; 0 where none fits.
+
+    Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
+    """
+    d = deployment
+    held = kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, gpus)
+    return np.maximum(_bytes_per_gpu(model, gpus, d)[1] / held, 0.0)
+
+
+def _batch_within_limits(servers: Servers, batch: FloatArray, late: BoolArray) -> FloatArray:
+    """Where `late`, the largest batch from 1 to `batch` that meets the latency limits; 1 where even that is too slow.
+
+    Bisection: latency grows with the batch, and where a measured one does not, a looser limit still finds no smaller batch.
+    """
+    batch = np.array(np.broadcast_to(batch, late.shape))
+    some = servers.only(late)
     low, high = np.ones_like(batch[late]), batch[late]
     for _ in range(HALVINGS):
         middle = np.sqrt(low * high)
-        times = _times(some_model, some_count, middle, latency, some)
-        beyond = _late(times, some) | np.isnan(times.ttft_s)
+        times = some.times(middle)
+        beyond = times.exceed_limits(some.deployment) | np.isnan(times.ttft_s)
         low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
     batch[late] = low
-    return batch, late
+    return batch
 
 
-def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
-    """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
+def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
+    """The same with smaller batches where those take fewer seconds per token, among the entries of a mask.
 
-    Counts are compared at their largest batches; with `every`, for questions of a few entries, at the cheapest of a ladder
-    of batches, as `cost` does. Ties go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and
-    costs infinity.
+    A batch shares its weights, so that seconds per token nearly always fall up to the largest; measured kernels have
+    steps. The best of a few smaller batches, or of `every` one on a ladder, is refined between its neighbours.
     """
-    shape = _shape(model, 1.0, deployment)
-    degree = np.asarray(degrees(deployment), dtype=np.float64).reshape(-1, *(1 for _ in shape))
-    count = _counts(degree, latency, deployment)
-    found = _largest(model, count, latency, deployment)
-    if deployment.batching == "cheapest":
-        usd = found.usd_per_mtok(deployment)
-        among = found.served & (every | (usd <= np.min(usd, axis=0)))
-        found = _cheapest_batch(found, among, model, latency, deployment, every=every)
-    figures = _figures(found, model, deployment)
-    best = np.argmin(figures.usd_per_mtok, axis=0)
-    best = np.where(np.isinf(np.min(figures.usd_per_mtok, axis=0)), len(degree) - 1, best)[np.newaxis]
-    return Serving(**{f.name: np.take_along_axis(getattr(figures, f.name), best, axis=0)[0] for f in fields(figures)})
+    shape = servers.shape
+    batch, among = np.broadcast_to(batches.batch, shape), np.broadcast_to(among & (batches.batch > 1.0), shape)
+    if not np.any(among):
+        return batches
+    some, most = servers.only(among), batch[among]
+    seconds = np.broadcast_to(batches.times.iteration_s, shape)[among] / most
+    steps = np.linspace(0.0, 1.0, LADDER)[:-1, np.newaxis]
+    tried = most**steps if every else np.maximum(most / np.reshape(PROBES, (-1, 1)), 1.0)
+    tried_s, _ = some.times_per_token(tried)
+    better = np.min(tried_s, axis=0) < seconds * (1.0 - WORTH)
+    if not np.any(better):
+        return batches
+    at = np.argmin(tried_s, axis=0)[better]
+    around = np.concatenate([np.ones_like(most)[np.newaxis], tried, most[np.newaxis]])[:, better]
+    low, best, high = (_row(around, at + step) for step in (0, 1, 2))
+    between = np.exp(np.linspace(np.log(low), np.log(high), ZOOM + 2)[1:-1])
+    zoomed = np.concatenate([best[np.newaxis], between])
+    zoomed_s, times = some.only(better).times_per_token(zoomed)
+    at, place = np.argmin(zoomed_s, axis=0), np.flatnonzero(among)[better]
+
+    def with_new(values: FloatArray, new: FloatArray | float) -> FloatArray:
+        changed = np.array(np.broadcast_to(values, shape), dtype=np.float64)
+        changed.flat[place] = new
+        return changed
+
+    both = {f.name: with_new(getattr(batches.times, f.name), _row(getattr(times, f.name), at)) for f in fields(Times)}
+    limited_by = with_new(batches.limited_by, Limit.OPTIMUM)
+    return replace(batches, batch=with_new(batch, _row(zoomed, at)), limited_by=limited_by, times=Times(**both))
 
 
-def candidates(model: Architecture, latency: LatencySource, deployment: Deployment) -> list[Cost]:
-    """One record for each GPU count of `degrees(deployment)`, the infeasible ones with their reason."""
-    return _records(model, np.asarray(degrees(deployment), dtype=np.float64), latency, deployment)
+def _row(values: FloatArray, at: npt.NDArray[np.intp]) -> FloatArray:
+    """Of values (k, m), the one in row `at` (m,) of each column."""
+    return np.take_along_axis(values, at[np.newaxis], axis=0)[0]
 
 
-def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int | None = None) -> Cost:
-    """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
+def figures(servers: Servers, batches: Batches) -> Serving:
+    """Everything in the common shape."""
+    model, d, times, served, shape = servers.model, servers.deployment, batches.times, batches.served, servers.shape
 
-    Raises InfeasibleError when no count serves the model.
-    """
-    if gpus is None:
-        looked_at = candidates(model, latency, deployment)
-    else:
-        looked_at = _records(model, np.asarray([gpus], dtype=np.float64), latency, deployment)
-    served = [record for record in looked_at if record.usd_per_mtok is not None]
-    if not served:
-        where = f"{'1 to ' if gpus is None and len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}"
-        reason = _last_word(looked_at)
-        raise InfeasibleError(
-            f"no GPU count serves {model.name or 'the model'}: {reason}", where=where, next_step=_remedy(reason)
-        )
-    best = min(served, key=lambda record: (record.usd_per_mtok or 0.0, record.gpus))
-    return replace(best, candidates=tuple(looked_at))
+    def full(values: Real) -> FloatArray:
+        return np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
 
-
-def infeasible_reason(
-    serving: Serving, model: Architecture, deployment: Deployment, index: tuple[int, ...] = ()
-) -> str | None:
-    """Why the entry at `index` of `serve(model, ..)` cannot be served, with the arithmetic; None where it can."""
-    reason = int(serving.infeasible[index])
-    if reason == 0:
-        return None
-
-    def at(values: Real) -> float:
-        return float(np.broadcast_to(values, np.shape(serving.gpus))[index])
-
-    d, gpus, gpu = deployment, int(serving.gpus[index]), deployment.gpu
-    on_gpus = _on(gpus)
-    budget = gpu.memory_bytes * at(d.memory_fraction)
-    per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(d.reserve_bytes)
-    taken = f"weights {_gb(per_gpu)}" + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
-    usable = f"{at(d.memory_fraction):g} x {_gb(gpu.memory_bytes)} = {_gb(budget)}"
-    if reason == 1:
-        return f"{taken.replace('weights', 'weights take', 1)} a GPU {on_gpus}, more than the {usable} usable on {gpu.name}"
-    if reason == 2:
-        tokens = at(longest_request_tokens(d))
-        longest = at(kv_bytes_per_request(model, longest_request_tokens(d), d.kv_bytes_per_element, serving.gpus))
-        return (
-            f"one request of {tokens:g} tokens takes {longest / 1e9:.3g} GB of KV cache a GPU {on_gpus}, but {taken} "
-            f"leave {(budget - per_gpu - reserve) / 1e9:.3g} GB of the {usable} usable"
-        )
-    if reason == 3:
-        return _uneven_heads(gpus, at(model.n_heads), at(model.n_kv_heads))
-    if reason == 6:
-        ways, experts = at(d.expert_parallel), at(model.n_experts) if at(model.n_moe_layers) else 1.0
-        what = f"{gpus} is not a multiple of it" if gpus % ways else f"the model has {experts:g} experts a layer"
-        return f"expert parallelism over {ways:g} GPUs is impossible {on_gpus}: {what}"
-    if reason == 5:
-        limits = (("to a first token", d.max_ttft_s), ("for an output token", d.max_tpot_s))
-        told = " and ".join(f"{at(most) * 1e3:.3g} ms {kind}" for kind, most in limits if most is not None)
-        return f"a batch of 1 {on_gpus} takes longer than {told}"
-    context = at(context_tokens(d))
-    held = at(kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, serving.gpus))
-    cap = math.inf if d.max_num_seqs is None else at(d.max_num_seqs)
-    separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
-    return (
-        f"the latency source has no answer for this model {on_gpus} at a batch of "
-        f"{min((budget - per_gpu - reserve) / held, cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
-        f"{context:g} tokens; a smaller max_num_seqs may lie within its range{separate}"
+    with np.errstate(invalid="ignore", divide="ignore"):
+        per_s = d.replicas * (batches.batch / times.iteration_s)
+    seconds = ("prefill_s", "decode_s", "iteration_s", "tpot_s", "ttft_s")
+    return Serving(
+        gpus=full(servers.count),
+        batch=full(np.where(served, batches.batch, 0.0)),
+        **{name: full(np.where(served, getattr(times, name), math.nan)) for name in seconds},
+        throughput_tok_s=full(np.where(served, per_s, 0.0)),
+        usd_per_mtok=full(batches.usd_per_mtok(servers)),
+        weight_bytes=full(weight_bytes(model, d.weight_bytes_per_param)),
+        weight_bytes_per_gpu=full(batches.weight_bytes_per_gpu),
+        kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
+        limited_by=full(batches.limited_by),
+        infeasible=full(np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason)),
     )
 
 
-def _shares_heads(model: Architecture, count: FloatArray) -> BoolArray:
+def shape_of(model: Architecture, count: Real, deployment: Deployment) -> tuple[int, ...]:
+    """The shape that models, GPU counts and a deployment broadcast to."""
+    numbers = (getattr(deployment, name) for name in ARRAY_FIELDS)
+    return common_shape(model, count, *(number for number in numbers if number is not None))
+
+
+def shares_heads(model: Architecture, count: Real) -> BoolArray:
     """Where `count` GPUs hold equal shares of the heads, as vLLM demands.
 
     Query heads are split evenly. Key-value heads are split evenly or, where there are fewer of them than GPUs, each is
@@ -530,125 +398,11 @@ def _shares_heads(model: Architecture, count: FloatArray) -> BoolArray:
     return (heads % count == 0) & ((kv_heads % count == 0) | (count % kv_heads == 0))
 
 
-def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:
-    """The refusal of a GPU count, with the nearest counts below and above that share the heads."""
-
-    def shares(count: int) -> bool:
-        return heads % count == 0 and (kv_heads % count == 0 or count % kv_heads == 0)
-
-    what = f"{heads:g} attention heads" if heads % gpus else f"{kv_heads:g} key-value heads"
-    below = next(count for count in range(gpus, 0, -1) if shares(count))
-    above = next((count for count in range(gpus, int(heads) + 1) if shares(count)), None)
-    nearest = f"{below} GPU{'' if below == 1 else 's'}" if above is None else f"{below} or {above} GPUs"
-    return f"{gpus} GPUs cannot share {what} evenly, as vLLM demands; {nearest} can"
-
-
-def _on(gpus: int) -> str:
-    return f"on {gpus} GPU{'' if gpus == 1 else 's'}"
-
-
-def _gb(value: float) -> str:
-    return f"{value / 1e9:.1f} GB"
-
-
-def _why_not(
-    serving: Serving, model: Architecture, latency: LatencySource, deployment: Deployment, index: int
-) -> str | None:
-    """The reason with the figures that only the latency source knows."""
-    told = infeasible_reason(serving, model, deployment, (index,))
-    d = deployment
-    if int(serving.infeasible[index]) != 5:
-        return told
-    count = np.asarray(serving.gpus[index])
-    times = _times(model, count, np.asarray(1.0), latency, d)
-    parts = [
-        f"{kind} {float(value) * 1e3:.3g} ms, allowed {float(np.asarray(most)) * 1e3:.3g} ms"
-        for kind, value, most in (
-            ("time to first token", times.ttft_s, d.max_ttft_s),
-            ("time per output token", times.tpot_s, d.max_tpot_s),
-        )
-        if most is not None and value > most
-    ]
-    return f"a batch of 1 {_on(int(count))} {TOO_SLOW}: {'; '.join(parts)}"
-
-
-def _records(model: Architecture, counts: FloatArray, latency: LatencySource, deployment: Deployment) -> list[Cost]:
-    if common_shape(model):
-        raise InputError("a record describes one model, but this architecture holds arrays", next_step="use serve()")
-    if _shape(model, 1.0, deployment):
-        raise InputError("a record describes one deployment, but this one holds arrays", next_step="use serve()")
-    serving = _serve(model, counts, latency, deployment, every=True)
-    parameters = count_parameters(model)
-    replicas = int(np.asarray(deployment.replicas))
-
-    def record(i: int) -> Cost:
-        model_only = Cost(
-            gpus=int(serving.gpus[i]) * replicas,
-            n_params_total=float(parameters.total),
-            n_params_active=float(parameters.active),
-            weight_bytes=float(serving.weight_bytes[i]),
-            weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
-            reserve_bytes=float(deployment.reserve_bytes),
-            kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
-            latency_source=latency.name,
-            tensor_parallel=int(serving.gpus[i]),
-            expert_parallel=int(np.asarray(deployment.expert_parallel)),
-            replicas=replicas,
-            infeasible=_why_not(serving, model, latency, deployment, i),
-        )
-        if model_only.infeasible is not None:
-            return model_only
-        return replace(
-            model_only,
-            usd_per_mtok=float(serving.usd_per_mtok[i]),
-            batch=float(serving.batch[i]),
-            limited_by=LIMITS[int(serving.limited_by[i])],
-            latency_limit=_latency_limit(serving, deployment, i),
-            prefill_s=float(serving.prefill_s[i]),
-            decode_s=float(serving.decode_s[i]),
-            iteration_s=float(serving.iteration_s[i]),
-            ttft_s=float(serving.ttft_s[i]),
-            tpot_s=float(serving.tpot_s[i]),
-            throughput_tok_s=float(serving.throughput_tok_s[i]),
-        )
-
-    return [record(i) for i in range(len(counts))]
-
-
-def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str | None:
-    """The limit that an entry of `serve` comes closest to, where latency limits its batch."""
-    if LIMITS[int(serving.limited_by[index])] != "latency":
-        return None
-    limits = (
-        ("max_ttft", serving.ttft_s[index], deployment.max_ttft_s),
-        ("max_tpot", serving.tpot_s[index], deployment.max_tpot_s),
-    )
-    return max((float(taken / most), name) for name, taken, most in limits if most is not None)[1]
-
-
-def _last_word(looked_at: list[Cost]) -> str:
-    """The reason of the largest count, where a model comes closest to fitting; heads aside, if others failed too.
-
-    Latency does not fall with every further GPU: counts that are too slow are all named.
-    """
-    reasons = [record.infeasible or "" for record in looked_at]
-    if slow := [reason for reason in reasons if TOO_SLOW in reason]:
-        return "; ".join(slow)
-    return next((reason for reason in reversed(reasons) if " heads evenly" not in reason), reasons[-1])
-
-
-TOO_SLOW = "is too slow"
-
-
-def _remedy(reason: str) -> str:
-    """What to change about a reason that no GPU count serves a model."""
-    if TOO_SLOW in reason:
-        return "relax the limit, shorten the prompts, or take a faster GPU or fewer bytes a weight"
-    if " heads evenly" in reason:
-        return "ask for a GPU count that it names"
-    if "has no answer" in reason:
-        return "take the roofline (--latency roofline), at most 8 GPUs, or a smaller batch"
-    return "allow more GPUs, take a GPU with more memory, fewer bytes a weight, or shorter requests"
+def _shares_experts(servers: Servers) -> BoolArray:
+    """Where the expert-parallel GPUs divide the GPU count, and each holds an expert."""
+    model, ways = servers.model, np.asarray(servers.deployment.expert_parallel, dtype=np.float64)
+    routed = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
+    return (servers.count % ways == 0) & (ways <= routed)
 
 
 def _is_whole(model: Architecture) -> BoolArray | bool:

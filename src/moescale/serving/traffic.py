@@ -12,9 +12,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,13 +29,10 @@ CHARACTERS_PER_TOKEN = (
 )
 TRACE_LIMIT_BYTES = 2 * 2**30
 # What the published traces call the two counts: Azure LLM inference traces 2023 and 2024, BurstGPT, vLLM's benchmarks.
-PROMPT_COLUMNS = (
-    "prompt_tokens", "input_tokens", "contexttokens", "request_tokens", "prompt_len", "input_length", "num_prefill_tokens",
-)  # fmt: skip
-OUTPUT_COLUMNS = (
-    "output_tokens", "completion_tokens", "generatedtokens", "response_tokens", "output_len", "output_length",
-    "num_decode_tokens",
-)  # fmt: skip
+LENGTH_COLUMNS = {
+    "prompt": "prompt_tokens input_tokens contexttokens request_tokens prompt_len input_length num_prefill_tokens",
+    "output": "output_tokens completion_tokens generatedtokens response_tokens output_len output_length num_decode_tokens",
+}
 ASKING, ANSWERING = ("human", "user"), ("gpt", "chatgpt", "assistant", "bard", "bing")
 SHOWN = 12  # column names that a message repeats
 
@@ -64,34 +60,24 @@ class Traffic:
             raise InputError(f"output_tokens must be finite and positive, not {self.output_tokens!r}")
 
 
-@cache
-def _read() -> tuple[tuple[str, Traffic], ...]:
-    entries = catalogue.read("traffic.toml")["traffic"]
-    return tuple(
-        (
-            name,
-            Traffic(
-                prompt_tokens=float(entry["prompt_tokens"]),
-                output_tokens=float(entry["output_tokens"]),
-                source=f"{entry['source']} ({entry['date']})",
-            ),
-        )
-        for name, entry in entries.items()
-    )
-
-
 def traffics() -> dict[str, Traffic]:
     """Every named traffic of the catalogue."""
-    return dict(_read())
+    return {
+        name: Traffic(
+            prompt_tokens=float(entry["prompt_tokens"]),
+            output_tokens=float(entry["output_tokens"]),
+            source=f"{entry['source']} ({entry['date']})",
+        )
+        for name, entry in catalogue.read("traffic.toml")["traffic"].items()
+    }
 
 
 def find_traffic(name: str) -> Traffic:
     """The traffic called `name`, in either case; raises InputError that names the nearest ones."""
     known = traffics()
-    found = known.get(name.strip().lower())
-    if found is None:
+    if (wanted := name.strip().lower()) not in known:
         raise unknown_name("traffic", name, known)
-    return found
+    return known[wanted]
 
 
 def summarise(
@@ -145,47 +131,44 @@ def read_trace(path: str | Path) -> Traffic:
     ShareGPT JSON: a list of conversations, of which every human turn with the answer after it is a request (earlier
     turns are not part of the prompt, as in vLLM's benchmark); text is counted at CHARACTERS_PER_TOKEN, which
     `approximate` then says. CSV, JSON lines or a JSON list of records: one request a row, with the token counts under
-    one of PROMPT_COLUMNS and one of OUTPUT_COLUMNS (case, spaces and underscores aside). Requests without a prompt or an
-    output are left out; `source` says how many. Raises InputError that names file and row.
+    one of each of LENGTH_COLUMNS (case, spaces and underscores aside). Requests without a prompt or an output are left
+    out; `source` says how many. Raises InputError that names file and row.
     """
-    file = Path(path)
-    text = read_text(file, limit_bytes=TRACE_LIMIT_BYTES)
+    file, where = Path(path), str(path)
+    text = read_text(file, limit_bytes=TRACE_LIMIT_BYTES).lstrip("\ufeff")
     start = text.lstrip("\ufeff \t\r\n")[:1]
     if not start:
-        raise InputError("the file is empty", where=str(file), next_step=FORMATS)
-    if start == "[":
-        records, approximate = _conversations_or_records(_json(text, str(file)), str(file))
-    elif start == "{":
-        records, approximate = _records(_json_lines(text, str(file)), str(file))
-    else:
-        records, approximate = _records(_csv(text, str(file)), str(file))
-    p, n = records[:, 0], records[:, 1]
+        raise InputError("the file is empty", where=where, next_step=FORMATS)
+    entries = _entries(_json(text, where), where) if start == "[" else []
+    talks = _talks(entries, where) if entries else None
+    rows = entries if start == "[" else _json_lines(text, where) if start == "{" else _csv(text, where)
+    lengths = _lengths(rows, where) if talks is None else np.asarray(talks) / CHARACTERS_PER_TOKEN
+    p, n = lengths.T
     kept = (p >= 1) & (n >= 1)
     if not kept.any():
-        raise InputError("holds no request with a prompt and an output", where=str(file), next_step=FORMATS)
-    left_out = int(p.size - np.count_nonzero(kept))
+        raise InputError("holds no request with a prompt and an output", where=where, next_step=FORMATS)
     notes = [f"{np.count_nonzero(kept)} requests"]
-    if left_out:
-        notes.append(f"{left_out} without prompt or output left out")
-    if approximate:
+    if not kept.all():
+        notes.append(f"{np.count_nonzero(~kept)} without prompt or output left out")
+    if talks is not None:
         notes.append(f"text counted at {CHARACTERS_PER_TOKEN:g} characters a token")
-    return summarise(p[kept], n[kept], f"{file.name} ({'; '.join(notes)})", approximate=approximate)
+    return summarise(p[kept], n[kept], f"{file.name} ({'; '.join(notes)})", approximate=talks is not None)
 
 
 FORMATS = "give a CSV or JSON lines with a row a request, or ShareGPT's JSON"
 
-Rows = Iterator[tuple[int, Mapping[str, Any]]]
+Rows = Iterable[tuple[int, Mapping[str, Any]]]
 
 
 def _json(text: str, where: str) -> Any:
     try:
-        return json.loads(text.lstrip("\ufeff"))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON ({error})", where=where, next_step=FORMATS) from error
 
 
 def _json_lines(text: str, where: str) -> Rows:
-    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             record = _json(line, f"{where}, line {number}")
             if not isinstance(record, Mapping):
@@ -194,8 +177,7 @@ def _json_lines(text: str, where: str) -> Rows:
 
 
 def _csv(text: str, where: str) -> Rows:
-    header = text.lstrip("\ufeff").split("\n", 1)[0]
-    reader = csv.DictReader(io.StringIO(text.lstrip("\ufeff")), delimiter="\t" if "\t" in header else ",")
+    reader = csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in text.split("\n", 1)[0] else ",")
     try:
         for record in reader:
             yield reader.line_num, record
@@ -204,96 +186,87 @@ def _csv(text: str, where: str) -> Rows:
         raise InputError(f"not a CSV table ({error})", where=at, next_step=FORMATS) from error
 
 
-def _conversations_or_records(content: Any, where: str) -> tuple[FloatArray, bool]:
-    entries: list[Any] = list(content)
-    rows = [(i, e) for i, e in enumerate(entries, start=1) if isinstance(e, Mapping)]
-    if len(rows) != len(entries):
+def _entries(content: list[Any], where: str) -> list[tuple[int, Mapping[str, Any]]]:
+    if not all(isinstance(entry, Mapping) for entry in content):
         raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
-    talks = [(i, _turns(entry)) for i, entry in rows]
-    if any(turns is not None for _, turns in talks) and not any(_column(e, PROMPT_COLUMNS) for _, e in rows[:1]):
-        pairs = [pair for i, turns in talks for pair in _pairs(turns or (), f"{where}, entry {i}")]
-        if not pairs:
-            raise InputError(
-                "no conversation in it has a human turn with an answer after it",
-                where=where,
-                next_step=f"turns are read `from` {', '.join(ASKING)} and `from` {', '.join(ANSWERING)}",
-            )
-        return np.asarray(pairs, dtype=np.float64) / CHARACTERS_PER_TOKEN, True
-    return _records(iter(rows), where)
+    return list(enumerate(content, start=1))
 
 
-def _turns(entry: Mapping[str, Any]) -> Sequence[Any] | None:
-    for key in ("conversations", "conversation", "messages"):
-        turns = entry.get(key)
-        if isinstance(turns, list):
-            return cast("list[Any]", turns)
-    return None
+def _talks(entries: list[tuple[int, Mapping[str, Any]]], where: str) -> list[tuple[int, int]] | None:
+    """Characters of each human turn and of the answer that follows it; None where the rows are no conversations."""
+    talks = [(i, _turns(entry)) for i, entry in entries]
+    if all(turns is None for _, turns in talks) or _column(entries[0][1], "prompt"):
+        return None
+    pairs = [pair for i, turns in talks for pair in _pairs(turns or [], f"{where}, entry {i}")]
+    if not pairs:
+        raise InputError(
+            "no conversation in it has a human turn with an answer after it",
+            where=where,
+            next_step=f"turns are read `from` {', '.join(ASKING)} and `from` {', '.join(ANSWERING)}",
+        )
+    return pairs
 
 
-def _pairs(turns: Sequence[Any], where: str) -> Iterator[tuple[int, int]]:
-    """Characters of each human turn and of the answer that follows it."""
-    asked: int | None = None
+def _turns(entry: Mapping[str, Any]) -> list[Any] | None:
+    stated = (entry.get(key) for key in ("conversations", "conversation", "messages"))
+    return next((cast("list[Any]", turns) for turns in stated if isinstance(turns, list)), None)
+
+
+def _pairs(turns: list[Any], where: str) -> Iterator[tuple[int, int]]:
+    question: int | None = None
     for turn in turns:
         if not isinstance(turn, Mapping):
             raise InputError("a turn is not an object", where=where, next_step=FORMATS)
-        said = cast("Mapping[str, Any]", turn)
-        speaker = str(said.get("from", said.get("role", ""))).lower()
-        text = said.get("value", said.get("content"))
+        turn = cast("Mapping[str, Any]", turn)
+        speaker, text = str(turn.get("from", turn.get("role", ""))).lower(), turn.get("value", turn.get("content"))
         if not isinstance(text, str):
             raise InputError("a turn has no text under `value` or `content`", where=where, next_step=FORMATS)
         if speaker in ASKING:
-            asked = len(text)
-        elif speaker in ANSWERING and asked is not None:
-            yield asked, len(text)
-            asked = None
+            question = len(text)
+        elif speaker in ANSWERING and question is not None:
+            yield question, len(text)
+            question = None
 
 
-def _records(rows: Rows, where: str) -> tuple[FloatArray, bool]:
-    lengths: list[tuple[float, float]] = []
-    prompt = output = None
+def _lengths(rows: Rows, where: str) -> FloatArray:
+    """Prompt and output tokens of each row, (rows, 2)."""
+    names: dict[str, str | None] = {}
+    lengths: list[list[float]] = []
     for number, record in rows:
-        if prompt is None or output is None or prompt not in record or output not in record:
-            prompt, output = _column(record, PROMPT_COLUMNS), _column(record, OUTPUT_COLUMNS)
-        if prompt is None or output is None:
-            missing, known = ("prompt", PROMPT_COLUMNS) if prompt is None else ("output", OUTPUT_COLUMNS)
-            present = ", ".join(str(name)[:40] for name in list(record)[:SHOWN])
-            raise InputError(
-                f"no column of {missing} tokens among {present or 'none'}",
-                where=f"{where}, row {number}",
-                next_step=f"name it {', '.join(known)}",
-            )
-        lengths.append((_count(record[prompt], prompt, number, where), _count(record[output], output, number, where)))
+        if not names or any(name not in record for name in names.values()):
+            names = {kind: _column(record, kind) for kind in LENGTH_COLUMNS}
+        for kind, name in names.items():
+            if name is None:
+                present = ", ".join(str(name)[:40] for name in list(record)[:SHOWN])
+                raise InputError(
+                    f"no column of {kind} tokens among {present or 'none'}",
+                    where=f"{where}, row {number}",
+                    next_step=f"name it {', '.join(LENGTH_COLUMNS[kind].split())}",
+                )
+        lengths.append(
+            [_count(record[name], f"{where}, row {number}, column {name}") for name in names.values() if name]
+        )
     if not lengths:
         raise InputError("holds no requests", where=where, next_step=FORMATS)
-    return np.asarray(lengths, dtype=np.float64), False
+    return np.asarray(lengths, dtype=np.float64)
 
 
-def _column(record: Mapping[str, Any], known: Sequence[str]) -> str | None:
-    """The record's own name of the first known column that it has."""
-    plain = {_plain(str(name)): name for name in record}
-    return next((plain[_plain(name)] for name in known if _plain(name) in plain), None)
+def _column(record: Mapping[str, Any], kind: str) -> str | None:
+    """The record's own name of the first of LENGTH_COLUMNS that it has."""
+    plain = {str(name).strip().lower().replace("_", "").replace(" ", ""): name for name in record}
+    known = (name.replace("_", "") for name in LENGTH_COLUMNS[kind].split())
+    return next((plain[name] for name in known if name in plain), None)
 
 
-def _plain(name: str) -> str:
-    return name.strip().lower().replace("_", "").replace(" ", "")
-
-
-def _count(value: Any, column: str, row: int, where: str) -> float:
+def _count(value: Any, where: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not 0 <= number < 1e12:
-        raise InputError(
-            f"{_shown(value)} is not a count of tokens",
-            where=f"{where}, row {row}, column {column}",
-            next_step="write a number from 0 to 1e12",
-        )
+        try:
+            shown = repr(str(value)[:40])
+        except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists
+            shown = f"a {type(value).__name__}"
+        raise InputError(f"{shown} is not a count of tokens", where=where, next_step="write a number from 0 to 1e12")
     return number
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(str(value)[:40])
-    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists
-        return f"a {type(value).__name__}"

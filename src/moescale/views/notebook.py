@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
     from moescale.planning.plan import Plan
     from moescale.scaling_laws import Law
-    from moescale.serving.steady_state import Cost
+    from moescale.serving.gpu_counts import Cost
 
 # A notebook's own style holds around it; this only keeps numbers apart and figures within the cell.
 STYLE = (
@@ -112,7 +112,7 @@ FORMATTERS: dict[tuple[str, str], Callable[[Any], str]] = {
     ("moescale.planning.plan", "Plan"): plan_html,
     ("moescale.fitting.fit", "Fit"): fit_html,
     ("moescale.scaling_laws.law", "Law"): law_html,
-    ("moescale.serving.steady_state", "Cost"): cost_html,
+    ("moescale.serving.gpu_counts", "Cost"): cost_html,
 }
 
 

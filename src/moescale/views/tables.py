@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from moescale.planning.plan import Plan
     from moescale.scaling_laws.form import LawForm
     from moescale.scaling_laws.law import Law
+    from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import LeftOut, OperatingPoints, Platform
-    from moescale.serving.steady_state import Cost
     from moescale.typing import FloatArray
 
 FRONTIER_ROWS = 10

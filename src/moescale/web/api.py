@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError
-from moescale.hardware.gpus import gpus, precisions, usd_per_gpu_hour
+from moescale.hardware.gpus import gpus
+from moescale.hardware.precisions import precisions
+from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import SECOND_LAWS, Plan, make_plan
 from moescale.scaling_laws import catalogue_names, find_law

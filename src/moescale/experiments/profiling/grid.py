@@ -14,11 +14,10 @@ from moescale.errors import InputError, located, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.io.files import read_text
 from moescale.io.schema import Quantity, QuantityCount, quantity_at, read_toml, settings, text_at
-from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
 from moescale.models.hf_config import from_config
-from moescale.models.parts import dense_equivalent_params
+from moescale.models.parameters import count_parameters, dense_equivalent_params
 from moescale.models.rounding import buildable
 from moescale.units import parse_count
 

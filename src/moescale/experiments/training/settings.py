@@ -16,10 +16,11 @@ from moescale.errors import InputError, located, unknown_name
 from moescale.export.huggingface import config_of
 from moescale.io.records import record
 from moescale.io.schema import Quantity, QuantityCount, read_toml, settings
-from moescale.models.accounting import ParameterCount, count_parameters, training_flops_per_token
 from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
+from moescale.models.flops import training_flops_per_token
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import ParameterCount, count_parameters
 from moescale.models.recipe import defaults, paper_peak_lr, training_steps
 from moescale.models.rounding import Buildable, buildable
 

@@ -25,9 +25,7 @@ from moescale.errors import InputError
 from moescale.latency.kernels.tables import System, find_system, find_table, read_columns, text_values
 from moescale.typing import FloatArray, Real
 
-COLUMNS = (
-    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "latency"
-)  # fmt: skip
+SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 # Shapes of the tables (model width, expert width) that are left out: the Nemotron-H family has plain experts of two
 # matrices (arXiv 2504.03624, section 2), but some tables time them as gated ones of three, and none says which.
 UNCLEAR_SHAPES = ((2688, 1856), (4096, 2688), (2048, 5120), (1024, 2688))
@@ -85,7 +83,7 @@ class MoeKernels:
     missed: npt.NDArray[np.float32]  # (steps, shapes): log(measured / formula) on a grid of pairs per expert
     widths: FloatArray  # of the measured shapes, as _key has them; sorted
 
-    def is_measured(self, d_model: FloatArray, width: FloatArray) -> npt.NDArray[np.bool_]:
+    def is_measured(self, d_model: Real, width: Real) -> npt.NDArray[np.bool_]:
         """Whether experts of these widths were measured, with any number of them."""
         key = _key(d_model, width)
         at = np.minimum(np.searchsorted(self.widths, key), len(self.widths) - 1)
@@ -192,7 +190,7 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
     path = find_table(system, "moe", engine, version, "moe_perf")
     if path is None:
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
-    columns = read_columns(path, COLUMNS, moe_dtype=kind, distribution=load)
+    columns = read_columns(path, (*SIZES, "latency"), moe_dtype=kind, distribution=load)
     if not columns["latency"].size:
         raise InputError(
             f"no {kind} experts were measured for {engine} on {system} with the load {load}",
@@ -203,7 +201,7 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
     for d_model, width in UNCLEAR_SHAPES:
         clear &= (columns["hidden_size"] != d_model) | (columns["inter_size"] != width)
     columns = {name: values[clear] for name, values in columns.items()}
-    keys = np.stack([columns[name] for name in COLUMNS[:-1]], axis=1)
+    keys = np.stack([columns[name] for name in SIZES], axis=1)
     places, index = np.unique(keys, axis=0, return_inverse=True)
     index = index.ravel()
     mean_log = np.bincount(index, np.log(columns["latency"])) / np.bincount(index)
@@ -272,12 +270,10 @@ def rates(system: System, kind: str) -> tuple[float, float]:
 
 def shipped_formula(system: str, engine: str, version: str, kind: str, load: str) -> Formula | None:
     """The formula that catalogue/moe_formulas.toml holds for these rows; None where they were not fitted beforehand."""
-    for entry in catalogue.read("moe_formulas.toml")["formula"]:
-        if (entry["system"], entry["engine"], entry["version"], entry["kind"], entry["load"]) == (
-            system, engine, version, kind, load,
-        ):  # fmt: skip
-            return Formula(*(float(value) for value in entry["constants"]))
-    return None
+    wanted = {"system": system, "engine": engine, "version": version, "kind": kind, "load": load}
+    entries = catalogue.read("moe_formulas.toml")["formula"]
+    found = next((entry["constants"] for entry in entries if wanted.items() <= entry.items()), None)
+    return None if found is None else Formula(*(float(value) for value in found))
 
 
 @cache

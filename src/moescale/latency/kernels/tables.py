@@ -140,15 +140,10 @@ def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, 
         column = table[name].combine_chunks().dictionary_encode()  # texts as texts would load pandas
         codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
         kept &= np.isin(_values(column.indices), codes)
-    columns = {
-        name: np.asarray(_values(table[name].combine_chunks()), dtype=np.float64)[kept]
-        if name in have
-        else np.zeros(kept.sum())
-        for name in names
-    }
-    if "latency" in columns:
-        columns["latency"] = columns["latency"] / 1e3
-    return columns
+    columns = dict.fromkeys(names, np.zeros(kept.sum()))
+    for name in (name for name in names if name in have):
+        columns[name] = np.asarray(_values(table[name].combine_chunks()), dtype=np.float64)[kept]
+    return columns | ({"latency": columns["latency"] / 1e3} if "latency" in columns else {})
 
 
 def _values(array: Any) -> npt.NDArray[Any]:

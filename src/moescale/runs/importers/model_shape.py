@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.models.accounting import count_parameters
 from moescale.models.architecture import Architecture
 from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 from moescale.runs.importers.tracked_run import TrackedRun
 
 

@@ -50,13 +50,13 @@ def _curves(ax: Axes, plan: Plan) -> None:
     optima = {c.experts: c for c in plan.loss_optimal}
     for curve in plan.curves:
         colour, best = colour_of(curve.experts), optima.get(curve.experts)
-        over = curve.n_params <= (math.inf if best is None or best.n_params is None else best.n_params * (1 + 1e-9))
+        over = curve.n_params <= (math.inf if best is None else best.n_params * (1 + 1e-9))
         last = np.flatnonzero(over)[-1] if over.any() else 0
         usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
         ax.plot(usd[over], curve.loss[over], color=colour)
         ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=(0, (3, 2)), alpha=0.8)
     for c in plan.loss_optimal:
-        if c.usd_per_mtok is not None and c.loss is not None:
+        if c.usd_per_mtok is not None:
             optimum(ax, c.usd_per_mtok, c.loss, c.experts, 5.5)
     if plan.frontier:
         x, y = zip(*((c.usd_per_mtok, c.loss) for c in plan.frontier), strict=True)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from moescale.errors import InputError
-from moescale.hardware.gpus import find_gpu, price
-from moescale.models.accounting import CONVENTIONS
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.prices import price
+from moescale.models.flops import CONVENTIONS
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import TrainingUse

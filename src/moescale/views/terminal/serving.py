@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.serving.deployment import Deployment
+    from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import OperatingPoints
     from moescale.serving.simulator import Run
-    from moescale.serving.steady_state import Cost
 
 
 def show_burst(console: Console, run: Run, host: str, *, priced: bool = True) -> None:
@@ -77,7 +77,7 @@ def show_cost(
 
 def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = None) -> None:
     """The Pareto set of a sweep, what each GPU and number format can do alone, and what has no answer."""
-    from moescale.models.accounting import count_parameters
+    from moescale.models.parameters import count_parameters
 
     p, front = points, points.pareto.tolist()
     ends = list(dict.fromkeys((front[-1], front[0])))  # the cheapest and the fastest, which may be one

@@ -1,0 +1,111 @@
+"""FLOPs of training and decoding, and the parameters that a token meets in the paper's (N, E) abstraction."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moescale.errors import unknown_name
+from moescale.models.architecture import Architecture
+from moescale.models.kv_cache import tokens_in_layers, value_head_dim
+from moescale.models.parameters import active_matmul_params, count_parameters
+from moescale.typing import FloatArray, Real
+
+# The paper's family (arXiv 2404.02852, section 2.1 and appendix B): gated FFN of 8/3 the model's width, hence 2/3 of a
+# dense model's parameters, and experts in every other layer, hence half of those.
+PAPER_FFN_SHARE = 2 / 3  # a: FFN over all parameters of a layer
+PAPER_EXPERT_SHARE = 1 / 3  # c: parameters that each further expert adds, over N
+
+# How many parameters one token of a model with E experts meets, as a multiple of the dense N.
+CONVENTIONS = {
+    "paper": "K a + 1 - a with a = 2/3 (paper's section 2.1 and figures): 5/3 for top-2, as if every layer had experts",
+    "exact": "1 + (K - 1) c with c the share of N that experts replicate (1/3 in the paper's family): 4/3 for top-2",
+    "dense": "1: experts are given free compute",
+}
+
+# Which parameters training FLOPs are counted on.
+TRAINING_COUNTS = {
+    "active": "all that a token meets, embedding tables included",
+    "non-embedding": "all that a token meets but the embedding tables (the paper's N, Kaplan 2020)",
+    "matmul": "those that a token is multiplied with: no norms, no biases, no lookup of the input embedding",
+}
+
+
+def _array(value: Real) -> FloatArray:
+    return np.asarray(value, dtype=np.float64)
+
+
+def training_flops_per_token(
+    architecture: Architecture, *, counted: str = "active", sequence_tokens: Real = 0.0
+) -> FloatArray:
+    """FLOPs to train on one token: 6 times the parameters that TRAINING_COUNTS[`counted`] names.
+
+    Two operations a parameter forward and four backward. A positive `sequence_tokens` adds causal attention over
+    sequences of that length, 6 l (n_heads head_dim) T: half of all pairs (Kaplan et al. 2020, section 2.1); of layers with
+    a window of W < T tokens the share of pairs within it, W/T (2 - W/T) of those.
+    Raises InputError for an unknown count.
+    """
+    a = architecture
+    if counted not in TRAINING_COUNTS:
+        raise unknown_name("count of training parameters", counted, TRAINING_COUNTS)
+    if counted == "matmul":
+        params = active_matmul_params(a)
+    else:
+        counts = count_parameters(a)
+        params = counts.active if counted == "active" else counts.non_embedding_active
+    # Three times a forward pass, which multiplies queries with keys and weights with values: 2 (head_dim + value) a pair.
+    sequence, local = _array(sequence_tokens), _array(a.n_window_layers)
+    window = np.minimum(a.window_tokens, sequence)
+    seen = window * (2.0 - window / np.where(sequence > 0, sequence, 1.0))
+    tokens = (a.n_layers - local) * sequence + local * seen
+    return 6.0 * params + 3.0 * tokens * a.n_heads * (a.head_dim + value_head_dim(a))
+
+
+def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> FloatArray:
+    """FLOPs to produce one token after `context_tokens` others: 2 a matmul parameter it meets, and attention.
+
+    Attention multiplies queries with all keys and weights with all values: 4 l (n_heads head_dim) context, in layers with a
+    window no more than the window. Latent attention does so without expanding its cache, as servers run it: queries and
+    outputs move to the compressed width instead (arXiv 2405.04434, section 2.1.2), where a head's key has kv_lora_rank +
+    qk_rope_head_dim channels and its value kv_lora_rank.
+    """
+    a, latent = architecture, _array(architecture.kv_lora_rank)
+    width = np.where(latent > 0, 2.0 * latent + a.qk_rope_head_dim, a.head_dim + value_head_dim(a))
+    return 2.0 * active_matmul_params(a) + 2.0 * a.n_heads * width * tokens_in_layers(a, context_tokens)
+
+
+def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> FloatArray:
+    """Experts of a layer that a batch of `tokens` touches on average: E (1 - (1 - K/E)^tokens), uniform routing.
+
+    Accurate for tiny K/E times tokens and for huge batches; K above E counts as E; the arguments broadcast.
+    """
+    experts, batch = _array(n_experts), _array(tokens)
+    share = np.minimum(_array(top_k) / experts, 1.0)
+    everywhere = share >= 1.0  # where the logarithm below would be infinite
+    log_missed = np.log1p(-np.where(everywhere, 0.0, share))
+    touched = np.where(everywhere, np.where(batch > 0, 1.0, 0.0), -np.expm1(batch * log_missed))
+    return experts * touched
+
+
+def total_params(n_params_dense: Real, n_experts: Real, expert_share: Real = PAPER_EXPERT_SHARE) -> FloatArray:
+    """Total parameters (1 + (E - 1) c) N of a dense N with E experts, c = `expert_share` of N replicated by each."""
+    return (1.0 + (_array(n_experts) - 1.0) * expert_share) * n_params_dense
+
+
+def active_multiple(
+    n_experts: Real,
+    top_k: Real,
+    convention: str,
+    *,
+    expert_share: Real = PAPER_EXPERT_SHARE,
+    ffn_share: Real = PAPER_FFN_SHARE,
+) -> FloatArray:
+    """Parameters that one token meets over the dense N, under a named convention of CONVENTIONS; 1 for a dense model.
+
+    K = min(top_k, n_experts). `expert_share` is c of total_params, `ffn_share` is a, the share of N in FFNs (c times how
+    many layers apart the MoE layers are). Raises InputError for an unknown convention.
+    """
+    further = np.minimum(_array(top_k), _array(n_experts)) - 1.0
+    shares = {"paper": ffn_share, "exact": expert_share, "dense": 0.0}
+    if convention not in shares:
+        raise unknown_name("convention", convention, CONVENTIONS)
+    return 1.0 + further * _array(shares[convention])

@@ -1,0 +1,173 @@
+"""How many GPUs serve a model for the fewest dollars, with a record of every count that was looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from moescale.errors import InfeasibleError, InputError
+from moescale.io.records import record
+from moescale.latency import LatencySource, common_shape
+from moescale.models.architecture import Architecture
+from moescale.models.parameters import count_parameters
+from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
+from moescale.serving.steady_state import (
+    LIMITS,
+    Limit,
+    Reason,
+    Servers,
+    Serving,
+    figures,
+    largest_batches,
+    serve,
+    shape_of,
+    with_cheaper_batches,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Cost of serving one model on one GPU count; None where a figure does not apply because it is infeasible."""
+
+    gpus: int  # of the whole deployment: tensor_parallel times replicas
+    n_params_total: float
+    n_params_active: float
+    weight_bytes: float
+    kv_bytes_per_token: float
+    latency_source: str
+    tensor_parallel: int | None = None  # GPUs of one replica
+    expert_parallel: int | None = None  # so many of them hold whole experts
+    replicas: int | None = None
+    weight_bytes_per_gpu: float | None = None  # on the fullest GPU
+    reserve_bytes: float | None = None  # of each GPU, for activations and the runtime
+    usd_per_mtok: float | None = None  # dollars per million output tokens at the stated utilization
+    batch: float | None = None  # of one replica
+    limited_by: str | None = None
+    latency_limit: str | None = None  # which limit binds where `limited_by` is latency: max_ttft or max_tpot
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    iteration_s: float | None = None
+    ttft_s: float | None = None  # time to first token of a request that finds a place
+    tpot_s: float | None = None  # time per output token
+    throughput_tok_s: float | None = None  # output tokens a second of the whole deployment
+    infeasible: str | None = None
+    candidates: tuple[Cost, ...] | None = None  # one record a GPU count that was looked at
+
+    def to_dict(self) -> dict[str, object]:
+        """The record as JSON-ready values; keys that do not apply are absent."""
+        return record(self)
+
+
+SERVED = (
+    "usd_per_mtok",
+    "batch",
+    "prefill_s",
+    "decode_s",
+    "iteration_s",
+    "ttft_s",
+    "tpot_s",
+    "throughput_tok_s",
+)
+
+
+def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
+    """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
+
+    Counts are compared at their largest batches; with `every`, for questions of a few entries, at the cheapest of a ladder
+    of batches, as `cost` does. Ties go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and
+    costs infinity.
+    """
+    shape = shape_of(model, 1.0, deployment)
+    count = np.asarray(degrees(deployment), dtype=np.float64).reshape(-1, *(1 for _ in shape))
+    servers = Servers(model, count, latency, deployment)
+    batches = largest_batches(servers)
+    if deployment.batching == "cheapest":
+        usd = batches.usd_per_mtok(servers)
+        among = batches.served & (every | (usd <= np.min(usd, axis=0)))
+        batches = with_cheaper_batches(servers, batches, among, every=every)
+    served = figures(servers, batches)
+    best = np.argmin(served.usd_per_mtok, axis=0)
+    best = np.where(np.isinf(np.min(served.usd_per_mtok, axis=0)), len(count) - 1, best)[np.newaxis]
+    return Serving(**{f.name: np.take_along_axis(getattr(served, f.name), best, axis=0)[0] for f in fields(served)})
+
+
+def candidates(model: Architecture, latency: LatencySource, deployment: Deployment) -> list[Cost]:
+    """One record for each GPU count of `degrees(deployment)`, the infeasible ones with their reason."""
+    return _records(model, degrees(deployment), latency, deployment)[0]
+
+
+def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int | None = None) -> Cost:
+    """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
+
+    Raises InfeasibleError when no count serves the model.
+    """
+    counts = degrees(deployment) if gpus is None else (gpus,)
+    looked_at, reasons = _records(model, counts, latency, deployment)
+    served = [record for record in looked_at if record.infeasible is None]
+    if not served:
+        # The largest count comes closest to fitting; heads are named where nothing else failed. Latency does not fall
+        # with every further GPU: counts that are too slow are all named.
+        told = [i for i, reason in enumerate(reasons) if reason is Reason.TOO_SLOW]
+        told = told or [i for i, reason in enumerate(reasons) if reason is not Reason.HEADS][-1:] or [-1]
+        raise InfeasibleError(
+            f"no GPU count serves {model.name or 'the model'}: {'; '.join(str(looked_at[i].infeasible) for i in told)}",
+            where=f"{'1 to ' if len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}",
+            next_step=REMEDIES[reasons[told[0]]],
+        )
+    best = min(served, key=lambda record: (record.usd_per_mtok or 0.0, record.gpus))
+    return replace(best, candidates=tuple(looked_at))
+
+
+def _records(
+    model: Architecture, counts: tuple[int, ...], latency: LatencySource, deployment: Deployment
+) -> tuple[list[Cost], list[Reason]]:
+    """A record of each GPU count, and why it is not served."""
+    if common_shape(model):
+        raise InputError("a record describes one model, but this architecture holds arrays", next_step="use serve()")
+    if shape_of(model, 1.0, deployment):
+        raise InputError("a record describes one deployment, but this one holds arrays", next_step="use serve()")
+    serving = serve(model, np.asarray(counts, dtype=np.float64), latency, deployment, every=True)
+    reasons = [Reason(int(reason)) for reason in serving.infeasible]
+    parameters, d = count_parameters(model), deployment
+    replicas = int(np.asarray(d.replicas))
+    found: list[Cost] = []
+    for i, reason in enumerate(reasons):
+        gpus = int(serving.gpus[i])
+        described = Cost(
+            gpus=gpus * replicas,
+            n_params_total=float(parameters.total),
+            n_params_active=float(parameters.active),
+            weight_bytes=float(serving.weight_bytes[i]),
+            weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
+            reserve_bytes=float(d.reserve_bytes),
+            kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
+            latency_source=latency.name,
+            tensor_parallel=gpus,
+            expert_parallel=int(np.asarray(d.expert_parallel)),
+            replicas=replicas,
+        )
+        if reason is Reason.FEASIBLE:
+            limits = {
+                "limited_by": LIMITS[int(serving.limited_by[i])],
+                "latency_limit": _latency_limit(serving, d, i),
+            }
+            described = replace(described, **{name: float(getattr(serving, name)[i]) for name in SERVED}, **limits)
+        elif reason is Reason.TOO_SLOW:
+            described = replace(described, infeasible=too_slow(model, gpus, latency, d))
+        else:
+            described = replace(described, infeasible=infeasible_reason(serving, model, d, (i,)))
+        found.append(described)
+    return found, reasons
+
+
+def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str | None:
+    """The limit that an entry of `serve` comes closest to, where latency limits its batch."""
+    if int(serving.limited_by[index]) != Limit.LATENCY:
+        return None
+    limits = (
+        ("max_ttft", serving.ttft_s[index], deployment.max_ttft_s),
+        ("max_tpot", serving.tpot_s[index], deployment.max_tpot_s),
+    )
+    return max((float(taken / most), name) for name, taken, most in limits if most is not None)[1]

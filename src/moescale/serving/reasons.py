@@ -1,0 +1,104 @@
+"""Why a model cannot be served, in words with the arithmetic, and what to change about it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from moescale.latency import LatencySource
+from moescale.models.architecture import Architecture
+from moescale.models.kv_cache import kv_bytes_per_request
+from moescale.serving.deployment import Deployment, context_tokens, longest_request_tokens
+from moescale.serving.steady_state import Reason, Servers, Serving, shares_heads
+from moescale.typing import Real
+from moescale.units import plural
+
+MORE_ROOM = "allow more GPUs, take a GPU with more memory, fewer bytes a weight, or shorter requests"
+REMEDIES = {
+    Reason.WEIGHTS: MORE_ROOM,
+    Reason.LONGEST_REQUEST: MORE_ROOM,
+    Reason.HEADS: "ask for a GPU count that it names",
+    Reason.NO_LATENCY: "take the roofline (--latency roofline), at most 8 GPUs, or a smaller batch",
+    Reason.TOO_SLOW: "relax the limit, shorten the prompts, or take a faster GPU or fewer bytes a weight",
+    Reason.EXPERT_PARALLEL: MORE_ROOM,
+}
+
+
+def infeasible_reason(
+    serving: Serving, model: Architecture, deployment: Deployment, index: tuple[int, ...] = ()
+) -> str | None:
+    """Why the entry at `index` of `serve(model, ..)` cannot be served, with the arithmetic; None where it can."""
+
+    def at(values: Real) -> float:
+        return float(np.broadcast_to(values, np.shape(serving.gpus))[index])
+
+    def kv_bytes(tokens: Real) -> float:
+        return at(kv_bytes_per_request(model, tokens, d.kv_bytes_per_element, serving.gpus))
+
+    d, gpus, gpu = deployment, int(serving.gpus[index]), deployment.gpu
+    on_gpus = f"on {plural(gpus, 'GPU')}"
+    budget, fraction = gpu.memory_bytes * at(d.memory_fraction), at(d.memory_fraction)
+    per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(d.reserve_bytes)
+    taken = f"{_gb(per_gpu)}" + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
+    free, usable = budget - per_gpu - reserve, f"{fraction:g} x {_gb(gpu.memory_bytes)} = {_gb(budget)}"
+    match Reason(int(serving.infeasible[index])):
+        case Reason.FEASIBLE:
+            return None
+        case Reason.WEIGHTS:
+            return f"weights take {taken} a GPU {on_gpus}, more than the {usable} usable on {gpu.name}"
+        case Reason.LONGEST_REQUEST:
+            tokens = longest_request_tokens(d)
+            return (
+                f"one request of {at(tokens):g} tokens takes {kv_bytes(tokens) / 1e9:.3g} GB of KV cache a GPU "
+                f"{on_gpus}, but weights {taken} leave {free / 1e9:.3g} GB of the {usable} usable"
+            )
+        case Reason.HEADS:
+            return _uneven_heads(gpus, at(model.n_heads), at(model.n_kv_heads))
+        case Reason.EXPERT_PARALLEL:
+            ways, experts = at(d.expert_parallel), at(model.n_experts) if at(model.n_moe_layers) else 1.0
+            what = f"{gpus} is not a multiple of it" if gpus % ways else f"the model has {experts:g} experts a layer"
+            return f"expert parallelism over {ways:g} GPUs is impossible {on_gpus}: {what}"
+        case Reason.TOO_SLOW:
+            limits = (("to a first token", d.max_ttft_s), ("for an output token", d.max_tpot_s))
+            allowed = " and ".join(f"{at(most) * 1e3:.3g} ms {kind}" for kind, most in limits if most is not None)
+            return f"a batch of 1 {on_gpus} takes longer than {allowed}"
+        case Reason.NO_LATENCY:
+            cap = math.inf if d.max_num_seqs is None else at(d.max_num_seqs)
+            separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
+            return (
+                f"the latency source has no answer for this model {on_gpus} at a batch of "
+                f"{min(free / kv_bytes(context_tokens(d)), cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
+                f"{at(context_tokens(d)):g} tokens; a smaller max_num_seqs may lie within its range{separate}"
+            )
+
+
+def too_slow(model: Architecture, gpus: int, latency: LatencySource, deployment: Deployment) -> str:
+    """By how much a batch of one exceeds which latency limit."""
+    d = deployment
+    times = Servers(model, np.asarray(float(gpus)), latency, d).times(np.asarray(1.0))
+    limits = (
+        ("time to first token", times.ttft_s, d.max_ttft_s),
+        ("time per output token", times.tpot_s, d.max_tpot_s),
+    )
+    exceeded = "; ".join(
+        f"{kind} {float(value) * 1e3:.3g} ms, allowed {float(np.asarray(most)) * 1e3:.3g} ms"
+        for kind, value, most in limits
+        if most is not None and value > most
+    )
+    return f"a batch of 1 on {plural(gpus, 'GPU')} is too slow: {exceeded}"
+
+
+def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:
+    """The refusal of a GPU count, with the nearest counts below and above that share the heads."""
+    counts = np.arange(1.0, max(int(heads), gpus) + 1.0)
+    shape = Architecture(n_layers=1.0, d_model=1.0, n_heads=heads, n_kv_heads=kv_heads, head_dim=1.0, d_ffn=1.0)
+    possible = counts[shares_heads(shape, counts)]
+    below, above = possible[possible <= gpus].max(), possible[possible >= gpus]
+    what = f"{heads:g} attention heads" if heads % gpus else f"{kv_heads:g} key-value heads"
+    nearest = f"{below:g} or {above.min():g} GPUs" if above.size else plural(below, "GPU")
+    return f"{gpus} GPUs cannot share {what} evenly, as vLLM demands; {nearest} can"
+
+
+def _gb(value: float) -> str:
+    return f"{value / 1e9:.1f} GB"
