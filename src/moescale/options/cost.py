@@ -130,7 +130,7 @@ class CostServingOptions(ServingOptions):
 
     def has_price(self, remark: Remark = unsaid) -> bool:
         """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
-        from moescale.hardware.gpus import usd_per_gpu_hour
+        from moescale.hardware.prices import usd_per_gpu_hour
 
         gpu = self.find_gpu()
         if self.stated_price() is not None:

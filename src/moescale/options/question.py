@@ -147,7 +147,7 @@ class BoundOptions(Group):
 
         A GPU without a price is refused, or where `unpriced` and no lifetime needs one, is as if none were stated.
         """
-        from moescale.hardware.gpus import usd_per_gpu_hour
+        from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.total_cost import TrainingPrice, default_mfu
 
         if (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour) == (None,) * 4:

@@ -114,7 +114,7 @@ class SweepOptions(Group):
         remark: Remark,
     ) -> Platforms:
         """Every GPU with every number format, all under one latency source: points of two would not compare."""
-        from moescale.hardware.gpus import usd_per_gpu_hour
+        from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.serving.operating_points import find_platforms
 
         own = serving.stated_price()
