@@ -228,11 +228,11 @@ def _configs() -> Sequence[Files]:
 
 
 def _read_config(folder: Path, rng: Random) -> None:
-    from moescale.models.hf_config import from_config
+    from moescale.models.hf_config import read_config
     from moescale.models.kv_cache import kv_bytes_per_token
     from moescale.models.parameters import count_parameters
 
-    model = from_config(rng.choice((folder, folder / "config.json")))
+    model = read_config(rng.choice((folder, folder / "config.json"))).architecture
     counted = count_parameters(model)
     assert 0 < counted.active <= counted.total < float("inf")
     assert kv_bytes_per_token(model) > 0

@@ -83,7 +83,6 @@ def measured_constants() -> dict[str, RooflineConstants]:
     return found
 
 
-@functools.cache
 def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConstants:
     """The constants of a GPU with weights of so many bytes, those of its links included; else the default ones.
 
@@ -109,7 +108,7 @@ def _multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
     return FP8_BYTES[0] <= weight_bytes_per_param <= FP8_BYTES[1] and gpu.fp8_flops_per_s is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roofline(PassSource):
     """Roofline of a tensor-parallel model on one kind of GPU, for every shape and every real-valued size.
 
@@ -176,25 +175,25 @@ class Roofline(PassSource):
             total_s = total_s + latent * constants.per_latent_layer_overhead_s
         return np.maximum(total_s, constants.per_iteration_overhead_s)
 
-    @property
+    @functools.cached_property
     def _constants(self) -> RooflineConstants:
         return constants_of(self.gpu, self.weight_bytes_per_param) if self.constants is None else self.constants
 
-    @property
+    @functools.cached_property
     def _cache_byte_s(self) -> float:
         return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.cache_memory_efficiency)
 
-    @property
+    @functools.cached_property
     def _byte_s(self) -> float:
         return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.memory_efficiency)
 
-    @property
+    @functools.cached_property
     def _peak(self) -> float:
         """FLOPs a second of products of weights in their own format."""
         fp8 = self.gpu.fp8_flops_per_s if _multiplies_fp8(self.gpu, self.weight_bytes_per_param) else None
         return self.gpu.bf16_flops_per_s if fp8 is None else fp8
 
-    @property
+    @functools.cached_property
     def _attention_flop_s(self) -> float:
         return 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
 

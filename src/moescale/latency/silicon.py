@@ -230,13 +230,18 @@ class Silicon(PassSource):
         )
         arrays = np.broadcast_arrays(*(np.asarray(field, dtype=np.float64) for field in fields))
         some = arrays[0] > 0
-        layers, d_model, experts, met, width, count, batch, ways = (array[some] for array in arrays)
+        every = bool(some.all())
+        chosen = arrays if every else [array[some] for array in arrays]
+        layers, d_model, experts, met, width, count, batch, ways = chosen
         ep = np.minimum(ways, experts)
         local, width = np.ceil(experts / ep), np.maximum(width * ep / count, 1.0)
         matrices = float(model.ffn_matrices)
         shape = Shape(np.maximum(batch, 1.0), d_model, width, local, np.maximum(met, 1.0), ep, matrices)
+        layers_s = layers * self._expert_layer_s(shape, batch * met / ep)
+        if every:
+            return layers_s
         seconds = np.zeros(some.shape)
-        seconds[some] = layers * self._expert_layer_s(shape, batch * met / ep)
+        seconds[some] = layers_s
         return seconds
 
     def _expert_layer_s(self, shape: Shape, pairs: FloatArray) -> FloatArray:
