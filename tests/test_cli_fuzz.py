@@ -77,6 +77,12 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--size-column": ["n_params_dense", "n_params_active", "n_params_total", "n_experts", "top_k"],
         "--loss-column": ["loss", "top_k", "n_params_total"],
     },
+    "isoflop": {
+        "--tolerance": ["0", "0.05", "0.99"],
+        "--where": ["n_experts <= 1", "tokens > 1e10"],
+        "--size-column": ["n_params_dense", "n_params_active", "n_params_total"],
+        "--loss-column": ["loss", "top_k"],
+    },
     "predict": {"--n-params": ["1", *SIZES], "--tokens": TOKENS, "--experts": COUNTS, "--law": LAWS},
     "cost": {
         "--n-params": SIZES,
@@ -155,6 +161,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
 START: dict[str, list[list[str]]] = {
     "fit": [[RUNS, "--law", "chinchilla", "--starts", "2"]],
     "compare": [[RUNS, "--law", "chinchilla"]],
+    "isoflop": [[str(ROOT / "tests" / "data" / "public" / "joint_moe_runs.csv")], [RUNS]],
     "profile": [["--show", LATENCIES], [PROFILE, "-o", "latencies.csv", "--python", NOWHERE]],
     "pack": [[str(ROOT / "LICENSE"), "-o", f"corpus{n}", "--tokenizer", "bytes"] for n in range(8)],
     "import": [
