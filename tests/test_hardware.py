@@ -23,7 +23,7 @@ NAMED = (*A100, "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "b300-sxm", "gb
 NAMED = (*NAMED, "rtx-pro-6000", "l40s", "l4", "b60", "mi300x")
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", sorted({*NAMED, *gpus()}))
 def test_every_promised_gpu_is_there_with_source_and_plausible_figures(name: str) -> None:
     gpu = find_gpu(name)
     assert gpu.name == name
@@ -46,7 +46,7 @@ def test_data_sheet_figures_of_the_papers_gpu() -> None:
     assert gpu.silicon_system == "a100_sxm"  # measured on the 80 GB card; the latency source scales to this one
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", sorted(gpus()))
 def test_max_num_seqs_follows_vllms_rule(name: str) -> None:
     gpu = find_gpu(name)
     large = gpu.memory_bytes >= 70 * GIB and "a100" not in name
