@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError
-from moescale.io.files import nearest_file_names
+from moescale.io.files import nearest_file_names, open_plain, write_atomically, write_error
 
 Bounds = NDArray[np.int64]
 
@@ -111,10 +113,71 @@ def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds, B
     return dtype, lengths, offsets, bounds
 
 
-def documents(data: Indexed, skip: int = 0) -> Iterator[NDArray[np.int64]]:
-    """The documents from number `skip` on, each as its tokens."""
+class IndexedWriter:
+    """Writes PREFIX.bin document by document, a sequence each, and PREFIX.idx in `finish`.
+
+    It holds 4 bytes a document in memory, and 24 more while it writes the index. Raises InputError where the files are
+    there already, or cannot be written.
+    """
+
+    def __init__(self, prefix: Path, dtype: str) -> None:
+        self.prefix, self.dtype = prefix, np.dtype(dtype).newbyteorder("<")
+        self.lengths, self.tokens = array("i"), 0
+        self.file = f"{prefix}.bin"
+        try:
+            descriptor = open_plain(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except OSError as error:
+            raise write_error(self.file, error) from error
+        self.stream = os.fdopen(descriptor, "wb", buffering=2**20)
+
+    def add(self, document: NDArray[np.int64]) -> None:
+        """Append the tokens of a document, at most 2^31 - 1."""
+        if len(document) >= 2**31:
+            what = f"a document of {len(document):,} tokens is longer than the format can say"
+            raise InputError(what, where=self.file, next_step="split it")
+        try:
+            self.stream.write(document.astype(self.dtype).tobytes())
+        except OSError as error:
+            raise write_error(self.file, error) from error
+        self.lengths.append(len(document))
+        self.tokens += len(document)
+
+    def close(self) -> None:
+        """Close the data file as it is."""
+        with suppress(OSError):  # of what the disk had no room for, which was told
+            self.stream.close()
+
+    def finish(self) -> None:
+        """Have the tokens on the disk, and write the index."""
+        try:
+            self.stream.flush()
+            os.fsync(self.stream.fileno())
+        except OSError as error:
+            raise write_error(self.file, error) from error
+        self.stream.close()
+        lengths = np.array(self.lengths, dtype="<i4")
+        offsets = np.zeros(len(lengths) + 1, dtype="<i8")
+        np.cumsum(lengths, out=offsets[1:])
+        parts = (lengths, offsets[:-1] * self.dtype.itemsize, np.arange(len(lengths) + 1, dtype="<i8"))
+        content = b"".join([index_head(self.dtype, len(lengths)), *(part.tobytes() for part in parts)])
+        write_atomically(f"{self.prefix}.idx", content, follow_links=False)
+
+
+def index_head(dtype: np.dtype[Any], documents: int) -> bytes:
+    """What an index begins with that states as many documents of a sequence each."""
+    (code,) = (code for code, kind in TOKEN_TYPES.items() if np.dtype(kind) == dtype.newbyteorder("<"))
+    return HEADER.pack(MAGIC, VERSION, code, documents, documents + 1)
+
+
+def index_size(documents: int) -> int:
+    """Bytes of such an index."""
+    return HEADER.size + 12 * documents + 8 * (documents + 1)
+
+
+def documents(data: Indexed) -> Iterator[NDArray[np.int64]]:
+    """The documents, each as its tokens."""
     tokens = data.tokens()
-    for start, end in zip(data.starts[skip:].tolist(), data.ends[skip:].tolist(), strict=True):
+    for start, end in zip(data.starts.tolist(), data.ends.tolist(), strict=True):
         yield tokens[start:end].astype(np.int64)
 
 
