@@ -34,7 +34,7 @@ PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Check": (reproduce,),
 }
 COMMANDS = tuple(command.__name__.rstrip("_") for commands in PANELS.values() for command in commands)  # of `import_`
-RESUMABLE = ("profile", "pack", "train", "sweep")
+RESUMABLE = ("profile", "train", "sweep")
 
 
 def _arrange() -> None:

@@ -70,17 +70,19 @@ def open_indexed(prefix: str) -> Indexed:
         n_bytes = data.stat().st_size
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(index)) from error
-    dtype, lengths, offsets, bounds = _parts(content, str(index))
-    reach = offsets + lengths * dtype.itemsize
-    if (reach > n_bytes).any():
-        what = f"has {n_bytes:,} bytes, and its index reaches to {int(reach.max()):,}"
+    dtype, lengths, bounds = _parts(content, str(index))
+    places = np.concatenate([[0], np.cumsum(lengths)])  # of the sequences, in tokens
+    if (needed := int(places[-1]) * dtype.itemsize) > n_bytes:
+        what = f"has {n_bytes:,} bytes, and its index reaches to {needed:,}"
         raise InputError(what, where=str(data), next_step="it is cut off: copy or write it again")
-    starts, ends = _documents(lengths, offsets // dtype.itemsize, bounds, str(index))
-    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_bytes // dtype.itemsize, starts=starts, ends=ends)
+    starts, ends = places[bounds[:-1]], places[bounds[1:]]
+    kept = bounds[1:] > bounds[:-1]  # a document without sequences has no tokens
+    n_tokens = n_bytes // dtype.itemsize
+    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_tokens, starts=starts[kept], ends=ends[kept])
 
 
-def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds, Bounds]:
-    """The token type, lengths and offsets of sequences, and bounds of documents that an index states."""
+def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds]:
+    """The token type, lengths of sequences and bounds of documents that an index states."""
     if len(content) < HEADER.size or not content.startswith(MAGIC):
         raise InputError(
             "is not a Megatron index (its first bytes are not MMIDIDX)",
@@ -106,11 +108,13 @@ def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds, B
         found.append(np.frombuffer(content, kind, count, place).astype(np.int64))
         place += count * np.dtype(kind).itemsize
     lengths, offsets, bounds = found
-    negative = (lengths < 0).any() or (offsets < 0).any() or (offsets % dtype.itemsize).any()
-    if negative or (np.diff(bounds) < 0).any() or (n_bounds and (bounds[0] < 0 or bounds[-1] > n_sequences)):
-        what = "holds impossible lengths, offsets or document bounds"
+    if (lengths < 0).any() or (np.diff(bounds) < 0).any() or (bounds < 0).any() or (bounds > n_sequences).any():
+        what = "holds impossible lengths or document bounds"
         raise InputError(what, where=where, next_step="it is damaged: copy or write it again")
-    return dtype, lengths, offsets, bounds
+    if (np.diff(offsets, prepend=0)[1:] != lengths[:-1] * dtype.itemsize).any() or offsets[:1].any():
+        what = "says that its sequences do not follow each other in the data file"
+        raise InputError(what, where=where, next_step="it is damaged, or write it again in order")
+    return dtype, lengths, bounds
 
 
 class IndexedWriter:
@@ -196,24 +200,3 @@ def common_end(data: Indexed) -> int | None:
     full = data.ends > data.starts
     last = np.unique(data.tokens()[data.ends[full] - 1])
     return int(last[0]) if len(last) == 1 else None
-
-
-def _documents(lengths: Bounds, starts: Bounds, bounds: Bounds, where: str) -> tuple[Bounds, Bounds]:
-    """Bounds of the documents in tokens, from those of the sequences."""
-    ends = starts + lengths
-    if len(starts) == 0 or len(bounds) < 2:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    first, last = bounds[:-1], bounds[1:]
-    kept = last > first  # a document without sequences has no tokens
-    first, last = first[kept], last[kept] - 1
-    inner = np.ones(len(starts), dtype=bool)
-    inner[first] = False
-    inner[: bounds[0]] = False
-    inner[bounds[-1] :] = False
-    if (starts[1:] != ends[:-1])[inner[1:]].any():
-        raise InputError(
-            "holds a document whose sequences do not follow each other in the data file",
-            where=where,
-            next_step="write it again with one document's sequences side by side",
-        )
-    return starts[first], ends[last]

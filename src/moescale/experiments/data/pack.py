@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -121,9 +122,9 @@ def pack(
     is packed anew, to the same corpus. One process packs a folder at a time, others wait.
     Raises InputError for all that is missing, malformed or empty, with its place.
     """
-    tell = report or _silent
+    tell: Report = report or (lambda line: None)
     found = find_sources(sources, exclude=exclude)
-    where = _folder(folder)
+    where = Path(folder) if os.path.isfile(Path(folder) / CORPUS) else make_folder(folder)  # the first may be read-only
     found = _outside(found, where)
     request = Request(
         sources=[[source.name, source.n_bytes] for source in found],
@@ -168,6 +169,9 @@ class SourceRead:
 
 def _write(folder: Path, sources: Sequence[Source], made: Tokenizer, request: Request, tell: Report) -> None:
     """Write the tokens of both splits, and corpus.json; InputError when a split is empty."""
+    if made.vocab_size > 2**31:
+        what = f"a vocabulary of {made.vocab_size:,} does not fit in Megatron's 32-bit tokens"
+        raise InputError(what, where="--vocab-size", nearest=str(2**31))
     dtype = "uint16" if made.vocab_size <= 2**16 else "int32"
     with ExitStack() as stack:
         splits: Splits = {split: megatron.IndexedWriter(folder / split, dtype) for split in SPLITS}
@@ -198,15 +202,11 @@ def _write(folder: Path, sources: Sequence[Source], made: Tokenizer, request: Re
 
 
 def _fill(
-    splits: Splits,
-    sources: Sequence[Source],
-    made: Tokenizer,
-    request: Request,
-    tell: Report,
+    splits: Splits, sources: Sequence[Source], made: Tokenizer, request: Request, tell: Report
 ) -> list[SourceRead]:
     """Tokenise documents, batch by batch, until the sources end or there are tokens enough; returns what was read."""
     read: list[SourceRead] = []
-    train, most = splits["train"], request.max_tokens or math.inf
+    train, most = splits["train"], request.max_tokens or sys.maxsize
     started = told = time.monotonic()
     for batch in _batches(sources, request, read):
         tokens = iter(made.encode([document for _, document in batch if isinstance(document, str)]))
@@ -214,15 +214,18 @@ def _fill(
             if train.tokens >= most:
                 return read
             source.documents += 1
-            content, encoded = _encoded(document, tokens, made, source.name)
+            if isinstance(document, np.ndarray):
+                encoded = _checked(document, made, source.name)
+                content = encoded.astype("<i8").tobytes()
+            else:
+                encoded = next(tokens) if document is not None else np.empty(0, np.int64)
+                content = (document or "").encode()
             if not encoded.size:
                 source.skipped += 1
                 continue
             split = request.split(content)
             whole = np.append(encoded, made.eos_id)
-            if split == "train" and request.max_tokens is not None:
-                whole = whole[: request.max_tokens - train.tokens]
-            splits[split].add(whole)
+            splits[split].add(whole[: most - train.tokens] if split == "train" else whole)
         if time.monotonic() - told > REPORT_S:
             told = time.monotonic()
             rate = train.tokens / (told - started)
@@ -247,14 +250,6 @@ def _batches(
     yield batch
 
 
-def _encoded(document: Document, tokens: Iterator[Tokens], made: Tokenizer, where: str) -> tuple[bytes, Tokens]:
-    """The content of a document, and its tokens, of which `tokens` gives the next where it is a text."""
-    if isinstance(document, np.ndarray):
-        encoded = _checked(document, made, where)
-        return encoded.astype("<i8").tobytes(), encoded
-    return (document or "").encode(), next(tokens) if document is not None else np.empty(0, np.int64)
-
-
 def _check_filled(splits: Splits, request: Request, folder: Path) -> None:
     """Raise InputError where a split that is wanted has no documents."""
     count = sum(len(writer.lengths) for writer in splits.values())
@@ -275,17 +270,10 @@ def _checked(tokens: Tokens, tokenizer: Tokenizer, where: str) -> Tokens:
     """Tokens that were made elsewhere, less the one that ends the document; InputError where the vocabulary lacks one."""
     if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < tokenizer.vocab_size:
         worst = int(tokens.max() if tokens.min() >= 0 else tokens.min())
-        raise _beyond_vocabulary(
-            worst, tokenizer.vocab_size, where, "give the tokenizer or the --vocab-size that made these tokens"
-        )
+        what = f"holds token {worst}, and the vocabulary is 0 .. {tokenizer.vocab_size - 1}"
+        step = "give the tokenizer or the --vocab-size that made these tokens"
+        raise InputError(what, where=where, next_step=step)
     return tokens[:-1] if tokens.size and tokens[-1] == tokenizer.eos_id else tokens
-
-
-def _beyond_vocabulary(
-    token: int, size: int, where: str, next_step: str | None = None, nearest: str | None = None
-) -> InputError:
-    what = f"holds token {token}, and the vocabulary is 0 .. {size - 1}"
-    return InputError(what, where=where, nearest=nearest, next_step=next_step)
 
 
 # Tokenizers.
@@ -360,7 +348,8 @@ def _without_tokenizer(sources: Sequence[Source], request: Request) -> Tokenizer
     greatest = max(eos_id, *(megatron.token_range(each)[1] for each in data))
     size = vocab_size if vocab_size is not None else greatest + 1
     if greatest >= size:
-        raise _beyond_vocabulary(greatest, size, "--vocab-size", nearest=str(greatest + 1))
+        what = f"holds token {greatest}, and the vocabulary is 0 .. {size - 1}"
+        raise InputError(what, where="--vocab-size", nearest=str(greatest + 1))
     return Tokenizer(vocab_size=size, eos_id=eos_id, encode=_no_text)
 
 
@@ -370,10 +359,6 @@ def _no_text(texts: Sequence[str]) -> list[Tokens]:
 
 
 # The folder.
-
-
-def _silent(line: str) -> None:
-    """Reports nothing."""
 
 
 def _outside(sources: Sequence[Source], folder: Path) -> tuple[Source, ...]:
@@ -399,17 +384,12 @@ def _check_same(there: object, asked: Mapping[str, Any], folder: Path) -> None:
     before, now = stated.get(other), asked[other]
     what = f"with {other} = {before}, not {now}"
     if other == "sources":
-        names = [dict(map(tuple, one)) for one in (before or [], now)]
-        differing = sorted(name for name in names[0] | names[1] if names[0].get(name) != names[1].get(name))
-        some = ", ".join(differing[:3]) + ", .." * (len(differing) > 3)
-        what = "from other sources" + (f" ({some})" if differing else "")
+        some = sorted({str(name) for name, _ in set(map(tuple, before or [])) ^ set(map(tuple, now))})
+        what = f"from other sources ({', '.join(some[:3])}{', ..' * (len(some) > 3)})"
     elif other == "tokenizer_sha256":
         what = f"with another tokenizer (SHA-256 {before or 'of a trained one'}, now {now or 'a trained one'})"
-    raise InputError(
-        f"holds a corpus that was packed {what}",
-        where=str(folder),
-        next_step="choose another folder, or delete this one and pack again",
-    )
+    step = "choose another folder, or delete this one and pack again"
+    raise InputError(f"holds a corpus that was packed {what}", where=str(folder), next_step=step)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -433,7 +413,7 @@ def _begin(folder: Path) -> None:
 
 def _delete_unfinished(folder: Path) -> None:
     """Delete what a pack that failed has written."""
-    for path in (*_files(folder), folder / UNFINISHED):
+    for path in (folder / CORPUS, *_files(folder), folder / UNFINISHED):
         path.unlink(missing_ok=True)
 
 
@@ -448,10 +428,3 @@ def _alone(folder: Path, tell: Report) -> Generator[None]:
                 raise
             # A finished corpus on a disk that is only read.
         yield
-
-
-def _folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder, made; one with a finished corpus need not be writable."""
-    if os.path.isfile(Path(folder) / CORPUS):  # unlike Path.is_file, never an error
-        return Path(folder)
-    return make_folder(folder)
