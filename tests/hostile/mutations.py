@@ -356,7 +356,7 @@ def damage_corpus(data: bytes, rng: Random) -> bytes:
         parts = {field.name: content.get(field.name) for field in fields(Corpus)}
         content["sha256"] = Corpus(**parts).hash_of({split: content["split_sha256"][split] for split in SPLITS})
         return json.dumps(content).encode("utf-8", "surrogatepass")
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return found
 
 
