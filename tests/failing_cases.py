@@ -1,4 +1,4 @@
-"""Work for tests/faulty_files.py that needs stand-ins: a profile without a model, a sweep without training, small shards."""
+"""Work for tests/faulty_files.py that needs stand-ins: a profile without a model, a sweep without training."""
 
 from __future__ import annotations
 
@@ -52,12 +52,11 @@ def rows() -> None:
             add_rows("runs.csv", [{"name": name, "settings_sha256": "1", "tokens": 1000, "loss": 2.5}])
 
 
-def shards() -> None:
-    from moescale.experiments.data import pack as data
+def corpus() -> None:
+    from moescale.experiments.data.pack import pack
 
-    data.BATCH_DOCUMENTS = 10
     with told():
-        data.pack(["text.jsonl"], "corpus", tokenizer="bytes", validation=0.2, shard_tokens=4_000)
+        pack(["text.jsonl"], "corpus", tokenizer="bytes", validation=0.2)
 
 
 class told:  # noqa: N801  # a context manager
@@ -107,23 +106,16 @@ def slow_sweep() -> None:
 
 def slow_pack() -> None:
     import time
-    from functools import partial
 
     from moescale.cli import main
     from moescale.experiments.data import pack as data
 
-    write = data.write_shard
-
-    def slow_shard(*given: Any, **named: Any) -> Any:
-        if "train-00001" in given[1]:
+    class SlowWriter(data.megatron.IndexedWriter):
+        def finish(self) -> None:
+            super().finish()
             time.sleep(60)
-        if "validation-00000" in given[1]:  # between the first training shard and the state that lists it
-            time.sleep(0.5)
-        return write(*given, **named)
 
-    data.write_shard = slow_shard
-    data.pack = partial(data.pack, shard_tokens=4_000)
-    data.BATCH_DOCUMENTS = 10
+    data.megatron.IndexedWriter = SlowWriter
     main(["pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0.2", "-o", "corpus"])
 
 

@@ -63,7 +63,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "serving/traffic.py": ("traces",),
     "experiments/training/checkpoint.py": "weights, through torch: tests of the engine",
     "experiments/data/corpus.py": ("corpora",),
-    "experiments/data/pack.py": ("unfinished-packs", "corpora"),
+    "experiments/data/pack.py": ("corpora",),
     "experiments/sweeps/driver.py": "the end of a log that its own run wrote",
     "experiments/data/megatron.py": ("megatron",),
     "experiments/sweeps/progress.py": ("run-folders",),

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from random import Random
 from typing import Any
@@ -347,16 +348,15 @@ def _toml_value(value: str, rng: Random) -> str:
 
 def damage_corpus(data: bytes, rng: Random) -> bytes:
     """The description of a corpus with damaged values and, where it still has its parts, the hash that fits them."""
-    from moescale.experiments.data.corpus import SPLITS, Shard, corpus_sha256
+    from moescale.experiments.data.corpus import SPLITS, Corpus
 
     found = damage_json(data, rng)
     try:
         content = json.loads(found)
-        shards = {split: [Shard(**shard) for shard in content["splits"][split]["shards"]] for split in SPLITS}
-        parts = {name: content[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")}
-        content["sha256"] = corpus_sha256(**parts, shards=shards)
+        parts = {field.name: content.get(field.name) for field in fields(Corpus)}
+        content["sha256"] = Corpus(**parts).hash_of({split: content["split_sha256"][split] for split in SPLITS})
         return json.dumps(content).encode("utf-8", "surrogatepass")
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -444,16 +443,10 @@ def _read_sweep(folder: Path, rng: Random) -> None:
 def _sources() -> Sequence[Files]:
     import gzip
 
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = [{"text": "one document"}, {"text": "another, é"}, {"text": ""}]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"text": [row["text"] for row in rows], "n": [1, 2, 3]}), sink)
     plain = {"a.txt": "Text, é.\nOf two lines.\n".encode(), "b.jsonl": lines, "c.json": json.dumps(rows).encode()}
     packed = {
-        "d.parquet": sink.getvalue(),
         "e.jsonl.zst": zstandard(lines),
         "f.txt.gz": gzip.compress(b"text\n" * 9, mtime=0),
     }
@@ -465,7 +458,7 @@ def _read_sources(folder: Path, rng: Random) -> None:
     from moescale.experiments.data.sources import documents, find_sources
 
     for source in find_sources([folder]):
-        given = documents(source, skip=rng.choice((0, 0, 2)), undecodable=rng.choice(("error", "error", "skip")))
+        given = documents(source, undecodable=rng.choice(("error", "error", "skip")))
         for document in islice(given, 20_000):
             assert document is None or isinstance(document, str)
 
@@ -478,7 +471,7 @@ def _corpora() -> Sequence[Files]:
         (folder / "texts.jsonl").write_text(
             "".join(json.dumps({"text": "word " * (i % 7 + 1)}) + "\n" for i in range(40))
         )
-        pack([folder / "texts.jsonl"], folder / "corpus", tokenizer="bytes", validation=0.2, shard_tokens=300)
+        pack([folder / "texts.jsonl"], folder / "corpus", tokenizer="bytes", validation=0.2)
 
     found = _written(write)
     return [
@@ -565,30 +558,6 @@ def _read_run_folder(folder: Path, rng: Random) -> object:
     settings_in(folder)
     _check_same(folder, {"settings_sha256": "ab", "corpus_sha256": "cd"})
     return progress is not None
-
-
-@lru_cache(maxsize=1)
-def _unfinished_packs() -> Sequence[Files]:
-    (corpus,) = _corpora()
-    described = json.loads(corpus["corpus/corpus.json"])
-    state = {
-        "request": described["request"],
-        "n_train": 10,
-        **{k: described[k] for k in ("vocab_size", "eos_id", "dtype", "splits", "tokenizer_sha256", "sources")},
-    }
-    return [
-        {
-            **{n: c for n, c in corpus.items() if n != "corpus/corpus.json"},
-            "corpus/unfinished.json": json.dumps(state).encode(),
-        }
-    ]
-
-
-def _read_unfinished(folder: Path, rng: Random) -> object:
-    from moescale.experiments.data.pack import _unfinished
-
-    (case,) = _unfinished_packs()
-    return _unfinished(folder / "corpus", json.loads(case["corpus/unfinished.json"])["request"]) is not None
 
 
 # The page.
@@ -711,7 +680,6 @@ READERS: Mapping[str, Reader] = {
     "megatron": Reader(_indexed, _read_indexed, 5000),
     "resumed-tables": Reader(_resumed_tables, _read_resumed_table, 3000),
     "run-folders": Reader(_run_folders, _read_run_folder, 3000),
-    "unfinished-packs": Reader(_unfinished_packs, _read_unfinished, 3000, names_file=False),
     "links": Reader(_links, _read_link, 5000, names_file=False),
     "requests": Reader(_requests, _ask, 3000, names_file=False),
 }

@@ -37,7 +37,7 @@ PANELS: dict[str, tuple[Callable[..., object], ...]] = {
 }
 COMMANDS = tuple(command.__name__.rstrip("_") for commands in PANELS.values() for command in commands)  # of `import_`
 INTERRUPTED = 130  # what shells report for Ctrl-C
-RESUMABLE = ("profile", "pack", "train", "sweep")
+RESUMABLE = ("profile", "train", "sweep")
 
 
 def _arrange() -> None:

@@ -39,10 +39,12 @@ def pack(
         list[str] | None,
         Argument(
             metavar="SOURCE..",
-            help="Text: files, quoted globs and folders of json, jsonl, parquet or plain text (also .gz, .zst), or hf:NAME.",
+            help="Text: files, quoted globs and folders of json, jsonl, parquet, csv or plain text (also .gz, .zst), or hf:NAME.",
         ),
     ] = None,
-    output: Annotated[Path | None, file_option("-o", "Folder of the corpus; a pack that was killed goes on.")] = None,
+    output: Annotated[
+        Path | None, file_option("-o", "Folder of the corpus; a pack that was killed starts over.")
+    ] = None,
     tokenizer: Annotated[
         str | None, text_option("--tokenizer", "A tokenizer.json, or bytes: a token a byte.", "PATH")
     ] = None,

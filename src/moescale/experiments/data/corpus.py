@@ -1,8 +1,7 @@
-"""A packed corpus on disk: shards of tokens behind a small header, described by corpus.json; reading it in training's order.
+"""A packed corpus on disk, and reading it in training's order.
 
-A shard is a 64-byte header, little-endian (8 bytes b"MOETOKNS", uint32 version, uint32 bytes a token, uint64 count of tokens,
-uint64 vocabulary size, 32 bytes SHA-256 of the tokenizer file, zeros for none), then the tokens. corpus.json is written last,
-so that a folder without it is no corpus.
+A folder with train.bin and train.idx, validation.bin and validation.idx in Megatron's indexed format, the tokenizer.json
+that made the tokens, and corpus.json, which is written last: a folder without it is no corpus.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import json
 import operator
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,74 +22,24 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from moescale.errors import InputError, unknown_name
+from moescale.experiments.data.megatron import index_head, index_size, open_indexed
 from moescale.experiments.data.shuffle import permuted
-from moescale.io.files import nearest_file_names, read_text, write_atomically
+from moescale.io.files import nearest_file_names, read_text
 from moescale.io.records import record
 
-MAGIC = b"MOETOKNS"
-HEADER = struct.Struct("<8sIIQQ32s")
-VERSION = 1
 FORMAT = "moescale corpus"
+VERSION = 2
 CORPUS = "corpus.json"
 UNFINISHED = "unfinished.json"
 TOKENIZER = "tokenizer.json"
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
-OPEN_SHARDS = 256  # memory maps held at a time: far below what an operating system allows a process
+# What the hash of a split begins with: the header of version 0.1's files, so that the order of training stays the same.
+HASHED = struct.Struct("<8sIIQQ32s")
 
 Count = Annotated[int, Field(strict=True, ge=0)]
-Token = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """One file of tokens of a corpus."""
-
-    file: Annotated[str, Field(pattern=r"^[\w-]+\.tokens$")]
-    tokens: Count
-    sha256: str  # of the whole file
-
-
-@dataclass(slots=True, kw_only=True)
-class Split:
-    """What a description says of a split."""
-
-    tokens: Count = 0
-    documents: Count = 0
-    shards: list[Shard] = field(default_factory=list[Shard])
-
-
-@dataclass(slots=True, kw_only=True)
-class SourceRead:
-    """What a description says of a source that was read, or is being read."""
-
-    name: str
-    bytes: Count
-    sha256: str
-    documents: Count = 0
-    skipped: Count = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class Description:
-    """What corpus.json says of a corpus, and unfinished.json of one that is being packed."""
-
-    vocab_size: Token
-    eos_id: Token
-    dtype: Literal["uint16", "uint32"]
-    tokenizer_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
-    splits: Annotated[dict[SplitName, Split], Field(min_length=2)]
-    sources: list[SourceRead]
-
-    def sha256(self) -> str:
-        """The hash that stands for all tokens of the corpus and what they mean."""
-        shards = {split: self.splits[split].shards for split in self.splits}
-        return corpus_sha256(
-            vocab_size=self.vocab_size, eos_id=self.eos_id, tokenizer_sha256=self.tokenizer_sha256, shards=shards
-        )
-
-
-DESCRIPTION = TypeAdapter(Description)
+Token = Annotated[int, Field(strict=True, ge=0, le=2**31)]  # Megatron's widest type of tokens that fit is int32
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,20 +51,46 @@ class Corpus:
     """
 
     folder: Path
-    vocab_size: int
-    eos_id: int
-    dtype: str  # uint16 or uint32
-    tokenizer_sha256: str
-    sha256: str
-    n_train: int  # tokens
-    n_validation: int
-    n_train_documents: int
-    n_validation_documents: int
-    shards: Mapping[str, tuple[Shard, ...]]
+    vocab_size: Token
+    eos_id: Token
+    dtype: Literal["uint16", "int32"]
+    tokenizer_sha256: Hash | Literal[""]
+    sha256: Hash
+    n_train: Count  # tokens
+    n_validation: Count
+    n_train_documents: Count
+    n_validation_documents: Count
+    split_sha256: dict[SplitName, Hash]  # of the tokens of each split
 
     def header(self) -> dict[str, Any]:
         """What describes the corpus, ready for JSON."""
-        return record(self, without=("shards",))
+        return record(self, without=("split_sha256",))
+
+    def file(self, split: SplitName) -> Path:
+        """The file that holds the tokens of a split."""
+        return self.folder / f"{split}.bin"
+
+    def size(self, split: SplitName) -> tuple[int, int]:
+        """Tokens and documents of a split."""
+        if split == "train":
+            return self.n_train, self.n_train_documents
+        return self.n_validation, self.n_validation_documents
+
+    def hashes(self) -> tuple[dict[SplitName, str], str]:
+        """The hash of each split, of the files' content as it is, and the one that stands for the corpus."""
+        found: dict[SplitName, str] = {}
+        tokenizer, itemsize = bytes.fromhex(self.tokenizer_sha256), np.dtype(self.dtype).itemsize
+        for split in SPLITS:
+            head = HASHED.pack(b"MOETOKNS", 1, itemsize, self.size(split)[0], self.vocab_size, tokenizer)
+            with self.file(split).open("rb") as stream:
+                found[split] = hashlib.file_digest(stream, lambda head=head: hashlib.sha256(head)).hexdigest()
+        return found, self.hash_of(found)
+
+    def hash_of(self, splits: Mapping[SplitName, str]) -> str:
+        """The hash that stands for all tokens of the corpus and what they mean, from those of its splits."""
+        listed = [[splits[split]] if self.size(split)[0] else [] for split in SPLITS]
+        stated = [self.vocab_size, self.eos_id, self.tokenizer_sha256, listed]
+        return hashlib.sha256(json.dumps(stated).encode()).hexdigest()
 
     def sequences(self, split: str, length: int, seed: int, epoch: int = 0) -> Sequences:
         """The disjoint windows of `length` tokens of a split, in an order that seed, epoch and the corpus choose.
@@ -126,7 +101,7 @@ class Corpus:
             raise unknown_name("split", split, SPLITS)
         if length < 1:
             raise InputError(f"a sequence of {length} tokens is none", where="length", nearest="1")
-        tokens = self.n_train if split == "train" else self.n_validation
+        tokens, _ = self.size(split)
         if tokens < length:
             raise InputError(
                 f"the {split} split has {tokens:,} tokens, fewer than one sequence of {length:,}",
@@ -134,14 +109,8 @@ class Corpus:
                 nearest=str(tokens) if tokens else None,
                 next_step="pack more text, a larger --validation share, or train on shorter sequences",
             )
-        shards = self.shards[split]
-        return Sequences(
-            files=tuple(str(self.folder / shard.file) for shard in shards),
-            ends=tuple(int(end) for end in np.cumsum([shard.tokens for shard in shards])),
-            dtype=self.dtype,
-            length=length,
-            key=f"{self.sha256}:{split}:{seed}:{epoch}",
-        )
+        key = f"{self.sha256}:{split}:{seed}:{epoch}"
+        return Sequences(file=str(self.file(split)), tokens=tokens, dtype=self.dtype, length=length, key=key)
 
     def epochs(self, tokens: int, length: int, max_epochs: float = 1) -> float:
         """How often training on `tokens` in windows of `length` sees the training split; at most 1 sees none twice.
@@ -168,20 +137,17 @@ class Sequences:
     No two positions share a token, and the order does not depend on how many are read, or where reading starts.
     """
 
-    files: tuple[str, ...]
-    ends: tuple[int, ...]  # tokens of the split up to the end of each file
+    file: str
+    tokens: int
     dtype: str
     length: int
     key: str
 
     def __len__(self) -> int:
-        return self.ends[-1] // self.length
+        return self.tokens // self.length
 
     def __getitem__(self, position: int) -> NDArray[np.int64]:
-        at = operator.index(position)
-        if not 0 <= at < len(self):
-            raise IndexError(f"position {at} of {len(self)} sequences")
-        return self._window(int(self.windows(at)))
+        return self.batch([operator.index(position)])[0]
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         return (self[position] for position in range(len(self)))
@@ -195,42 +161,24 @@ class Sequences:
         at = np.asarray(positions, dtype=np.int64).reshape(-1)
         if at.size and not 0 <= at.min() <= at.max() < len(self):
             raise IndexError(f"positions from {at.min()} to {at.max()} of {len(self)} sequences")
-        found = np.empty((at.size, self.length), dtype=np.int64)
-        for row, window in enumerate(self.windows(at).tolist()):
-            found[row] = self._window(window)
-        return found
-
-    def _window(self, window: int) -> NDArray[np.int64]:
-        start = window * self.length
-        stop = start + self.length
-        found = np.empty(self.length, dtype=np.int64)
-        file = int(np.searchsorted(self.ends, start, side="right"))
-        at = start
-        while at < stop:
-            first = self.ends[file - 1] if file else 0
-            upto = min(stop, self.ends[file])
-            found[at - start : upto - start] = _mapped(self.files[file], self.dtype, self.key)[
-                at - first : upto - first
-            ]
-            at, file = upto, file + 1
-        return found
+        tokens = _mapped(self.file, self.dtype, self.key)[: len(self) * self.length]
+        return tokens.reshape(len(self), self.length)[self.windows(at)].astype(np.int64)
 
 
 def open_corpus(folder: str | Path) -> Corpus:
-    """The corpus of a folder that `pack` wrote; reads headers, no tokens.
+    """The corpus of a folder that `pack` wrote; reads sizes and headers, no tokens.
 
-    Raises InputError where there is none or an unfinished one, and for a shard or tokenizer that is missing, cut off
-    or another than the one that was packed.
+    Raises InputError where there is none or an unfinished one, and for tokens or a tokenizer that are missing, cut off
+    or others than those that were packed.
     """
     folder = Path(folder)
-    path = folder / CORPUS
-    if not os.path.isfile(path):  # unlike Path.is_file, never an error
+    if not os.path.isfile(folder / CORPUS):  # unlike Path.is_file, never an error
         unfinished = os.path.isfile(folder / UNFINISHED)
         raise InputError(
             "holds an unfinished pack" if unfinished else "is no packed corpus (it has no corpus.json)",
             where=str(folder),
             nearest=None if os.path.isdir(folder) else nearest_file_names(folder),
-            next_step="run `moescale pack` again: it goes on" if unfinished else "make one with `moescale pack`",
+            next_step="run `moescale pack` again" if unfinished else "make one with `moescale pack`",
         )
     corpus = _parsed(read_description(folder), folder)
     tokenizer = folder / TOKENIZER
@@ -242,66 +190,44 @@ def open_corpus(folder: str | Path) -> Corpus:
                 where=str(tokenizer),
                 next_step=f"put back the file whose SHA-256 is {corpus.tokenizer_sha256}, or pack again",
             )
-    for shards in corpus.shards.values():
-        for shard in shards:
-            check_shard(corpus, shard)
+    for split in SPLITS:
+        _check_files(corpus, split)
     return corpus
 
 
 def verify(corpus: Corpus) -> None:
-    """Read every shard and compare its hash; InputError names the first that differs."""
-    for shards in corpus.shards.values():
-        for shard in shards:
-            with (corpus.folder / shard.file).open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-            if found != shard.sha256:
-                raise InputError(
-                    "its content is not what was packed (its SHA-256 differs)",
-                    where=str(corpus.folder / shard.file),
-                    next_step="copy it again, or delete the folder and pack again",
-                )
+    """Read every token and compare the hashes; InputError names the first file that differs."""
+    found, _ = corpus.hashes()
+    for split in SPLITS:
+        if found[split] != corpus.split_sha256[split]:
+            what = "its content is not what was packed (its SHA-256 differs)"
+            step = "copy it again, or delete the folder and pack again"
+            raise InputError(what, where=str(corpus.file(split)), next_step=step)
+        open_indexed(str(corpus.file(split)))
 
 
-def write_shard(folder: Path, file: str, tokens: NDArray[Any], about: Description) -> Shard:
-    """Write tokens as one shard, whole or not at all; raises InputError as `write_atomically`."""
-    kind = np.dtype(about.dtype).newbyteorder("<")
-    content = _head(about, len(tokens)) + tokens.astype(kind).tobytes()
-    write_atomically(folder / file, content, follow_links=False)
-    return Shard(file=file, tokens=len(tokens), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _head(about: Description | Corpus, tokens: int) -> bytes:
-    hashed = bytes.fromhex(about.tokenizer_sha256)  # zeros follow
-    return HEADER.pack(MAGIC, VERSION, np.dtype(about.dtype).itemsize, tokens, about.vocab_size, hashed)
-
-
-def check_shard(corpus: Corpus, shard: Shard) -> None:
-    """Raise InputError unless the header and the size of a shard are those that the corpus states."""
-    path = corpus.folder / shard.file
-    itemsize = np.dtype(corpus.dtype).itemsize
-    needed = HEADER.size + shard.tokens * itemsize
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(HEADER.size)
-            size = stream.seek(0, 2)
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}",
-            where=str(path),
-            next_step="copy the folder whole, or pack again",
-        ) from error
-    if size != needed:
-        raise InputError(
-            f"has {size:,} bytes where {shard.tokens:,} tokens take {needed:,}",
-            where=str(path),
-            next_step="it is cut off or damaged: copy it again, or delete the folder and pack again",
-        )
-    if head != _head(corpus, shard.tokens):
-        raise InputError(
-            "its header is not that of this corpus",
-            where=str(path),
-            next_step="it belongs to another: copy the right one",
-        )
+def _check_files(corpus: Corpus, split: SplitName) -> None:
+    """Raise InputError unless the sizes of a split's files and the head of its index are those that the corpus states."""
+    tokens, documents = corpus.size(split)
+    dtype = np.dtype(corpus.dtype)
+    data, index = corpus.file(split), corpus.file(split).with_suffix(".idx")
+    for path, needed in ((data, tokens * dtype.itemsize), (index, index_size(documents))):
+        try:
+            with path.open("rb") as stream:
+                head = stream.read(len(index_head(dtype, documents)))
+                size = stream.seek(0, 2)
+        except OSError as error:
+            what = f"cannot be read: {error.strerror or error}"
+            raise InputError(what, where=str(path), next_step="copy the folder whole, or pack again") from error
+        if size != needed:
+            raise InputError(
+                f"has {size:,} bytes where {tokens:,} tokens of {documents:,} documents take {needed:,}",
+                where=str(path),
+                next_step="it is cut off or damaged: copy it again, or delete the folder and pack again",
+            )
+        if path == index and head != index_head(dtype, documents):
+            what = "its header is not that of this corpus"
+            raise InputError(what, where=str(path), next_step="it belongs to another: copy the right one")
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -311,48 +237,25 @@ def read_description(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"is not JSON: {error}", where=str(path), next_step="delete the folder and pack again"
-        ) from error
+        what = f"is not JSON: {error}"
+        raise InputError(what, where=str(path), next_step="delete the folder and pack again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError("describes no packed corpus", where=str(path), next_step="make one with `moescale pack`")
     if content.get("version") != VERSION:
-        raise InputError(
-            f"has version {content.get('version')} of the format, and this program reads {VERSION}",
-            where=str(path),
-            next_step="pack again",
-        )
+        what = f"has version {content.get('version')} of the format, and this program reads {VERSION}"
+        raise InputError(what, where=str(path), next_step="delete the folder and pack again")
     return content
-
-
-def corpus_sha256(*, vocab_size: int, eos_id: int, tokenizer_sha256: str, shards: Mapping[str, Sequence[Shard]]) -> str:
-    """The hash that stands for all tokens of a corpus and what they mean."""
-    stated = [vocab_size, eos_id, tokenizer_sha256, [[shard.sha256 for shard in shards[split]] for split in SPLITS]]
-    return hashlib.sha256(json.dumps(stated).encode()).hexdigest()
 
 
 def _parsed(content: Mapping[str, Any], folder: Path) -> Corpus:
     try:
-        found = DESCRIPTION.validate_python(content)
+        corpus = TypeAdapter(Corpus).validate_python({**content, "folder": folder})
     except ValidationError as error:
         first = error.errors()[0]
         raise _changed(folder, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if content.get("sha256") != found.sha256():
+    if corpus.split_sha256.keys() != set(SPLITS) or corpus.hash_of(corpus.split_sha256) != corpus.sha256:
         raise _changed(folder, "its parts do not give its hash")
-    train, validation = (found.splits[split] for split in SPLITS)
-    return Corpus(
-        folder=folder,
-        vocab_size=found.vocab_size,
-        eos_id=found.eos_id,
-        dtype=found.dtype,
-        tokenizer_sha256=found.tokenizer_sha256,
-        sha256=found.sha256(),
-        n_train=sum(shard.tokens for shard in train.shards),
-        n_validation=sum(shard.tokens for shard in validation.shards),
-        n_train_documents=train.documents,
-        n_validation_documents=validation.documents,
-        shards={split: tuple(found.splits[split].shards) for split in SPLITS},
-    )
+    return corpus
 
 
 def _changed(folder: Path, reason: str) -> InputError:
@@ -363,7 +266,7 @@ def _changed(folder: Path, reason: str) -> InputError:
     )
 
 
-@lru_cache(maxsize=OPEN_SHARDS)
+@lru_cache(maxsize=8)
 def _mapped(file: str, dtype: str, key: str) -> NDArray[Any]:
-    """The tokens of a shard, memory-mapped; the key, which holds the corpus' hash, tells apart what once had this name."""
-    return np.memmap(file, dtype=np.dtype(dtype).newbyteorder("<"), mode="r", offset=HEADER.size)
+    """The tokens of a split, memory-mapped; the key, which holds the corpus' hash, tells apart what once had this name."""
+    return np.memmap(file, dtype=np.dtype(dtype).newbyteorder("<"), mode="r")

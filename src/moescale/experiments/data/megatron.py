@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError
-from moescale.io.files import nearest_file_names
+from moescale.io.files import nearest_file_names, open_plain, write_atomically, write_error
 
 Bounds = NDArray[np.int64]
 
@@ -68,17 +70,19 @@ def open_indexed(prefix: str) -> Indexed:
         n_bytes = data.stat().st_size
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(index)) from error
-    dtype, lengths, offsets, bounds = _parts(content, str(index))
-    reach = offsets + lengths * dtype.itemsize
-    if (reach > n_bytes).any():
-        what = f"has {n_bytes:,} bytes, and its index reaches to {int(reach.max()):,}"
+    dtype, lengths, bounds = _parts(content, str(index))
+    places = np.concatenate([[0], np.cumsum(lengths)])  # of the sequences, in tokens
+    if (needed := int(places[-1]) * dtype.itemsize) > n_bytes:
+        what = f"has {n_bytes:,} bytes, and its index reaches to {needed:,}"
         raise InputError(what, where=str(data), next_step="it is cut off: copy or write it again")
-    starts, ends = _documents(lengths, offsets // dtype.itemsize, bounds, str(index))
-    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_bytes // dtype.itemsize, starts=starts, ends=ends)
+    starts, ends = places[bounds[:-1]], places[bounds[1:]]
+    kept = bounds[1:] > bounds[:-1]  # a document without sequences has no tokens
+    n_tokens = n_bytes // dtype.itemsize
+    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_tokens, starts=starts[kept], ends=ends[kept])
 
 
-def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds, Bounds]:
-    """The token type, lengths and offsets of sequences, and bounds of documents that an index states."""
+def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds]:
+    """The token type, lengths of sequences and bounds of documents that an index states."""
     if len(content) < HEADER.size or not content.startswith(MAGIC):
         raise InputError(
             "is not a Megatron index (its first bytes are not MMIDIDX)",
@@ -104,17 +108,80 @@ def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds, B
         found.append(np.frombuffer(content, kind, count, place).astype(np.int64))
         place += count * np.dtype(kind).itemsize
     lengths, offsets, bounds = found
-    negative = (lengths < 0).any() or (offsets < 0).any() or (offsets % dtype.itemsize).any()
-    if negative or (np.diff(bounds) < 0).any() or (n_bounds and (bounds[0] < 0 or bounds[-1] > n_sequences)):
-        what = "holds impossible lengths, offsets or document bounds"
+    if (lengths < 0).any() or (np.diff(bounds) < 0).any() or (bounds < 0).any() or (bounds > n_sequences).any():
+        what = "holds impossible lengths or document bounds"
         raise InputError(what, where=where, next_step="it is damaged: copy or write it again")
-    return dtype, lengths, offsets, bounds
+    if (np.diff(offsets, prepend=0)[1:] != lengths[:-1] * dtype.itemsize).any() or offsets[:1].any():
+        what = "says that its sequences do not follow each other in the data file"
+        raise InputError(what, where=where, next_step="it is damaged, or write it again in order")
+    return dtype, lengths, bounds
 
 
-def documents(data: Indexed, skip: int = 0) -> Iterator[NDArray[np.int64]]:
-    """The documents from number `skip` on, each as its tokens."""
+class IndexedWriter:
+    """Writes PREFIX.bin document by document, a sequence each, and PREFIX.idx in `finish`.
+
+    It holds 4 bytes a document in memory, and 24 more while it writes the index. Raises InputError where the files are
+    there already, or cannot be written.
+    """
+
+    def __init__(self, prefix: Path, dtype: str) -> None:
+        self.prefix, self.dtype = prefix, np.dtype(dtype).newbyteorder("<")
+        self.lengths, self.tokens = array("i"), 0
+        self.file = f"{prefix}.bin"
+        try:
+            descriptor = open_plain(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except OSError as error:
+            raise write_error(self.file, error) from error
+        self.stream = os.fdopen(descriptor, "wb", buffering=2**20)
+
+    def add(self, document: NDArray[np.int64]) -> None:
+        """Append the tokens of a document, at most 2^31 - 1."""
+        if len(document) >= 2**31:
+            what = f"a document of {len(document):,} tokens is longer than the format can say"
+            raise InputError(what, where=self.file, next_step="split it")
+        try:
+            self.stream.write(document.astype(self.dtype).tobytes())
+        except OSError as error:
+            raise write_error(self.file, error) from error
+        self.lengths.append(len(document))
+        self.tokens += len(document)
+
+    def close(self) -> None:
+        """Close the data file as it is."""
+        with suppress(OSError):  # of what the disk had no room for, which was told
+            self.stream.close()
+
+    def finish(self) -> None:
+        """Have the tokens on the disk, and write the index."""
+        try:
+            self.stream.flush()
+            os.fsync(self.stream.fileno())
+        except OSError as error:
+            raise write_error(self.file, error) from error
+        self.stream.close()
+        lengths = np.array(self.lengths, dtype="<i4")
+        offsets = np.zeros(len(lengths) + 1, dtype="<i8")
+        np.cumsum(lengths, out=offsets[1:])
+        parts = (lengths, offsets[:-1] * self.dtype.itemsize, np.arange(len(lengths) + 1, dtype="<i8"))
+        content = b"".join([index_head(self.dtype, len(lengths)), *(part.tobytes() for part in parts)])
+        write_atomically(f"{self.prefix}.idx", content, follow_links=False)
+
+
+def index_head(dtype: np.dtype[Any], documents: int) -> bytes:
+    """What an index begins with that states as many documents of a sequence each."""
+    (code,) = (code for code, kind in TOKEN_TYPES.items() if np.dtype(kind) == dtype.newbyteorder("<"))
+    return HEADER.pack(MAGIC, VERSION, code, documents, documents + 1)
+
+
+def index_size(documents: int) -> int:
+    """Bytes of such an index."""
+    return HEADER.size + 12 * documents + 8 * (documents + 1)
+
+
+def documents(data: Indexed) -> Iterator[NDArray[np.int64]]:
+    """The documents, each as its tokens."""
     tokens = data.tokens()
-    for start, end in zip(data.starts[skip:].tolist(), data.ends[skip:].tolist(), strict=True):
+    for start, end in zip(data.starts.tolist(), data.ends.tolist(), strict=True):
         yield tokens[start:end].astype(np.int64)
 
 
@@ -133,24 +200,3 @@ def common_end(data: Indexed) -> int | None:
     full = data.ends > data.starts
     last = np.unique(data.tokens()[data.ends[full] - 1])
     return int(last[0]) if len(last) == 1 else None
-
-
-def _documents(lengths: Bounds, starts: Bounds, bounds: Bounds, where: str) -> tuple[Bounds, Bounds]:
-    """Bounds of the documents in tokens, from those of the sequences."""
-    ends = starts + lengths
-    if len(starts) == 0 or len(bounds) < 2:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    first, last = bounds[:-1], bounds[1:]
-    kept = last > first  # a document without sequences has no tokens
-    first, last = first[kept], last[kept] - 1
-    inner = np.ones(len(starts), dtype=bool)
-    inner[first] = False
-    inner[: bounds[0]] = False
-    inner[bounds[-1] :] = False
-    if (starts[1:] != ends[:-1])[inner[1:]].any():
-        raise InputError(
-            "holds a document whose sequences do not follow each other in the data file",
-            where=where,
-            next_step="write it again with one document's sequences side by side",
-        )
-    return starts[first], ends[last]

@@ -1,4 +1,4 @@
-"""From documents to a packed corpus: tokenised, split by document, written in shards; goes on after it was killed."""
+"""From documents to a packed corpus: tokenised, split by document, written in Megatron's indexed format."""
 
 from __future__ import annotations
 
@@ -6,36 +6,30 @@ import hashlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from moescale.errors import InputError, unknown_name
 from moescale.experiments.data import megatron
 from moescale.experiments.data.corpus import (
     CORPUS,
-    DESCRIPTION,
     FORMAT,
-    HEADER,
     SPLITS,
     TOKENIZER,
     UNFINISHED,
     VERSION,
     Corpus,
-    Description,
-    SourceRead,
-    Split,
     SplitName,
     open_corpus,
     read_description,
     verify,
-    write_shard,
 )
 from moescale.experiments.data.sources import MEGATRON, Document, Source, documents, file_sha256, find_sources
 from moescale.experiments.data.tokens import (
@@ -47,14 +41,14 @@ from moescale.experiments.data.tokens import (
     read_tokenizer,
     train_tokenizer,
 )
-from moescale.io.files import make_folder, read_bytes, read_text, write_atomically
+from moescale.io.files import make_folder, read_bytes, write_atomically
 from moescale.io.locks import locked
 from moescale.io.records import record
 
 __all__ = ["Corpus", "open_corpus", "pack", "verify"]
 
 Report = Callable[[str], None]
-SHARD_TOKENS = 2**26  # at least so many a shard, but the last: what a killed pack may lose, and what it holds in memory
+Splits = Mapping[SplitName, megatron.IndexedWriter]
 SAMPLE_CHARACTERS = 2**26  # that a tokenizer is trained on
 BATCH_CHARACTERS = 2**22  # tokenised in one call
 BATCH_DOCUMENTS = 4096
@@ -75,25 +69,24 @@ class Request:
     max_tokens: int | None
     seed: int
     undecodable: str
-    shard_tokens: int
 
     def __post_init__(self) -> None:
         share = self.validation
         if not (math.isfinite(share) and 0 <= share < 1):
             raise InputError(f"{share:g} is not a share from 0 to below 1", where="--validation", nearest="0.01")
-        for name, value in (("--max-tokens", self.max_tokens), ("shard_tokens", self.shard_tokens)):
-            if value is not None and value < 1:
-                raise InputError(f"{value} is not a whole number from 1", where=name, nearest="1")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            what = f"{self.max_tokens} is not a whole number from 1"
+            raise InputError(what, where="--max-tokens", nearest="1")
         if self.undecodable not in UNDECODABLE:
             raise unknown_name("choice", self.undecodable, UNDECODABLE, where="--undecodable")
 
     def to_dict(self) -> dict[str, Any]:
         """As corpus.json keeps it, None included."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def read(self, source: Source, skip: int = 0) -> Iterator[Document]:
-        """The documents of a source from number `skip` on."""
-        return documents(source, text_field=self.text_field, skip=skip, undecodable=self.undecodable)
+    def read(self, source: Source) -> Iterator[Document]:
+        """The documents of a source."""
+        return documents(source, text_field=self.text_field, undecodable=self.undecodable)
 
     def split(self, content: bytes) -> SplitName:
         """The split of a document: a hash of its content, so that copies of it go the same way."""
@@ -116,7 +109,6 @@ def pack(
     exclude: Sequence[str] = (),
     eos: str | None = None,
     undecodable: str = "error",
-    shard_tokens: int = SHARD_TOKENS,
 ) -> Corpus:
     """Pack `sources` (as `find_sources` takes them) into `folder`, and open the corpus.
 
@@ -126,13 +118,13 @@ def pack(
     and `seed`, that training never sees, copies included; `max_tokens` ends the pack at that many training tokens.
     What is not UTF-8 is an error, or left out with undecodable="skip".
 
-    A finished folder is opened when it was packed from the same request, and refused otherwise. A killed pack goes on at its
-    last shard and ends with the same corpus; with another request it starts over. One process packs a folder at a time, others wait.
+    A finished folder is opened when it was packed from the same request, and refused otherwise; what a killed pack left
+    is packed anew, to the same corpus. One process packs a folder at a time, others wait.
     Raises InputError for all that is missing, malformed or empty, with its place.
     """
-    tell = report or _silent
+    tell: Report = report or (lambda line: None)
     found = find_sources(sources, exclude=exclude)
-    where = _folder(folder)
+    where = Path(folder) if os.path.isfile(Path(folder) / CORPUS) else make_folder(folder)  # the first may be read-only
     found = _outside(found, where)
     request = Request(
         sources=[[source.name, source.n_bytes] for source in found],
@@ -144,7 +136,6 @@ def pack(
         max_tokens=max_tokens,
         seed=seed,
         undecodable=undecodable,
-        shard_tokens=shard_tokens,
     )
     with _alone(where, tell):
         if (where / CORPUS).is_file():
@@ -152,182 +143,137 @@ def pack(
             with suppress(OSError):  # of a pack that was killed when it had just finished; or a disk that is only read
                 (where / UNFINISHED).unlink(missing_ok=True)
             return open_corpus(where)
-        for path in where.glob(".moescale-*.tmp"):  # what a kill left of a file that was being written
-            path.unlink()
-        packing = _resumed(where, found, tokenizer, request, tell) or _started(where, found, tokenizer, request, tell)
-        packing.save()
+        _begin(where)
         try:
-            packing.fill(found, tell)
-            packing.finish()
-        except InputError:
-            if not packing.about.splits["train"].shards:  # nothing that is worth to go on with
-                _start_over(where)
+            made = _tokenizer(found, tokenizer, request, tell)
+            if made.json:
+                write_atomically(where / TOKENIZER, made.json, follow_links=False)
+            _write(where, found, made, request, tell)
+        except BaseException:
+            _delete_unfinished(where)
             raise
+        (where / UNFINISHED).unlink()
     return open_corpus(where)
 
 
-def _started(
-    folder: Path, sources: Sequence[Source], tokenizer: str | os.PathLike[str] | None, request: Request, tell: Report
-) -> _Packing:
-    """A pack from its start."""
-    _start_over(folder)
-    made = _tokenizer(sources, tokenizer, request, tell)
-    if made.json:
-        write_atomically(folder / TOKENIZER, made.json, follow_links=False)
-    about = Description(
+@dataclass(slots=True, kw_only=True)
+class SourceRead:
+    """What corpus.json says of a source."""
+
+    name: str
+    bytes: int
+    sha256: str  # of the file, empty for a data set of the hub
+    documents: int = 0
+    skipped: int = 0
+
+
+def _write(folder: Path, sources: Sequence[Source], made: Tokenizer, request: Request, tell: Report) -> None:
+    """Write the tokens of both splits, and corpus.json; InputError when a split is empty."""
+    if made.vocab_size > 2**31:
+        what = f"a vocabulary of {made.vocab_size:,} does not fit in Megatron's 32-bit tokens"
+        raise InputError(what, where="--vocab-size", nearest=str(2**31))
+    dtype = "uint16" if made.vocab_size <= 2**16 else "int32"
+    with ExitStack() as stack:
+        splits: Splits = {split: megatron.IndexedWriter(folder / split, dtype) for split in SPLITS}
+        for writer in splits.values():
+            stack.callback(writer.close)
+        read = _fill(splits, sources, made, request, tell)
+        _check_filled(splits, request, folder)
+        for writer in splits.values():
+            writer.finish()
+    corpus = Corpus(
+        folder=folder,
         vocab_size=made.vocab_size,
         eos_id=made.eos_id,
-        dtype="uint16" if made.vocab_size <= 2**16 else "uint32",
+        dtype=dtype,
         tokenizer_sha256=made.sha256,
-        splits={"train": Split(), "validation": Split()},
-        sources=[],
+        sha256="",
+        n_train=splits["train"].tokens,
+        n_validation=splits["validation"].tokens,
+        n_train_documents=len(splits["train"].lengths),
+        n_validation_documents=len(splits["validation"].lengths),
+        split_sha256={},
     )
-    return _Packing(folder, made, request, about)
+    split_sha256, whole = corpus.hashes()
+    corpus = replace(corpus, split_sha256=split_sha256, sha256=whole)
+    content = {"format": FORMAT, "version": VERSION, **record(corpus, without=("folder",))}
+    content |= {"sources": [record(each) for each in read], "request": request.to_dict()}
+    write_atomically(folder / CORPUS, json.dumps(content, indent=1) + "\n", follow_links=False)
 
 
-def _resumed(
-    folder: Path, sources: Sequence[Source], tokenizer: str | os.PathLike[str] | None, request: Request, tell: Report
-) -> _Packing | None:
-    """The pack of the same request that was killed here, where it can go on."""
-    about = _unfinished(folder, request.to_dict())
-    if about is None:
-        return None
-    tell(f"{folder}: going on after {about.splits['train'].tokens:,} training tokens")
-    if about.tokenizer_sha256:
-        return _Packing(
-            folder, read_tokenizer(folder / TOKENIZER, eos=request.eos if tokenizer else None), request, about
-        )
-    return _Packing(folder, _without_tokenizer(sources, request), request, about)
+def _fill(
+    splits: Splits, sources: Sequence[Source], made: Tokenizer, request: Request, tell: Report
+) -> list[SourceRead]:
+    """Tokenise documents, batch by batch, until the sources end or there are tokens enough; returns what was read."""
+    read: list[SourceRead] = []
+    train, most = splits["train"], request.max_tokens or sys.maxsize
+    started = told = time.monotonic()
+    for batch in _batches(sources, request, read):
+        tokens = iter(made.encode([document for _, document in batch if isinstance(document, str)]))
+        for source, document in batch:
+            if train.tokens >= most:
+                return read
+            source.documents += 1
+            if isinstance(document, np.ndarray):
+                encoded = _checked(document, made, source.name)
+                content = encoded.astype("<i8").tobytes()
+            else:
+                encoded = next(tokens) if document is not None else np.empty(0, np.int64)
+                content = (document or "").encode()
+            if not encoded.size:
+                source.skipped += 1
+                continue
+            split = request.split(content)
+            whole = np.append(encoded, made.eos_id)
+            splits[split].add(whole[: most - train.tokens] if split == "train" else whole)
+        if time.monotonic() - told > REPORT_S:
+            told = time.monotonic()
+            rate = train.tokens / (told - started)
+            tell(f"source {len(read):,} of {len(sources):,}: {train.tokens:,} training tokens, {rate:,.0f} a second")
+    return read
 
 
-class _Packing:
-    """A corpus while it is written: full shards on disk, the rest in memory, and the place in the sources."""
+def _batches(
+    sources: Sequence[Source], request: Request, read: list[SourceRead]
+) -> Iterator[list[tuple[SourceRead, Document]]]:
+    """Documents with the entry of their source, many at a time; a batch may go over several sources."""
+    batch: list[tuple[SourceRead, Document]] = []
+    size = 0
+    for source in sources:
+        read.append(SourceRead(name=source.name, bytes=source.n_bytes, sha256=file_sha256(source)))
+        for document in request.read(source):
+            batch.append((read[-1], document))
+            size += len(document) if document is not None else 0
+            if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
+                yield batch
+                batch, size = [], 0
+    yield batch
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, request: Request, about: Description) -> None:
-        self.folder, self.tokenizer, self.request, self.about = folder, tokenizer, request, about
-        self.buffers: dict[SplitName, list[Tokens]] = {split: [] for split in SPLITS}
-        self.held = dict.fromkeys(SPLITS, 0)  # tokens in the buffers
 
-    @property
-    def n_train(self) -> int:
-        return self.held["train"] + self.about.splits["train"].tokens
-
-    @property
-    def full(self) -> bool:
-        return self.request.max_tokens is not None and self.n_train >= self.request.max_tokens
-
-    def fill(self, sources: Sequence[Source], tell: Report) -> None:
-        """Tokenise documents, batch by batch, from where the packing stands until the sources end or it is full."""
-        started = told = time.monotonic()
-        before = self.n_train
-        for batch in self._batches(sources):
-            tokens = iter(self.tokenizer.encode([document for _, document in batch if isinstance(document, str)]))
-            for entry, document in batch:
-                if self.full:
-                    return
-                self._take(entry, document, tokens)
-            if self.held["train"] >= self.request.shard_tokens:
-                self.write()
-            if time.monotonic() - told > REPORT_S:
-                told = time.monotonic()
-                tell(
-                    f"source {len(self.about.sources):,} of {len(sources):,}: {self.n_train:,} training tokens, "
-                    f"{(self.n_train - before) / (told - started):,.0f} a second"
-                )
-
-    def _batches(self, sources: Sequence[Source]) -> Iterator[list[tuple[SourceRead, Document]]]:
-        """Documents with the entry of their source, many at a time; a batch may go over several sources."""
-        batch: list[tuple[SourceRead, Document]] = []
-        size = 0
-        read = self.about.sources
-        for number in range(max(len(read) - 1, 0), len(sources)):
-            source = sources[number]
-            if number == len(read):
-                read.append(SourceRead(name=source.name, bytes=source.n_bytes, sha256=file_sha256(source)))
-            for document in self.request.read(source, read[number].documents):
-                batch.append((read[number], document))
-                size += len(document) if document is not None else 0
-                if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
-                    yield batch
-                    if self.full:
-                        return
-                    batch, size = [], 0
-        yield batch
-
-    def _take(self, entry: SourceRead, document: Document, tokens: Iterator[Tokens]) -> None:
-        """Add a document, of which `tokens` gives the next tokens where it is a text."""
-        entry.documents += 1
-        if isinstance(document, np.ndarray):
-            encoded = _checked(document, self.tokenizer, entry.name)
-            content = encoded.astype("<i8").tobytes()
-        else:
-            encoded = next(tokens) if document is not None else np.empty(0, np.int64)
-            content = (document or "").encode()
-        if not encoded.size:
-            entry.skipped += 1
-            return
-        split = self.request.split(content)
-        whole = np.append(encoded, self.tokenizer.eos_id)
-        if split == "train" and self.request.max_tokens is not None:
-            whole = whole[: self.request.max_tokens - self.n_train]
-        self.buffers[split].append(whole.astype(self.about.dtype))
-        self.held[split] += len(whole)
-        self.about.splits[split].documents += 1
-
-    def write(self) -> None:
-        """Write what is held as shards, and the place that they reach."""
-        for split in SPLITS:
-            if self.held[split]:
-                there = self.about.splits[split]
-                name = f"{split}-{len(there.shards):05d}.tokens"
-                shard = write_shard(self.folder, name, np.concatenate(self.buffers[split]), self.about)
-                there.shards.append(shard)
-                there.tokens += shard.tokens
-                self.buffers[split], self.held[split] = [], 0
-        self.save()
-
-    def save(self) -> None:
-        state = {"request": self.request.to_dict(), "n_train": self.n_train, **record(self.about)}
-        write_atomically(self.folder / UNFINISHED, json.dumps(state), follow_links=False)
-
-    def finish(self) -> None:
-        """Write the rest and corpus.json; InputError when a split is empty."""
-        request = self.request
-        count = sum(split.documents for split in self.about.splits.values())
-        if not count:
-            names = ", ".join(name for name, _ in request.sources[:3])
-            raise InputError("the sources hold no text", where=names, next_step="check them, and --text-field")
-        needed: dict[SplitName, bool] = {"train": True, "validation": request.validation > 0}
-        for split in SPLITS:
-            if needed[split] and not self.about.splits[split].documents:
-                raise InputError(
-                    f"none of {count} documents fell into the {split} split with a validation share of {request.validation:g}",
-                    where=str(self.folder),
-                    nearest=f"--validation {min(5 / count, 0.5):.2g}",  # misses one time in 150 at most
-                    next_step="or --validation 0 for none, or give more documents",
-                )
-        self.write()
-        content = {"format": FORMAT, "version": VERSION, **record(self.about), "request": request.to_dict()}
-        content["sha256"] = self.about.sha256()
-        write_atomically(self.folder / CORPUS, json.dumps(content, indent=1) + "\n", follow_links=False)
-        (self.folder / UNFINISHED).unlink(missing_ok=True)
+def _check_filled(splits: Splits, request: Request, folder: Path) -> None:
+    """Raise InputError where a split that is wanted has no documents."""
+    count = sum(len(writer.lengths) for writer in splits.values())
+    if not count:
+        names = ", ".join(name for name, _ in request.sources[:3])
+        raise InputError("the sources hold no text", where=names, next_step="check them, and --text-field")
+    for split in SPLITS if request.validation else SPLITS[:1]:
+        if not splits[split].lengths:
+            raise InputError(
+                f"none of {count} documents fell into the {split} split with a validation share of {request.validation:g}",
+                where=str(folder),
+                nearest=f"--validation {min(5 / count, 0.5):.2g}",  # misses one time in 150 at most
+                next_step="or --validation 0 for none, or give more documents",
+            )
 
 
 def _checked(tokens: Tokens, tokenizer: Tokenizer, where: str) -> Tokens:
     """Tokens that were made elsewhere, less the one that ends the document; InputError where the vocabulary lacks one."""
     if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < tokenizer.vocab_size:
         worst = int(tokens.max() if tokens.min() >= 0 else tokens.min())
-        raise _beyond_vocabulary(
-            worst, tokenizer.vocab_size, where, "give the tokenizer or the --vocab-size that made these tokens"
-        )
+        what = f"holds token {worst}, and the vocabulary is 0 .. {tokenizer.vocab_size - 1}"
+        step = "give the tokenizer or the --vocab-size that made these tokens"
+        raise InputError(what, where=where, next_step=step)
     return tokens[:-1] if tokens.size and tokens[-1] == tokenizer.eos_id else tokens
-
-
-def _beyond_vocabulary(
-    token: int, size: int, where: str, next_step: str | None = None, nearest: str | None = None
-) -> InputError:
-    what = f"holds token {token}, and the vocabulary is 0 .. {size - 1}"
-    return InputError(what, where=where, nearest=nearest, next_step=next_step)
 
 
 # Tokenizers.
@@ -402,7 +348,8 @@ def _without_tokenizer(sources: Sequence[Source], request: Request) -> Tokenizer
     greatest = max(eos_id, *(megatron.token_range(each)[1] for each in data))
     size = vocab_size if vocab_size is not None else greatest + 1
     if greatest >= size:
-        raise _beyond_vocabulary(greatest, size, "--vocab-size", nearest=str(greatest + 1))
+        what = f"holds token {greatest}, and the vocabulary is 0 .. {size - 1}"
+        raise InputError(what, where="--vocab-size", nearest=str(greatest + 1))
     return Tokenizer(vocab_size=size, eos_id=eos_id, encode=_no_text)
 
 
@@ -412,10 +359,6 @@ def _no_text(texts: Sequence[str]) -> list[Tokens]:
 
 
 # The folder.
-
-
-def _silent(line: str) -> None:
-    """Reports nothing."""
 
 
 def _outside(sources: Sequence[Source], folder: Path) -> tuple[Source, ...]:
@@ -441,44 +384,37 @@ def _check_same(there: object, asked: Mapping[str, Any], folder: Path) -> None:
     before, now = stated.get(other), asked[other]
     what = f"with {other} = {before}, not {now}"
     if other == "sources":
-        names = [dict(map(tuple, one)) for one in (before or [], now)]
-        differing = sorted(name for name in names[0] | names[1] if names[0].get(name) != names[1].get(name))
-        some = ", ".join(differing[:3]) + ", .." * (len(differing) > 3)
-        what = "from other sources" + (f" ({some})" if differing else "")
+        some = sorted({str(name) for name, _ in set(map(tuple, before or [])) ^ set(map(tuple, now))})
+        what = f"from other sources ({', '.join(some[:3])}{', ..' * (len(some) > 3)})"
     elif other == "tokenizer_sha256":
         what = f"with another tokenizer (SHA-256 {before or 'of a trained one'}, now {now or 'a trained one'})"
-    raise InputError(
-        f"holds a corpus that was packed {what}",
-        where=str(folder),
-        next_step="choose another folder, or delete this one and pack again",
-    )
+    step = "choose another folder, or delete this one and pack again"
+    raise InputError(f"holds a corpus that was packed {what}", where=str(folder), next_step=step)
 
 
-def _unfinished(folder: Path, request: Mapping[str, Any]) -> Description | None:
-    """What a killed pack of the same request left, if it can go on from there."""
-    try:
-        state = json.loads(read_text(folder / UNFINISHED, limit_bytes=2**31))
-        if state["request"] != dict(request) or type(state["n_train"]) is not int:
-            return None
-        about = DESCRIPTION.validate_python(state)
-        itemsize = np.dtype(about.dtype).itemsize
-        shards = [shard for split in SPLITS for shard in about.splits[split].shards]
-        whole = all((folder / shard.file).stat().st_size == HEADER.size + shard.tokens * itemsize for shard in shards)
-        tokenizer = (folder / TOKENIZER).read_bytes() if about.tokenizer_sha256 else b""
-    except (InputError, OSError, ValidationError, ValueError, LookupError, TypeError, RecursionError):
-        return None
-    for split in about.splits.values():
-        split.tokens = sum(shard.tokens for shard in split.shards)
-    known = not tokenizer or about.tokenizer_sha256 == hashlib.sha256(tokenizer).hexdigest()
-    return about if whole and known else None
+def _files(folder: Path) -> list[Path]:
+    return [folder / f"{split}{suffix}" for split in SPLITS for suffix in (".bin", ".idx")]
 
 
-def _start_over(folder: Path) -> None:
-    """Delete what an unfinished pack left."""
-    for split in SPLITS:
-        for path in folder.glob(f"{split}-[0-9]*.tokens"):
-            path.unlink()
-    (folder / UNFINISHED).unlink(missing_ok=True)
+def _begin(folder: Path) -> None:
+    """Mark the folder as one where a pack is under way, after deleting what a killed one left.
+
+    Raises InputError where files of such names are there that are not of a pack.
+    """
+    if not (folder / UNFINISHED).is_file():
+        there = next((path for path in _files(folder) if os.path.lexists(path)), None)
+        if there is not None:
+            what = "is in the way, and belongs to no unfinished pack"
+            raise InputError(what, where=str(there), next_step="choose another folder, or remove it")
+    write_atomically(folder / UNFINISHED, "{}", follow_links=False)
+    for path in (*_files(folder), *folder.glob(".moescale-*.tmp")):
+        path.unlink(missing_ok=True)
+
+
+def _delete_unfinished(folder: Path) -> None:
+    """Delete what a pack that failed has written."""
+    for path in (folder / CORPUS, *_files(folder), folder / UNFINISHED):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -492,10 +428,3 @@ def _alone(folder: Path, tell: Report) -> Generator[None]:
                 raise
             # A finished corpus on a disk that is only read.
         yield
-
-
-def _folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder, made; one with a finished corpus need not be writable."""
-    if os.path.isfile(Path(folder) / CORPUS):  # unlike Path.is_file, never an error
-        return Path(folder)
-    return make_folder(folder)

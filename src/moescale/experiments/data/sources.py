@@ -1,7 +1,12 @@
-"""Where text comes from: files, globs, folders, a hub's data set, Megatron's tokens; each source is a list of documents."""
+"""Where text comes from: files, globs, folders, a hub's data set, Megatron's tokens; each source is a list of documents.
+
+Tables (Parquet, CSV) and the hub are streamed by `datasets`. JSON lines are not: its reader takes the keys and types of the
+first ten megabytes for those of the whole file, refuses rows that have others, and counts rows from the start of a block.
+"""
 
 from __future__ import annotations
 
+import csv
 import fnmatch
 import glob
 import hashlib
@@ -11,7 +16,6 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -24,18 +28,19 @@ from moescale.experiments.data import megatron
 from moescale.io.files import nearest_file_names, unpacked_limit_bytes
 
 Document = str | NDArray[np.int64] | None  # text, or its tokens, or what is no text and shall be skipped
+Found = str | InputError  # a text, or why there is none
 
 HUB = "hf:"
 MEGATRON = "megatron:"
 HUB_OPTIONS = ("split", "config", "revision")
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
-KINDS = {".jsonl": "lines", ".ndjson": "lines", ".json": "json", ".parquet": "parquet"}
+KINDS = {".jsonl": "lines", ".ndjson": "lines", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}
 # What a folder is searched for besides; a file or glob that is named may have any name, and is text.
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".py", ".c", ".h", ".cpp", ".rs", ".go", ".java", ".js", ".ts")
 SKIPPED_FOLDERS = ("__pycache__",)
-MOST_BYTES_AT_ONCE = 2**30  # of a text or .json file, which is read whole; JSON lines and Parquet have no bound
+MOST_BYTES_AT_ONCE = 2**30  # of a text or .json file, which is read whole, and of a line
 _BLOCK = 2**20
-_ROWS = 1024  # of a Parquet file at a time
+_ROWS = 1024  # of a table at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +78,17 @@ def find_sources(given: Sequence[str | os.PathLike[str]], *, exclude: Sequence[s
     return tuple(found)
 
 
-def documents(
-    source: Source, *, text_field: str = "text", skip: int = 0, undecodable: str = "error"
-) -> Iterator[Document]:
-    """The documents of a source from number `skip` on: texts, or arrays of tokens for Megatron's.
+def documents(source: Source, *, text_field: str = "text", undecodable: str = "error") -> Iterator[Document]:
+    """The documents of a source: texts, or arrays of tokens for Megatron's.
 
     A text file is one document; a line, row or array element of the other formats is one, its text in `text_field`.
-    What is not UTF-8 raises InputError, or is None with undecodable="skip". Also raises InputError for malformed content
-    and for a missing field, each with its place.
+    What is not UTF-8 raises InputError, or is None with undecodable="skip" (but in tables, where it always raises). Also
+    raises InputError for malformed content, a missing field and a missing library, each with its place.
     """
     if source.kind == "megatron":
-        yield from megatron.documents(megatron.open_indexed(source.name.removeprefix(MEGATRON)), skip)
+        yield from megatron.documents(megatron.open_indexed(source.name.removeprefix(MEGATRON)))
         return
-    for found in _READERS[source.kind](source, text_field, skip):
+    for found in _READERS.get(source.kind, _table)(source, text_field):
         if isinstance(found, str):
             yield found
         elif undecodable == "error":
@@ -208,9 +211,7 @@ def _too_large(where: str, most: int) -> InputError:
     return InputError(what, where=where, next_step="split it, or write it as JSON lines")
 
 
-# Readers: a text, or the error that says why there is none.
-
-Found = str | InputError
+# Readers.
 
 
 def _no_text(reason: str, where: str) -> InputError:
@@ -226,14 +227,13 @@ def _decoded(content: bytes, where: str) -> Found:
         return _no_text(f"is not UTF-8: byte 0x{content[at]:02x} at offset {at}, line {line}", where)
 
 
-def _text(source: Source, text_field: str, skip: int) -> Iterator[Found]:
-    if skip == 0:
-        yield _decoded(_whole(source.name), source.name)
+def _text(source: Source, text_field: str) -> Iterator[Found]:
+    yield _decoded(_whole(source.name), source.name)
 
 
-def _lines(source: Source, text_field: str, skip: int) -> Iterator[Found]:
+def _lines(source: Source, text_field: str) -> Iterator[Found]:
     with _opened(source.name) as stream:
-        yield from _of_lines(_split(stream, source.name), source.name, text_field, skip)
+        yield from _of_lines(_split(stream, source.name), source.name, text_field)
 
 
 def _split(stream: Any, name: str) -> Iterator[bytes]:
@@ -251,14 +251,14 @@ def _split(stream: Any, name: str) -> Iterator[bytes]:
     yield b"".join(rest)
 
 
-def _of_lines(lines: Iterable[bytes], name: str, text_field: str, skip: int) -> Iterator[Found]:
-    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    for number, line in islice(numbered, skip, None):
-        where = f"{name}, line {number}"
-        text = _decoded(line, where)
-        if isinstance(text, str):
-            text = _field(_parsed(text, where, "JSON lines hold one object a line"), text_field, where)
-        yield text
+def _of_lines(lines: Iterable[bytes], name: str, text_field: str) -> Iterator[Found]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            where = f"{name}, line {number}"
+            text = _decoded(line, where)
+            if isinstance(text, str):
+                text = _field(_parsed(text, where, "JSON lines hold one object a line"), text_field, where)
+            yield text
 
 
 def _parsed(text: str, where: str, next_step: str) -> object:
@@ -268,7 +268,7 @@ def _parsed(text: str, where: str, next_step: str) -> object:
         raise InputError(f"is not JSON: {error}", where=where, next_step=next_step) from error
 
 
-def _json(source: Source, text_field: str, skip: int) -> Iterator[Found]:
+def _json(source: Source, text_field: str) -> Iterator[Found]:
     name = source.name
     content = _whole(name)
     text = _decoded(content, name)
@@ -280,54 +280,91 @@ def _json(source: Source, text_field: str, skip: int) -> Iterator[Found]:
     except InputError as error:
         if "Extra data" not in error.what:
             raise
-        yield from _of_lines(content.split(b"\n"), name, text_field, skip)  # JSON lines under another name
+        yield from _of_lines(content.split(b"\n"), name, text_field)  # JSON lines under another name
         return
     values: list[Any] = value if isinstance(value, list) else [value]
-    for number, one in enumerate(values[skip:], skip + 1):
+    for number, one in enumerate(values, 1):
         yield _field(one, text_field, f"{name}, element {number}")
 
 
-def _parquet(source: Source, text_field: str, skip: int) -> Iterator[Found]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _table(source: Source, text_field: str) -> Iterator[Found]:
+    """The rows of a table or of a data set of the hub, as `datasets` streams them."""
     name = source.name
     try:
-        with pq.ParquetFile(name) as file:
-            schema = file.schema_arrow
-            if text_field not in schema.names:
-                raise _no_field(text_field, schema.names, name)
-            if schema.names.count(text_field) > 1:
-                what = f"two columns are named {text_field!r}"
-                raise InputError(what, where=name, next_step="rename or remove one of them")
-            kind = schema.field(text_field).type
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-                raise InputError(f"holds {kind} in {text_field!r}, not text", where=name)
-            number = 0
-            for batch in file.iter_batches(batch_size=_rows_at_a_time(file.metadata, name), columns=[text_field]):
-                column = batch.column(0).slice(min(max(skip - number, 0), len(batch)))
-                number += len(batch)
-                first = number - len(column) + 1
-                for row, value in enumerate(column.cast(pa.large_binary()).to_pylist(), first):
-                    yield "" if value is None else _decoded(value, f"{name}, row {row}")
-    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:  # the last: a name of a column
+        datasets: Any = import_module("datasets")
+    except ImportError as error:
+        what = "the package datasets is not installed"
+        raise InputError(what, where=name, next_step="pip install 'moescale[train]'") from error
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # it reports to a server what kind of file is read
+    try:
+        path, options = _arguments(source, text_field, datasets)
+        stream: Any = datasets.load_dataset(path, streaming=True, **options)
+        for number, row in enumerate(stream, 1):
+            yield _field(row, text_field, f"{name}, row {number}")
+    except InputError:
+        raise
+    except Exception as error:  # whatever the library, its parsers and its transport raise
+        hub = source.kind == "hub"
         raise InputError(
-            f"is not Parquet that can be read: {_first_line(error)}",
+            f"{'cannot be streamed' if hub else 'cannot be read'}: {_first_line(error)}",
             where=name,
-            next_step="check that it is whole, or write it again",
+            next_step="check its name, split and the network" if hub else "check that it is whole, or write it again",
         ) from error
 
 
-def _rows_at_a_time(metadata: Any, name: str) -> int:
+def _arguments(source: Source, text_field: str, datasets: Any) -> tuple[str, dict[str, Any]]:
+    """What `load_dataset` is given for a source; InputError where a table lacks the field or would exhaust memory."""
+    name = source.name
+    if source.kind == "hub":
+        path, given = _hub_arguments(name)
+        return path, {"name": given.pop("config", None), "split": given.pop("split", "train"), **given}
+    options = {"data_files": glob.escape(os.path.abspath(name)), "split": "train"}
+    if source.kind == "parquet":
+        return "parquet", {**options, "columns": [text_field], "batch_size": _parquet_rows(name, text_field)}
+    separator = {"csv": ",", "tsv": "\t"}[source.kind]
+    _check_csv(source, separator, text_field)
+    features = datasets.Features({text_field: datasets.Value("string")})
+    return "csv", {**options, "sep": separator, "features": features, "chunksize": _ROWS, "keep_default_na": False}
+
+
+def _check_csv(source: Source, separator: str, text_field: str) -> None:
+    name = source.name
+    with _opened(name) as stream:
+        first = stream.read(_BLOCK)
+        names = next(csv.reader(first.decode("utf-8-sig", "replace").splitlines(), delimiter=separator), [])
+        if text_field not in names:
+            raise _no_field(text_field, names, name)
+        if Path(name).suffix.lower() in COMPRESSIONS:  # a row may be as long as the file
+            most = unpacked_limit_bytes(source.n_bytes)
+            size = len(first)
+            while size <= most and (block := stream.read(_BLOCK)):
+                size += len(block)
+            if size > most:
+                raise InputError(f"unpacks to more than {most:,} bytes", where=name, next_step="unpack it first")
+
+
+def _parquet_rows(name: str, text_field: str) -> int:
     """Rows of a Parquet file that fit in memory even where each is the longest text that its row group may hold."""
-    largest = max((metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)), default=0)
-    most = unpacked_limit_bytes(os.path.getsize(name))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(name) as file:
+            metadata, schema = file.metadata, file.schema_arrow
+            names = schema.names
+            groups = [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:  # the last: a name of a column
+        what = f"is not Parquet that can be read: {_first_line(error)}"
+        raise InputError(what, where=name, next_step="check that it is whole, or write it again") from error
+    if text_field not in names:
+        raise _no_field(text_field, names, name)
+    if names.count(text_field) > 1:
+        what = f"two columns are named {text_field!r}"
+        raise InputError(what, where=name, next_step="rename or remove one of them")
+    largest, most = max(groups, default=0), unpacked_limit_bytes(os.path.getsize(name))
     if largest > most:
-        raise InputError(
-            f"unpacks to {largest:,} bytes at a time, more than {most:,} of a file of this size",
-            where=name,
-            next_step="write it again with fewer rows in a row group",
-        )
+        what = f"unpacks to {largest:,} bytes at a time, more than {most:,} of a file of this size"
+        raise InputError(what, where=name, next_step="write it again with fewer rows in a row group")
     return max(1, min(_ROWS, most // max(largest, 1)))
 
 
@@ -340,29 +377,6 @@ def _hub_arguments(name: str) -> tuple[str, dict[str, str]]:
         if option not in HUB_OPTIONS:
             raise unknown_name("option", option, HUB_OPTIONS, where=name)
     return path, options
-
-
-def _hub(source: Source, text_field: str, skip: int) -> Iterator[Found]:
-    name = source.name
-    path, options = _hub_arguments(name)
-    try:
-        datasets: Any = import_module("datasets")
-    except ImportError as error:
-        what = "the package datasets is not installed"
-        raise InputError(what, where=name, next_step="pip install 'moescale[train]'") from error
-    try:
-        split = options.pop("split", "train")
-        stream: Any = datasets.load_dataset(path, options.pop("config", None), split=split, streaming=True, **options)
-        for number, row in enumerate(stream.skip(skip) if skip else stream, skip + 1):
-            yield _field(row, text_field, f"{name}, row {number}")
-    except InputError:
-        raise
-    except Exception as error:  # whatever the library, its parsers and its transport raise
-        raise InputError(
-            f"cannot be streamed: {_first_line(error)}",
-            where=name,
-            next_step="check its name, split and the network; a pack goes on where it was",
-        ) from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -396,4 +410,4 @@ def _no_field(text_field: str, names: Sequence[str], where: str) -> InputError:
     )
 
 
-_READERS = {"text": _text, "lines": _lines, "json": _json, "parquet": _parquet, "hub": _hub}
+_READERS = {"text": _text, "lines": _lines, "json": _json}

@@ -127,7 +127,7 @@ def check_libraries() -> None:
 def _corpus(settings: RunSettings) -> Corpus:
     """The packed corpus, made from the sources where there is none yet."""
     data = settings.data
-    if data.sources:  # pack resumes, and finds a finished corpus of the same sources
+    if data.sources:  # pack finds a finished corpus of the same sources
         given: dict[str, Any] = {
             "tokenizer": data.tokenizer,
             "vocab_size": data.vocab_size,
