@@ -143,7 +143,9 @@ class SweepOptions(Group):
     ) -> tuple[Sequence[Precision], Sequence[Precision]]:
         """The formats of weights and cache to look at; a latency table was measured with one pair of them."""
         table = serving.latency not in ("auto", "roofline") and serving.latency.partition(":")[0] != "silicon"
-        caches = _one_of("kv-cache", self.sweep_kv_cache, serving.kv_cache) or ("bf16" if table else SERVER_CACHES)
+        caches = _one_of("kv-cache", self.sweep_kv_cache, serving.kv_cache)
+        if caches is None:
+            caches = "bf16" if table else SERVER_CACHES
         weights = stated or precisions("weights", listed("", "bf16" if table else SWEPT_WEIGHTS), "--sweep-weights")
         kv_cache = precisions("kv_cache", listed("--sweep-kv-cache", caches), "--sweep-kv-cache")
         for place, formats in (("--sweep-weights", weights), ("--sweep-kv-cache", kv_cache)):
