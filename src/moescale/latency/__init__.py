@@ -96,7 +96,7 @@ class Pass:
 
 
 class PassSource:
-    """A latency source that is one function of a pass, `pass_s`."""
+    """A latency source (its methods are those of LatencySource) that is one function of a pass, `pass_s`."""
 
     __slots__ = ()
 
@@ -107,13 +107,11 @@ class PassSource:
     def prefill_s(
         self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
     ) -> FloatArray:
-        """As LatencySource has it."""
         return self._answer(model, Pass(gpus, expert_parallel, prompts=batch, prompt_tokens=prompt_tokens))
 
     def decode_s(
         self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
     ) -> FloatArray:
-        """As LatencySource has it."""
         return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens))
 
     def mixed_s(
@@ -127,7 +125,6 @@ class PassSource:
         *,
         expert_parallel: Real = 1.0,
     ) -> FloatArray:
-        """As LatencySource has it."""
         return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, prompts, prompt_tokens))
 
     def _answer(self, model: Architecture, a: Pass) -> FloatArray:

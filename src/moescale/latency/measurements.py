@@ -102,12 +102,9 @@ def check_table(path: str | Path) -> None:
 
 def _check_suffix(file: Path) -> None:
     if file.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"{file.suffix!r} is not a kind of table" if file.suffix else "the table's name has no suffix",
-            where=str(file),
-            nearest=f"{file.stem or 'table'}.csv",
-            next_step=f"end the name in {', '.join(SUFFIXES)}",
-        )
+        what = f"{file.suffix!r} is not a kind of table" if file.suffix else "the table's name has no suffix"
+        nearest, next_step = f"{file.stem or 'table'}.csv", f"end the name in {', '.join(SUFFIXES)}"
+        raise InputError(what, where=str(file), nearest=nearest, next_step=next_step)
 
 
 def read_rows(

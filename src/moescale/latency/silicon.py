@@ -210,8 +210,7 @@ class Silicon(PassSource):
             return self._looped_experts_s(model, gpus, tokens)
         top_k = model.n_experts if self.moe_execution == ALL_EXPERTS_GROUPED else model.top_k
         sizes = (model.n_moe_layers, model.d_model, model.n_experts, top_k, model.d_expert)
-        fields = (np.asarray(field, dtype=np.float64) for field in (*sizes, gpus, tokens, expert_parallel))
-        arrays = np.broadcast_arrays(*fields)
+        arrays = np.broadcast_arrays(*(np.asarray(n, np.float64) for n in (*sizes, gpus, tokens, expert_parallel)))
         some = arrays[0] > 0
         every = bool(some.all())
         layers, d_model, experts, met, width, count, batch, ways = arrays if every else [part[some] for part in arrays]

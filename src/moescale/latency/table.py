@@ -161,8 +161,7 @@ class _Row:
         return InputError(f"{self.record[column]!r} {rule}", where=where, next_step="mend that row, or leave it out")
 
     def text(self, column: str) -> str:
-        value = str(self.record[column] or "").strip()
-        if not value:
+        if not (value := str(self.record[column] or "").strip()):
             raise self.error(column, "is empty")
         return value
 
@@ -181,8 +180,7 @@ class _Row:
         return value
 
     def stage(self) -> str:
-        value = self.text("stage")
-        if value not in STAGES:
+        if (value := self.text("stage")) not in STAGES:
             raise self.error("stage", f"must be {' or '.join(STAGES)}")
         return value
 

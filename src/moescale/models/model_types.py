@@ -135,8 +135,8 @@ def _qwen2_moe(settings: Settings) -> dict[str, Any]:
     experts = _experts(settings, "moe_intermediate_size", _sparse_layers(settings), least=0)
     settings.seen.add("shared_expert_intermediate_size")
     if experts:
-        experts["d_shared_expert"] = settings.integer("shared_expert_intermediate_size", least=0)
-        experts["shared_expert_gate"] = True
+        shared = settings.integer("shared_expert_intermediate_size", least=0)
+        experts |= {"d_shared_expert": shared, "shared_expert_gate": True}
     return parts | experts | _qwen_windows(settings, lambda layers, end: layers[:end:2])
 
 

@@ -41,12 +41,9 @@ class Settings:
         if not present:
             if default is not None:
                 return default
-            raise InputError(
-                f"{' or '.join(keys)} is missing",
-                where=self.where,
-                nearest=nearest_names(keys[0], [str(key) for key in self.config]),
-                next_step="add it: without it the model's shape is unknown",
-            )
+            nearest = nearest_names(keys[0], [str(key) for key in self.config])
+            what, add = f"{' or '.join(keys)} is missing", "add it: without it the model's shape is unknown"
+            raise InputError(what, where=self.where, nearest=nearest, next_step=add)
         values = {key: self._integer(key, least) for key in present}
         if len(set(values.values())) > 1:
             stated = ", ".join(map(str, values.values()))

@@ -76,9 +76,8 @@ class Deployment:
             mean = sum(share * at for at, share in self.prompt_nodes)
             same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / self.prompt_tokens - 1.0) < 1e-9)
             if not same or min(min(node) for node in self.prompt_nodes) < 0:
-                raise InputError(
-                    "prompt_nodes must have shares of sum 1 and the mean prompt_tokens", where="deployment"
-                )
+                what = "prompt_nodes must have shares of sum 1 and the mean prompt_tokens"
+                raise InputError(what, where="deployment")
 
 
 ARRAY_FIELDS = tuple(bounds_of(Deployment))
@@ -102,11 +101,8 @@ def degrees(deployment: Deployment) -> tuple[int, ...]:
             raise InputError(what, where="deployment")
     within = tuple(sorted({int(degree) for degree in stated if degree <= most}))
     if not within:
-        raise InputError(
-            f"none of tensor_parallel_degrees is within max_gpus = {most}",
-            where="deployment",
-            next_step="raise max_gpus, or leave tensor_parallel_degrees out",
-        )
+        what = f"none of tensor_parallel_degrees is within max_gpus = {most}"
+        raise InputError(what, where="deployment", next_step="raise max_gpus, or leave tensor_parallel_degrees out")
     return within
 
 

@@ -102,11 +102,10 @@ def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gp
         # with every further GPU: counts that are too slow are all named.
         told = [i for i, reason in enumerate(reasons) if reason is Reason.TOO_SLOW]
         told = told or [i for i, reason in enumerate(reasons) if reason is not Reason.HEADS][-1:] or [-1]
-        raise InfeasibleError(
-            f"no GPU count serves {model.name or 'the model'}: {'; '.join(str(looked_at[i].infeasible) for i in told)}",
-            where=f"{'1 to ' if len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}",
-            next_step=REMEDIES[reasons[told[0]]],
-        )
+        why = "; ".join(str(looked_at[i].infeasible) for i in told)
+        where = f"{'1 to ' if len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}"
+        what, remedy = f"no GPU count serves {model.name or 'the model'}: {why}", REMEDIES[reasons[told[0]]]
+        raise InfeasibleError(what, where=where, next_step=remedy)
     best = min(served, key=lambda record: (record.usd_per_mtok or 0.0, record.gpus))
     return replace(best, candidates=tuple(looked_at))
 

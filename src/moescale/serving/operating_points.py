@@ -244,11 +244,9 @@ def operating_points(
     caps = _batch_caps(model, counts, rooms, batch_caps)
     total = len(platforms) * counts.size * ways.size * caps.size
     if total > MOST_CONFIGURATIONS:
-        raise InputError(
-            f"{len(platforms)} platforms x {counts.size} GPU counts x {ways.size} expert-parallel degrees x {caps.size} "
-            f"batches are {total:,} configurations, more than {MOST_CONFIGURATIONS:,}",
-            next_step="look at fewer GPU counts, or split them into several calls",
-        )
+        sizes = f"{len(platforms)} platforms x {counts.size} GPU counts x {ways.size} expert-parallel degrees"
+        what = f"{sizes} x {caps.size} batches are {total:,} configurations, more than {MOST_CONFIGURATIONS:,}"
+        raise InputError(what, next_step="look at fewer GPU counts, or split them into several calls")
     columns, missing = list[dict[str, npt.NDArray[Any]]](), list(left_out)
     for index, (platform, room) in enumerate(zip(platforms, rooms, strict=True)):
         d = replace(room, max_num_seqs=caps, batching="largest")  # every batch is a point of its own
@@ -257,10 +255,9 @@ def operating_points(
         columns.append(_points(served, d, index))
     flat = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     if not flat["platform"].size:
-        relax = (
-            "allow more GPUs, take a GPU with more memory, shorter requests, a looser latency limit, or the roofline"
-        )
-        raise InfeasibleError(_why_none(missing), next_step=f"{relax} where a latency source has no answer")
+        relax = "allow more GPUs, take a GPU with more memory, shorter requests, a looser latency limit"
+        roofline = "or the roofline where a latency source has no answer"
+        raise InfeasibleError(_why_none(missing), next_step=f"{relax}, {roofline}")
     return OperatingPoints(
         model=model,
         deployment=deployment,

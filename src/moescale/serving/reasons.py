@@ -37,7 +37,7 @@ def infeasible_reason(
     on_gpus = f"on {plural(gpus, 'GPU')}"
     budget, fraction = gpu.memory_bytes * at(d.memory_fraction), at(d.memory_fraction)
     per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(d.reserve_bytes)
-    taken = f"{_gb(per_gpu)}" + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
+    taken = _gb(per_gpu) + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
     free, usable = budget - per_gpu - reserve, f"{fraction:g} x {_gb(gpu.memory_bytes)} = {_gb(budget)}"
     match Reason(int(serving.infeasible[index])):
         case Reason.FEASIBLE:

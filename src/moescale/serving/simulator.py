@@ -218,21 +218,16 @@ def _cache_bytes(model: Architecture, d: Deployment, gpus: int, most_tokens: int
     weights = float(weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, ways))
     usable, where = d.gpu.memory_bytes * fraction - reserve, f"{gpus} x {d.gpu.name}"
     if weights >= usable:
-        raise InfeasibleError(
-            f"weights take {weights / 1e9:.1f} GB a GPU, more than the {usable / 1e9:.1f} GB usable "
-            f"({fraction:g} x {d.gpu.memory_bytes / 1e9:.1f} GB less a reserve of {reserve / 1e9:.1f} GB)",
-            where=where,
-            next_step="allow more GPUs, a GPU with more memory, or fp8 weights",
-        )
+        memory = f"{fraction:g} x {d.gpu.memory_bytes / 1e9:.1f} GB less a reserve of {reserve / 1e9:.1f} GB"
+        what = f"weights take {weights / 1e9:.1f} GB a GPU, more than the {usable / 1e9:.1f} GB usable ({memory})"
+        raise InfeasibleError(what, where=where, next_step="allow more GPUs, a GPU with more memory, or fp8 weights")
     tokens, available = np.arange(most_tokens + 2, dtype=np.float64), usable - weights
     kv_bytes = kv_bytes_per_request(model, tokens, d.kv_bytes_per_element, gpus)
     if kv_bytes[most_tokens] > available:
-        raise InfeasibleError(
-            f"one request of {most_tokens + 1} tokens takes {kv_bytes[most_tokens] / 1e9:.3g} GB of "
-            f"KV cache a GPU, but {available / 1e9:.3g} GB are left beside the weights",
-            where=where,
-            next_step="allow more GPUs, shorter requests, or a GPU with more memory",
-        )
+        taken = f"one request of {most_tokens + 1} tokens takes {kv_bytes[most_tokens] / 1e9:.3g} GB of KV cache a GPU"
+        what = f"{taken}, but {available / 1e9:.3g} GB are left beside the weights"
+        more = "allow more GPUs, shorter requests, or a GPU with more memory"
+        raise InfeasibleError(what, where=where, next_step=more)
     return kv_bytes, available
 
 

@@ -174,8 +174,7 @@ class Servers:
         """The times of an iteration and of a request with `batch` requests in service."""
         model, count, source, d = self.model, self.count, self.latency, self.deployment
         n, ways, context = np.asarray(d.output_tokens, dtype=np.float64), d.expert_parallel, context_tokens(d)
-        starting = batch / n
-        whole, share = np.maximum(starting, 1.0), np.minimum(starting, 1.0)  # a prompt is processed in one pass
+        whole, share = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0)  # a prompt is processed in one pass
         nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
         decode_s = d.host.pass_s(source.decode_s(model, count, batch, context, expert_parallel=ways), batch)
         alone_s = np.asarray(0.0)

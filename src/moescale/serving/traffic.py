@@ -185,22 +185,16 @@ def _entries(content: list[Any], where: str) -> list[tuple[int, Mapping[str, Any
 
 def _talks(entries: list[tuple[int, Mapping[str, Any]]], where: str) -> list[tuple[int, int]] | None:
     """Characters of each human turn and of the answer that follows it; None where the rows are no conversations."""
-    talks = [(i, _turns(entry)) for i, entry in entries]
-    if all(turns is None for _, turns in talks) or _column(entries[0][1], "prompt"):
+    keys = ("conversations", "conversation", "messages")
+    talks = [next((e[key] for key in keys if isinstance(e.get(key), list)), None) for _, e in entries]
+    if all(turns is None for turns in talks) or _column(entries[0][1], "prompt"):
         return None
-    pairs = [pair for i, turns in talks for pair in _pairs(turns or [], f"{where}, entry {i}")]
+    pairs = [pair for i, turns in enumerate(talks, start=1) for pair in _pairs(turns or [], f"{where}, entry {i}")]
     if not pairs:
-        raise InputError(
-            "no conversation in it has a human turn with an answer after it",
-            where=where,
-            next_step=f"turns are read `from` {', '.join(ASKING)} and `from` {', '.join(ANSWERING)}",
-        )
+        speakers = f"turns are read `from` {', '.join(ASKING)} and `from` {', '.join(ANSWERING)}"
+        what = "no conversation in it has a human turn with an answer after it"
+        raise InputError(what, where=where, next_step=speakers)
     return pairs
-
-
-def _turns(entry: Mapping[str, Any]) -> list[Any] | None:
-    stated = (entry.get(key) for key in ("conversations", "conversation", "messages"))
-    return next((cast("list[Any]", turns) for turns in stated if isinstance(turns, list)), None)
 
 
 def _pairs(turns: list[Any], where: str) -> Iterator[tuple[int, int]]:
@@ -229,11 +223,8 @@ def _lengths(rows: Rows, where: str) -> FloatArray:
         for kind, name in names.items():
             if name is None:
                 present = ", ".join(str(name)[:40] for name in list(record)[:SHOWN])
-                raise InputError(
-                    f"no column of {kind} tokens among {present or 'none'}",
-                    where=f"{where}, row {number}",
-                    next_step=f"name it {', '.join(LENGTH_COLUMNS[kind].split())}",
-                )
+                what, known = f"no column of {kind} tokens among {present or 'none'}", LENGTH_COLUMNS[kind].split()
+                raise InputError(what, where=f"{where}, row {number}", next_step=f"name it {', '.join(known)}")
         columns = [name for name in names.values() if name]
         lengths.append([_count(record[name], f"{where}, row {number}, column {name}") for name in columns])
     if not lengths:

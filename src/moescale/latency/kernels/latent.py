@@ -46,7 +46,7 @@ def latent_grid(system: str, engine: str, version: str, stage: str, weights: str
     assert path is not None
     rows = read_columns(path, COLUMNS, gemm_type=weights, kv_cache_dtype=cache_type)
     # A prompt after a cached prefix is another question.
-    keep = rows["step"] == 0 if stage == "context" else np.ones(len(rows["step"]), dtype=bool)
+    keep = (rows["step"] == 0) | (stage != "context")
     tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
     sizes = (rows["num_heads"][keep], rows["batch_size"][keep], tokens[keep])
     return grid_of(sizes, rows["latency"][keep], (1.0, 1.0, 2.0 if stage == "context" else 1.0))

@@ -81,8 +81,8 @@ def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[fl
     if np.isnan(log_s).any():
         for i in reversed(range(len(axes))):
             _interpolate(log_s, axes[i], i)
-        last = tuple(range(max(len(axes) - 2, 0), len(axes)))
-        for along in (last, tuple(range(len(axes)))):
+        every = tuple(range(len(axes)))
+        for along in (every[-2:], every):
             _continue(log_s, axes, slopes, along)
     return LogGrid(axes, log_s, slopes)
 

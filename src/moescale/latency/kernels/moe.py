@@ -186,11 +186,8 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
     columns = read_columns(path, (*SIZES, "latency"), moe_dtype=kind, distribution=load)
     if not columns["latency"].size:
-        raise InputError(
-            f"no {kind} experts were measured for {engine} on {system} with the load {load}",
-            where="silicon",
-            nearest=", ".join(text_values(path, "distribution")),
-        )
+        what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
+        raise InputError(what, where="silicon", nearest=", ".join(text_values(path, "distribution")))
     unclear = [(columns["hidden_size"] == d) & (columns["inter_size"] == width) for d, width in UNCLEAR_SHAPES]
     clear = ~np.any(unclear, axis=0)
     keys = np.stack([columns[name][clear] for name in SIZES], axis=1)
@@ -223,8 +220,8 @@ def fit_formula(
 
     at = START if start is None else tuple(getattr(start, name) for name in Formula.__slots__)
     low, high = np.log(LOWEST), np.log(HIGHEST)
-    start_at, bounds = np.clip(np.log(at), low, high), (low - 1e-9, high + 1e-9)
-    found = least_squares(off, start_at, loss="soft_l1", f_scale=0.1, bounds=bounds)
+    first, bounds = np.clip(np.log(at), low, high), (low - 1e-9, high + 1e-9)
+    found = least_squares(off, first, loss="soft_l1", f_scale=0.1, bounds=bounds)
     return Formula(*(float(value) for value in np.exp(found.x)))
 
 
@@ -235,8 +232,7 @@ def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: f
     steps = np.arange((OCTAVES[1] - OCTAVES[0]) * STEPS_AN_OCTAVE + 1)
     grid = (OCTAVES[0] + steps / STEPS_AN_OCTAVE) * np.log(2.0)
     order = np.lexsort((at, rows.cut))
-    starts = np.flatnonzero(np.diff(rows.cut[order], prepend=-1))
-    groups = np.split(order, starts[1:])
+    groups = np.split(order, np.flatnonzero(np.diff(rows.cut[order])) + 1)
     missed = np.stack([np.interp(grid, at[group], logs[group]) for group in groups], axis=1)
     firsts = features[[group[0] for group in groups]]
     return MoeKernels(
@@ -254,9 +250,7 @@ def rates(system: System, kind: str) -> tuple[float, float]:
     """Bytes a weight and the data sheet's FLOP rate of a number format (weight-only formats multiply in bf16)."""
     if kind in ("fp8", "fp8_block"):
         return 1.0, system.fp8_flops_per_s or system.bf16_flops_per_s
-    if kind.startswith(("int4", "w4a16")):
-        return 0.5, system.bf16_flops_per_s
-    return 2.0, system.bf16_flops_per_s
+    return 0.5 if kind.startswith(("int4", "w4a16")) else 2.0, system.bf16_flops_per_s
 
 
 def shipped_formula(system: str, engine: str, version: str, kind: str, load: str) -> Formula | None:

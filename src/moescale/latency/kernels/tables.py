@@ -35,11 +35,9 @@ def _root() -> Path:
     try:
         return Path(str(importlib.resources.files(PACKAGE))) / "systems"
     except ModuleNotFoundError as error:
-        raise InputError(
-            "measured kernels need the package aiconfigurator-core, which is not installed",
-            where="silicon",
-            next_step="pip install aiconfigurator-core (Linux x86-64 only), or take the roofline as the latency source",
-        ) from error
+        what = "measured kernels need the package aiconfigurator-core, which is not installed"
+        install = "pip install aiconfigurator-core (Linux x86-64 only), or take the roofline as the latency source"
+        raise InputError(what, where="silicon", next_step=install) from error
 
 
 def _yaml(path: Path) -> dict[str, Any]:
