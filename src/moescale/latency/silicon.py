@@ -232,10 +232,8 @@ class Silicon(PassSource):
         local, weights = np.asarray(shape.local_experts), shape.matrices * shape.d_model * shape.width
         chosen = np.minimum(local, shape.top_k)
         read = expected_distinct_experts(local, chosen, pairs / chosen) * weights
-        flops, moved = (
-            2.0 * pairs * weights,
-            ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width),
-        )
+        flops = 2.0 * pairs * weights
+        moved = ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width)
         seconds = self._rescaled(seconds, read, moved, flops, kind, wanted)
         # Experts as they were measured are believed: uneven routing reads fewer of them than even routing does.
         limit_s = self._limit_s(read, flops, kind, wanted)

@@ -60,11 +60,9 @@ def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
     if isinstance(config, Mapping):
         return _checkpoint(config, "config", None)
     settings, file = _load(Path(config))
-    beside = None
-    if settings.get("quantization_config") is None and file.name.endswith("config.json"):
-        beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
-        beside = _load(beside)[0] if beside.exists() else None
-    return _checkpoint(settings, str(file), beside)
+    beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
+    asked = settings.get("quantization_config") is None and file.name.endswith("config.json") and beside.exists()
+    return _checkpoint(settings, str(file), _load(beside)[0] if asked else None)
 
 
 def _load(path: Path) -> tuple[Mapping[str, Any], Path]:

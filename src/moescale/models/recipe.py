@@ -86,9 +86,8 @@ def paper_peak_lr(n_params: float, *, where: str = "--peak-lr") -> float:
     lr = float(stated["lr_intercept"]) + float(stated["lr_per_ln_n"]) * math.log(n_params)
     if lr <= 0:
         zero = format_count(math.exp(-float(stated["lr_intercept"]) / float(stated["lr_per_ln_n"])))
-        what = (
-            f"the paper's learning rate falls to zero at {zero} parameters, and the model has {format_count(n_params)}"
-        )
+        size = format_count(n_params)
+        what = f"the paper's learning rate falls to zero at {zero} parameters, and the model has {size}"
         raise InputError(what, where=where, next_step="state a peak learning rate, such as 3e-4")
     return lr
 

@@ -128,11 +128,9 @@ def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: b
     head, every = int(family.head_dim), family.moe_every
     d = float(width(family, n_params))
     ideal_heads, ideal_layers = d / head, d / family.d_model_per_layer
-    heads, layers = np.meshgrid(
-        np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + gpus + 1),
-        every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1),
-        indexing="ij",
-    )
+    near = np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + gpus + 1)
+    depths = every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1)
+    heads, layers = np.meshgrid(near, depths, indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
     d_model = heads * head
     attention = 2.0 * d_model**2 + 2.0 * d_model * cached * head

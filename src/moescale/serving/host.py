@@ -21,8 +21,8 @@ class HostOverhead:
     per_sequence_s: float  # the same, for each running sequence
     gap_s: float  # what stays visible between two passes when the host works on the next one while the GPU runs
     front_end_s_per_token: float  # detokenisation and streaming of one output token, over the API servers that share it
-    # Whether the host works on the next pass while the GPU runs (asynchronous scheduling, which vLLM turns on by default
-    # since 0.14), so that the longer of the two sets the pace. In line is the default: docs/servings.md says why.
+    # Whether the host works on the next pass while the GPU runs (vLLM's default since 0.14), so that the longer of the two
+    # sets the pace. In line is the default: docs/servings.md says why.
     asynchronous: bool = False
 
     def pass_s(self, kernels_s: FloatArray, sequences: Real) -> FloatArray:

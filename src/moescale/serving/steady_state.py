@@ -241,16 +241,10 @@ def largest_batches(servers: Servers) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow."""
     model, d = servers.model, servers.deployment
     per_gpu, free = _bytes_per_gpu(model, servers.count, d)
-    reason = np.select(
-        [
-            ~_shares_experts(servers),
-            _is_whole(model) & ~shares_heads(model, servers.count),
-            ~(free > 0),
-            ~(free >= servers.kv_bytes(longest_request_tokens(d))),
-        ],
-        [Reason.EXPERT_PARALLEL, Reason.HEADS, Reason.WEIGHTS, Reason.LONGEST_REQUEST],
-        Reason.FEASIBLE,
-    )
+    uneven_heads = _is_whole(model) & ~shares_heads(model, servers.count)
+    too_long = ~(free >= servers.kv_bytes(longest_request_tokens(d)))
+    reasons = [Reason.EXPERT_PARALLEL, Reason.HEADS, Reason.WEIGHTS, Reason.LONGEST_REQUEST]
+    reason = np.select([~_shares_experts(servers), uneven_heads, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
     fits = reason == Reason.FEASIBLE
     cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
     by_memory = free / servers.kv_bytes(context_tokens(d))
