@@ -19,7 +19,16 @@ from moescale.models.architecture import Architecture
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import NO_OVERHEAD, HostOverhead, default_overhead
-from moescale.serving.simulator import Arrivals, Run, _price, arrival_times_s, default_max_num_batched_tokens, simulate
+from moescale.serving.simulator import (
+    Arrivals,
+    Run,
+    _Limits,
+    _price,
+    _Scheduler,
+    arrival_times_s,
+    default_max_num_batched_tokens,
+    simulate,
+)
 from moescale.serving.steady_state import serve
 from moescale.typing import FloatArray, Real
 
@@ -231,8 +240,8 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
     """One pass of a run against the source itself, at random batches, contexts and chunks."""
     model = shapes()[name]
     rng = np.random.default_rng(0)
-    prompt, longest = np.full(1024, 512), np.full(1024, 767)
-    prices = _price(model, source, 1, 1.0, 1024, 8192, prompt, longest)  # type: ignore[arg-type]
+    limits = _Limits(1024, 8192, True, np.zeros(0), 0.0)
+    prices = _price(model, source, 1, 1.0, 1024, _Scheduler(np.full(1024, 512), np.full(1024, 256), limits))  # type: ignore[arg-type]
     for batch in np.unique(np.exp(rng.uniform(0, math.log(1024), 150)).astype(int)):
         contexts = rng.uniform(512, 767, 4)
         exact = source.decode_s(model, 1, float(batch), contexts)

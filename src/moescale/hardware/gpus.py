@@ -69,6 +69,7 @@ class DataSheet:
 
     def gpu(self, source: str) -> Gpu:
         """The GPU; `source` where the sheet states none."""
+        kept = ("silicon_system", "silicon_link_system", "arithmetic_share", "memory_share", "usd_per_gpu_hour", "date")
         return Gpu(
             name=self.name.strip(),
             memory_bytes=self.memory_gib * 2.0**30,
@@ -77,21 +78,15 @@ class DataSheet:
             fp8_flops_per_s=None if self.fp8_tflops is None else self.fp8_tflops * 1e12,
             interconnect_bytes_per_s=self.link_gb_per_s * 1e9,
             default_max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS[self.memory_gib >= LARGE_MEMORY_GIB],
-            silicon_system=self.silicon_system,
-            silicon_link_system=self.silicon_link_system,
-            arithmetic_share=self.arithmetic_share,
-            memory_share=self.memory_share,
-            usd_per_gpu_hour=self.usd_per_gpu_hour,
             source=self.source or source,
-            date=self.date,
+            **{name: getattr(self, name) for name in kept},
         )
 
 
 @cache
 def _read_gpus() -> tuple[Gpu, ...]:
-    where = "catalogue/gpus.toml"
-    entries = catalogue.read("gpus.toml")["gpu"]
-    return tuple(settings(DataSheet, {"name": name} | entry, where=where).gpu(where) for name, entry in entries.items())
+    where, entries = "catalogue/gpus.toml", catalogue.read("gpus.toml")["gpu"].items()
+    return tuple(settings(DataSheet, {"name": name} | entry, where=where).gpu(where) for name, entry in entries)
 
 
 def gpus() -> dict[str, Gpu]:

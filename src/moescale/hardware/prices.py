@@ -55,10 +55,8 @@ def usd_per_gpu_hour(gpu: Gpu) -> float:
     if gpu.usd_per_gpu_hour is not None:
         return gpu.usd_per_gpu_hour
     if gpu.name not in gpus():
-        raise InputError(
-            f"no price is stated for {gpu.name}",
-            next_step="pass --usd-per-gpu-hour, or add usd_per_gpu_hour to its file",
-        )
+        own = "pass --usd-per-gpu-hour, or add usd_per_gpu_hour to its file"
+        raise InputError(f"no price is stated for {gpu.name}", next_step=own)
     return price(gpu.name).usd_per_gpu_hour
 
 
@@ -75,11 +73,8 @@ def price(gpu_name: str, terms: str = DEFAULT_TERMS) -> Price:
         if candidate.terms == terms.strip().lower():
             return candidate
     listed = ", ".join(f"{entry.terms} at ${entry.usd_per_gpu_hour:.2f}" for entry in recorded)
-    raise InputError(
-        f"no {terms} price is recorded for {find_gpu(gpu_name).name}",
-        nearest=listed or None,
-        next_step="pass --usd-per-gpu-hour with what you pay",
-    )
+    what = f"no {terms} price is recorded for {find_gpu(gpu_name).name}"
+    raise InputError(what, nearest=listed or None, next_step="pass --usd-per-gpu-hour with what you pay")
 
 
 def owned_defaults() -> OwnedDefaults:

@@ -86,9 +86,7 @@ class Pass:
     def tokens(self) -> Real:
         """All tokens, which meet the matrices together."""
         decoded = 0.0 if self.batch is None else self.batch
-        if self.prompts is None:
-            return decoded
-        return decoded + self.prompts * np.asarray(self.prompt_tokens, dtype=np.float64)
+        return decoded if self.prompts is None else decoded + self.prompts * np.asarray(self.prompt_tokens, np.float64)
 
     @property
     def requests(self) -> Real:
@@ -98,7 +96,7 @@ class Pass:
 
 
 class PassSource:
-    """A latency source that is one function of a pass, `pass_s`."""
+    """A latency source (its methods are those of LatencySource) that is one function of a pass, `pass_s`."""
 
     __slots__ = ()
 
@@ -109,13 +107,11 @@ class PassSource:
     def prefill_s(
         self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
     ) -> FloatArray:
-        """Seconds to process `batch` prompts of `prompt_tokens` tokens each; the common shape of all arguments."""
         return self._answer(model, Pass(gpus, expert_parallel, prompts=batch, prompt_tokens=prompt_tokens))
 
     def decode_s(
         self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
     ) -> FloatArray:
-        """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
         return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens))
 
     def mixed_s(
@@ -129,7 +125,6 @@ class PassSource:
         *,
         expert_parallel: Real = 1.0,
     ) -> FloatArray:
-        """Seconds of one pass that decodes `batch` requests and processes `prompts` prompts (or a part of one)."""
         return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, prompts, prompt_tokens))
 
     def _answer(self, model: Architecture, a: Pass) -> FloatArray:
@@ -161,11 +156,8 @@ def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
         return replace(cast("Any", source), moe_execution=name)
     if name == FUSED:
         return source
-    raise InputError(
-        f"{source.name} cannot say what {name} would take: its experts ran as they were measured",
-        where="moe_execution",
-        next_step="take the silicon or roofline latency",
-    )
+    what = f"{source.name} cannot say what {name} would take: its experts ran as they were measured"
+    raise InputError(what, where="moe_execution", next_step="take the silicon or roofline latency")
 
 
 def moe_execution_of(source: LatencySource) -> str:

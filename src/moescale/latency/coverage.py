@@ -80,10 +80,8 @@ def agreement(rows: Iterable[Measurement], others: Iterable[Measurement]) -> Agr
     known = {key_of(row): row for row in others if row.status == OK}
     pairs = [(row, known[key_of(row)]) for row in rows if row.status == OK and key_of(row) in known]
     if not pairs:
-        raise InputError(
-            "the tables share no measured point",
-            next_step="compare two profiles of one grid: same GPU name, engine, dtype and models",
-        )
+        grids = "compare two profiles of one grid: same GPU name, engine, dtype and models"
+        raise InputError("the tables share no measured point", next_step=grids)
     a, b = (np.array([pair[i].latency_s for pair in pairs], dtype=np.float64) for i in (0, 1))
     stated = np.maximum(*(np.array([p[i].spread or 0.0 for p in pairs]) * x for i, x in enumerate((a, b))))
     beyond = np.abs(b - a) - stated
@@ -107,17 +105,14 @@ def overview(rows: Sequence[Measurement], where: str | None = None) -> Overview:
     measured = [row for row in rows if row.status == OK]
     failures = sorted((row.status, row.reason) for row in rows if row.status != OK)
     dates = sorted(row.date for row in rows)
+    of_stage = ([row for row in measured if row.stage == stage] for stage in ("prefill", "decode"))
+    held_out = [leave_one_out(stage, axis) for stage in of_stage for axis in AXES]
     return Overview(
         rows=len(rows),
         engines=tuple(sorted({f"{r.engine} {r.engine_version}, {r.dtype}, {r.device}" for r in measured})),
         dates=(dates[0], dates[-1]),
         coverage=tuple(_coverage(group) for group in _grouped(measured, _table_key)),
-        held_out=tuple(
-            found
-            for stage in ("prefill", "decode")
-            for axis in AXES
-            if (found := leave_one_out([row for row in measured if row.stage == stage], axis)) is not None
-        ),
+        held_out=tuple(found for found in held_out if found is not None),
         not_ok=tuple((status, reason, len(list(group))) for (status, reason), group in groupby(failures)),
     )
 
@@ -128,10 +123,9 @@ def leave_one_out(rows: Iterable[Measurement], axis: str) -> HeldOut | None:
     Rows at the end of a curve are not predicted: without them the table would answer NaN there, not a guess. `rows` are
     of one stage and measured.
     """
-    others = tuple(name for name in AXES if name != axis)
 
     def curve_key(row: Measurement) -> tuple[Any, ...]:
-        return (*_table_key(row), *(getattr(row, name) for name in others))
+        return (*_table_key(row), *(getattr(row, name) for name in AXES if name != axis))
 
     errors: list[tuple[float, Measurement]] = []
     for curve in _grouped(list(rows), curve_key):

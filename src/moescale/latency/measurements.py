@@ -62,18 +62,7 @@ class Measurement:
 
 
 COLUMNS = tuple(field.name for field in fields(Measurement))
-SHAPE = (
-    "n_layers",
-    "d_model",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "d_ffn",
-    "n_moe_layers",
-    "top_k",
-    "d_expert",
-    "vocab_size",
-)
+SHAPE = COLUMNS[COLUMNS.index("n_layers") :]
 KEY = ("gpu", "gpus", "stage", "batch", "tokens", "engine", "dtype", "n_experts", *SHAPE)
 Key = tuple[object, ...]
 
@@ -94,10 +83,8 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
     """
     file = Path(path)
     _check_suffix(file)
-    return tuple(
-        _parse(record, f"{file}, row {number}")
-        for number, (_, record) in enumerate(read_rows(file, lambda present: _check_columns(file, present)), start=1)
-    )
+    rows = read_rows(file, lambda present: _check_columns(file, present))
+    return tuple(_parse(record, f"{file}, row {number}") for number, (_, record) in enumerate(rows, start=1))
 
 
 def write_measurements(path: str | Path, rows: Iterable[Measurement]) -> None:
@@ -115,12 +102,9 @@ def check_table(path: str | Path) -> None:
 
 def _check_suffix(file: Path) -> None:
     if file.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"{file.suffix!r} is not a kind of table" if file.suffix else "the table's name has no suffix",
-            where=str(file),
-            nearest=f"{file.stem or 'table'}.csv",
-            next_step=f"end the name in {', '.join(SUFFIXES)}",
-        )
+        what = f"{file.suffix!r} is not a kind of table" if file.suffix else "the table's name has no suffix"
+        nearest, next_step = f"{file.stem or 'table'}.csv", f"end the name in {', '.join(SUFFIXES)}"
+        raise InputError(what, where=str(file), nearest=nearest, next_step=next_step)
 
 
 def read_rows(
@@ -157,31 +141,22 @@ def check_present(file: Path, present: Sequence[str], needed: Sequence[str], nex
     """Refuse a table that lacks a column; raises InputError with the nearest."""
     for column in needed:
         if column not in present:
-            raise InputError(
-                f"column {column!r} is missing",
-                where=str(file),
-                nearest=nearest_names(column, present),
-                next_step=next_step,
-            )
+            what, nearest = f"column {column!r} is missing", nearest_names(column, present)
+            raise InputError(what, where=str(file), nearest=nearest, next_step=next_step)
 
 
 def _check_columns(file: Path, present: Sequence[str]) -> None:
     check_present(file, present, COLUMNS, "only a table that `moescale profile` wrote can be shown or extended")
     for column in present:
         if column not in COLUMNS or present.count(column) > 1:
-            raise InputError(
-                f"column {column!r} is " + ("there twice" if column in COLUMNS else "not one of a latency table"),
-                where=str(file),
-                next_step="take it out: extending the table would lose it",
-            )
+            what = f"column {column!r} is {'there twice' if column in COLUMNS else 'not one of a latency table'}"
+            raise InputError(what, where=str(file), next_step="take it out: extending the table would lose it")
 
 
 def _parse(record: Mapping[str, object], where: str) -> Measurement:
     values: dict[str, Any] = {}
     for column in COLUMNS:
-        given = record.get(column)
-        text = "" if given is None else str(given).strip()
-        place = f"{where}, column {column}"
+        text, place = text_of(record, column), f"{where}, column {column}"
         if column in _OPTIONAL and text in ("", "nan"):
             values[column] = None
         elif column == "rounds_s":
@@ -196,11 +171,15 @@ def _parse(record: Mapping[str, object], where: str) -> Measurement:
     if row.stage not in ("prefill", "decode"):
         raise InputError(f"{row.stage!r} is neither prefill nor decode", where=f"{where}, column stage")
     if row.status == OK and not (row.latency_s is not None and LEAST_S <= row.latency_s <= MOST_S):
-        raise InputError(
-            f"a row with status ok needs a positive latency, from {LEAST_S:g} to {MOST_S:g} s",
-            where=f"{where}, column latency_s",
-        )
+        what = f"a row with status ok needs a positive latency, from {LEAST_S:g} to {MOST_S:g} s"
+        raise InputError(what, where=f"{where}, column latency_s")
     return row
+
+
+def text_of(record: Mapping[str, object], column: str) -> str:
+    """The text in a column of a row; empty where there is none."""
+    value = record.get(column)
+    return "" if value is None else str(value).strip()
 
 
 def _number(text: str, where: str, *, whole: bool) -> float:
@@ -220,11 +199,9 @@ def _encoded(file: Path, rows: Sequence[Measurement]) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        kinds = {
-            name: pa.int64() if name in _WHOLE else pa.float64() if name in _REAL else pa.string() for name in COLUMNS
-        }
-        records = [_cells(row) for row in rows]
-        table = pa.table({name: pa.array([record[name] for record in records], kinds[name]) for name in COLUMNS})
+        kinds = dict.fromkeys(_WHOLE, pa.int64()) | dict.fromkeys(_REAL, pa.float64())
+        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
+        table = pa.Table.from_pylist([_cells(row) for row in rows], schema)
         sink = io.BytesIO()
         pq.write_table(table, sink)
         return sink.getvalue()

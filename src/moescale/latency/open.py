@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.hardware.gpus import Gpu, find_gpu
+from moescale.latency import LatencySource
+from moescale.latency.measurements import SUFFIXES
 from moescale.latency.roofline import Roofline
-
-if TYPE_CHECKING:
-    from moescale.latency import LatencySource
-    from moescale.models.architecture import Architecture
-
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+from moescale.models.architecture import Architecture
 
 
 def open_latency(
@@ -46,7 +42,7 @@ def open_latency(
             if remark is not None:
                 remark(f"roofline latency, because {error.what}")
             return Roofline(card, weight_bytes_per_param, kv_bytes_per_element)
-    if name and (Path(name).suffix.lower() in TABLE_SUFFIXES or Path(name).exists()):
+    if name and (Path(name).suffix.lower() in SUFFIXES or Path(name).exists()):
         from moescale.latency.table import read_latency_table
 
         return read_latency_table(name, gpu=card.name)
@@ -63,17 +59,9 @@ def _silicon(
     from moescale.latency.silicon import ENGINE, Silicon
 
     backend, _, version = engine.partition("@")
-    source = Silicon(
-        gpu,
-        backend or ENGINE,
-        version or None,
-        weight_bytes_per_param=weight_bytes_per_param,
-        kv_bytes_per_element=kv_bytes_per_element,
-    )
+    source = Silicon(gpu, backend or ENGINE, version or None, weight_bytes_per_param, kv_bytes_per_element)
     if model is not None and not np.isfinite(source.decode_s(model, 1.0, 1.0, 128.0)):
-        raise InfeasibleError(
-            f"the kernels of {source.backend} on {gpu.name} that this model needs were not measured",
-            where="silicon",
-            next_step="take another engine, such as silicon:trtllm, or the roofline",
-        )
+        what = f"the kernels of {source.backend} on {gpu.name} that this model needs were not measured"
+        other = "take another engine, such as silicon:trtllm, or the roofline"
+        raise InfeasibleError(what, where="silicon", next_step=other)
     return source

@@ -22,6 +22,7 @@ from moescale.latency import (
 )
 from moescale.models.architecture import Architecture
 from moescale.models.flops import expected_distinct_experts
+from moescale.models.parameters import attention_matrix_params
 from moescale.typing import FloatArray, Real
 
 ACTIVATION_BYTES = 2.0  # bf16 activations, also where weights are fp8
@@ -86,9 +87,8 @@ def measured_constants() -> dict[str, RooflineConstants]:
 def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConstants:
     """The constants of a GPU with weights of so many bytes, those of its links included; else the default ones.
 
-    The default efficiencies are those of the measured systems. Where a GPU without tables is known to reach another share
-    of its data sheet than NVIDIA's do by the same benchmark, they are less in that proportion; launches, activations and
-    links stay as they are.
+    Where a GPU without tables is known to reach another share of its data sheet than NVIDIA's do by the same benchmark,
+    the default efficiencies are less in that proportion; launches, activations and links stay as they are.
     """
     known, suffix = measured_constants(), ".fp8" if _multiplies_fp8(gpu, weight_bytes_per_param) else ""
 
@@ -151,15 +151,15 @@ class Roofline(PassSource):
             model = replace(model, top_k=model.n_experts)
         total_s = self._dense_s(model, share, tokens) + attention_s
         launches_s = np.asarray(model.n_moe_layers) * constants.per_moe_layer_overhead_s
-        met = model
-        if np.any(np.asarray(model.n_moe_layers) > 0) and self.moe_execution == ALL_EXPERTS:
+        met, has_experts = model, np.asarray(model.n_moe_layers) > 0
+        if np.any(has_experts) and self.moe_execution == ALL_EXPERTS:
             # Dense products of every whole expert that a GPU holds, each with as many launches as a dense layer.
-            local = np.where(np.asarray(model.n_moe_layers) > 0, local_experts(model, count), 0.0)
+            local = np.where(has_experts, local_experts(model, count), 0.0)
             weights = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * local
             total_s = total_s + self._product_s(weights, tokens)
             launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
             met = replace(model, top_k=local, d_expert=model.d_expert * count)  # what the activations below see
-        elif np.any(np.asarray(model.n_moe_layers) > 0):
+        elif np.any(has_experts):
             total_s = total_s + self._experts_s(model, share, tokens, a.expert_parallel)
         if np.any(np.asarray(model.vocab_size) > 0):
             read_s = max(self.weight_bytes_per_param, UNQUANTISED_BYTES) * self._byte_s
@@ -169,10 +169,8 @@ class Roofline(PassSource):
         total_s = total_s + self._moved_s(met, count) * tokens
         start_s = constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * np.maximum(count - 2.0, 0.0)
         total_s = total_s + model.n_layers * (constants.per_layer_overhead_s + 2.0 * (start_s * (share < 1.0)))
-        total_s = total_s + launches_s
-        if np.any(np.asarray(model.kv_lora_rank) > 0):
-            latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
-            total_s = total_s + latent * constants.per_latent_layer_overhead_s
+        latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
+        total_s = total_s + launches_s + latent * constants.per_latent_layer_overhead_s
         return np.maximum(total_s, constants.per_iteration_overhead_s)
 
     @functools.cached_property
@@ -180,8 +178,9 @@ class Roofline(PassSource):
         return constants_of(self.gpu, self.weight_bytes_per_param) if self.constants is None else self.constants
 
     @functools.cached_property
-    def _cache_byte_s(self) -> float:
-        return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.cache_memory_efficiency)
+    def _cache_element_s(self) -> float:
+        byte_s = 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.cache_memory_efficiency)
+        return self.kv_bytes_per_element * byte_s
 
     @functools.cached_property
     def _byte_s(self) -> float:
@@ -190,8 +189,8 @@ class Roofline(PassSource):
     @functools.cached_property
     def _peak(self) -> float:
         """FLOPs a second of products of weights in their own format."""
-        fp8 = self.gpu.fp8_flops_per_s if _multiplies_fp8(self.gpu, self.weight_bytes_per_param) else None
-        return self.gpu.bf16_flops_per_s if fp8 is None else fp8
+        fp8 = _multiplies_fp8(self.gpu, self.weight_bytes_per_param) and self.gpu.fp8_flops_per_s
+        return fp8 or self.gpu.bf16_flops_per_s
 
     @functools.cached_property
     def _attention_flop_s(self) -> float:
@@ -203,7 +202,7 @@ class Roofline(PassSource):
         """Attention of whole prompts in all layers; the cache that they leave is touched once."""
         # Causal: a token meets half of its prompt, once for the scores and once for the values, 2 FLOPs a channel.
         flops_s = 0.5 * (2.0 * (model.head_dim + _value_dim(model))) * self._attention_flop_s
-        element_s = self._cached_elements(model, share) * (self.kv_bytes_per_element * self._cache_byte_s)
+        element_s = self._cached_elements(model, share) * self._cache_element_s
         met = np.asarray(prompt_tokens, dtype=np.float64)
         one_s = model.n_layers * np.maximum(model.n_heads * share * (flops_s * met), element_s)
         if np.any(np.asarray(model.n_window_layers) > 0):
@@ -223,24 +222,18 @@ class Roofline(PassSource):
         channels = model.head_dim + _value_dim(model)
         if np.any(latent):  # queries are brought into the compressed space; scores also see the position's channels
             channels = np.where(latent, 2.0 * model.kv_lora_rank + model.qk_rope_head_dim, channels)
-        token_s = np.maximum(
-            model.n_heads * share * (2.0 * channels * self._attention_flop_s),
-            self._cached_elements(model, share) * (self.kv_bytes_per_element * self._cache_byte_s),
-        )
+        multiply_s = model.n_heads * share * (2.0 * channels * self._attention_flop_s)
+        token_s = np.maximum(multiply_s, self._cached_elements(model, share) * self._cache_element_s)
         context = np.asarray(context_tokens, dtype=np.float64)
         held = model.n_layers * context
         if np.any(np.asarray(model.n_window_layers) > 0):
-            beyond = np.maximum(context - model.window_tokens, 0.0)
-            held = held - model.n_window_layers * beyond
+            held = held - model.n_window_layers * np.maximum(context - model.window_tokens, 0.0)
         return np.asarray(token_s * (held * batch))
 
     def _cached_elements(self, model: Architecture, share: FloatArray) -> Real:
         """Elements of cache that one token leaves in one layer on each GPU; latent caches are held by every GPU."""
-        elements = _kv_heads(model, share) * (model.head_dim + _value_dim(model))
-        latent = np.asarray(model.kv_lora_rank) > 0
-        if np.any(latent):
-            return np.where(latent, np.asarray(model.kv_lora_rank) + model.qk_rope_head_dim, elements)
-        return elements
+        elements, rank = _kv_heads(model, share) * (model.head_dim + _value_dim(model)), np.asarray(model.kv_lora_rank)
+        return np.where(rank > 0, rank + model.qk_rope_head_dim, elements) if np.any(rank > 0) else elements
 
     def _dense_s(self, model: Architecture, share: FloatArray, tokens: Real) -> FloatArray:
         """Projections of attention, FFNs of layers without experts, and shared experts."""
@@ -292,9 +285,8 @@ def _activation_bytes(model: Architecture, share: FloatArray) -> Real:
     d_model, gated = model.d_model, 2.0 * model.ffn_matrices
     attention = 10.0 * d_model + 2.0 * (model.n_heads * model.head_dim) * share  # two norms of 4 d_model each
     dense = (model.n_layers - model.n_moe_layers) * (2.0 * d_model + gated * model.d_ffn * share)
-    routed = model.n_moe_layers * (
-        model.top_k * (2.0 * d_model + gated * model.d_expert * share) + gated * model.d_shared_expert * share
-    )
+    expert, shared = 2.0 * d_model + gated * model.d_expert * share, gated * model.d_shared_expert * share
+    routed = model.n_moe_layers * (model.top_k * expert + shared)
     return ACTIVATION_BYTES * (model.n_layers * attention + dense + routed)
 
 
@@ -310,26 +302,11 @@ def _kv_heads(model: Architecture, share: FloatArray) -> FloatArray:
 
 
 def _projections(model: Architecture, share: FloatArray) -> Real:
-    """Weights of the attention projections of one layer on one GPU.
-
-    Query and output projections are split, key and value projections split until one head is left. In latent attention
-    the projections down to the compressed widths are held by every GPU, those up to the heads are split.
-    """
-    d_model, value_dim = model.d_model, _value_dim(model)
-    query_heads = model.n_heads * share
-    plain = d_model * (model.head_dim + value_dim) * (query_heads + _kv_heads(model, share))
-    rank = np.asarray(model.kv_lora_rank, dtype=np.float64)
-    if not np.any(rank > 0):
-        return plain
-    query_rank = np.asarray(model.q_lora_rank, dtype=np.float64)
-    query = np.where(
-        query_rank > 0,
-        query_rank * (d_model + query_heads * model.head_dim),
-        d_model * query_heads * model.head_dim,
-    )
-    down = d_model * (rank + model.qk_rope_head_dim)
-    up = rank * query_heads * (model.head_dim - model.qk_rope_head_dim + value_dim)
-    return np.where(rank > 0, query + down + up + query_heads * value_dim * d_model, plain)
+    """Weights of the attention projections of one layer on one GPU: key and value projections keep a head at least."""
+    heads = model.n_heads * share
+    plain = model.d_model * (model.head_dim + _value_dim(model)) * (heads + _kv_heads(model, share))
+    latent = np.asarray(model.kv_lora_rank) > 0
+    return np.where(latent, attention_matrix_params(replace(model, n_heads=heads)), plain) if np.any(latent) else plain
 
 
 def _busiest(model: Architecture, tokens: Real, expert_parallel: Real) -> tuple[Real, Real]:
@@ -359,9 +336,8 @@ def _busiest(model: Architecture, tokens: Real, expert_parallel: Real) -> tuple[
 
 
 def _expected_maximum(count: FloatArray) -> FloatArray:
-    """Expected largest of `count` standard normal variables, 0 for one: Blom's approximation (Statistical Estimates and
-    Transformed Beta-Variables, 1958), within 5%.
-    """
+    """Expected largest of `count` standard normal variables, 0 for one, within 5%; source: G. Blom, Statistical Estimates
+    and Transformed Beta-Variables, 1958."""
     each, where = np.unique(count, return_inverse=True)
     at = [0.0 if n <= 1.0 else NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in each]
     return np.asarray(at)[where].reshape(np.shape(count))

@@ -88,13 +88,12 @@ class Silicon(PassSource):
 
     def __post_init__(self) -> None:
         check_moe_execution(self.moe_execution)
-        system = self._system
-        if self.backend not in engines(system.name):
-            raise unknown_name("engine", self.backend, engines(system.name), where=f"kernels of {system.name}")
-        if self.version is not None and self.version not in versions(system.name, self.backend):
-            raise unknown_name(
-                "version", self.version, versions(system.name, self.backend), where=f"{self.backend} on {system.name}"
-            )
+        system = self._system.name
+        if self.backend not in engines(system):
+            raise unknown_name("engine", self.backend, engines(system), where=f"kernels of {system}")
+        known = versions(system, self.backend)
+        if self.version is not None and self.version not in known:
+            raise unknown_name("version", self.version, known, where=f"{self.backend} on {system}")
 
     @property
     def name(self) -> str:
@@ -104,8 +103,6 @@ class Silicon(PassSource):
     def without_host(self) -> Silicon:
         """The same without the host's time."""
         return replace(self, host_s=0.0)
-
-    # What is read once.
 
     @cached_property
     def _system(self) -> System:
@@ -142,8 +139,6 @@ class Silicon(PassSource):
         slower = find_system(system).link_bytes_per_s / self.gpu.interconnect_bytes_per_s
         return all_reduce_grid(system, self.backend, default_version(system, self.backend)), slower
 
-    # One pass.
-
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass: its attention, products, experts, moved activations and messages, or the host's."""
         count, tokens = np.asarray(a.gpus, dtype=np.float64), a.tokens
@@ -157,15 +152,13 @@ class Silicon(PassSource):
         total_s = total_s + self._products_s(model, count, tokens, a.requests)
         if np.any(np.asarray(model.n_moe_layers) > 0):
             total_s = total_s + self._experts_s(model, count, tokens, a.expert_parallel)
-        total_s = total_s + self._moved_s(model, tokens)
-        total_s = total_s + self._links_s(model, count, tokens)
+        total_s = total_s + self._moved_s(model, tokens) + self._links_s(model, count, tokens)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
     def _products_s(self, model: Architecture, gpus: FloatArray, tokens: Real, requests: Real) -> FloatArray:
         """All matrix products but those of the routed experts and of latent attention, whose kernels hold their own."""
-        d, layers = model.d_model, np.asarray(model.n_layers, dtype=np.float64)
+        d, layers, total_s = model.d_model, np.asarray(model.n_layers, dtype=np.float64), np.asarray(0.0)
         quantised: list[tuple[Real, Real, Real]] = []  # times, n, k of products with all tokens, in the weights' format
-        total_s: FloatArray = np.asarray(0.0)
         if not _is_latent(model):
             queries, cached = model.n_heads * model.head_dim / gpus, _kv_heads(model, gpus) * model.head_dim
             quantised += [(layers, queries + 2.0 * cached, d), (layers, d, queries)]
@@ -194,10 +187,8 @@ class Silicon(PassSource):
         seconds = grid.seconds(m, n, k)
         wanted = 2.0 if bf16 else self.weight_bytes_per_param
         weights = np.asarray(n, dtype=np.float64) * k
-        flops = 2.0 * m * weights
-        if not self._as_measured(kind, wanted):
-            moved = ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
-            seconds = self._rescaled(seconds, weights, moved, flops, kind, wanted)
+        flops, moved = 2.0 * m * weights, ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
+        seconds = self._rescaled(seconds, weights, moved, flops, kind, wanted)
         return np.maximum(seconds, self._limit_s(weights, flops, kind, wanted))
 
     def _limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
@@ -218,21 +209,11 @@ class Silicon(PassSource):
         if self.moe_execution == ALL_EXPERTS:
             return self._looped_experts_s(model, gpus, tokens)
         top_k = model.n_experts if self.moe_execution == ALL_EXPERTS_GROUPED else model.top_k
-        fields = (
-            model.n_moe_layers,
-            model.d_model,
-            model.n_experts,
-            top_k,
-            model.d_expert,
-            gpus,
-            tokens,
-            expert_parallel,
-        )
-        arrays = np.broadcast_arrays(*(np.asarray(field, dtype=np.float64) for field in fields))
+        sizes = (model.n_moe_layers, model.d_model, model.n_experts, top_k, model.d_expert)
+        arrays = np.broadcast_arrays(*(np.asarray(n, np.float64) for n in (*sizes, gpus, tokens, expert_parallel)))
         some = arrays[0] > 0
         every = bool(some.all())
-        chosen = arrays if every else [array[some] for array in arrays]
-        layers, d_model, experts, met, width, count, batch, ways = chosen
+        layers, d_model, experts, met, width, count, batch, ways = arrays if every else [part[some] for part in arrays]
         ep = np.minimum(ways, experts)
         local, width = np.ceil(experts / ep), np.maximum(width * ep / count, 1.0)
         matrices = float(model.ffn_matrices)
@@ -252,14 +233,11 @@ class Silicon(PassSource):
         chosen = np.minimum(local, shape.top_k)
         read = expected_distinct_experts(local, chosen, pairs / chosen) * weights
         flops = 2.0 * pairs * weights
-        if not self._as_measured(kind, wanted):
-            moved = ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width)
-            seconds = self._rescaled(seconds, read, moved, flops, kind, wanted)
+        moved = ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width)
+        seconds = self._rescaled(seconds, read, moved, flops, kind, wanted)
         # Experts as they were measured are believed: uneven routing reads fewer of them than even routing does.
-        limit_s = np.where(
-            kernels.is_measured(shape.d_model, shape.width), 0.0, self._limit_s(read, flops, kind, wanted)
-        )
-        return np.maximum(seconds, limit_s)
+        limit_s = self._limit_s(read, flops, kind, wanted)
+        return np.maximum(seconds, np.where(kernels.is_measured(shape.d_model, shape.width), 0.0, limit_s))
 
     def _looped_experts_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
         """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another.
@@ -352,34 +330,26 @@ class Silicon(PassSource):
         grid, slower = self._links
         # A link of half the rate takes as long for a message as the measured one for twice of it.
         message = slower * np.maximum(tokens, 1.0) * np.asarray(model.d_model, dtype=np.float64)
-        seconds = grid.seconds(np.maximum(gpus, 2.0), message)
-        most = np.exp(grid.axes[0][-1])
-        seconds = np.where(gpus > most + 0.5, np.nan, seconds)
+        beyond = gpus > np.exp(grid.axes[0][-1]) + 0.5
+        seconds = np.where(beyond, np.nan, grid.seconds(np.maximum(gpus, 2.0), message))
         return np.where(gpus > 1, (2.0 * model.n_layers + 1.0) * seconds, 0.0)
-
-    # From the measured part to this GPU and this number format.
-
-    def _as_measured(self, kind: str, wanted_bytes: float) -> bool:
-        """Whether kernels of `kind` need no scaling: the measured part, and weights of the measured size."""
-        measured_bytes, _ = rates(self._system, kind)
-        return self._ratios(kind) == (1.0, 1.0) and abs(wanted_bytes / measured_bytes - 1.0) < SCALES
 
     def _ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
         _, measured_peak = rates(self._system, kind)
         bandwidth = self.gpu.memory_bandwidth_bytes_per_s / self._system.memory_bandwidth_bytes_per_s
         peak = self._peak(kind) / measured_peak
-        return (
-            1.0 if abs(bandwidth - 1.0) < ROUNDING else bandwidth,
-            1.0 if abs(peak - 1.0) < ROUNDING else peak,
-        )
+        return (1.0 if abs(bandwidth - 1.0) < ROUNDING else bandwidth, 1.0 if abs(peak - 1.0) < ROUNDING else peak)
 
     def _rescaled(
         self, seconds: FloatArray, weights: Real, moved_bytes: Real, flops: Real, kind: str, wanted_bytes: float
     ) -> FloatArray:
+        """Kernels of `kind` with weights of so many bytes; as they are on the measured part with the measured weights."""
         measured_bytes, _ = rates(self._system, kind)
         if abs(wanted_bytes / measured_bytes - 1.0) < SCALES:
             wanted_bytes = measured_bytes
+            if self._ratios(kind) == (1.0, 1.0):
+                return seconds
         before, after = weights * measured_bytes + moved_bytes, weights * wanted_bytes + moved_bytes
         return self._for_this_gpu(seconds, before, after, flops, kind)
 
@@ -430,11 +400,8 @@ def _is_latent(model: Architecture) -> bool:
     """Whether the models have latent attention; raises InputError where some have and others have not."""
     latent = np.asarray(model.kv_lora_rank) > 0
     if latent.any() and not latent.all():
-        raise InputError(
-            "one array of models mixes latent and ordinary attention",
-            where="silicon",
-            next_step="ask for each kind alone",
-        )
+        what = "one array of models mixes latent and ordinary attention"
+        raise InputError(what, where="silicon", next_step="ask for each kind alone")
     return bool(latent.any())
 
 

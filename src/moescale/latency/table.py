@@ -10,7 +10,7 @@ import numpy as np
 
 from moescale.errors import InputError, unknown_name
 from moescale.latency import Pass, PassSource, common_shape
-from moescale.latency.measurements import SUFFIXES, check_present, read_rows
+from moescale.latency.measurements import SUFFIXES, check_present, read_rows, text_of
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
 from moescale.typing import FloatArray
@@ -102,11 +102,8 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
     for column in ONE_KIND:
         kinds = sorted({row.optional(column) for row in rows if row.text("gpu") == chosen})
         if len(kinds) > 1:
-            raise InputError(
-                f"column {column!r} holds {', '.join(map(repr, kinds))}",
-                where=where,
-                next_step="keep a table of its own for each",
-            )
+            what = f"column {column!r} holds {', '.join(map(repr, kinds))}"
+            raise InputError(what, where=where, next_step="keep a table of its own for each")
     measured: dict[Kind, list[tuple[float, ...]]] = {}  # tokens, size, size without embeddings, batch, seconds
     for row in rows:
         kind = (row.stage(), int(row.positive("gpus", whole=True)), int(row.positive("n_experts", whole=True)))
@@ -164,14 +161,12 @@ class _Row:
         return InputError(f"{self.record[column]!r} {rule}", where=where, next_step="mend that row, or leave it out")
 
     def text(self, column: str) -> str:
-        value = str(self.record[column] or "").strip()
-        if not value:
+        if not (value := str(self.record[column] or "").strip()):
             raise self.error(column, "is empty")
         return value
 
     def optional(self, column: str) -> str:
-        value = self.record.get(column)
-        return "" if value is None else str(value).strip()
+        return text_of(self.record, column)
 
     def positive(self, column: str, *, whole: bool = False) -> float:
         try:
@@ -185,19 +180,15 @@ class _Row:
         return value
 
     def stage(self) -> str:
-        value = self.text("stage")
-        if value not in STAGES:
+        if (value := self.text("stage")) not in STAGES:
             raise self.error("stage", f"must be {' or '.join(STAGES)}")
         return value
 
 
 def _rows(file: Path) -> list[_Row]:
     if file.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"cannot read {file.suffix.lower() or 'a file without suffix'}",
-            where=str(file),
-            next_step="give .csv, .tsv or .parquet",
-        )
+        what = f"cannot read {file.suffix.lower() or 'a file without suffix'}"
+        raise InputError(what, where=str(file), next_step="give .csv, .tsv or .parquet")
 
     def check(present: Sequence[str]) -> None:
         check_present(file, present, COLUMNS, f"a latency table has the columns {', '.join(COLUMNS)}")

@@ -71,9 +71,7 @@ class Architecture:
     attention_sinks: bool = False  # a learned logit a head (gpt-oss)
     router_bias: bool = False  # a bias an expert in the router (gpt-oss; DeepSeek-V3's correction of the scores)
     expert_bias: bool = False  # biases of the routed experts' matrices only (gpt-oss)
-    quantised: Quantised = (
-        Quantised()
-    )  # which matrices have the bytes of quantised weights, where those are fewer than 2
+    quantised: Quantised = Quantised()  # which matrices have the bytes of quantised weights, if fewer than 2
 
 
 NUMERIC_FIELDS = tuple(field.name for field in fields(Architecture) if field.type == "Real")
@@ -113,9 +111,8 @@ def validate(architecture: Architecture, where: str | None = None) -> Architectu
     need(dense | (np.asarray(a.d_expert) > 0), "d_expert must be positive where layers hold experts")
     local = np.asarray(a.n_window_layers, dtype=float)
     need(local <= n_layers, "n_window_layers must not exceed n_layers")
-    need(
-        (local == 0) | (np.asarray(a.window_tokens) >= 1), "window_tokens must be 1 or more where layers have a window"
-    )
+    window = np.asarray(a.window_tokens)
+    need((local == 0) | (window >= 1), "window_tokens must be 1 or more where layers have a window")
     ordinary = np.asarray(a.kv_lora_rank) == 0
     need(ordinary | (np.asarray(a.n_kv_heads) == a.n_heads), "n_kv_heads must equal n_heads with latent attention")
     need(ordinary | (np.asarray(a.qk_rope_head_dim) < a.head_dim), "qk_rope_head_dim must be below head_dim")

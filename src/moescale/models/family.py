@@ -56,11 +56,8 @@ class ModelFamily:
 @cache
 def families() -> dict[str, ModelFamily]:
     """Every family of the catalogue by name."""
-    table = catalogue.read("families.toml")
-    return {
-        name: ModelFamily(name=name, **{key: value for key, value in entry.items() if key != "date"})
-        for name, entry in table.items()
-    }
+    table = {name: entry | {"name": name} for name, entry in catalogue.read("families.toml").items()}
+    return {name: ModelFamily(**{k: v for k, v in entry.items() if k != "date"}) for name, entry in table.items()}
 
 
 def find_family(name: str) -> ModelFamily:
@@ -134,9 +131,8 @@ def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
 def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Training FLOPs a token as a multiple of 6 N under the family's convention. Arguments broadcast."""
     share = _expert_share(family, n_params)
-    return active_multiple(
-        experts, family.top_k, family.convention, expert_share=share, ffn_share=family.moe_every * share
-    )
+    ffn_share = family.moe_every * share
+    return active_multiple(experts, family.top_k, family.convention, expert_share=share, ffn_share=ffn_share)
 
 
 def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:

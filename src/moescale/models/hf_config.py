@@ -60,11 +60,9 @@ def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
     if isinstance(config, Mapping):
         return _checkpoint(config, "config", None)
     settings, file = _load(Path(config))
-    beside = None
-    if settings.get("quantization_config") is None and file.name.endswith("config.json"):
-        beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
-        beside = _load(beside)[0] if beside.exists() else None
-    return _checkpoint(settings, str(file), beside)
+    beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
+    asked = settings.get("quantization_config") is None and file.name.endswith("config.json") and beside.exists()
+    return _checkpoint(settings, str(file), _load(beside)[0] if asked else None)
 
 
 def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
@@ -78,15 +76,11 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
     except UnicodeDecodeError as error:
         raise InputError("not a text file", where=where, next_step="give the model's config.json") from error
     except (ValueError, RecursionError) as error:  # malformed JSON, numbers or nesting beyond limits
-        raise InputError(
-            f"is not JSON: {error}", where=where, next_step="give the model's config.json, or write it again"
-        ) from error
+        again = "give the model's config.json, or write it again"
+        raise InputError(f"is not JSON: {error}", where=where, next_step=again) from error
     if not isinstance(parsed, dict):
-        raise InputError(
-            f"holds a JSON {type(parsed).__name__}, not an object of settings",
-            where=where,
-            next_step="give the model's config.json",
-        )
+        what = f"holds a JSON {type(parsed).__name__}, not an object of settings"
+        raise InputError(what, where=where, next_step="give the model's config.json")
     return cast("dict[str, Any]", parsed), file
 
 
@@ -94,17 +88,19 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     """`quantisation` is what the file or the model around it says of the weights."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise InputError(
-            "model_type is missing" if model_type is None else "model_type must be a text",
-            where=where,
-            next_step=f"supported: {', '.join(MODEL_TYPES)}",
-        )
+        what = "model_type is missing" if model_type is None else "model_type must be a text"
+        raise InputError(what, where=where, next_step=f"supported: {', '.join(MODEL_TYPES)}")
     text = config.get("text_config")
     # compressed-tensors called it compression_config before 2025.
     own = (config.get(key) for key in ("quantization_config", "compression_config"))
     quantisation = next((stated for stated in own if stated is not None), quantisation)
     if model_type not in MODEL_TYPES and isinstance(text, Mapping):
-        return _text_model(model_type, cast("Mapping[str, Any]", text), where, quantisation)
+        inside, text = f"{where}, text_config", cast("Mapping[str, Any]", text)
+        text = _NESTED_LLAMA4 | dict(text) if model_type == "llama4" else text
+        if text.get("model_type") in list(MODEL_TYPES):  # a list compares: the value may be anything that JSON holds
+            return _checkpoint(text, inside, quantisation)
+        what = f"unknown model_type {shown(text.get('model_type'))} of the text model of {shown(model_type)}"
+        raise InputError(what, where=inside, next_step=f"known: {', '.join(MODEL_TYPES)}")
     if model_type not in MODEL_TYPES:
         other = "a near relative's config with this model's numbers, or --n-params and --experts"
         raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where, otherwise=other)
@@ -113,9 +109,8 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     parts = common(settings) | MODEL_TYPES[model_type](settings)
     built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
     weights, quantised = read_weights(config, quantisation, built, where)
-    return Checkpoint(
-        architecture=replace(built, quantised=quantised), weights=weights, remarks=remarks(settings, model_type)
-    )
+    built = replace(built, quantised=quantised)
+    return Checkpoint(architecture=built, weights=weights, remarks=remarks(settings, model_type))
 
 
 # transformers writes a nested config without the keys that have the defaults of its Llama4TextConfig.
@@ -132,17 +127,3 @@ _NESTED_LLAMA4: dict[str, Any] = {
     "num_experts_per_tok": 1,
     "num_local_experts": 16,
 }
-
-
-def _text_model(model_type: str, text: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:
-    """The text model of a model that has more inputs than text."""
-    inside = f"{where}, text_config"
-    if model_type == "llama4":
-        text = _NESTED_LLAMA4 | dict(text)
-    if text.get("model_type") not in list(MODEL_TYPES):  # a list compares: the value may be anything that JSON holds
-        raise InputError(
-            f"unknown model_type {shown(text.get('model_type'))} of the text model of {shown(model_type)}",
-            where=inside,
-            next_step=f"known: {', '.join(MODEL_TYPES)}",
-        )
-    return _checkpoint(text, inside, quantisation)

@@ -26,8 +26,7 @@ def kv_bytes_per_token(architecture: Architecture, bytes_per_element: Real = 2.0
     Layers with a window count, as they do until the window is full. Latent attention holds its compressed keys and values
     and one positional key, kv_lora_rank + qk_rope_head_dim elements a layer.
     """
-    layers = np.asarray(architecture.n_layers, dtype=np.float64)
-    return layers * _cached_elements(architecture) * bytes_per_element
+    return np.asarray(architecture.n_layers, np.float64) * _cached_elements(architecture) * bytes_per_element
 
 
 def kv_bytes_per_request(

@@ -58,17 +58,17 @@ def _windows(settings: Settings, n_window_layers: int, key: str, default: int | 
     return {"n_window_layers": n_window_layers, "window_tokens": window} if n_window_layers else {}
 
 
-def _qwen_windows(settings: Settings, n_window_layers: Callable[[int, int], int], *, typed: bool) -> dict[str, Any]:
+def _qwen_windows(settings: Settings, layers: Callable[[range, int], range], *, typed: bool = True) -> dict[str, Any]:
     """Sliding windows of a Qwen model, off unless use_sliding_window says so; 4096 and 28 are its classes' defaults.
 
-    `n_window_layers`(layers, max_window_layers) counts the layers with a window where layer_types does not.
+    `layers`(all layers, max_window_layers) are those with a window where layer_types does not say.
     """
     if not settings.boolean("use_sliding_window", False):
         return {}
     n_layers = settings.integer("num_hidden_layers")
     stated = settings.layer_types(n_layers, "sliding_attention") if typed else None
-    counted = n_window_layers(n_layers, settings.integer("max_window_layers", default=28, least=0))
-    return _windows(settings, counted if stated is None else stated, "sliding_window", 4096)
+    chosen = layers(range(n_layers), settings.integer("max_window_layers", default=28, least=0))
+    return _windows(settings, len(chosen) if stated is None else stated, "sliding_window", 4096)
 
 
 def _attention_bias(settings: Settings, default: bool = False) -> dict[str, Any]:
@@ -115,23 +115,13 @@ def _mistral(settings: Settings) -> dict[str, Any]:
 
 
 def _qwen2(settings: Settings) -> dict[str, Any]:
-    windows = _qwen_windows(settings, _layers_from, typed=True)
+    windows = _qwen_windows(settings, lambda layers, first: layers[first:])
     return _grouped_attention(settings) | {"qkv_bias": True} | windows
 
 
 def _qwen3(settings: Settings) -> dict[str, Any]:
-    windows = _qwen_windows(settings, _layers_from, typed=True)
+    windows = _qwen_windows(settings, lambda layers, first: layers[first:])
     return _grouped_attention(settings, head_dim=128) | _attention_bias(settings) | {"qk_norm": True} | windows
-
-
-def _layers_from(n_layers: int, first: int) -> int:
-    """Layers number `first` and later."""
-    return max(n_layers - first, 0)
-
-
-def _every_other_before(n_layers: int, end: int) -> int:
-    """Layers 0, 2, 4 .. below `end`."""
-    return (min(n_layers, end) + 1) // 2
 
 
 def _mixtral(settings: Settings) -> dict[str, Any]:
@@ -145,15 +135,15 @@ def _qwen2_moe(settings: Settings) -> dict[str, Any]:
     experts = _experts(settings, "moe_intermediate_size", _sparse_layers(settings), least=0)
     settings.seen.add("shared_expert_intermediate_size")
     if experts:
-        experts["d_shared_expert"] = settings.integer("shared_expert_intermediate_size", least=0)
-        experts["shared_expert_gate"] = True
-    return parts | experts | _qwen_windows(settings, _every_other_before, typed=True)
+        shared = settings.integer("shared_expert_intermediate_size", least=0)
+        experts |= {"d_shared_expert": shared, "shared_expert_gate": True}
+    return parts | experts | _qwen_windows(settings, lambda layers, end: layers[:end:2])
 
 
 def _qwen3_moe(settings: Settings) -> dict[str, Any]:
     experts = _experts(settings, "moe_intermediate_size", _sparse_layers(settings), least=0)
     # Unlike its dense sibling this class gives every layer the window.
-    windows = _qwen_windows(settings, lambda n_layers, _: n_layers, typed=False)
+    windows = _qwen_windows(settings, lambda layers, _: layers, typed=False)
     return _grouped_attention(settings) | _attention_bias(settings) | {"qk_norm": True} | experts | windows
 
 
@@ -206,10 +196,9 @@ def _deepseek_v3(settings: Settings) -> dict[str, Any]:
 def _llama4(settings: Settings) -> dict[str, Any]:
     n_layers = settings.integer("num_hidden_layers")
     settings.seen.update(("moe_layers", "interleave_moe_layer_step"))
+    n_moe_layers = len(settings.layer_numbers("moe_layers", n_layers))
     if settings.config.get("moe_layers") is None:
         n_moe_layers = n_layers // settings.integer("interleave_moe_layer_step", default=1)
-    else:
-        n_moe_layers = len(settings.layer_numbers("moe_layers", n_layers))
     experts = _experts(settings, "intermediate_size", n_moe_layers)
     if experts:
         experts["d_shared_expert"] = experts["d_expert"]
@@ -260,14 +249,9 @@ _CLASSES = {"kimi_k2": ("DeepseekV3", "KimiK2"), "llama4_text": ("Llama4",)}
 def remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
     """What a config says that the reader of its model_type, which has run, did not ask for."""
     found: list[str] = []
-    unread = [
-        str(key)
-        for key, value in settings.config.items()
-        if key not in settings.seen
-        and _OTHER_MODEL.search(str(key))
-        and not _NO_SHAPE.search(str(key))
-        and _says_something(str(key), value)
-    ]
+    unseen = ((str(key), value) for key, value in settings.config.items() if key not in settings.seen)
+    named = ((key, value) for key, value in unseen if _OTHER_MODEL.search(key) and not _NO_SHAPE.search(key))
+    unread = [key for key, value in named if _says_something(key, value)]
     if unread:
         sparse = " every token attends to its whole context, and" if any(k.startswith("index_") for k in unread) else ""
         found.append(

@@ -152,9 +152,6 @@ def _params_per_gpu(a: Architecture, t: FloatArray, groups: FloatArray) -> tuple
     return matrices, rest
 
 
-# One layer's parts, or those of all layers, on the fullest of the GPUs.
-
-
 def attention_matrix_params(a: Architecture, tensor_parallel: Real = 1.0) -> FloatArray:
     """Parameters of the attention matrices of one layer on each of `tensor_parallel` GPUs.
 

@@ -43,15 +43,9 @@ def _last_digit(text: str) -> float:
     return parse_quantity(f"1{text[len(number) :]}") * 10.0**-decimals
 
 
-@cache
-def _read_shapes() -> tuple[tuple[str, Shape], ...]:
-    return tuple((name, _shape(name, entry)) for name, entry in catalogue.read("shapes.toml")["shape"].items())
-
-
 def _shape(name: str, entry: dict[str, Any]) -> Shape:
-    total: str = entry["published_total"]
-    active: str = entry.get("published_active", total)
-    kv: str | None = entry.get("published_kv_bytes")
+    total, kv = str(entry["published_total"]), str(entry.get("published_kv_bytes", ""))
+    active = str(entry.get("published_active", total))
     numbers = {field.name: entry[field.name] for field in fields(Architecture) if field.name in entry}
     return Shape(
         architecture=Architecture(**numbers, name=name),
@@ -63,10 +57,15 @@ def _shape(name: str, entry: dict[str, Any]) -> Shape:
         date=entry["date"],
         not_modelled=float(entry.get("not_modelled", 0)),
         active_input_embedding=entry.get("active_input_embedding", True),
-        published_kv_bytes=None if kv is None else parse_quantity(kv),
-        published_kv_digit=0.0 if kv is None else _last_digit(kv),
+        published_kv_bytes=parse_quantity(kv) if kv else None,
+        published_kv_digit=_last_digit(kv) if kv else 0.0,
         fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
     )
+
+
+@cache
+def _read_shapes() -> dict[str, Shape]:
+    return {name: _shape(name, entry) for name, entry in catalogue.read("shapes.toml")["shape"].items()}
 
 
 def published_shapes() -> dict[str, Shape]:
@@ -76,12 +75,12 @@ def published_shapes() -> dict[str, Shape]:
 
 def shapes() -> dict[str, Architecture]:
     """The architectures of the published models of the catalogue by name."""
-    return {name: shape.architecture for name, shape in _read_shapes()}
+    return {name: shape.architecture for name, shape in _read_shapes().items()}
 
 
 def shapes_of_hl() -> dict[str, Architecture]:
     """The dense published models whose depth and width the catalogue's h l = mu N^(2/3) was fitted to."""
-    return {name: shape.architecture for name, shape in _read_shapes() if shape.fits_hl}
+    return {name: shape.architecture for name, shape in _read_shapes().items() if shape.fits_hl}
 
 
 def hl_coefficient(architectures: Iterable[Architecture]) -> tuple[float, FloatArray]:
@@ -90,11 +89,10 @@ def hl_coefficient(architectures: Iterable[Architecture]) -> tuple[float, FloatA
     Least squares on the logarithms with the exponent fixed (paper's appendix B and figure 9); h is d_model, l is
     n_layers, N the dense-equivalent parameters. Raises InputError when there is no shape.
     """
-    shapes_given = list(architectures)
-    if not shapes_given:
+    given = list(architectures)
+    if not given:
         raise InputError("no architecture to fit h l = mu N^(2/3) to", next_step="pass at least one, or shapes()")
-    width_depth = np.array([float(a.d_model * a.n_layers) for a in shapes_given])
-    n_params = np.array([float(dense_equivalent_params(a)) for a in shapes_given])
-    log_mu = np.mean(np.log(width_depth) - 2 / 3 * np.log(n_params))
-    mu = float(np.exp(log_mu))
+    width_depth = np.array([float(a.d_model * a.n_layers) for a in given])
+    n_params = np.array([float(dense_equivalent_params(a)) for a in given])
+    mu = float(np.exp(np.mean(np.log(width_depth) - 2 / 3 * np.log(n_params))))
     return mu, mu * n_params ** (2 / 3) / width_depth - 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import combinations, product
 from typing import Any, cast
 
 from moescale.models.architecture import Architecture, Quantised
@@ -22,7 +23,6 @@ MOST_PATTERNS = 20_000  # of module names in one list; published ones have hundr
 MOST_LAYERS = 1024  # whose names are looked at; no model has as many
 MOST_REPEATS = 4  # in a regular expression, which could take for ever with more
 LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
-CACHES = ("kv_cache_scheme", "kv_cache_quant_algo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,7 @@ class _Patterns:
     """Names of modules as checkpoints list them: whole names or parts of them, wildcards, `re:` regular expressions."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        plain: set[str] = set()
-        wild: list[str] = []
-        self.regexes: list[re.Pattern[str]] = []
+        self.plain, self.regexes, wild = set[str](), list[re.Pattern[str]](), list[str]()
         for count, text in enumerate(texts):
             if count >= MOST_PATTERNS:
                 raise _NotUnderstoodError(f"lists more than {MOST_PATTERNS:,} modules")
@@ -58,8 +56,7 @@ class _Patterns:
             elif "*" in text or "?" in text:
                 wild += [fnmatch.translate(text), fnmatch.translate(f"{text}.*")]
             else:
-                plain.add(text.strip("."))
-        self.plain = plain
+                self.plain.add(text.strip("."))
         self.wild = re.compile("|".join(wild)) if wild else None
 
     def match(self, names: tuple[str, ...]) -> bool:
@@ -75,9 +72,7 @@ class _Patterns:
 def _within(name: str) -> Iterator[str]:
     """The name, and every run of whole words of it: what lists without wildcards name."""
     words = name.split(".")
-    for start in range(len(words)):
-        for end in range(start + 1, len(words) + 1):
-            yield ".".join(words[start:end])
+    return (".".join(words[start:end]) for start, end in combinations(range(len(words) + 1), 2))
 
 
 def _regex(text: str) -> re.Pattern[str]:
@@ -100,9 +95,6 @@ class _Scheme:
 
 class _NotUnderstoodError(Exception):
     """A quantization_config that says something else than the readers here know."""
-
-
-# Reading of one method each.
 
 
 def _number(config: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None) -> int | None:
@@ -165,17 +157,8 @@ def _block(value: Any) -> tuple[int, int] | None:
     return a, b
 
 
-def _one(found: _Format, *, only: list[str] | None = None, lm_head: bool = False) -> _Scheme:
-    return _Scheme(((found, None if only is None else _Patterns(only)),), found.text, lm_head)
-
-
-def _fp8(config: Mapping[str, Any]) -> _Scheme:
-    return _one(_floats(8, None, _block(config.get("weight_block_size"))))
-
-
-def _mxfp4(config: Mapping[str, Any]) -> _Scheme:
-    # transformers and vLLM quantise the routed experts only, whatever the list of exceptions says (gpt-oss).
-    return _one(_floats(4, 32), only=["experts"])
+def _one(found: _Format, *, only: _Patterns | None = None, lm_head: bool = False) -> _Scheme:
+    return _Scheme(((found, only),), found.text, lm_head)
 
 
 def _gptq(config: Mapping[str, Any]) -> _Scheme:
@@ -264,9 +247,8 @@ def _algorithm(name: Any, group: int | None) -> _Format:
 
 def _modelopt(config: Mapping[str, Any]) -> _Scheme:
     group = _number(config, "group_size", 1, 10**6)
-    algorithm = config.get("quant_algo")
-    if algorithm != "MIXED_PRECISION":
-        return _one(_algorithm(algorithm, group), lm_head=True)
+    if config.get("quant_algo") != "MIXED_PRECISION":
+        return _one(_algorithm(config.get("quant_algo"), group), lm_head=True)
     listed: dict[_Format, list[str]] = {}
     for name, entry in _mapping(config.get("quantized_layers"), "quantized_layers").items():
         stated = _mapping(entry, "quantized_layers")
@@ -279,12 +261,13 @@ def _modelopt(config: Mapping[str, Any]) -> _Scheme:
 
 
 METHODS: dict[str, Callable[[Mapping[str, Any]], _Scheme]] = {
-    "fp8": _fp8,
+    "fp8": lambda config: _one(_floats(8, None, _block(config.get("weight_block_size")))),
     "fbgemm_fp8": lambda _: _one(_floats(8, None)),
     "compressed-tensors": _compressed,
     "modelopt": _modelopt,
     "modelopt_fp4": _modelopt,
-    "mxfp4": _mxfp4,
+    # transformers and vLLM quantise the routed experts only, whatever the list of exceptions says (gpt-oss).
+    "mxfp4": lambda _: _one(_floats(4, 32), only=_Patterns(["experts"])),
     "gptq": _gptq,
     "gptq_marlin": _gptq,
     "awq": _awq,
@@ -299,22 +282,12 @@ def _method(config: Mapping[str, Any]) -> str:
     stated = config.get("quant_method")
     if isinstance(stated, str):
         return stated.lower()
-    for key, name in (("quant_algo", "modelopt"), ("config_groups", "compressed-tensors")):
+    named_by = {"quant_algo": "modelopt", "config_groups": "compressed-tensors"}
+    named_by |= dict.fromkeys(("load_in_4bit", "load_in_8bit"), "bitsandbytes")
+    for key, name in named_by.items():
         if stated is None and key in config:
             return name
-    if stated is None and ("load_in_4bit" in config or "load_in_8bit" in config):
-        return "bitsandbytes"
     raise _NotUnderstoodError(f"has quant_method = {shown(stated)}")
-
-
-# The matrices of a model by name.
-
-
-@dataclass(frozen=True, slots=True)
-class _Matrix:
-    part: str  # a field of Quantised
-    names: tuple[str, ...]  # the ways to write it
-    params: float  # of all that share its name
 
 
 # Where transformers keeps experts and shared experts, by model type; a dense FFN is `mlp` but in Llama 4.
@@ -328,7 +301,7 @@ _PREFIXES = ("model.", "language_model.model.", "model.language_model.")  # alon
 
 
 def _layer_matrices(a: Architecture, model_type: str, has_experts: bool) -> Iterator[tuple[str, str, float]]:
-    """Part, name and parameters of the matrices of one layer."""
+    """Part (a field of Quantised), name and parameters of the matrices of one layer."""
     d, heads, kv_heads, qk = (float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim))
     rank, query_rank, rope = (float(n) for n in (a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim))
     value = float(a.v_head_dim) or qk
@@ -343,47 +316,33 @@ def _layer_matrices(a: Architecture, model_type: str, has_experts: bool) -> Iter
     ffns = [("dense_ffn", dense)] if not has_experts else [("experts", experts)]
     if has_experts and float(a.d_shared_expert):
         ffns.append(("shared_experts", shared))
-    for part, place in ffns:
-        names = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
-        for name in names:
-            yield part, f"{place}.{name}", 1.0  # all three have one size
-
-
-def _matrices(a: Architecture, model_type: str, holds_experts: Callable[[int], bool]) -> Iterator[_Matrix]:
-    for layer in range(min(int(float(a.n_layers)), MOST_LAYERS)):
-        for part, name, params in _layer_matrices(a, model_type, holds_experts(layer)):
-            yield _Matrix(part, tuple(f"{prefix}layers.{layer}.{name}" for prefix in _PREFIXES), params)
+    names = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    for (part, place), name in product(ffns, names):
+        yield part, f"{place}.{name}", 1.0  # all three have one size
 
 
 def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: float) -> Callable[[int], bool]:
     """Whether layer number i, from 0, holds experts; of a config that its reader took."""
 
-    def number(key: str, default: int) -> int:
-        value = config.get(key)
-        return default if value is None else int(value)
-
     if not n_moe_layers:
         return lambda _: False
     if model_type in ("deepseek_v2", "deepseek_v3", "kimi_k2"):
-        first, every = number("first_k_dense_replace", 0), number("moe_layer_freq", 1)
+        first, every = int(config.get("first_k_dense_replace") or 0), int(config.get("moe_layer_freq") or 1)
         return lambda i: i >= first and i % every == 0
     if model_type == "llama4_text" and config.get("moe_layers") is not None:
         chosen = frozenset(config["moe_layers"])
         return lambda i: i in chosen
     if model_type == "llama4_text":
-        step = number("interleave_moe_layer_step", 1)
+        step = int(config.get("interleave_moe_layer_step") or 1)
         return lambda i: (i + 1) % step == 0
     if model_type in ("qwen2_moe", "qwen3_moe"):
-        step, dense = number("decoder_sparse_step", 1), frozenset(config.get("mlp_only_layers") or [])
+        step, dense = int(config.get("decoder_sparse_step") or 1), frozenset(config.get("mlp_only_layers") or [])
         return lambda i: (i + 1) % step == 0 and i not in dense
     return lambda _: True
 
 
-# From the parts to what is priced.
-
-
 def _shares(
-    a: Architecture, scheme: _Scheme, ignored: _Patterns, matrices: Iterable[_Matrix]
+    a: Architecture, scheme: _Scheme, ignored: _Patterns, model_type: str, holds_experts: Callable[[int], bool]
 ) -> tuple[Quantised, float]:
     """How much of each part is quantised, and the bytes a weight of the smallest format in use."""
     bytes_of: dict[str, list[tuple[float, float]]] = {}  # by part: bytes a weight, parameters
@@ -394,8 +353,10 @@ def _shares(
         fitting = (found for found, targets in scheme.groups if targets is None or targets.match(names))
         return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
 
-    for matrix in matrices:
-        bytes_of.setdefault(matrix.part, []).append((bytes_in(matrix.names), matrix.params))
+    for layer in range(min(int(float(a.n_layers)), MOST_LAYERS)):
+        for part, name, params in _layer_matrices(a, model_type, holds_experts(layer)):
+            names = tuple(f"{prefix}layers.{layer}.{name}" for prefix in _PREFIXES)
+            bytes_of.setdefault(part, []).append((bytes_in(names), params))
     if scheme.lm_head and not a.tied_embeddings:
         bytes_of["lm_head"] = [(bytes_in(("lm_head", "language_model.lm_head")), 1.0)]
     least = min(held for entries in bytes_of.values() for held, _ in entries)
@@ -434,7 +395,7 @@ def read_weights(
             listed += [f"re:{key[2:]}" for key in keys if key.startswith("-:")]
         model_type = str(config.get("model_type"))
         holds_experts = _expert_layers(config, model_type, float(a.n_moe_layers))
-        quantised, held = _shares(a, scheme, _Patterns(listed), _matrices(a, model_type, holds_experts))
+        quantised, held = _shares(a, scheme, _Patterns(listed), model_type, holds_experts)
     except _NotUnderstoodError as error:
         return CheckpointWeights(format=None, bytes_per_param=UNQUANTISED_BYTES, stated=str(error)), Quantised()
     found = next((f for f, _ in scheme.groups if f.bytes_per_weight == held), None)
@@ -449,11 +410,9 @@ def read_weights(
 
 
 def _cache_format(config: Mapping[str, Any]) -> str | None:
-    for key in CACHES:
-        stated = config.get(key)
-        if isinstance(stated, str) and stated.upper() == "FP8":
-            return "fp8"
-        if isinstance(stated, Mapping) and cast("Mapping[str, Any]", stated).get("num_bits") == 8:
+    for stated in (config.get("kv_cache_scheme"), config.get("kv_cache_quant_algo")):
+        of_8_bits = isinstance(stated, Mapping) and cast("Mapping[str, Any]", stated).get("num_bits") == 8
+        if of_8_bits or (isinstance(stated, str) and stated.upper() == "FP8"):
             return "fp8"
     return None
 
@@ -461,16 +420,12 @@ def _cache_format(config: Mapping[str, Any]) -> str | None:
 def _unquantised(config: Mapping[str, Any], where: str) -> CheckpointWeights:
     """The dtype of the weights that are not quantised: 16 bits, as servers hold them."""
     key = "dtype" if config.get("dtype") is not None else "torch_dtype"
-    stated = config.get(key)
+    stated, remarks = config.get(key), ()
     name = stated.removeprefix("torch.") if isinstance(stated, str) else None
-    weights = CheckpointWeights(format="bf16", bytes_per_param=UNQUANTISED_BYTES, stated=f"{key} {shown(name)}")
-    if stated is None:
-        return replace(weights, stated="no dtype is stated: 16 bits")
-    weights = replace(weights, stated=f"{key} {name}" if name in ("bfloat16", "float16") else f"{key} {shown(stated)}")
-    if name in ("bfloat16", "float16", "half"):
-        return weights
-    # "auto" of vLLM's --dtype takes 16 bits for 32-bit checkpoints (docs.vllm.ai, engine arguments, 2024).
-    remark = (
-        f"{where}: {key} is {shown(stated)}; weights that are not quantised are priced in 16 bits, as servers hold them"
-    )
-    return replace(weights, remarks=(remark,))
+    text = f"{key} {name}" if name in ("bfloat16", "float16") else f"{key} {shown(stated)}"
+    if stated is not None and name not in ("bfloat16", "float16", "half"):
+        # "auto" of vLLM's --dtype takes 16 bits for 32-bit checkpoints (docs.vllm.ai, engine arguments, 2024).
+        priced = "weights that are not quantised are priced in 16 bits, as servers hold them"
+        remarks = (f"{where}: {key} is {shown(stated)}; {priced}",)
+    text = "no dtype is stated: 16 bits" if stated is None else text
+    return CheckpointWeights(format="bf16", bytes_per_param=UNQUANTISED_BYTES, stated=text, remarks=remarks)

@@ -85,13 +85,10 @@ def paper_peak_lr(n_params: float, *, where: str = "--peak-lr") -> float:
     stated = catalogue.read("recipe.toml")["paper"]
     lr = float(stated["lr_intercept"]) + float(stated["lr_per_ln_n"]) * math.log(n_params)
     if lr <= 0:
-        zero = math.exp(-float(stated["lr_intercept"]) / float(stated["lr_per_ln_n"]))
-        raise InputError(
-            f"the paper's learning rate falls to zero at {format_count(zero)} parameters, and the model has "
-            f"{format_count(n_params)}",
-            where=where,
-            next_step="state a peak learning rate, such as 3e-4",
-        )
+        zero = format_count(math.exp(-float(stated["lr_intercept"]) / float(stated["lr_per_ln_n"])))
+        size = format_count(n_params)
+        what = f"the paper's learning rate falls to zero at {zero} parameters, and the model has {size}"
+        raise InputError(what, where=where, next_step="state a peak learning rate, such as 3e-4")
     return lr
 
 
@@ -102,20 +99,15 @@ def recipe_for(
 
     `vocab_size` and `peak_lr` take the place of the paper's.
     """
-    usual = asdict(defaults())
+    usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})
     warmup: float = usual.pop("warmup")
     steps = training_steps(tokens, usual["batch_sequences"] * usual["sequence_tokens"])
-    notes: list[str] = []
+    notes: tuple[str, ...] = ()
     if peak_lr is None:
         peak_lr = paper_peak_lr(n_params)
         least, most = catalogue.read("recipe.toml")["paper"]["lr_fitted_n_params"]
         if not least <= n_params <= most:
-            notes.append(
-                f"the learning rate extrapolates the paper's formula, which it states for {format_count(least)} to "
-                f"{format_count(most)} parameters"
-            )
-    if vocab_size is not None:
-        usual["vocab_size"] = vocab_size
-    return Recipe(
-        tokens=tokens, steps=steps, warmup_steps=round(warmup * steps), peak_lr=peak_lr, notes=tuple(notes), **usual
-    )
+            stated = f"{format_count(least)} to {format_count(most)} parameters"
+            notes = (f"the learning rate extrapolates the paper's formula, which it states for {stated}",)
+    warmup_steps = round(warmup * steps)
+    return Recipe(tokens=tokens, steps=steps, warmup_steps=warmup_steps, peak_lr=peak_lr, notes=notes, **usual)

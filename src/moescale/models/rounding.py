@@ -128,11 +128,9 @@ def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: b
     head, every = int(family.head_dim), family.moe_every
     d = float(width(family, n_params))
     ideal_heads, ideal_layers = d / head, d / family.d_model_per_layer
-    heads, layers = np.meshgrid(
-        np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + gpus + 1),
-        every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1),
-        indexing="ij",
-    )
+    near = np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + gpus + 1)
+    depths = every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1)
+    heads, layers = np.meshgrid(near, depths, indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
     d_model = heads * head
     attention = 2.0 * d_model**2 + 2.0 * d_model * cached * head
@@ -155,20 +153,15 @@ def _kv_heads(heads: FloatArray, wanted: float | None) -> tuple[FloatArray, Floa
 
 def _splits(heads: FloatArray, cached: FloatArray, gpus: int) -> list[BoolArray]:
     """Which head counts split over `gpus` GPUs, over half as many .. down to one, as vLLM demands."""
-    masks: list[BoolArray] = []
-    while gpus >= 1:
-        masks.append((heads % gpus == 0) & ((cached % gpus == 0) | (gpus % cached == 0)))
-        gpus //= 2
-    return masks
+    counts = [gpus >> halvings for halvings in range(gpus.bit_length())]
+    return [(heads % n == 0) & ((cached % n == 0) | (n % cached == 0)) for n in counts]
 
 
 def _best(
     unlike: FloatArray, alike: BoolArray, exact: BoolArray, splits: list[BoolArray], off: FloatArray
 ) -> tuple[np.intp, ...]:
     """The index of the shape most like its family, of those that meet most of the demands; proportions come first."""
-    for kept in (alike & exact, alike):
-        for split in splits:
-            if (kept & split).any():
-                return np.unravel_index(np.argmin(np.where(kept & split, unlike, np.inf)), unlike.shape)
-    # No shape of so few heads has the proportions: size and proportions are weighed, a percent of N as much as a tenth of them.
-    return np.unravel_index(np.argmin(unlike + 10.0 * off), unlike.shape)
+    # Where no shape of so few heads has the proportions a percent of N weighs as much as a tenth of them.
+    kept = (kept & split for kept in (alike & exact, alike) for split in splits)
+    weighed = next((np.where(which, unlike, np.inf) for which in kept if which.any()), unlike + 10.0 * off)
+    return np.unravel_index(np.argmin(weighed), unlike.shape)

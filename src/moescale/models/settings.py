@@ -41,27 +41,21 @@ class Settings:
         if not present:
             if default is not None:
                 return default
-            raise InputError(
-                f"{' or '.join(keys)} is missing",
-                where=self.where,
-                nearest=nearest_names(keys[0], [str(key) for key in self.config]),
-                next_step="add it: without it the model's shape is unknown",
-            )
+            nearest = nearest_names(keys[0], [str(key) for key in self.config])
+            what, add = f"{' or '.join(keys)} is missing", "add it: without it the model's shape is unknown"
+            raise InputError(what, where=self.where, nearest=nearest, next_step=add)
         values = {key: self._integer(key, least) for key in present}
         if len(set(values.values())) > 1:
-            raise InputError(
-                f"{' and '.join(present)} disagree ({', '.join(map(str, values.values()))})", where=self.where
-            )
+            stated = ", ".join(map(str, values.values()))
+            raise InputError(f"{' and '.join(present)} disagree ({stated})", where=self.where)
         return values[present[0]]
 
     def _integer(self, key: str, least: int) -> int:
         value = self.config[key]
-        wanted = f"a whole number from {least} to {LARGEST}"
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.bad(key, wanted)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
         # Comparisons first: they hold for NaN, infinities and integers of any length; int() does not.
-        if not least <= value <= LARGEST or (isinstance(value, float) and not value.is_integer()):
-            raise self.bad(key, wanted)
+        if not (number and least <= value <= LARGEST and int(value) == value):
+            raise self.bad(key, f"a whole number from {least} to {LARGEST}")
         return int(value)
 
     def boolean(self, key: str, default: bool) -> bool:
@@ -107,8 +101,7 @@ class Settings:
         if value is None:
             return set()
         entries: list[Any] = list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
-        if not all(
-            isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry < n_layers for entry in entries
-        ):
+        whole = (isinstance(entry, int) and not isinstance(entry, bool) for entry in entries)
+        if not all(whole) or not all(0 <= entry < n_layers for entry in entries):
             raise self.bad(key, f"a list of layer numbers from 0 to {n_layers - 1}")
         return set(entries)

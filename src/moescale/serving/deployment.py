@@ -22,8 +22,6 @@ SCHEDULING = {
     "separate": "prompts and output tokens in passes of their own (the paper's)",
     "chunked": "one pass for both (chunked prefill, the default of vLLM and SGLang)",
 }
-
-
 MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the pen from filling the memory
 
 POSITIVE, AT_LEAST_ONE, NOT_NEGATIVE = Bound(0.0, above=True), Bound(1.0), Bound(0.0)
@@ -50,9 +48,7 @@ class Deployment:
     utilization: Annotated[Real, SHARE] = 1.0  # share of the plateau throughput that traffic uses
     weight_bytes_per_param: Annotated[Real, POSITIVE] = 2.0  # bf16
     kv_bytes_per_element: Annotated[Real, POSITIVE] = 2.0  # bf16
-    reserve_bytes: Annotated[Real, NOT_NEGATIVE] = (
-        0.0  # of each GPU, for activations: hardware.measured_reserve_bytes()
-    )
+    reserve_bytes: Annotated[Real, NOT_NEGATIVE] = 0.0  # of each GPU, for activations: measured_reserve_bytes()
     expert_parallel: Annotated[Real, COUNT] = 1.0  # so many GPUs split whole experts; 1: every expert is split over all
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
@@ -66,8 +62,22 @@ class Deployment:
     prompt_nodes: tuple[tuple[float, float], ...] = ()  # (length, share) that stand for all prompts; (): the mean
 
     def __post_init__(self) -> None:
+        """What no bound of one field says, too."""
         check_bounds(self, where="deployment")
-        _check(self)
+        degrees(self)
+        for name, known in (("scheduling", SCHEDULING), ("batching", BATCHES)):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known, where="deployment")
+        if np.any(np.asarray(longest_request_tokens(self)) < context_tokens(self)):
+            what = "longest_request_tokens must not be below what a request holds on average"
+            raise InputError(what, where="deployment")
+        if self.prompt_nodes:
+            shares = sum(share for _, share in self.prompt_nodes)
+            mean = sum(share * at for at, share in self.prompt_nodes)
+            same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / self.prompt_tokens - 1.0) < 1e-9)
+            if not same or min(min(node) for node in self.prompt_nodes) < 0:
+                what = "prompt_nodes must have shares of sum 1 and the mean prompt_tokens"
+                raise InputError(what, where="deployment")
 
 
 ARRAY_FIELDS = tuple(bounds_of(Deployment))
@@ -87,16 +97,12 @@ def degrees(deployment: Deployment) -> tuple[int, ...]:
         return tuple(2**power for power in range(int(most).bit_length()))
     for degree in stated:
         if not (degree >= 1 and degree == int(degree)):
-            raise InputError(
-                f"tensor_parallel_degrees must be whole numbers of at least 1, not {degree:g}", where="deployment"
-            )
+            what = f"tensor_parallel_degrees must be whole numbers of at least 1, not {degree:g}"
+            raise InputError(what, where="deployment")
     within = tuple(sorted({int(degree) for degree in stated if degree <= most}))
     if not within:
-        raise InputError(
-            f"none of tensor_parallel_degrees is within max_gpus = {most}",
-            where="deployment",
-            next_step="raise max_gpus, or leave tensor_parallel_degrees out",
-        )
+        what = f"none of tensor_parallel_degrees is within max_gpus = {most}"
+        raise InputError(what, where="deployment", next_step="raise max_gpus, or leave tensor_parallel_degrees out")
     return within
 
 
@@ -116,19 +122,3 @@ def longest_request_tokens(deployment: Deployment) -> Real:
     """Tokens of the longest request."""
     d = deployment
     return d.prompt_tokens + d.output_tokens if d.longest_request_tokens is None else d.longest_request_tokens
-
-
-def _check(d: Deployment) -> None:
-    """What no bound of one field says."""
-    degrees(d)
-    for name, known in (("scheduling", SCHEDULING), ("batching", BATCHES)):
-        if getattr(d, name) not in known:
-            raise unknown_name(name, getattr(d, name), known, where="deployment")
-    if np.any(np.asarray(longest_request_tokens(d)) < context_tokens(d)):
-        raise InputError("longest_request_tokens must not be below what a request holds on average", where="deployment")
-    if d.prompt_nodes:
-        shares = sum(share for _, share in d.prompt_nodes)
-        mean = sum(share * at for at, share in d.prompt_nodes)
-        same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / d.prompt_tokens - 1.0) < 1e-9)
-        if not same or min(min(node) for node in d.prompt_nodes) < 0:
-            raise InputError("prompt_nodes must have shares of sum 1 and the mean prompt_tokens", where="deployment")

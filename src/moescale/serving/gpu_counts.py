@@ -60,16 +60,7 @@ class Cost:
         return record(self)
 
 
-SERVED = (
-    "usd_per_mtok",
-    "batch",
-    "prefill_s",
-    "decode_s",
-    "iteration_s",
-    "ttft_s",
-    "tpot_s",
-    "throughput_tok_s",
-)
+SERVED = ("usd_per_mtok", "batch", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s")
 
 
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
@@ -111,11 +102,10 @@ def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gp
         # with every further GPU: counts that are too slow are all named.
         told = [i for i, reason in enumerate(reasons) if reason is Reason.TOO_SLOW]
         told = told or [i for i, reason in enumerate(reasons) if reason is not Reason.HEADS][-1:] or [-1]
-        raise InfeasibleError(
-            f"no GPU count serves {model.name or 'the model'}: {'; '.join(str(looked_at[i].infeasible) for i in told)}",
-            where=f"{'1 to ' if len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}",
-            next_step=REMEDIES[reasons[told[0]]],
-        )
+        why = "; ".join(str(looked_at[i].infeasible) for i in told)
+        where = f"{'1 to ' if len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}"
+        what, remedy = f"no GPU count serves {model.name or 'the model'}: {why}", REMEDIES[reasons[told[0]]]
+        raise InfeasibleError(what, where=where, next_step=remedy)
     best = min(served, key=lambda record: (record.usd_per_mtok or 0.0, record.gpus))
     return replace(best, candidates=tuple(looked_at))
 
@@ -130,8 +120,7 @@ def _records(
         raise InputError("a record describes one deployment, but this one holds arrays", next_step="use serve()")
     serving = serve(model, np.asarray(counts, dtype=np.float64), latency, deployment, every=True)
     reasons = [Reason(int(reason)) for reason in serving.infeasible]
-    parameters, d = count_parameters(model), deployment
-    replicas = int(np.asarray(d.replicas))
+    parameters, d, replicas = count_parameters(model), deployment, int(np.asarray(deployment.replicas))
     found: list[Cost] = []
     for i, reason in enumerate(reasons):
         gpus = int(serving.gpus[i])
@@ -149,10 +138,7 @@ def _records(
             replicas=replicas,
         )
         if reason is Reason.FEASIBLE:
-            limits = {
-                "limited_by": LIMITS[int(serving.limited_by[i])],
-                "latency_limit": _latency_limit(serving, d, i),
-            }
+            limits = {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
             described = replace(described, **{name: float(getattr(serving, name)[i]) for name in SERVED}, **limits)
         elif reason is Reason.TOO_SLOW:
             described = replace(described, infeasible=too_slow(model, gpus, latency, d))
@@ -166,8 +152,6 @@ def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str 
     """The limit that an entry of `serve` comes closest to, where latency limits its batch."""
     if int(serving.limited_by[index]) != Limit.LATENCY:
         return None
-    limits = (
-        ("max_ttft", serving.ttft_s[index], deployment.max_ttft_s),
-        ("max_tpot", serving.tpot_s[index], deployment.max_tpot_s),
-    )
+    ttft_s, tpot_s = serving.ttft_s[index], serving.tpot_s[index]
+    limits = (("max_ttft", ttft_s, deployment.max_ttft_s), ("max_tpot", tpot_s, deployment.max_tpot_s))
     return max((float(taken / most), name) for name, taken, most in limits if most is not None)[1]

@@ -21,8 +21,8 @@ class HostOverhead:
     per_sequence_s: float  # the same, for each running sequence
     gap_s: float  # what stays visible between two passes when the host works on the next one while the GPU runs
     front_end_s_per_token: float  # detokenisation and streaming of one output token, over the API servers that share it
-    # Whether the host works on the next pass while the GPU runs (asynchronous scheduling, which vLLM turns on by default
-    # since 0.14), so that the longer of the two sets the pace. In line is the default: docs/servings.md says why.
+    # Whether the host works on the next pass while the GPU runs (vLLM's default since 0.14), so that the longer of the two
+    # sets the pace. In line is the default: docs/servings.md says why.
     asynchronous: bool = False
 
     def pass_s(self, kernels_s: FloatArray, sequences: Real) -> FloatArray:
@@ -46,10 +46,8 @@ HOSTS = {
 def default_overhead(api_servers: float = math.inf) -> HostOverhead:
     """The published host overheads of catalogue/servers.toml, in line with the kernels.
 
-    One front-end process streams 15,400 tokens a second; `api_servers` of them share the tokens. By default the front end
-    is left out: how many processes run beside the engine (vLLM's --api-server-count, by default one a data-parallel rank)
-    is a setting that costs no GPU, other engines have other front ends, and so it is no property of the server that is
-    priced. Raises InputError for less than one.
+    `api_servers` front-end processes of 15,400 tokens a second share the tokens. By default the front end is left out: how
+    many run (vLLM's --api-server-count) is a setting that costs no GPU. Raises InputError for less than one.
     """
     if not api_servers >= 1:
         raise InputError(f"api_servers must be at least 1, not {api_servers:g}", where="host")

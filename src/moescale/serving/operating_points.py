@@ -28,7 +28,7 @@ from moescale.serving.deployment import ARRAY_FIELDS, Deployment, degrees
 from moescale.serving.pareto import pareto
 from moescale.serving.reasons import infeasible_reason
 from moescale.serving.steady_state import LIMITS, REASONS, Reason, Serving, batch_by_memory, serve
-from moescale.typing import FloatArray, Real
+from moescale.typing import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
@@ -185,7 +185,7 @@ def find_platforms(
     formats = list(product(weights, kv_cache))
     for gpu, price in gpus:
         try:
-            usd_per_gpu_hour = price()
+            usd = price()
         except MoescaleError as error:
             errors.append(error)
             left_out.append(LeftOut(reason=error.what, gpu=gpu.name))
@@ -193,12 +193,11 @@ def find_platforms(
         refused: list[LeftOut] = []
         for w, kv in formats:
             try:
-                latency = source(_on(deployment, gpu, usd_per_gpu_hour, w, kv))
+                latency = source(_on(deployment, gpu, usd, w, kv))
+                found.append(Platform(gpu=gpu, usd_per_gpu_hour=usd, weights=w, kv_cache=kv, latency=latency))
             except MoescaleError as error:
                 errors.append(error)
                 refused.append(LeftOut(reason=error.what, gpu=gpu.name, weights=w.name, kv_cache=kv.name))
-                continue
-            found.append(Platform(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour, weights=w, kv_cache=kv, latency=latency))
         same = len({entry.reason for entry in refused}) == 1 and len(refused) == len(formats)
         left_out += [LeftOut(reason=refused[0].reason, gpu=gpu.name)] if same else refused
     if errors and not found:
@@ -209,16 +208,9 @@ def find_platforms(
 def batch_grid(most: float, cap: float = math.inf) -> FloatArray:
     """Caps 1, 2, 3, 4, 6, 8, 12, 16 .. up to the first that reaches `most`, or up to `cap` where that is smaller."""
     end = max(min(most, cap), 1.0)
-    doublings = math.ceil(math.log2(end)) + 1
-    steps = np.unique(np.outer(np.exp2(np.arange(doublings + 1)), (1.0, 1.5)))
-    steps = steps[(steps == np.floor(steps)) & (steps < end)]
-    return np.append(steps, min(_next_step(end), cap))
-
-
-def _next_step(at_least: float) -> float:
-    """The first of 1, 2, 3, 4, 6, 8, 12 .. that is not below `at_least`."""
-    power = 2.0 ** math.ceil(math.log2(at_least))
-    return 0.75 * power if power >= 4 and 0.75 * power >= at_least else power
+    steps = np.unique(np.outer(np.exp2(np.arange(math.ceil(math.log2(end)) + 1)), (1.0, 1.5)))
+    steps = steps[steps == np.floor(steps)]
+    return np.append(steps[steps < end], min(steps[steps >= end][0], cap))
 
 
 def operating_points(
@@ -241,27 +233,21 @@ def operating_points(
     InfeasibleError where no configuration has an answer.
     """
     if common_shape(model, *(getattr(deployment, n) for n in ARRAY_FIELDS if getattr(deployment, n) is not None)):
-        raise InputError(
-            "operating points are those of one model and one deployment, not of arrays", next_step="use serve()"
-        )
+        what = "operating points are those of one model and one deployment, not of arrays"
+        raise InputError(what, next_step="use serve()")
     counts = _whole("gpus", degrees(deployment) if gpus is None else gpus)
     ways = _whole("expert_parallel", expert_parallel)
     if not platforms:
         raise InfeasibleError(_why_none(left_out), next_step="take another GPU, or the roofline as the latency source")
-    rooms = [
-        replace(_on(deployment, p.gpu, p.usd_per_gpu_hour, p.weights, p.kv_cache), expert_parallel=ways.reshape(-1, 1))
-        for p in platforms
-    ]
-    caps = _batch_caps(model, counts, rooms, deployment.max_num_seqs, batch_caps)
+    base = replace(deployment, expert_parallel=ways.reshape(-1, 1))
+    rooms = [_on(base, p.gpu, p.usd_per_gpu_hour, p.weights, p.kv_cache) for p in platforms]
+    caps = _batch_caps(model, counts, rooms, batch_caps)
     total = len(platforms) * counts.size * ways.size * caps.size
     if total > MOST_CONFIGURATIONS:
-        raise InputError(
-            f"{len(platforms)} platforms x {counts.size} GPU counts x {ways.size} expert-parallel degrees x {caps.size} "
-            f"batches are {total:,} configurations, more than {MOST_CONFIGURATIONS:,}",
-            next_step="look at fewer GPU counts, or split them into several calls",
-        )
-    columns: list[dict[str, npt.NDArray[Any]]] = []
-    missing = list(left_out)
+        sizes = f"{len(platforms)} platforms x {counts.size} GPU counts x {ways.size} expert-parallel degrees"
+        what = f"{sizes} x {caps.size} batches are {total:,} configurations, more than {MOST_CONFIGURATIONS:,}"
+        raise InputError(what, next_step="look at fewer GPU counts, or split them into several calls")
+    columns, missing = list[dict[str, npt.NDArray[Any]]](), list(left_out)
     for index, (platform, room) in enumerate(zip(platforms, rooms, strict=True)):
         d = replace(room, max_num_seqs=caps, batching="largest")  # every batch is a point of its own
         served = serve(model, counts.reshape(-1, 1, 1), platform.latency, d)  # (counts, ways, caps)
@@ -269,11 +255,9 @@ def operating_points(
         columns.append(_points(served, d, index))
     flat = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     if not flat["platform"].size:
-        raise InfeasibleError(
-            _why_none(missing),
-            next_step="allow more GPUs, take a GPU with more memory, shorter requests, a looser latency limit, or the "
-            "roofline where a latency source has no answer",
-        )
+        relax = "allow more GPUs, take a GPU with more memory, shorter requests, a looser latency limit"
+        roofline = "or the roofline where a latency source has no answer"
+        raise InfeasibleError(_why_none(missing), next_step=f"{relax}, {roofline}")
     return OperatingPoints(
         model=model,
         deployment=deployment,
@@ -300,22 +284,18 @@ def _points(served: Serving, deployment: Deployment, platform: int) -> dict[str,
 
 
 def _batch_caps(
-    model: Architecture,
-    counts: FloatArray,
-    rooms: Sequence[Deployment],
-    highest: Real | None,
-    stated: Sequence[float] | FloatArray | None,
+    model: Architecture, counts: FloatArray, rooms: Sequence[Deployment], stated: Sequence[float] | FloatArray | None
 ) -> FloatArray:
-    """The stated caps or the grid up to what memory holds, none above the `highest`; ascending, each once."""
+    """The stated caps or the grid up to what memory holds, none above max_num_seqs; ascending, each once."""
+    highest = rooms[0].max_num_seqs
     cap = math.inf if highest is None else float(highest)
     if stated is None:
         most = max(float(np.max(batch_by_memory(model, counts.reshape(-1, 1, 1), room))) for room in rooms)
         return batch_grid(most, cap)
     caps = np.asarray(stated, dtype=np.float64)
     if not caps.size or not np.all((caps >= 1) & (caps < np.inf)):
-        raise InputError(
-            "caps of the batch must be finite and at least 1", where="batch_caps", next_step="such as 1, 8, 64"
-        )
+        what = "caps of the batch must be finite and at least 1"
+        raise InputError(what, where="batch_caps", next_step="such as 1, 8, 64")
     return np.unique(np.minimum(caps, cap))
 
 
@@ -372,11 +352,9 @@ def _why_none(left_out: Sequence[LeftOut]) -> str:
     if not entries:
         return "there is no platform to serve on"
     last = {(entry.gpu, entry.cause): entry for entry in entries}  # a later one takes the place
-    return f"no configuration has an answer: {'; '.join(_named(entry) for entry in last.values())}"
-
-
-def _named(entry: LeftOut) -> str:
-    """The reason after the platform that it is of."""
-    formats = (entry.weights and f"{entry.weights} weights", entry.kv_cache and f"{entry.kv_cache} cache")
-    where = ", ".join(part for part in (entry.gpu, *formats) if part)
-    return f"{where}: {entry.reason}" if where else entry.reason
+    named: list[str] = []
+    for entry in last.values():
+        formats = (entry.weights and f"{entry.weights} weights", entry.kv_cache and f"{entry.kv_cache} cache")
+        where = ", ".join(part for part in (entry.gpu, *formats) if part)
+        named.append(f"{where}: {entry.reason}" if where else entry.reason)
+    return f"no configuration has an answer: {'; '.join(named)}"

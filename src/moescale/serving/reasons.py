@@ -15,13 +15,10 @@ from moescale.typing import Real
 from moescale.units import plural
 
 MORE_ROOM = "allow more GPUs, take a GPU with more memory, fewer bytes a weight, or shorter requests"
-REMEDIES = {
-    Reason.WEIGHTS: MORE_ROOM,
-    Reason.LONGEST_REQUEST: MORE_ROOM,
+REMEDIES = dict.fromkeys(Reason, MORE_ROOM) | {
     Reason.HEADS: "ask for a GPU count that it names",
     Reason.NO_LATENCY: "take the roofline (--latency roofline), at most 8 GPUs, or a smaller batch",
     Reason.TOO_SLOW: "relax the limit, shorten the prompts, or take a faster GPU or fewer bytes a weight",
-    Reason.EXPERT_PARALLEL: MORE_ROOM,
 }
 
 
@@ -40,7 +37,7 @@ def infeasible_reason(
     on_gpus = f"on {plural(gpus, 'GPU')}"
     budget, fraction = gpu.memory_bytes * at(d.memory_fraction), at(d.memory_fraction)
     per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(d.reserve_bytes)
-    taken = f"{_gb(per_gpu)}" + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
+    taken = _gb(per_gpu) + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
     free, usable = budget - per_gpu - reserve, f"{fraction:g} x {_gb(gpu.memory_bytes)} = {_gb(budget)}"
     match Reason(int(serving.infeasible[index])):
         case Reason.FEASIBLE:
@@ -77,10 +74,8 @@ def too_slow(model: Architecture, gpus: int, latency: LatencySource, deployment:
     """By how much a batch of one exceeds which latency limit."""
     d = deployment
     times = Servers(model, np.asarray(float(gpus)), latency, d).times(np.asarray(1.0))
-    limits = (
-        ("time to first token", times.ttft_s, d.max_ttft_s),
-        ("time per output token", times.tpot_s, d.max_tpot_s),
-    )
+    first, later = (times.ttft_s, d.max_ttft_s), (times.tpot_s, d.max_tpot_s)
+    limits = (("time to first token", *first), ("time per output token", *later))
     exceeded = "; ".join(
         f"{kind} {float(value) * 1e3:.3g} ms, allowed {float(np.asarray(most)) * 1e3:.3g} ms"
         for kind, value, most in limits

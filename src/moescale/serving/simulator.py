@@ -85,9 +85,8 @@ class Run:
         found = record(self, without=("arrival_s", "output_tokens"))
         for name in ("ttft_s", "tpot_s", "e2e_s"):
             values = getattr(self, name)
-            known = values[np.isfinite(values)]
-            if known.size:
-                cuts = np.percentile(known, [50, 90, 99]).tolist()
+            if np.isfinite(values).any():
+                cuts = np.percentile(values[np.isfinite(values)], [50, 90, 99]).tolist()
                 found[name] = dict(zip(("p50", "p90", "p99"), cuts, strict=True))
             else:
                 del found[name]
@@ -147,22 +146,18 @@ def simulate(
     budget = default_max_num_batched_tokens(d.gpu) if max_num_batched_tokens is None else max_num_batched_tokens
     if budget < 1:
         raise InputError(f"max_num_batched_tokens must be at least 1, not {budget}", where="burst")
-    if not chunked_prefill and int(np.max(prompt)) > budget:
-        raise InputError(
-            f"a prompt of {int(np.max(prompt))} tokens exceeds max_num_batched_tokens of {budget}",
-            where="burst",
-            next_step="allow chunked prefill, or raise max_num_batched_tokens to the longest prompt",
-        )
+    if not chunked_prefill and (longest_prompt := int(np.max(prompt))) > budget:
+        what = f"a prompt of {longest_prompt} tokens exceeds max_num_batched_tokens of {budget}"
+        more = "allow chunked prefill, or raise max_num_batched_tokens to the longest prompt"
+        raise InputError(what, where="burst", next_step=more)
     most = math.inf if d.max_num_seqs is None else _number("max_num_seqs", d.max_num_seqs)
     usd_per_gpu_hour, ways = (_number(name, getattr(d, name)) for name in ("usd_per_gpu_hour", "expert_parallel"))
     longest = prompt + output - 1  # the last token is never fed back
     kv_bytes, available = _cache_bytes(model, d, gpus, int(np.max(longest)))
     at_once = int(min(most, n, max(1.0, available // kv_bytes[int(np.min(prompt))])))
-    prices = _price(model, latency, gpus, ways, at_once, budget, prompt, longest)
     scheduler = _Scheduler(prompt, output, _Limits(most, budget, chunked_prefill, kv_bytes, available))
     host = default_overhead() if overhead is None else overhead
-    trace = _run(arrival_s, scheduler, prices, host)
-
+    trace = _run(arrival_s, scheduler, _price(model, latency, gpus, ways, at_once, scheduler), host)
     usd_per_s = gpus * usd_per_gpu_hour / 3600.0
     return _as_clients_see_it(trace, scheduler, arrival_s, host.front_end_s_per_token, usd_per_s)
 
@@ -223,21 +218,16 @@ def _cache_bytes(model: Architecture, d: Deployment, gpus: int, most_tokens: int
     weights = float(weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, ways))
     usable, where = d.gpu.memory_bytes * fraction - reserve, f"{gpus} x {d.gpu.name}"
     if weights >= usable:
-        raise InfeasibleError(
-            f"weights take {weights / 1e9:.1f} GB a GPU, more than the {usable / 1e9:.1f} GB usable "
-            f"({fraction:g} x {d.gpu.memory_bytes / 1e9:.1f} GB less a reserve of {reserve / 1e9:.1f} GB)",
-            where=where,
-            next_step="allow more GPUs, a GPU with more memory, or fp8 weights",
-        )
+        memory = f"{fraction:g} x {d.gpu.memory_bytes / 1e9:.1f} GB less a reserve of {reserve / 1e9:.1f} GB"
+        what = f"weights take {weights / 1e9:.1f} GB a GPU, more than the {usable / 1e9:.1f} GB usable ({memory})"
+        raise InfeasibleError(what, where=where, next_step="allow more GPUs, a GPU with more memory, or fp8 weights")
     tokens, available = np.arange(most_tokens + 2, dtype=np.float64), usable - weights
     kv_bytes = kv_bytes_per_request(model, tokens, d.kv_bytes_per_element, gpus)
     if kv_bytes[most_tokens] > available:
-        raise InfeasibleError(
-            f"one request of {most_tokens + 1} tokens takes {kv_bytes[most_tokens] / 1e9:.3g} GB of "
-            f"KV cache a GPU, but {available / 1e9:.3g} GB are left beside the weights",
-            where=where,
-            next_step="allow more GPUs, shorter requests, or a GPU with more memory",
-        )
+        taken = f"one request of {most_tokens + 1} tokens takes {kv_bytes[most_tokens] / 1e9:.3g} GB of KV cache a GPU"
+        what = f"{taken}, but {available / 1e9:.3g} GB are left beside the weights"
+        more = "allow more GPUs, shorter requests, or a GPU with more memory"
+        raise InfeasibleError(what, where=where, next_step=more)
     return kv_bytes, available
 
 
@@ -291,18 +281,13 @@ def _grid(most: float) -> FloatArray:
 
 
 def _price(
-    model: Architecture,
-    latency: LatencySource,
-    gpus: int,
-    ways: float,
-    most_batch: int,
-    most_chunk: int,
-    prompt: IntArray,
-    longest: IntArray,
+    model: Architecture, latency: LatencySource, gpus: int, ways: float, most_batch: int, scheduler: _Scheduler
 ) -> _Prices:
-    """Prices up to a batch and a chunk, with experts split over `ways` GPUs."""
+    """Prices up to a batch and the chunk of a pass, with experts split over `ways` GPUs."""
+    prompt, longest = scheduler.prompt, scheduler.prompt + scheduler.output - 1
     mean_prompt = float(np.mean(prompt))
-    batches, chunks = _grid(most_batch), _grid(min(most_chunk, int(np.sum(longest))))
+    batches = _grid(most_batch)
+    chunks = _grid(min(scheduler.limits.max_num_batched_tokens, int(np.sum(longest))))
     low, high = float(np.min(prompt)), float(np.max(longest)) + 1.0
     contexts = np.linspace(low, max(high, low + 1.0), _CONTEXT_POINTS)
     middle, column = float(contexts[_CONTEXT_POINTS // 2]), batches[:, np.newaxis]
@@ -365,17 +350,13 @@ class _Scheduler:
         decodes = (missing == 0) & (chunk > 0)
         batch = int(np.count_nonzero(decodes))
         context = float(held[decodes].sum()) / batch if batch else 0.0
-        scheduled = int(chunk.sum())
-        admitted = (
-            self._admit(self.limits.max_num_batched_tokens - scheduled, used) if self.n_preemptions == before else []
-        )
-        if admitted:
+        left = self.limits.max_num_batched_tokens - int(chunk.sum())
+        if self.n_preemptions == before and (admitted := self._admit(left, used)):
             chunk = np.concatenate([chunk, admitted])
-        return _Pass(chunk, batch, context, scheduled - batch + sum(admitted))
+        return _Pass(chunk, batch, context, int(chunk.sum()) - batch)
 
     def _continue_running(self) -> tuple[IntArray, IntArray, IntArray, float]:
-        """Of each running request its tokens in the cache, those missing of its prompt (0: it decodes) and those it gets; and
-        the cache that this takes."""
+        """Tokens in the cache, missing of the prompt (0: it decodes) and given, by running request; bytes that this takes."""
         held = self.cached[self.running]
         missing = np.maximum(self.needed[self.running] - held, 0)
         chunk, budget = np.maximum(missing, 1), self.limits.max_num_batched_tokens
@@ -416,17 +397,15 @@ class _Scheduler:
         """How many passes like this one there are at most before a request finishes or the cache is full."""
         if not now.decodes_only:
             return 1
-        kv_bytes, cached = self.limits.kv_bytes, self.cached[self.running]
-        low, high = 1, int((self.output[self.running] - self.produced[self.running]).min())
-        if float(kv_bytes[cached + high].sum()) <= self.limits.available:
-            return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            if float(kv_bytes[cached + middle].sum()) <= self.limits.available:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        cached, available = self.cached[self.running], self.limits.available
+        most = int((self.output[self.running] - self.produced[self.running]).min())
+
+        def held_bytes(passes: int) -> float:
+            return float(self.limits.kv_bytes[cached + passes].sum())
+
+        if held_bytes(most) <= available:
+            return most
+        return max(bisect_right(range(1, most), available, key=held_bytes), 1)
 
     def finish(self, now: _Pass, passes: int) -> tuple[IntArray, IntArray]:
         """So many such passes have run: the requests that got a token of each, and those of them that are done."""
@@ -472,13 +451,10 @@ def _run(arrival_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: Ho
             kernels_s = np.asarray([prices.mixed_s(now.batch, now.context, now.prefilled)])
         ends = clock_s + np.cumsum(host.pass_s(kernels_s, len(running)))
         if not ends[-1] < math.inf:
-            raise InfeasibleError(
-                f"the latency source has no answer for a pass that decodes {now.batch} requests of {now.context:.0f} "
-                f"tokens and prefills {now.prefilled}",
-                where="burst",
-                next_step="a smaller max_num_seqs or max_num_batched_tokens may lie within its range; the roofline "
-                "answers for every shape",
-            )
+            decoded = f"a pass that decodes {now.batch} requests of {now.context:.0f} tokens"
+            what = f"the latency source has no answer for {decoded} and prefills {now.prefilled}"
+            smaller = "a smaller max_num_seqs or max_num_batched_tokens may lie within its range"
+            raise InfeasibleError(what, where="burst", next_step=f"{smaller}; the roofline answers for every shape")
         if passes > 1 and arrived < n and len(running) < limits.max_num_seqs:
             passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived])) + 1)
             ends = ends[:passes]
@@ -489,8 +465,7 @@ def _run(arrival_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: Ho
         trace.pass_ends.append(ends)
         trace.pass_tokens.append(np.full(passes, float(len(given))))
         trace.peak_running = max(trace.peak_running, len(running))
-        held_bytes = float(limits.kv_bytes[scheduler.cached[running]].sum())
-        trace.peak_kv_bytes = max(trace.peak_kv_bytes, held_bytes)
+        trace.peak_kv_bytes = max(trace.peak_kv_bytes, float(limits.kv_bytes[scheduler.cached[running]].sum()))
         trace.running_s += len(running) * (float(ends[-1]) - clock_s)
         clock_s = float(ends[-1])
         finished += len(done)

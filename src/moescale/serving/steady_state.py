@@ -27,6 +27,7 @@ formula, and the default, counts none.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
@@ -56,23 +57,13 @@ WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels
 class Limit(IntEnum):
     """What a batch is limited by."""
 
-    MEMORY = 0
-    MAX_NUM_SEQS = 1
-    LATENCY = 2
-    OPTIMUM = 3
-    FRONT_END = 4
+    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, FRONT_END = range(5)
 
 
 class Reason(IntEnum):
     """Why a model is not served."""
 
-    FEASIBLE = 0
-    WEIGHTS = 1
-    LONGEST_REQUEST = 2
-    HEADS = 3
-    NO_LATENCY = 4
-    TOO_SLOW = 5
-    EXPERT_PARALLEL = 6
+    FEASIBLE, WEIGHTS, LONGEST_REQUEST, HEADS, NO_LATENCY, TOO_SLOW, EXPERT_PARALLEL = range(7)
 
 
 LIMITS = tuple(limit.name.lower() for limit in Limit)
@@ -170,14 +161,10 @@ class Servers:
         def taken(values: Real) -> Real:
             return np.broadcast_to(values, chosen.shape)[chosen] if np.ndim(values) else values
 
-        model, d = self.model, self.deployment
-        arrays = {name: getattr(d, name) for name in ARRAY_FIELDS if np.ndim(getattr(d, name))}
-        return Servers(
-            replace(model, **{name: taken(getattr(model, name)) for name in NUMERIC_FIELDS}),
-            np.broadcast_to(self.count, chosen.shape)[chosen],
-            self.latency,
-            replace(d, **{name: taken(values) for name, values in arrays.items()}) if arrays else d,
-        )
+        model = replace(self.model, **{name: taken(getattr(self.model, name)) for name in NUMERIC_FIELDS})
+        d, names = self.deployment, [name for name in ARRAY_FIELDS if np.ndim(getattr(self.deployment, name))]
+        d = replace(d, **{name: taken(getattr(d, name)) for name in names}) if names else d
+        return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
 
     def kv_bytes(self, tokens: Real) -> FloatArray:
         """Bytes of cache of a request of `tokens` tokens on each GPU."""
@@ -187,8 +174,7 @@ class Servers:
         """The times of an iteration and of a request with `batch` requests in service."""
         model, count, source, d = self.model, self.count, self.latency, self.deployment
         n, ways, context = np.asarray(d.output_tokens, dtype=np.float64), d.expert_parallel, context_tokens(d)
-        starting = batch / n
-        whole, share = np.maximum(starting, 1.0), np.minimum(starting, 1.0)  # a prompt is processed in one pass
+        whole, share = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0)  # a prompt is processed in one pass
         nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
         decode_s = d.host.pass_s(source.decode_s(model, count, batch, context, expert_parallel=ways), batch)
         alone_s = np.asarray(0.0)
@@ -255,16 +241,10 @@ def largest_batches(servers: Servers) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow."""
     model, d = servers.model, servers.deployment
     per_gpu, free = _bytes_per_gpu(model, servers.count, d)
-    reason = np.select(
-        [
-            ~_shares_experts(servers),
-            _is_whole(model) & ~shares_heads(model, servers.count),
-            ~(free > 0),
-            ~(free >= servers.kv_bytes(longest_request_tokens(d))),
-        ],
-        [Reason.EXPERT_PARALLEL, Reason.HEADS, Reason.WEIGHTS, Reason.LONGEST_REQUEST],
-        Reason.FEASIBLE,
-    )
+    uneven_heads = _is_whole(model) & ~shares_heads(model, servers.count)
+    too_long = ~(free >= servers.kv_bytes(longest_request_tokens(d)))
+    reasons = [Reason.EXPERT_PARALLEL, Reason.HEADS, Reason.WEIGHTS, Reason.LONGEST_REQUEST]
+    reason = np.select([~_shares_experts(servers), uneven_heads, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
     fits = reason == Reason.FEASIBLE
     cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
     by_memory = free / servers.kv_bytes(context_tokens(d))
@@ -405,29 +385,21 @@ def _shares_experts(servers: Servers) -> BoolArray:
     return (servers.count % ways == 0) & (ways <= routed)
 
 
-def _is_whole(model: Architecture) -> BoolArray | bool:
+def _is_whole(model: Architecture) -> BoolArray:
     """Where every field is a whole number: a model that could be built, so that heads must split evenly."""
-    whole: BoolArray | bool = True
-    for name in NUMERIC_FIELDS:
-        values = np.asarray(getattr(model, name), dtype=np.float64)
-        whole = whole & (values == np.floor(values))
-    return whole
+    numbers = (np.asarray(getattr(model, name), dtype=np.float64) for name in NUMERIC_FIELDS)
+    return functools.reduce(np.logical_and, (values == np.floor(values) for values in numbers))
 
 
 def _check_source(latency: LatencySource, deployment: Deployment) -> None:
     """Refuse a source that says what it stands for, where that is not what is deployed."""
     theirs = getattr(latency, "gpu", None)
     if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
-        raise InputError(
-            f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}",
-            where=latency.name,
-            next_step="make the latency source for the deployment's GPU",
-        )
+        what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
+        raise InputError(what, where=latency.name, next_step="make the latency source for the deployment's GPU")
     for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
         stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
         if stated is not None and np.any(wanted != stated):
-            raise InputError(
-                f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}",
-                where=latency.name,
-                next_step=f"make the latency source with {name}={wanted.flat[0]:g}",
-            )
+            what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
+            make = f"make the latency source with {name}={wanted.flat[0]:g}"
+            raise InputError(what, where=latency.name, next_step=make)

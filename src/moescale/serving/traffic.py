@@ -24,9 +24,8 @@ from moescale.errors import InputError, unknown_name
 from moescale.io.files import read_text
 from moescale.typing import FloatArray
 
-CHARACTERS_PER_TOKEN = (
-    4.0  # "one token generally corresponds to ~4 characters of text for common English": OpenAI's help
-)
+# "One token generally corresponds to ~4 characters of text for common English": OpenAI's help.
+CHARACTERS_PER_TOKEN = 4.0
 TRACE_LIMIT_BYTES = 2 * 2**30
 # What the published traces call the two counts: Azure LLM inference traces 2023 and 2024, BurstGPT, vLLM's benchmarks.
 LENGTH_COLUMNS = {
@@ -63,12 +62,8 @@ class Traffic:
 def traffics() -> dict[str, Traffic]:
     """Every named traffic of the catalogue."""
     return {
-        name: Traffic(
-            prompt_tokens=float(entry["prompt_tokens"]),
-            output_tokens=float(entry["output_tokens"]),
-            source=f"{entry['source']} ({entry['date']})",
-        )
-        for name, entry in catalogue.read("traffic.toml")["traffic"].items()
+        name: Traffic(float(e["prompt_tokens"]), float(e["output_tokens"]), f"{e['source']} ({e['date']})")
+        for name, e in catalogue.read("traffic.toml")["traffic"].items()
     }
 
 
@@ -109,10 +104,7 @@ def summarise(
 
 
 def _two_nodes(values: FloatArray) -> tuple[tuple[float, float], ...]:
-    """Two points and their shares with the first four moments (0 to 3) of `values`: Gauss quadrature of two points.
-
-    Both lie within the range of the values.
-    """
+    """Two points within the range of `values`, and shares, with their moments 0 to 3: Gauss quadrature of two points."""
     mean = float(np.mean(values))
     deviation = values - mean
     sigma = math.sqrt(float(np.mean(deviation**2)))
@@ -156,7 +148,6 @@ def read_trace(path: str | Path) -> Traffic:
 
 
 FORMATS = "give a CSV or JSON lines with a row a request, or ShareGPT's JSON"
-
 Rows = Iterable[tuple[int, Mapping[str, Any]]]
 
 
@@ -194,22 +185,16 @@ def _entries(content: list[Any], where: str) -> list[tuple[int, Mapping[str, Any
 
 def _talks(entries: list[tuple[int, Mapping[str, Any]]], where: str) -> list[tuple[int, int]] | None:
     """Characters of each human turn and of the answer that follows it; None where the rows are no conversations."""
-    talks = [(i, _turns(entry)) for i, entry in entries]
-    if all(turns is None for _, turns in talks) or _column(entries[0][1], "prompt"):
+    keys = ("conversations", "conversation", "messages")
+    talks = [next((e[key] for key in keys if isinstance(e.get(key), list)), None) for _, e in entries]
+    if all(turns is None for turns in talks) or _column(entries[0][1], "prompt"):
         return None
-    pairs = [pair for i, turns in talks for pair in _pairs(turns or [], f"{where}, entry {i}")]
+    pairs = [pair for i, turns in enumerate(talks, start=1) for pair in _pairs(turns or [], f"{where}, entry {i}")]
     if not pairs:
-        raise InputError(
-            "no conversation in it has a human turn with an answer after it",
-            where=where,
-            next_step=f"turns are read `from` {', '.join(ASKING)} and `from` {', '.join(ANSWERING)}",
-        )
+        speakers = f"turns are read `from` {', '.join(ASKING)} and `from` {', '.join(ANSWERING)}"
+        what = "no conversation in it has a human turn with an answer after it"
+        raise InputError(what, where=where, next_step=speakers)
     return pairs
-
-
-def _turns(entry: Mapping[str, Any]) -> list[Any] | None:
-    stated = (entry.get(key) for key in ("conversations", "conversation", "messages"))
-    return next((cast("list[Any]", turns) for turns in stated if isinstance(turns, list)), None)
 
 
 def _pairs(turns: list[Any], where: str) -> Iterator[tuple[int, int]]:
@@ -238,14 +223,10 @@ def _lengths(rows: Rows, where: str) -> FloatArray:
         for kind, name in names.items():
             if name is None:
                 present = ", ".join(str(name)[:40] for name in list(record)[:SHOWN])
-                raise InputError(
-                    f"no column of {kind} tokens among {present or 'none'}",
-                    where=f"{where}, row {number}",
-                    next_step=f"name it {', '.join(LENGTH_COLUMNS[kind].split())}",
-                )
-        lengths.append(
-            [_count(record[name], f"{where}, row {number}, column {name}") for name in names.values() if name]
-        )
+                what, known = f"no column of {kind} tokens among {present or 'none'}", LENGTH_COLUMNS[kind].split()
+                raise InputError(what, where=f"{where}, row {number}", next_step=f"name it {', '.join(known)}")
+        columns = [name for name in names.values() if name]
+        lengths.append([_count(record[name], f"{where}, row {number}, column {name}") for name in columns])
     if not lengths:
         raise InputError("holds no requests", where=where, next_step=FORMATS)
     return np.asarray(lengths, dtype=np.float64)

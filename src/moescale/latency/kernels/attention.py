@@ -66,8 +66,8 @@ def attention(
     system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float, window: float = 0.0
 ) -> Attention:
     """Measured attention of a head dimension and a window that attention_kinds lists together."""
-    sizes, seconds, slopes = _grid_rows(system, engine, version, stage, cache_type, head_dim, window)
-    return Attention(grid_of(sizes, seconds, slopes), head_dim)
+    rows = _grid_rows(system, engine, version, stage, cache_type, head_dim, window)
+    return Attention(grid_of(*rows), head_dim)
 
 
 def _grid_rows(

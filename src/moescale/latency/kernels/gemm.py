@@ -7,7 +7,6 @@ from functools import cache
 from moescale.errors import InputError
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import find_table, read_columns, text_values
-from moescale.typing import FloatArray
 
 
 @cache
@@ -24,5 +23,4 @@ def gemm_grid(system: str, engine: str, version: str, kind: str) -> LogGrid:
     if path is None:
         raise InputError(f"no matrix products were measured for {engine} on {system}", where="silicon")
     columns = read_columns(path, ("m", "n", "k", "latency"), gemm_dtype=kind)
-    sizes: tuple[FloatArray, FloatArray, FloatArray] = (columns["m"], columns["n"], columns["k"])
-    return grid_of(sizes, columns["latency"], (1.0, 1.0, 1.0))
+    return grid_of((columns["m"], columns["n"], columns["k"]), columns["latency"], (1.0, 1.0, 1.0))

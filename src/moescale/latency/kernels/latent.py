@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import System, find_table, read_columns, text_values
 from moescale.models.architecture import Architecture
+from moescale.models.kv_cache import value_head_dim
+from moescale.models.parameters import attention_matrix_params
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("num_heads", "batch_size", "isl", "step", "latency")
@@ -43,7 +46,7 @@ def latent_grid(system: str, engine: str, version: str, stage: str, weights: str
     assert path is not None
     rows = read_columns(path, COLUMNS, gemm_type=weights, kv_cache_dtype=cache_type)
     # A prompt after a cached prefix is another question.
-    keep = rows["step"] == 0 if stage == "context" else np.ones(len(rows["step"]), dtype=bool)
+    keep = (rows["step"] == 0) | (stage != "context")
     tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
     sizes = (rows["num_heads"][keep], rows["batch_size"][keep], tokens[keep])
     return grid_of(sizes, rows["latency"][keep], (1.0, 1.0, 2.0 if stage == "context" else 1.0))
@@ -54,19 +57,9 @@ def latent_roofline_s(
 ) -> FloatArray:
     """Roofline of one layer on one GPU with `heads` of the heads, for ratios between models of other widths."""
     heads, requests = np.asarray(heads, dtype=np.float64), np.asarray(batch, dtype=np.float64)
-    value = np.where(np.asarray(a.v_head_dim) > 0, a.v_head_dim, a.head_dim)
-    plain = np.asarray(a.head_dim, dtype=np.float64) - a.qk_rope_head_dim
-    rank = np.asarray(a.kv_lora_rank, dtype=np.float64)
-    queries = np.where(
-        np.asarray(a.q_lora_rank) > 0,
-        np.asarray(a.q_lora_rank, dtype=np.float64) * (a.d_model + heads * a.head_dim),
-        np.asarray(a.d_model, dtype=np.float64) * heads * a.head_dim,
-    )
-    params = (
-        queries + a.d_model * (rank + a.qk_rope_head_dim) + rank * heads * (plain + value) + heads * value * a.d_model
-    )
+    rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), attention_matrix_params(replace(a, n_heads=heads))
     if stage == "context":
-        new, pairs_flops = requests * tokens, heads * (np.asarray(a.head_dim) + value) * requests * np.square(tokens)
+        new, pairs_flops = requests * tokens, heads * (a.head_dim + value_head_dim(a)) * requests * np.square(tokens)
     else:  # queries are brought into the latent space, and meet the cache there
         new, pairs_flops = requests, heads * 2.0 * (2.0 * rank + a.qk_rope_head_dim) * requests * tokens
     moved = weight_bytes * params + 2.0 * (rank + a.qk_rope_head_dim) * requests * tokens

@@ -18,8 +18,7 @@ def all_reduce_grid(system: str, engine: str, version: str) -> LogGrid:
     path = find_table(system, "comm", engine, version, "custom_allreduce_perf")
     if path is None:
         raise InputError(f"no all-reduce was measured for {engine} on {system}", where="silicon")
-    names = ("num_gpus", "message_size", "latency")
-    backends = text_values(path, "backend")
-    graph = [backend for backend in backends if backend.endswith("graph")]
-    rows = read_columns(path, names, backend=graph[0]) if graph else read_columns(path, names)
+    graph = [backend for backend in text_values(path, "backend") if backend.endswith("graph")]
+    chosen = {"backend": graph[0]} if graph else {}
+    rows = read_columns(path, ("num_gpus", "message_size", "latency"), **chosen)
     return grid_of((rows["num_gpus"], rows["message_size"]), rows["latency"], (0.0, 1.0))

@@ -60,7 +60,8 @@ class LogGrid:
 def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[float, ...]) -> LogGrid:
     """The grid of measured rows: one size array an axis, all (n,); rows of one place are averaged (in logarithms).
 
-    Rows that take ACCIDENT times as long as the next larger size along every axis are left out. Holes, such as sizes that the GPU's memory did not hold and head counts that nobody measured, are filled by one rule.
+    Rows that take ACCIDENT times as long as the next larger size along every axis are left out. Holes, such as sizes that
+    the GPU's memory did not hold and head counts that nobody measured, are filled by one rule.
     Between measured sizes of an axis the time is interpolated along it, the last axis first. Any other hole is continued
     from the largest smaller size that is known along one axis, with that axis's slope, or where there is none from the
     smallest larger one with the same time: of the axes that know one, by the one that gives the least, as a row that its
@@ -80,8 +81,8 @@ def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[fl
     if np.isnan(log_s).any():
         for i in reversed(range(len(axes))):
             _interpolate(log_s, axes[i], i)
-        last = tuple(range(max(len(axes) - 2, 0), len(axes)))
-        for along in (last, tuple(range(len(axes)))):
+        every = tuple(range(len(axes)))
+        for along in (every[-2:], every):
             _continue(log_s, axes, slopes, along)
     return LogGrid(axes, log_s, slopes)
 

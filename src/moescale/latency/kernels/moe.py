@@ -96,9 +96,8 @@ class MoeKernels:
         flat = Shape(*(values.ravel() for values in fields))
         base = formula_s(self.formula, flat, self.system, self.bytes_per_weight, self.flops_per_s)
         out = np.empty_like(base)
-        step = 4096  # points at a time, so that the table of likenesses stays in the cache
-        for start in range(0, base.size, step):
-            part = slice(start, start + step)
+        for start in range(0, base.size, 4096):  # so few points at a time that the likenesses stay in the cache
+            part = slice(start, start + 4096)
             out[part] = base[part] * np.exp(self._missed(Shape(*(getattr(flat, n)[part] for n in Shape.__slots__))))
         return out.reshape(whole)
 
@@ -131,22 +130,17 @@ def _key(d_model: Real, width: Real) -> FloatArray:
     return np.asarray(d_model, dtype=np.float64) * 2.0**24 + width
 
 
-def met_experts(formula: Formula, shape: Shape) -> FloatArray:
-    """Distinct local experts that a pass reads, under the uneven load of the tables."""
-    f, top_k = formula, np.asarray(shape.top_k, dtype=np.float64)
-    pairs = shape.tokens * top_k * np.power(shape.expert_parallel, -f.imbalance)
-    met = shape.local_experts * -np.expm1(-f.evenness * np.log1p(pairs / (shape.local_experts * f.evenness)))
-    return np.minimum(met, np.minimum(shape.local_experts, shape.tokens * top_k))
-
-
 def formula_s(
     formula: Formula, shape: Shape, system: System, bytes_per_weight: float, flops_per_s: float
 ) -> FloatArray:
     """Seconds by the formula alone."""
     f, bandwidth = formula, system.memory_bandwidth_bytes_per_s
-    pairs = shape.tokens * np.asarray(shape.top_k, dtype=np.float64) * np.power(shape.expert_parallel, -f.imbalance)
+    top_k, local = np.asarray(shape.top_k, dtype=np.float64), shape.local_experts
+    pairs = shape.tokens * top_k * np.power(shape.expert_parallel, -f.imbalance)
     weights = shape.matrices * np.asarray(shape.d_model, dtype=np.float64) * shape.width
-    met = met_experts(f, shape)
+    # Distinct local experts that a pass reads, under the uneven load of the tables.
+    met = local * -np.expm1(-f.evenness * np.log1p(pairs / (local * f.evenness)))
+    met = np.minimum(met, np.minimum(local, shape.tokens * top_k))
     memory_s = met * weights * (bytes_per_weight / (bandwidth * f.memory_share))
     compute_s = (pairs + met * f.padding) * weights * (2.0 / (flops_per_s * f.compute_share))
     pair_bytes = 2.0 * (2.0 * shape.d_model + shape.matrices * np.asarray(shape.width, dtype=np.float64))
@@ -192,19 +186,14 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
     columns = read_columns(path, (*SIZES, "latency"), moe_dtype=kind, distribution=load)
     if not columns["latency"].size:
-        raise InputError(
-            f"no {kind} experts were measured for {engine} on {system} with the load {load}",
-            where="silicon",
-            nearest=", ".join(text_values(path, "distribution")),
-        )
-    clear = np.ones(columns["latency"].size, dtype=bool)
-    for d_model, width in UNCLEAR_SHAPES:
-        clear &= (columns["hidden_size"] != d_model) | (columns["inter_size"] != width)
-    columns = {name: values[clear] for name, values in columns.items()}
-    keys = np.stack([columns[name] for name in SIZES], axis=1)
+        what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
+        raise InputError(what, where="silicon", nearest=", ".join(text_values(path, "distribution")))
+    unclear = [(columns["hidden_size"] == d) & (columns["inter_size"] == width) for d, width in UNCLEAR_SHAPES]
+    clear = ~np.any(unclear, axis=0)
+    keys = np.stack([columns[name][clear] for name in SIZES], axis=1)
     places, index = np.unique(keys, axis=0, return_inverse=True)
     index = index.ravel()
-    mean_log = np.bincount(index, np.log(columns["latency"])) / np.bincount(index)
+    mean_log = np.bincount(index, np.log(columns["latency"][clear])) / np.bincount(index)
     tokens, d_model, inter, top_k, experts, tp, ep = places.T
     models, model = np.unique(places[:, 1:5], axis=0, return_inverse=True)
     _, cut = np.unique(places[:, 1:7], axis=0, return_inverse=True)
@@ -231,9 +220,8 @@ def fit_formula(
 
     at = START if start is None else tuple(getattr(start, name) for name in Formula.__slots__)
     low, high = np.log(LOWEST), np.log(HIGHEST)
-    found = least_squares(
-        off, np.clip(np.log(at), low, high), loss="soft_l1", f_scale=0.1, bounds=(low - 1e-9, high + 1e-9)
-    )
+    first, bounds = np.clip(np.log(at), low, high), (low - 1e-9, high + 1e-9)
+    found = least_squares(off, first, loss="soft_l1", f_scale=0.1, bounds=bounds)
     return Formula(*(float(value) for value in np.exp(found.x)))
 
 
@@ -244,8 +232,7 @@ def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: f
     steps = np.arange((OCTAVES[1] - OCTAVES[0]) * STEPS_AN_OCTAVE + 1)
     grid = (OCTAVES[0] + steps / STEPS_AN_OCTAVE) * np.log(2.0)
     order = np.lexsort((at, rows.cut))
-    starts = np.flatnonzero(np.diff(rows.cut[order], prepend=-1))
-    groups = np.split(order, starts[1:])
+    groups = np.split(order, np.flatnonzero(np.diff(rows.cut[order])) + 1)
     missed = np.stack([np.interp(grid, at[group], logs[group]) for group in groups], axis=1)
     firsts = features[[group[0] for group in groups]]
     return MoeKernels(
@@ -263,9 +250,7 @@ def rates(system: System, kind: str) -> tuple[float, float]:
     """Bytes a weight and the data sheet's FLOP rate of a number format (weight-only formats multiply in bf16)."""
     if kind in ("fp8", "fp8_block"):
         return 1.0, system.fp8_flops_per_s or system.bf16_flops_per_s
-    if kind.startswith(("int4", "w4a16")):
-        return 0.5, system.bf16_flops_per_s
-    return 2.0, system.bf16_flops_per_s
+    return 0.5 if kind.startswith(("int4", "w4a16")) else 2.0, system.bf16_flops_per_s
 
 
 def shipped_formula(system: str, engine: str, version: str, kind: str, load: str) -> Formula | None:

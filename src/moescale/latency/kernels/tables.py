@@ -35,11 +35,9 @@ def _root() -> Path:
     try:
         return Path(str(importlib.resources.files(PACKAGE))) / "systems"
     except ModuleNotFoundError as error:
-        raise InputError(
-            "measured kernels need the package aiconfigurator-core, which is not installed",
-            where="silicon",
-            next_step="pip install aiconfigurator-core (Linux x86-64 only), or take the roofline as the latency source",
-        ) from error
+        what = "measured kernels need the package aiconfigurator-core, which is not installed"
+        install = "pip install aiconfigurator-core (Linux x86-64 only), or take the roofline as the latency source"
+        raise InputError(what, where="silicon", next_step=install) from error
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -97,8 +95,7 @@ def default_version(system: str, engine: str) -> str:
         raise unknown_name("engine", engine, engines(system), where=f"silicon tables of {system}")
     listed = _yaml(_root() / "query_versions.yaml")
     entry = listed.get("overrides", {}).get(system, {}).get(engine) or listed["defaults"].get(engine, {})
-    known = versions(system, engine)
-    current = entry.get("current")
+    current, known = entry.get("current"), versions(system, engine)
     return str(current) if current in known else known[-1]
 
 
@@ -120,11 +117,8 @@ def _stand_ins(folder: Path, version: str) -> list[Path]:
 
 def find_table(system: str, family: str, engine: str, version: str, stem: str) -> Path | None:
     """The Parquet file of an operation for a version, or else for the version next to it; None where there is none."""
-    for folder in _stand_ins(_root() / "data" / system / family / engine, version):
-        path = folder / f"{stem}.parquet"
-        if path.is_file():
-            return path
-    return None
+    folders = _stand_ins(_root() / "data" / system / family / engine, version)
+    return next((path for folder in folders if (path := folder / f"{stem}.parquet").is_file()), None)
 
 
 def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
