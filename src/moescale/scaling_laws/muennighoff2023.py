@@ -138,7 +138,7 @@ def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     return np.stack((np.ones_like(varying), varying), axis=-1)
 
 
-REGION = [(-5.0, 3.0), (0.1, 0.8), (0.1, 0.8), (0.0, np.log(100.0)), (0.0, np.log(100.0))]
+REGION = [(-5.0, 3.0), *[(0.1, 0.8)] * 2, *[(0.0, np.log(100.0))] * 2]
 FORM = LawForm(
     name="muennighoff2023",
     title="dense law for repeated data",

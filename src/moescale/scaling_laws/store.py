@@ -10,14 +10,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from moescale.errors import (
-    DamagedFileError,
-    UnknownNameError,
-    damaged,
-    located,
-    nearest_names,
-    unknown_name,
-)
+from moescale.errors import DamagedFileError, UnknownNameError, damaged, located, nearest_names, unknown_name
 from moescale.io.files import read_text, write_atomically
 from moescale.io.records import plain, record
 from moescale.io.schema import parse_toml
@@ -57,23 +50,18 @@ FORMS: dict[str, LawForm] = {
         moescale2026,
     )
 }
-ALIASES = {
-    "yun": "yun2024",
-    "moe": "yun2024",
-    "hoffmann": "chinchilla",
-    "kaplan": "kaplan2020",
-    "clark": "clark2022",
-    "unified": "clark2022",
-    "muennighoff": "muennighoff2023",
-    "data-constrained": "muennighoff2023",
-    "frantar": "frantar2023",
-    "sparse": "frantar2023",
-    "krajewski": "krajewski2024",
-    "fine-grained": "krajewski2024",
-    "ludziejewski": "ludziejewski2025",
-    "joint": "ludziejewski2025",
-    "abnar": "abnar2025",
+_ALSO = {
+    "yun2024": "yun moe",
+    "chinchilla": "hoffmann",
+    "kaplan2020": "kaplan",
+    "clark2022": "clark unified",
+    "muennighoff2023": "muennighoff data-constrained",
+    "frantar2023": "frantar sparse",
+    "krajewski2024": "krajewski fine-grained",
+    "ludziejewski2025": "ludziejewski joint",
+    "abnar2025": "abnar",
 }
+ALIASES = {alias: name for name, words in _ALSO.items() for alias in words.split()}
 
 
 def find_form(name: str) -> LawForm:
