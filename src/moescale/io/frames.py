@@ -293,11 +293,9 @@ def _refuse_open_quote(text: str, delimiter: str, path: str) -> None:
         for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
             row += bool(cells)
     except csv.Error as error:
-        raise DamagedFileError(
-            f"the quotes do not pair up: {error}",
-            where=f"{path}, data row {row + 1}",
-            next_step='close each quoted cell with ", and write a quote inside it as ""',
-        ) from error
+        advice = 'close each quoted cell with ", and write a quote inside it as ""'
+        what, where = f"the quotes do not pair up: {error}", f"{path}, data row {row + 1}"
+        raise DamagedFileError(what, where=where, next_step=advice) from error
 
 
 def read_parquet(data: bytes, path: str, *, most_rows: int = ROW_LIMIT) -> Any:

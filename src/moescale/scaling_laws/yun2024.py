@@ -17,21 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moescale.scaling_laws import effective_experts
+from moescale.scaling_laws import effective_experts, form
 from moescale.scaling_laws.effective_experts import Start
-from moescale.scaling_laws.form import (
-    AMPLITUDE,
-    EXPONENT,
-    Inputs,
-    LawForm,
-    Limits,
-    LinearPart,
-    Observed,
-    Parameter,
-    add_bends,
-    limits,
-    ln_sum,
-)
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, add_bends, limits, ln_sum
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -161,8 +149,8 @@ class Equation4:
 
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (10, 2): d in [-1, 1], and the interaction may raise F above a loss."""
-    least, most = observed.irreducible
-    return np.array([*(AMPLITUDE, EXPONENT) * 3, (least, most + 1.0), (-1.0, 1.0), *effective_experts.box(observed)])
+    (least, most), terms = observed.irreducible, (form.AMPLITUDE, form.EXPONENT) * 3
+    return np.array([*terms, (least, most + 1.0), (-1.0, 1.0), *effective_experts.box(observed)])
 
 
 def region(observed: Observed) -> FloatArray:
@@ -176,7 +164,7 @@ FREE_BOX = [*((-70.0, 300.0), (-3.0, 10.0)) * 3, (-70.0, 20.0), (-2.0, 2.0), (-1
 FREE_REGION = [(0.05, 1.0), (-1.0, 2.0), (0.05, 1.0), (-0.1, 0.1), (-6.0, 2.5), (-10.0, 10.0)]
 
 
-def _form(how: Start, box: Limits, searched: Limits, domain: str, free: LawForm | None) -> LawForm:
+def _form(how: Start, box: form.Limits, searched: form.Limits, domain: str, free: LawForm | None) -> LawForm:
     calculus = Equation4(how)
     encode, decode = effective_experts.pair_coordinates(PARAMETERS, how)
     return LawForm(

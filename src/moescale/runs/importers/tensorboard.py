@@ -62,12 +62,9 @@ def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], lis
             above.params = {**inner.params, **above.params}
             above.points = {**inner.points, **above.points}
             above.state = above.state or inner.state
-    return [
-        TrackedRun(
-            tracked_run.run_name(folder, path), str(folder), log.params, curves(log.points), log.state, log.config
-        )
-        for folder, log in sorted(logs.items())
-    ], warnings
+    named = [(tracked_run.run_name(folder, path), str(folder), log) for folder, log in sorted(logs.items())]
+    runs = [TrackedRun(name, at, log.params, curves(log.points), log.state, log.config) for name, at, log in named]
+    return runs, warnings
 
 
 def _records(data: bytes) -> Iterator[bytes]:

@@ -47,9 +47,8 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
     if not found:
         advice = "give the output folder of a Trainer, or one above it"
         raise InputError(f"there is no {STATE} in it", where=source, next_step=advice)
-    return [
-        _run(tracked_run.run_name(folder, path), *latest[folder][1:], folder, warnings) for folder in sorted(latest)
-    ], warnings
+    named = {folder: tracked_run.run_name(folder, path) for folder in sorted(latest)}
+    return [_run(name, *latest[folder][1:], folder, warnings) for folder, name in named.items()], warnings
 
 
 def _object(path: Path) -> dict[str, Any]:
