@@ -78,16 +78,14 @@ def _not_a_quantity(text: object, reason: str | None = None) -> InputError:
         shown = "an empty text"
     what = f"{shown} is not a quantity{f' ({reason})' if reason else ''}"
     comma = isinstance(text, str) and re.fullmatch(r"\s*[0-9]+(?:,[0-9]+)+\s*\w*\s*", text, re.ASCII) is not None
-    return InputError(
-        what, next_step=f"decimals take a point, and thousands _ or nothing: {_FORMS}" if comma else _FORMS
-    )
+    return InputError(what, next_step=f"{'decimals take a point, and thousands _ or nothing: ' * comma}{_FORMS}")
 
 
-def _significant(value: float, digits: int = 3) -> str:
-    """`value` with `digits` significant digits, no exponent and no trailing zeros."""
+def _significant(value: float) -> str:
+    """`value` with three significant digits, no exponent and no trailing zeros."""
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

@@ -36,15 +36,13 @@ def bootstrap(
     are taken as independent, and where they are not the intervals come out too narrow.
     """
     if not 2 <= replicates <= 100_000:
-        raise InputError(
-            f"{replicates} bootstrap replicates", nearest="2 to 100000", next_step="for example --bootstrap 200"
-        )
+        what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
+        raise InputError(what, nearest="2 to 100000", next_step=advice)
     members = np.arange(ln_loss.size) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     count = int(members.max()) + 1
     if count < 3:
-        raise InputError(
-            f"{count} clusters are too few to resample", where="--cluster", next_step="name a column with more values"
-        )
+        what = f"{count} clusters are too few to resample"
+        raise InputError(what, where="--cluster", next_step="name a column with more values")
     rng = np.random.default_rng(seed)
     problem = Problem.of(fit.form, x, ln_loss)
     found = np.empty((replicates, fit.theta.size))
@@ -65,7 +63,7 @@ def bootstrap(
     return problem.clipped(wider)
 
 
-def parameter_intervals(fit: Fit, draws: FloatArray, level: float = 0.9) -> dict[str, tuple[float, float]]:
-    """The quantiles of the draws that hold `level` of them, by public parameter name."""
-    low, high = interval(fit.form.decode(draws), level)
+def parameter_intervals(fit: Fit, draws: FloatArray) -> dict[str, tuple[float, float]]:
+    """The quantiles of the draws that hold 90% of them, by public parameter name."""
+    low, high = interval(fit.form.decode(draws))
     return {name: (float(a), float(b)) for name, a, b in zip(fit.form.names, low, high, strict=True)}

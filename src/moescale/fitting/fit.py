@@ -56,24 +56,17 @@ class Fit:
 
 
 def check_runs(
-    form: LawForm,
-    n_params: FloatArray,
-    tokens: FloatArray,
-    experts: FloatArray,
-    extra: Mapping[str, Real] | None = None,
+    form: LawForm, n_params: FloatArray, tokens: FloatArray, experts: FloatArray, extra: Mapping[str, Real]
 ) -> list[str]:
     """Refuse tables that cannot hold a fit, and warn about variables that do not vary."""
-    if n_params.size < 3:
-        raise InputError(
-            f"{n_params.size} runs are too few to fit {form.name} with its {len(form.parameters)} parameters",
-            next_step=f"give at least 3 runs, and more than {len(form.parameters)} for a fit that can be checked",
-        )
+    n_runs, many = n_params.size, len(form.parameters)
+    if n_runs < 3:
+        what = f"{n_runs} runs are too few to fit {form.name} with its {many} parameters"
+        raise InputError(what, next_step=f"give at least 3 runs, and more than {many} for a fit that can be checked")
     notes: list[str] = []
-    if n_params.size <= len(form.parameters):
-        notes.append(
-            f"{n_params.size} runs for {len(form.parameters)} parameters: the fit passes through the noise; "
-            f"predictions away from the runs mean little"
-        )
+    if n_runs <= many:
+        why = "the fit passes through the noise; predictions away from the runs mean little"
+        notes.append(f"{n_runs} runs for {many} parameters: {why}")
     absent = [label for label, used in (("n_experts", form.uses_experts), ("tokens", form.uses_tokens)) if not used]
     for label, values in (("size", n_params), ("tokens", tokens), ("n_experts", experts)):
         if label in absent:
@@ -82,7 +75,7 @@ def check_runs(
                 notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
         elif np.unique(values).size == 1:
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms cannot be told from the constant")
-    for label, values in (extra or {}).items():
+    for label, values in extra.items():
         distinct = np.unique(np.asarray(values, dtype=float))
         if distinct.size == 1:
             notes.append(f"all runs have the same {label} ({distinct[0]:g}): what depends on it cannot be fitted")
@@ -119,7 +112,7 @@ def fit(
     notes = check_runs(form, n_params, tokens, experts, further)
     x = make_inputs(n_params, tokens, experts, further)
     problem = Problem.of((form.free or widened(form)) if free else form, x, np.log(loss))
-    report = progress or _no_progress
+    report: Progress = progress or (lambda step, share: None)
     few = problem.thinned(SCAN_ROWS)
     if starts == "paper":
         candidates, reached, tried = polish_grid(few, report, notes)
@@ -143,10 +136,6 @@ def fit(
 def fit_range(columns: Mapping[str, FloatArray]) -> dict[str, tuple[float, float]]:
     """The smallest and largest value of each column, but of those that hold an infinite one."""
     return {name: (float(v.min()), float(v.max())) for name, v in columns.items() if np.isfinite(v).all()}
-
-
-def _no_progress(step: str, share: float) -> None:
-    """Report to nobody."""
 
 
 def polish_scan(problem: Problem, count: int, report: Progress) -> tuple[FloatArray, FloatArray]:
@@ -175,9 +164,8 @@ def polish_grid(problem: Problem, report: Progress, notes: list[str]) -> tuple[F
         notes.append(notice)
     searched = multistart.search_grid(problem, axes, progress=report)
     if searched.done < searched.total:
-        notes.append(
-            f"interrupted: {searched.done:,} of {searched.total:,} starts were searched from; this is the best of them"
-        )
+        done = f"{searched.done:,} of {searched.total:,} starts were searched from"
+        notes.append(f"interrupted: {done}; this is the best of them")
     _, distinct, number = np.unique(searched.value, return_index=True, return_inverse=True)  # sorted by the objective
     sharing = np.bincount(number, searched.sharing).astype(np.intp)[:POLISHED_ENDS]
     report("polish", 0.0)
@@ -208,10 +196,8 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
     # A parameter counts as identified when a 90% interval fixes it within a factor of 10 each way (logarithms), or
     # tells an exponent from zero.
     limit = np.where([p.log for p in form.parameters], np.log(10.0), np.abs(theta)) / 1.645
-    at_bound, not_identified = (
-        tuple(name for name, hit in zip(form.names, which, strict=True) if hit)
-        for which in (touching, touching | (error > limit))
-    )
+    flags = (touching, touching | (error > limit))
+    at_bound, not_identified = (tuple(n for n, hit in zip(form.names, each, strict=True) if hit) for each in flags)
     notes = list(notes)
     if at_bound:
         notes.append(f"on a bound of the physical box: {', '.join(at_bound)}")

@@ -82,25 +82,15 @@ def hold_out(
     """
     train, test = runs.where(~held_out), runs.where(held_out)
     if train.loss.size == 0 or test.loss.size == 0:
-        raise InputError(
-            f"the hold-out expression marks {test.loss.size} of {runs.loss.size} runs",
-            where="--holdout",
-            next_step="choose an expression that holds for some runs and not for others",
-        )
+        what = f"the hold-out expression marks {test.loss.size} of {runs.loss.size} runs"
+        advice = "choose an expression that holds for some runs and not for others"
+        raise InputError(what, where="--holdout", next_step=advice)
     extra = known_to(form, train.extra)
     found = fit(form, train.n_params, train.tokens, train.experts, train.loss, extra=extra, progress=progress)
     error = residuals(found, test)
-    return HoldOut(
-        form.name,
-        int(train.loss.size),
-        int(test.loss.size),
-        found.rmsle,
-        float(np.sqrt(np.mean(error**2))),
-        float(np.mean(error)),
-        len(form.parameters),
-        test,
-        error,
-    )
+    rmsle, bias, parameters = float(np.sqrt(np.mean(error**2))), float(np.mean(error)), len(form.parameters)
+    sizes = (train.loss.size, test.loss.size)
+    return HoldOut(form.name, *sizes, found.rmsle, rmsle, bias, parameters, test, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +120,8 @@ def added_terms(smaller: Fit, larger: Fit, runs: RunArrays) -> AddedTerms:
     square_few, square_many = (float((residuals(found, runs) ** 2).sum()) for found in (smaller, larger))
     spare = max(n - many, 1)
     f = max(square_few - square_many, 0.0) / (many - few) / (square_many / spare)
-    delta_bic = n * np.log(square_many / square_few) + (many - few) * np.log(n)
-    return AddedTerms(
-        smaller.form.name, larger.form.name, many - few, f, float(fdtrc(many - few, spare, f)), float(delta_bic)
-    )
+    p, delta_bic = float(fdtrc(many - few, spare, f)), n * np.log(square_many / square_few) + (many - few) * np.log(n)
+    return AddedTerms(smaller.form.name, larger.form.name, many - few, f, p, float(delta_bic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +165,8 @@ def diagnose(found: Fit, runs: RunArrays, *, ranges: int = 4) -> Diagnosis:
         for part in parts:
             if part.any():
                 chosen, e = values[part], error[part]
-                low, high = float(chosen.min()), float(chosen.max())
-                groups.append(
-                    Group(variable, low, high, int(part.sum()), float(np.sqrt(np.mean(e**2))), float(e.mean()))
-                )
+                low, high, rmsle = float(chosen.min()), float(chosen.max()), float(np.sqrt(np.mean(e**2)))
+                groups.append(Group(variable, low, high, e.size, rmsle, float(e.mean())))
     x = inputs_of(found.form, runs)
     slope = found.form.jacobian(found.theta, x)
     vectors, sizes, _ = np.linalg.svd(slope / (np.linalg.norm(slope, axis=0) + 1e-300), full_matrices=False)

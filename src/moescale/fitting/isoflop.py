@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -101,11 +101,6 @@ class Parabola:
         """1, u and u^2 of each run, (n, 3)."""
         return np.vander(np.log(self.sizes / self.centre), 3, increasing=True)
 
-    @property
-    def n_sizes(self) -> int:
-        """How many different sizes the budget holds."""
-        return int(np.unique(self.sizes).size)
-
     def loss(self, n_params: FloatArray) -> FloatArray:
         """The parabola at sizes of any shape."""
         u = np.log(np.asarray(n_params, dtype=float) / self.centre)
@@ -120,7 +115,7 @@ class Parabola:
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
         shown = record(self, without=("sizes", "tokens", "losses", "coefficients"))
-        return {**shown, "n_runs": int(self.sizes.size), "n_sizes": self.n_sizes}
+        return {**shown, "n_runs": int(self.sizes.size), "n_sizes": int(np.unique(self.sizes).size)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +212,7 @@ def _parabola(runs: RunTable, flops: FloatArray, rows: IntArray) -> Parabola:
     elif not sizes[0] < best < sizes[-1]:
         why = "the parabola's minimum lies outside the sizes"
     at = None if why else Minimum(best, float(p.tokens_at(np.array(best))), float(p.loss(np.array(best))))
-    return Parabola(p.flops, p.experts, n, p.tokens, y, at, why)
+    return replace(p, minimum=at, unusable=why)
 
 
 def _trend(usable: list[Parabola], rng: np.random.Generator) -> tuple[Trend, list[str]]:
@@ -225,25 +220,23 @@ def _trend(usable: list[Parabola], rng: np.random.Generator) -> tuple[Trend, lis
     minima = [p.minimum for p in usable if p.minimum is not None]
     ln_c = np.log([p.flops for p in usable])
     drawn = _drawn_minima(usable, rng)
+    drawn_tokens = np.stack([p.tokens_at(sizes) for p, sizes in zip(usable, drawn.T, strict=True)], axis=1)
     trend = Trend(
         usable[0].experts,
         _power_law(ln_c, np.log([m.n_params for m in minima]), np.log(drawn)),
-        _power_law(ln_c, np.log([m.tokens for m in minima]), _drawn_tokens(usable, drawn)),
+        _power_law(ln_c, np.log([m.tokens for m in minima]), np.log(drawn_tokens)),
         (float(np.exp(ln_c.min())), float(np.exp(ln_c.max()))),
     )
     notes: list[str] = []
     if len(usable) == 2:
         notes.append("two usable budgets, so nothing checks that the minima follow a power law")
     if (lost := float(np.isnan(drawn).mean())) > 0.1:
-        notes.append(
-            f"{lost:.0%} of the bootstrap's minima fall outside the sizes and are left out: the intervals are too narrow"
-        )
+        why = "fall outside the sizes and are left out: the intervals are too narrow"
+        notes.append(f"{lost:.0%} of the bootstrap's minima {why}")
     width = max(float(p.sizes.max() / p.sizes.min()) for p in usable)
     if width > WIDE:
-        notes.append(
-            f"the sizes of a budget span a factor of {width:.3g}: a parabola then displaces the minimum, by percents "
-            "of the size, and no interval knows of it"
-        )
+        harm = "a parabola then displaces the minimum, by percents of the size, and no interval knows of it"
+        notes.append(f"the sizes of a budget span a factor of {width:.3g}: {harm}")
     places = [p.centre / m.n_params for p, m in zip(usable, minima, strict=True)]
     drift = max(places) / min(places)
     if drift > DRIFT:
@@ -273,10 +266,6 @@ def _drawn_minima(usable: list[Parabola], rng: np.random.Generator) -> FloatArra
     return drawn
 
 
-def _drawn_tokens(usable: list[Parabola], drawn: FloatArray) -> FloatArray:
-    return np.log(np.stack([p.tokens_at(sizes) for p, sizes in zip(usable, drawn.T, strict=True)], axis=1))
-
-
 def _power_law(ln_c: FloatArray, ln_y: FloatArray, drawn: FloatArray) -> PowerLaw:
     """The line through (ln_c, ln_y), and its slope's error from draws (b, budgets) that hold NaN where there is none."""
     exponent, level = np.polyfit(ln_c, ln_y, 1)
@@ -299,10 +288,9 @@ def _no_structure(runs: RunTable, flops: FloatArray, budgets: list[Parabola], to
             f"{format_flops(p.flops)} FLOPs, {plural(p.experts, 'expert')}: {p.unusable or 'usable'}"
             for p in budgets[:6]
         )
-        return InputError(
-            f"no expert count has two budgets with a minimum between its sizes ({listed})",
-            next_step="train sizes on both sides of the minimum at two budgets or more, or fit a law, which needs no minimum",
-        )
+        advice = "train sizes on both sides of the minimum at two budgets or more, or fit a law, which needs no minimum"
+        what = f"no expert count has two budgets with a minimum between its sizes ({listed})"
+        return InputError(what, next_step=advice)
     groups = [
         mine[group]
         for mine in (np.flatnonzero(runs.experts == count) for count in np.unique(runs.experts))

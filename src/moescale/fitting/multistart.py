@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting.objective import HUBER_DELTA, Problem, Progress
-from moescale.scaling_laws.form import Inputs, LawForm, Observed
+from moescale.scaling_laws.form import LawForm, Observed
 from moescale.typing import FloatArray
 
 ITERATIONS = 40  # of the L-BFGS, for every start: enough to tell the basins apart, not to converge
@@ -36,18 +35,6 @@ IntArray = np.typing.NDArray[np.intp]
 Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
 
-class Factored(NamedTuple):
-    """Runs by their distinct values: ln N, ln D and E, and which of them each of the n runs has."""
-
-    ln_n: FloatArray
-    ln_d: FloatArray
-    experts: FloatArray
-    n_of: IntArray
-    d_of: IntArray
-    e_of: IntArray
-    ln_loss: FloatArray
-
-
 @dataclass(frozen=True, slots=True)
 class Searched:
     """Where the searches ended: theta (k, p), objectives (k,), how many starts share each (k,), and all starts there are."""
@@ -61,13 +48,6 @@ class Searched:
     def done(self) -> int:
         """Starts that were searched from; fewer than `total` after an interruption."""
         return int(self.sharing.sum())
-
-
-def factor(x: Inputs, ln_loss: FloatArray) -> Factored:
-    """The distinct sizes, tokens and expert counts of the runs."""
-    ln_n, n_of = np.unique(x.ln_n, return_inverse=True)
-    ln_d, d_of = np.unique(x.ln_d, return_inverse=True)
-    return Factored(ln_n, ln_d, x.experts_distinct, n_of, d_of, x.experts_index.astype(np.intp), ln_loss)
 
 
 def has_numba() -> bool:
@@ -178,8 +158,11 @@ def _evaluator(problem: Problem, compiled: bool) -> Evaluate:
         return partial(evaluate, problem)
     from moescale.fitting import multistart_kernel
 
-    runs, free = factor(problem.x, problem.ln_loss), problem.form.equation4 == "spread"
-    return partial(multistart_kernel.evaluate, runs=runs, delta=HUBER_DELTA, free=free)
+    x = problem.x
+    ln_n, n_of = np.unique(x.ln_n, return_inverse=True)
+    ln_d, d_of = np.unique(x.ln_d, return_inverse=True)
+    runs = (ln_n, ln_d, x.experts_distinct, n_of, d_of, x.experts_index.astype(np.intp), problem.ln_loss)
+    return partial(multistart_kernel.evaluate, runs=runs, delta=HUBER_DELTA, free=problem.form.equation4 == "spread")
 
 
 def evaluate(problem: Problem, theta: FloatArray) -> tuple[FloatArray, FloatArray]:

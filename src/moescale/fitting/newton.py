@@ -108,11 +108,7 @@ def _derivatives(
 
 
 def _damped_step(
-    hessian: FloatArray,
-    gradient: FloatArray,
-    fixed: npt.NDArray[np.bool_],
-    given: FloatArray,
-    damping: FloatArray,
+    hessian: FloatArray, gradient: FloatArray, fixed: npt.NDArray[np.bool_], given: FloatArray, damping: FloatArray
 ) -> FloatArray:
     """Newton step of k searches, (k, p), whose `fixed` coordinates move by `given`, the others by the damped solution."""
     free = ~fixed

@@ -26,24 +26,19 @@ NOISE = 0.003  # of ln L, between seeds: what weighs runs against the law's draw
 STARTS = 64
 
 
-def calibrate(
-    law: Law, x: Inputs, ln_loss: FloatArray, *, fix: Sequence[str] | None = None, noise: float = NOISE
-) -> Fit:
+def calibrate(law: Law, x: Inputs, ln_loss: FloatArray, *, fix: Sequence[str] | None = None) -> Fit:
     """Refit a law's form to runs with the law as a prior.
 
     Parameters in `fix` stay at the law's values. Amplitudes are free, because they carry the units of the loss. The other
-    parameters are drawn towards the law: by the covariance of its draws where it has any, else they are fixed too. `noise`
-    is the scale of one run's error of ln L. Raises InputError for unknown names and fewer runs than free amplitudes.
+    parameters are drawn towards the law: by the covariance of its draws where it has any, else they are fixed too. Raises InputError for unknown names and fewer runs than free amplitudes.
     """
     began = time.perf_counter()
     form = law.form
     fixed, pulled = _kept(law, fix)
     amplitudes = [j for j in range(len(form.parameters)) if j not in fixed and j not in pulled]
-    if ln_loss.size < max(2, len(amplitudes)):
-        raise InputError(
-            f"{ln_loss.size} runs cannot set the {len(amplitudes)} free parameters of {form.name}",
-            next_step=f"give at least {max(2, len(amplitudes))} runs, or name more in --fix",
-        )
+    if ln_loss.size < (fewest := max(2, len(amplitudes))):
+        what = f"{ln_loss.size} runs cannot set the {len(amplitudes)} free parameters of {form.name}"
+        raise InputError(what, next_step=f"give at least {fewest} runs, or name more in --fix")
     problem = Problem.of(form, x, ln_loss)
     low, high = problem.box.T
     # The law may lie outside the box that these few runs would have by themselves.
@@ -56,7 +51,7 @@ def calibrate(
         spread += np.diag(1e-6 * np.diag(spread) + 1e-12)
         precision = np.zeros((box.shape[0], box.shape[0]))
         # Far out a Huber term is delta |r|, while the negative log likelihood of Laplace noise is |r| / noise.
-        precision[np.ix_(pulled, pulled)] = HUBER_DELTA * noise * np.linalg.inv(spread)
+        precision[np.ix_(pulled, pulled)] = HUBER_DELTA * NOISE * np.linalg.inv(spread)
         penalty = Penalty(law.theta, precision)
     found = describe(problem, *polish(problem, _starts(law, problem), penalty=penalty), [])
     kept = {form.names[j] for j in (*fixed, *pulled)}
@@ -76,12 +71,8 @@ def _kept(law: Law, fix: Sequence[str] | None) -> tuple[list[int], list[int]]:
     names = law.form.names
     for name in fix or ():
         if name not in names:
-            raise InputError(
-                f"{law.form.name} has no parameter {name!r}",
-                where="--fix",
-                nearest=nearest_names(name, names),
-                next_step=f"its parameters: {', '.join(names)}",
-            )
+            what, advice = f"{law.form.name} has no parameter {name!r}", f"its parameters: {', '.join(names)}"
+            raise InputError(what, where="--fix", nearest=nearest_names(name, names), next_step=advice)
     part = law.form.linear
     shape = list(part.shape) if part else [j for j, p in enumerate(law.form.parameters) if not p.log]
     fixed = [names.index(name) for name in fix or ()]

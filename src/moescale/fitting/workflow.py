@@ -55,11 +55,8 @@ class FitSettings:
         if self.prior is None and self.fix is not None:
             raise InputError("there is no law to take them from", where="--fix", next_step="name one with --prior")
         if self.prior is not None and (self.free or self.bootstrap or self.starts != "auto"):
-            raise InputError(
-                "a calibration starts from the law, inside its box, and has no bootstrap",
-                where="--prior",
-                next_step="leave out --free, --bootstrap and --starts",
-            )
+            what = "a calibration starts from the law, inside its box, and has no bootstrap"
+            raise InputError(what, where="--prior", next_step="leave out --free, --bootstrap and --starts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +95,25 @@ def fit_runs(
     if family is None:
         family, remarks = family_of(runs)
     arrays = run_arrays(form, runs, how.extra)
-    clusters = None if how.cluster is None else _column(runs, how.cluster)
+    clusters, columns = None, runs.to_columns()
+    if how.cluster is not None:
+        if how.cluster not in columns:
+            raise unknown_name("column", how.cluster, columns, where="--cluster")
+        clusters = columns[how.cluster]
     x, ln_loss = inputs_of(form, arrays), np.log(runs.loss)
     if prior:
         found = calibrate(prior, x, ln_loss, fix=how.fix)
     else:
-        found = fit(
-            form, runs.n_params, runs.tokens, runs.experts, runs.loss,
-            extra=arrays.extra, starts=how.starts, free=how.free, progress=progress,
-        )  # fmt: skip
+        given = (runs.n_params, runs.tokens, runs.experts, runs.loss)
+        found = fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, progress=progress)
     draws = intervals = None
     if how.bootstrap:
         draws = resampling.bootstrap(found, x, ln_loss, how.bootstrap, how.seed, clusters=clusters, progress=progress)
         intervals = resampling.parameter_intervals(found, draws)
     found = replace(found, warnings=(*runs.warnings, *remarks, *found.warnings))
-    law = fitted_law(
-        found, family, name="fitted", source=f"fitted to {as_text(os.path.basename(runs.source))}", date=date.today().isoformat(),
-        draws=draws, evidence=_evidence(runs, how, family),
-    )  # fmt: skip
+    source, today = f"fitted to {as_text(os.path.basename(runs.source))}", date.today().isoformat()
+    evidence = _evidence(runs, how, family)
+    law = fitted_law(found, family, name="fitted", source=source, date=today, draws=draws, evidence=evidence)
     if prior and prior.max_experts is not None:  # the law speaks of more experts than these few runs
         law = replace(law, max_experts=max(prior.max_experts, law.max_experts or 1.0))
     return FittedLaw(law, found, intervals, arrays)
@@ -146,23 +144,18 @@ def run_arrays(form: LawForm, runs: RunTable, given: Mapping[str, float]) -> Run
     found: dict[str, Any] = from_columns(form, runs.columns, runs.experts, source=runs.source)
     for name, value in given.items():
         if name in runs.columns:
-            raise InputError(
-                f"the table has a column {name!r} of its own", where=option(name), next_step="leave the option out"
-            )
+            what = f"the table has a column {name!r} of its own"
+            raise InputError(what, where=option(name), next_step="leave the option out")
         found[name] = value
-    extra = {
-        name: np.broadcast_to(np.asarray(values, dtype=float), len(runs))
-        for name, values in further_inputs(form, found).items()
-    }
+    further = further_inputs(form, found)
+    extra = {name: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for name, v in further.items()}
     return RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, extra)
 
 
 def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
     """The family that the columns of a table speak for, with remarks."""
-    numeric = {
-        name: column if (column := runs.columns.get(name)) is not None and column.dtype.kind == "f" else None
-        for name in ("top_k", "n_params_total")
-    }
+    stated = {name: runs.columns.get(name) for name in ("top_k", "n_params_total")}
+    numeric = {name: c if c is not None and c.dtype.kind == "f" else None for name, c in stated.items()}
     family, remarks = match_family(runs.n_params, runs.experts, **numeric)
     if runs.size_column == "n_params_total":
         family = replace(family, n_counts="total")
@@ -180,8 +173,7 @@ def fitted_law(
     evidence: dict[str, object] | None = None,
 ) -> Law:
     """The law that a fit found, with the family of models that the runs belong to and a bootstrap's draws (k, p)."""
-    names = ("n_runs", "rmsle", "huber", "starts", "starts_at_optimum")
-    facts = {fact: getattr(found, fact) for fact in names}
+    facts = {fact: getattr(found, fact) for fact in ("n_runs", "rmsle", "huber", "starts", "starts_at_optimum")}
     return Law(
         name=name,
         form=found.form,
@@ -224,10 +216,3 @@ def _evidence(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str
 def _texts(evidence: Mapping[str, object]) -> dict[str, object]:
     """The evidence as text that can be written."""
     return {key: as_text(value) if isinstance(value, str) else value for key, value in evidence.items()}
-
-
-def _column(runs: RunTable, name: str) -> NDArray[Any]:
-    columns = runs.to_columns()
-    if name not in columns:
-        raise unknown_name("column", name, columns, where="--cluster")
-    return columns[name]

@@ -194,12 +194,10 @@ def as_text(name: str) -> str:
 
 def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
     """The names in the folder of `path` that are closest to its last part, or None."""
-    wanted = Path(path)
     try:
-        names = [entry.name for entry in os.scandir(wanted.parent)]
+        return nearest_names(Path(path).name, os.listdir(Path(path).parent))
     except (OSError, ValueError):
         return None
-    return nearest_names(wanted.name, names)
 
 
 # What an error of the system means.

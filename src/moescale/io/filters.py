@@ -85,13 +85,6 @@ class _Leaf:
     value: float | str | bool
 
 
-@dataclass(frozen=True)
-class _Expression:
-    source: str
-    tree: ast.expr
-    leaves: Mapping[int, _Leaf]
-
-
 def evaluate(expression: str, columns: Columns) -> NDArray[np.bool_]:
     """The rows for which `expression` holds: one boolean a row of `columns`, which are 1-D and of one length.
 
@@ -129,14 +122,15 @@ def quoted_name(name: str) -> str:
 
 def column_names(expression: str) -> tuple[str, ...]:
     """The columns that `expression` reads, each once, in order of appearance; raises InputError if it is malformed."""
-    leaves = sorted(_parse(expression).leaves.items())
-    return tuple(dict.fromkeys(str(leaf.value) for _, leaf in leaves if leaf.kind == "column"))
+    *_, leaves = _parse(expression)
+    return tuple(dict.fromkeys(str(leaf.value) for _, leaf in sorted(leaves.items()) if leaf.kind == "column"))
 
 
 # Text to tree.
 
 
-def _parse(expression: str) -> _Expression:
+def _parse(expression: str) -> tuple[str, ast.expr, dict[int, _Leaf]]:
+    """The expression without blanks around it, its masked tree, and the leaves by position."""
     if len(expression) > MAX_LENGTH:
         what = f"the expression has {len(expression):,} characters, more than {MAX_LENGTH:,}"
         raise InputError(what, next_step="shorten it, or filter in several steps")
@@ -154,7 +148,7 @@ def _parse(expression: str) -> _Expression:
         raise _error(expression, position, what) from error
     except (RecursionError, MemoryError, ValueError) as error:
         raise _error(expression, 0, "the expression is nested too deeply") from error
-    return _Expression(expression, tree, leaves)
+    return expression, tree, leaves
 
 
 def _mask(source: str) -> tuple[str, dict[int, _Leaf]]:
@@ -218,25 +212,27 @@ def _evaluated(
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """The value of each row, `missing` where it is not known, and where it is."""
     pa, pc = arrow()
-    parsed = _parse(expression)
+    source, tree, leaves = _parse(expression)
     lengths = {len(column) for column in columns.values()} or {0}
     if len(lengths) > 1:
         what = f"columns differ in length: {sorted(lengths)}"
         raise ColumnError(what, next_step="give one value a row in each")
-    value = _Evaluation(parsed, columns).of(parsed.tree, MAX_DEPTH)
+    value = _Evaluation(source, leaves, columns).of(tree, MAX_DEPTH)
     if _kind(value) != wanted:
         what = f"the expression is {_SAID[_kind(value)]}, not {_SAID[wanted]}"
-        raise _error(parsed.source, 0, what, advice)
+        raise _error(source, 0, what, advice)
     rows = pa.repeat(value, lengths.pop()) if isinstance(value, pa.Scalar) else value
     filled = pc.fill_null(rows, missing)
     return filled.to_numpy(zero_copy_only=False), pc.is_valid(rows).to_numpy(zero_copy_only=False)
 
 
+@dataclass(frozen=True)
 class _Evaluation:
     """An expression over columns; every value is an Arrow array, or a scalar for all rows, with nulls for the unknown."""
 
-    def __init__(self, parsed: _Expression, columns: Columns) -> None:
-        self.source, self.leaves, self.columns = parsed.source, parsed.leaves, columns
+    source: str
+    leaves: Mapping[int, _Leaf]
+    columns: Columns
 
     def of(self, node: ast.expr, depth: int) -> Any:
         _, pc = arrow()
@@ -332,10 +328,8 @@ class _Evaluation:
         sample = _text_sample(value) if _kind(value) == "text" else ""
         return self.error(node, f"column {leaf.value!r} is {_SAID[_kind(value)]}{sample}; {needed}")
 
-    def error(
-        self, node: ast.expr, what: str, next_step: str | None = None, *, nearest: str | None = None
-    ) -> InputError:
-        return _error(self.source, node.col_offset, what, next_step, nearest=nearest)
+    def error(self, node: ast.expr, what: str, next_step: str | None = None, **nearest: str | None) -> InputError:
+        return _error(self.source, node.col_offset, what, next_step, **nearest)
 
 
 def _arithmetic(operation: str, left: Any, right: Any) -> Any:

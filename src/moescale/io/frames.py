@@ -113,12 +113,10 @@ def as_numbers(column: Any) -> tuple[FloatArray, BoolArray]:
     """A column as float64, and the mask of the cells that hold something else; NaN where missing or something else."""
     pa, pc = arrow()
     column = _plain(column)
-    kind, none = column.type, np.zeros(len(column), dtype=np.bool_)
-    if pa.types.is_null(kind):
-        return np.full(len(column), np.nan), none
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+    kind, none, types = column.type, np.zeros(len(column), dtype=np.bool_), pa.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_null(kind):
         return _to_float64(pc.cast(column, pa.float64(), safe=False)), none
-    if not pa.types.is_large_string(kind):
+    if not types.is_large_string(kind):
         return np.full(len(column), np.nan), _to_bool(pc.is_valid(column))
     trimmed = pc.utf8_trim_whitespace(column)
     try:
@@ -295,11 +293,9 @@ def _refuse_open_quote(text: str, delimiter: str, path: str) -> None:
         for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
             row += bool(cells)
     except csv.Error as error:
-        raise DamagedFileError(
-            f"the quotes do not pair up: {error}",
-            where=f"{path}, data row {row + 1}",
-            next_step='close each quoted cell with ", and write a quote inside it as ""',
-        ) from error
+        advice = 'close each quoted cell with ", and write a quote inside it as ""'
+        what, where = f"the quotes do not pair up: {error}", f"{path}, data row {row + 1}"
+        raise DamagedFileError(what, where=where, next_step=advice) from error
 
 
 def read_parquet(data: bytes, path: str, *, most_rows: int = ROW_LIMIT) -> Any:
@@ -401,15 +397,15 @@ def _decode_lines(decoder: json.JSONDecoder, text: str, path: str) -> list[Any]:
         raise
     except (ValueError, RecursionError):
         pass  # the loop below meets the same fault, and knows its line
-    return [_decode_line(decoder, line, f"{path}, line {number}") for number, line in lines.items()]
-
-
-def _decode_line(decoder: json.JSONDecoder, line: str, where: str) -> Any:
-    try:
-        return decoder.decode(line)
-    except json.JSONDecodeError as error:
-        what = f"is not JSON: {error.msg} at column {error.colno}: {line[:60]!r}"
-        raise DamagedFileError(what, where=where, next_step="write one JSON object a line") from error
+    values = []
+    for number, line in lines.items():
+        try:
+            values.append(decoder.decode(line))
+        except json.JSONDecodeError as error:
+            what = f"is not JSON: {error.msg} at column {error.colno}: {line[:60]!r}"
+            where = f"{path}, line {number}"
+            raise DamagedFileError(what, where=where, next_step="write one JSON object a line") from error
+    return values
 
 
 def _mixed_array(values: list[Any]) -> Any:
@@ -464,12 +460,11 @@ def _mapping_columns(frame: Mapping[Any, Any]) -> Iterator[_Column]:
     for name, values in frame.items():
         try:
             array = np.asarray(values)
-        except ValueError as error:  # a nested list of unequal parts
-            what = f"column {name!r} is not a plain list of values"
-            raise ColumnError(what, where=FRAME, next_step="give 1-D columns") from error
-        if array.ndim != 1:
-            what = f"column {name!r} has {array.ndim} dimensions"
-            raise ColumnError(what, where=FRAME, next_step="give 1-D columns")
+            fault = f"has {array.ndim} dimensions" if array.ndim != 1 else None
+        except ValueError:  # a nested list of unequal parts
+            array, fault = np.empty(0), "is not a plain list of values"
+        if fault is not None:
+            raise ColumnError(f"column {name!r} {fault}", where=FRAME, next_step="give 1-D columns")
         yield str(name), lambda array=array: pa.array(array, from_pandas=True), array.tolist
 
 

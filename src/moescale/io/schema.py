@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -33,9 +33,8 @@ def parse_toml(
     """The tables of a TOML text of some kind; raises InputError for what is none, and for nesting and numbers beyond the
     parser's limits."""
     if _LONG.search(text):  # longer than Python turns into decimal digits, as a message would
-        raise DamagedFileError(
-            f"is not {kind}: it holds a number of hundreds of digits", where=where, next_step=next_step
-        )
+        what = f"is not {kind}: it holds a number of hundreds of digits"
+        raise DamagedFileError(what, where=where, next_step=next_step)
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -58,12 +57,7 @@ def text_at(value: object, where: str) -> str:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Marks a number that may be written with a unit, such as "7B"; see `Quantity`."""
-
-
-QUANTITY = Unit()
+QUANTITY = object()  # marks a number that may be written with a unit, such as "7B"
 Quantity = Annotated[float, QUANTITY]  # with bounds: Annotated[Quantity, Bound(1, 1e15)]
 QuantityCount = Annotated[int, QUANTITY]
 

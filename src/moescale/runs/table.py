@@ -17,9 +17,9 @@ from moescale.errors import ColumnError, InputError, nearest_names, unknown_name
 from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
+from moescale.io.frames import BoolArray
 from moescale.typing import FloatArray
 
-BoolArray = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")
@@ -60,11 +60,9 @@ class RunTable:
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        n_rows = np.size(self.loss)
-        rows = np.asarray(self.row_numbers, dtype=np.int64)
-        arrays: dict[str, NDArray[Any]] = {
-            name: np.array(getattr(self, name), dtype=np.float64) for name in ("n_params", "tokens", "experts", "loss")
-        }
+        n_rows, rows = np.size(self.loss), np.asarray(self.row_numbers, dtype=np.int64)
+        names = ("n_params", "tokens", "experts", "loss")
+        arrays: dict[str, NDArray[Any]] = {name: np.array(getattr(self, name), dtype=np.float64) for name in names}
         arrays["row_numbers"] = rows if rows.size else np.arange(1, n_rows + 1)
         others = {name: np.asarray(values) for name, values in self.columns.items()}
         for name, values in (*arrays.items(), *others.items()):
@@ -108,15 +106,10 @@ class RunTable:
             what = f"the mask has shape {chosen.shape} and type {chosen.dtype}"
             raise InputError(what, next_step=f"give one boolean a run, shape {(len(self),)}")
         old_note = _repeats_warning(self.n_params, self.tokens, self.experts, self.row_numbers)
-        kept = replace(
-            self,
-            n_params=self.n_params[chosen],
-            tokens=self.tokens[chosen],
-            experts=self.experts[chosen],
-            loss=self.loss[chosen],
-            row_numbers=self.row_numbers[chosen],
-            columns={name: values[chosen] for name, values in self.columns.items()},
-        )
+        arrays = {
+            name: getattr(self, name)[chosen] for name in ("n_params", "tokens", "experts", "loss", "row_numbers")
+        }
+        kept = replace(self, **arrays, columns={name: values[chosen] for name, values in self.columns.items()})
         note = _repeats_warning(kept.n_params, kept.tokens, kept.experts, kept.row_numbers)
         others = tuple(warning for warning in self.warnings if warning != old_note)
         return replace(kept, warnings=(*others, note) if note else others)
@@ -239,9 +232,8 @@ def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
         if name not in table.columns:
             raise _no_column(table, name, f"no column {name!r}", advice[role])
         if name in roles:
-            raise ColumnError(
-                f"{roles[name]} and {role} must be two columns, and both are {name!r}", where=table.source
-            )
+            what = f"{roles[name]} and {role} must be two columns, and both are {name!r}"
+            raise ColumnError(what, where=table.source)
         roles[name] = role
     return roles
 
@@ -310,10 +302,7 @@ def _require_rows(n_kept: int, n_before: int, expression: str, source: str) -> N
 
 
 def _validate(
-    table: frames.Table,
-    numbers: Mapping[str, tuple[FloatArray, BoolArray]],
-    rows: Rows,
-    roles: Mapping[str, str],
+    table: frames.Table, numbers: Mapping[str, tuple[FloatArray, BoolArray]], rows: Rows, roles: Mapping[str, str]
 ) -> None:
     """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
     faults: list[tuple[int, str, str, Rows]] = []
@@ -351,11 +340,8 @@ def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str) -> ColumnEr
             sound = f"{column} != {_text(table, name, row)}"
         quote = "'" if "`" in sound else '"'
         leave_out = f"by --where {quote}{sound}{quote} (where=)"
-    return ColumnError(
-        f"{_cell(table, name, row)} {what}{more}",
-        where=_at(table, row, name),
-        next_step=f"{hint}, or leave such rows out {leave_out}",
-    )
+    advice = f"{hint}, or leave such rows out {leave_out}"
+    return ColumnError(f"{_cell(table, name, row)} {what}{more}", where=_at(table, row, name), next_step=advice)
 
 
 def _cell(table: frames.Table, name: str, row: int) -> str:
@@ -406,9 +392,7 @@ def _unit_warnings(counts: Mapping[str, FloatArray], loss: FloatArray, loss_colu
     return found
 
 
-def _repeats_warning(
-    n_params: FloatArray, tokens: FloatArray, experts: FloatArray, rows: NDArray[np.int64]
-) -> str | None:
+def _repeats_warning(n_params: FloatArray, tokens: FloatArray, experts: FloatArray, rows: Rows) -> str | None:
     """A note on rows with the size, tokens and experts of another: repeats of one run, which are all kept."""
     if len(rows) < 2:
         return None

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.form import EXPONENT, Inputs, Parameter
+from moescale.scaling_laws.form import EXPONENT, Parameter
 from moescale.scaling_laws.power_terms import Term, power_law
 from moescale.typing import FloatArray, Real
 
 EITHER_SIGN = (-EXPONENT[1], EXPONENT[1])
-
-
-def _variables(x: Inputs) -> dict[str, FloatArray]:
-    return {"active_share": np.log1p(-x.extra["sparsity"])}
 
 
 def sparsity_of(experts: FloatArray, top_k: Real) -> dict[str, FloatArray]:
@@ -53,7 +49,7 @@ FORM = power_law(
     ),
     scan={"alpha": (0.1, 1.0), "beta": (0.1, 1.0), "lam": (-0.5, 0.5), "delta": (-0.5, 0.5), "gamma": (0.02, 0.6)},
     box={"lam": EITHER_SIGN, "delta": EITHER_SIGN},
-    variables=_variables,
+    variables=lambda x: {"active_share": np.log1p(-x.extra["sparsity"])},
     extra_inputs={"sparsity": None},
     implied_inputs=sparsity_of,
 )

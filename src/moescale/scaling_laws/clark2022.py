@@ -13,13 +13,6 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.effective_experts import (
-    bounds_of_pair,
-    ln_effective,
-    ln_effective_derivatives,
-    pair_coordinates,
-    region_of_pair,
-)
 from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter
 from moescale.typing import FloatArray
 
@@ -32,7 +25,7 @@ PARAMETERS = (
 )
 A, B, C, D, START, MAX = range(len(PARAMETERS))
 LN10 = float(np.log(10.0))
-_to_search, _from_search = pair_coordinates(PARAMETERS)
+_to_search, _from_search = effective_experts.pair_coordinates(PARAMETERS)
 
 
 def encode(public: FloatArray) -> FloatArray:
@@ -51,28 +44,21 @@ def decode(theta: FloatArray) -> FloatArray:
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    t, e = theta[..., None, :], ln_effective(theta[..., START], theta[..., MAX], x)
+    t, e = theta[..., None, :], effective_experts.ln_effective(theta[..., START], theta[..., MAX], x)
     return t[..., A] * x.ln_n + (t[..., B] + t[..., C] * x.ln_n / LN10) * e + t[..., D]
 
 
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     """Derivatives of ln L in search coordinates, shape (..., n, 6)."""
-    e, e_u, e_m, *_ = ln_effective_derivatives(theta[..., START], theta[..., MAX], x)
+    e, e_u, e_m, *_ = effective_experts.derivatives(theta[..., START], theta[..., MAX], x)
     slope = theta[..., None, B] + theta[..., None, C] * x.ln_n / LN10
     columns = (x.ln_n, e, x.ln_n * e / LN10, np.ones_like(e), slope * e_u, slope * e_m)
     return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
-def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D (none) at each point, each (..., n)."""
-    e = ln_effective(theta[..., START], theta[..., MAX], x)
-    in_n = theta[..., None, A] + theta[..., None, C] * e / LN10
-    return in_n, np.zeros_like(in_n)
-
-
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (6, 2): the loss falls with N, and with Ehat at small N."""
-    return np.array([(-3.0, 0.0), (-3.0, 0.0), (-1.0, 1.0), (-60.0, 60.0), *bounds_of_pair(observed)])
+    return np.array([(-3.0, 0.0), (-3.0, 0.0), (-1.0, 1.0), (-60.0, 60.0), *effective_experts.box(observed)])
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
@@ -80,12 +66,12 @@ def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
 
 
 def _offset(shape: FloatArray, x: Inputs) -> FloatArray:
-    s, e = shape[..., None, :], ln_effective(shape[..., 3], shape[..., 4], x)
+    s, e = shape[..., None, :], effective_experts.ln_effective(shape[..., 3], shape[..., 4], x)
     return s[..., 0] * x.ln_n + (s[..., 1] + s[..., 2] * x.ln_n / LN10) * e
 
 
 def _region(observed: Observed) -> FloatArray:
-    return np.array([(-0.3, 0.0), (-0.4, 0.0), (0.0, 0.03), *region_of_pair(observed)])
+    return np.array([(-0.3, 0.0), (-0.4, 0.0), (0.0, 0.03), *effective_experts.region(observed)])
 
 
 FORM = LawForm(
@@ -98,7 +84,6 @@ FORM = LawForm(
     decode=decode,
     log_loss=log_loss,
     jacobian=jacobian,
-    slopes=slopes,
     bounds=bounds,
     linear=LinearPart((D,), (A, B, C, START, MAX), _basis, _region, _offset),
     uses_experts=True,

@@ -33,9 +33,8 @@ class FurtherInput:
     @property
     def range_text(self) -> str:
         """The range in words."""
-        return f"{'from' if self.includes_low else 'above'} {self.low:g}" + (
-            "" if np.isinf(self.high) else f" and below {self.high:g}"
-        )
+        below = "" if np.isinf(self.high) else f" and below {self.high:g}"
+        return f"{'from' if self.includes_low else 'above'} {self.low:g}{below}"
 
 
 FURTHER_INPUTS = {
@@ -58,30 +57,22 @@ def further_inputs(form: LawForm, given: Mapping[str, Real] | None, *, where: st
     values = dict(given or {})
     for name in values:
         if name not in form.extra_inputs:
-            known = ", ".join(form.extra_inputs) or "none"
-            raise InputError(
-                f"{form.name} has no input {name!r}",
-                where=where,
-                nearest=nearest_names(name, form.extra_inputs),
-                next_step=f"leave it out, or take a law that has it (further inputs of {form.name}: {known})",
-            )
+            what, nearest = f"{form.name} has no input {name!r}", nearest_names(name, form.extra_inputs)
+            known = f"further inputs of {form.name}: {', '.join(form.extra_inputs) or 'none'}"
+            advice = f"leave it out, or take a law that has it ({known})"
+            raise InputError(what, where=where, nearest=nearest, next_step=advice)
     filled: dict[str, Real] = {}
     for name, default in form.extra_inputs.items():
         value = values.get(name, default)
         if value is None:
-            raise InputError(
-                f"{form.name} needs {name} ({FURTHER_INPUTS[name].meaning})",
-                where=where,
-                next_step=f"give {option(name)}, or a column {name!r} in a table of runs",
-            )
+            what = f"{form.name} needs {name} ({FURTHER_INPUTS[name].meaning})"
+            advice = f"give {option(name)}, or a column {name!r} in a table of runs"
+            raise InputError(what, where=where, next_step=advice)
         array = np.asarray(value, dtype=float)
         wrong = ~FURTHER_INPUTS[name].allows(array)
         if wrong.any():
-            raise InputError(
-                f"{name} is {array[wrong].flat[0]:g}",
-                where=where,
-                next_step=f"give a number {FURTHER_INPUTS[name].range_text}",
-            )
+            advice = f"give a number {FURTHER_INPUTS[name].range_text}"
+            raise InputError(f"{name} is {array[wrong].flat[0]:g}", where=where, next_step=advice)
         filled[name] = value
     return filled
 
@@ -95,11 +86,8 @@ def check_names(forms: Sequence[LawForm], given: Mapping[str, Real]) -> None:
     """InputError for a given input that none of the forms has."""
     for name in given:
         if not any(name in form.extra_inputs for form in forms):
-            raise InputError(
-                f"no input {name!r} in {', '.join(form.name for form in forms)}",
-                where=option(name),
-                next_step="leave it out, or take a law that has it",
-            )
+            what = f"no input {name!r} in {', '.join(form.name for form in forms)}"
+            raise InputError(what, where=option(name), next_step="leave it out, or take a law that has it")
 
 
 def from_columns(
@@ -111,16 +99,11 @@ def from_columns(
     column that is not numeric or has a gap.
     """
     found: dict[str, FloatArray] = {}
-    for name in form.extra_inputs:
-        if name not in columns:
-            continue
-        column = columns[name]
+    for name, column in known_to(form, columns).items():
         if column.dtype.kind != "f" or np.isnan(column).any():
-            raise InputError(
-                f"column {name!r} holds cells that are not numbers, or none at all",
-                where=source,
-                next_step=f"fill them in ({FURTHER_INPUTS[name].meaning}), or leave the rows out with --where",
-            )
+            what = f"column {name!r} holds cells that are not numbers, or none at all"
+            advice = f"fill them in ({FURTHER_INPUTS[name].meaning}), or leave the rows out with --where"
+            raise InputError(what, where=source, next_step=advice)
         found[name] = column.astype(float)
     top_k = columns.get("top_k")
     if form.implied_inputs and top_k is not None and top_k.dtype.kind == "f" and np.isfinite(top_k).all():

@@ -21,9 +21,6 @@ PARAMETERS = (
     Parameter("E_max", True, "effective experts that no expert count exceeds"),
 )
 DOMAIN = "1 <= E_start < E_max"
-LARGEST = 1e4  # of E_max: more experts than anyone has trained
-
-
 Start = Literal["ratio", "spread"]
 
 
@@ -54,14 +51,17 @@ def _ln_start(coordinate: FloatArray, ln_max: FloatArray, how: Start) -> FloatAr
     return coordinate * ln_max if how == "ratio" else ln_max - np.exp(coordinate)
 
 
-def bounds_of_pair(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
+def box(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
     """The box of (u, m): 1 <= E_start < E_max, and E_max in [max(4, E_observed / 2), 1e4]."""
-    return (0.0, 0.999), (float(np.log(max(4.0, observed.experts_max / 2.0))), float(np.log(LARGEST)))
+    return (0.0, 0.999), (
+        float(np.log(max(4.0, observed.experts_max / 2.0))),
+        float(np.log(1e4)),
+    )  # more experts than anyone has trained
 
 
-def region_of_pair(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
+def region(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
     """Where a search for (u, m) starts."""
-    return (0.0, 0.95), bounds_of_pair(observed)[1]
+    return (0.0, 0.95), box(observed)[1]
 
 
 def effective_experts(ln_start: FloatArray, ln_max: FloatArray, experts: FloatArray, shift: float = 1.0) -> FloatArray:
@@ -79,30 +79,15 @@ def ln_effective(
     return np.log(effective_experts(ln_start, ln_max, x.experts_distinct, shift))[..., x.experts_index]
 
 
-def ln_effective_derivatives(
+def derivatives(
     coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0, how: Start = "ratio"
 ) -> tuple[FloatArray, ...]:
     """ln Ehat and its derivatives in the search coordinates (u, m): e, e_u, e_m, e_uu, e_um, e_mm, each (..., n)."""
-    distinct = derivatives_at(coordinate[..., None], ln_max[..., None], x.experts_distinct, shift, how)
-    return tuple(value[..., x.experts_index] for value in distinct)
-
-
-def derivatives_at(
-    coordinate: FloatArray, ln_max: FloatArray, experts: FloatArray, shift: float = 1.0, how: Start = "ratio"
-) -> tuple[FloatArray, ...]:
-    """ln Ehat and its derivatives in (u, m): e, e_u, e_m, e_uu, e_um, e_mm; the arguments broadcast.
-
-    First the derivatives in (s, m) with s = ln E_start, then the chain rule.
-    """
-    s_at = _ln_start(coordinate, ln_max, how)
-    if how == "ratio":
-        by_u, by_m, by_uu, by_um = ln_max, coordinate, 0.0, 1.0
-    else:
-        by_u = -np.exp(coordinate)
-        by_m, by_uu, by_um = 1.0, by_u, 0.0
-    start, ceiling = np.exp(-s_at), np.exp(-ln_max)
-    others = experts - shift
-    gap = start - ceiling
+    u, ln_max = coordinate[..., None], ln_max[..., None]
+    # First the derivatives in (s, m) with s = ln E_start, then the chain rule.
+    by_u, by_m, by_uu, by_um = (ln_max, u, 0.0, 1.0) if how == "ratio" else (-np.exp(u), 1.0, -np.exp(u), 0.0)
+    start, ceiling = np.exp(-_ln_start(u, ln_max, how)), np.exp(-ln_max)
+    others, gap = x.experts_distinct - shift, start - ceiling
     scale = 1.0 / (others * gap + 1.0)
     y = gap * scale + ceiling  # 1 / Ehat
     y_q, y_qq = scale**2, -2.0 * others * scale**3  # in the gap q
@@ -112,7 +97,7 @@ def derivatives_at(
     y_sm = -y_qq * start * ceiling
     s, m = y_s / y, y_m / y
     e_s, e_m, e_ss, e_sm, e_mm = -s, -m, s * s - y_ss / y, s * m - y_sm / y, m * m - y_mm / y
-    return (
+    distinct = (
         -np.log(y),
         e_s * by_u,
         e_m + e_s * by_m,
@@ -120,3 +105,4 @@ def derivatives_at(
         e_s * by_um + by_u * (e_ss * by_m + e_sm),
         e_mm + 2.0 * e_sm * by_m + e_ss * by_m**2,
     )
+    return tuple(value[..., x.experts_index] for value in distinct)

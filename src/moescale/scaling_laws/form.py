@@ -75,7 +75,6 @@ class Observed:
 
 # theta has shape (..., p) in search coordinates (logarithms where Parameter.log); answers add an axis of n points.
 LogLoss = Callable[[FloatArray, Inputs], FloatArray]
-Slopes = Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
 Coordinates = Callable[[FloatArray], FloatArray]
 Limits = Callable[[Observed], FloatArray]
 
@@ -147,7 +146,7 @@ class LawForm:
     encode: Coordinates = DERIVED  # public units -> search coordinates; default: log_coordinates
     decode: Coordinates = DERIVED  # and back; both of any leading shape
     jacobian: LogLoss = DERIVED
-    slopes: Slopes = DERIVED
+    slopes: Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]] = DERIVED
     curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray] | None = None  # None: differences of the jacobian
     domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     linear: LinearPart | None = None  # None: the search scans `region` instead

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, Parameter, log_coordinates
+from moescale.scaling_laws.form import Parameter, log_coordinates
 from moescale.scaling_laws.power_terms import Term, power_law
 from moescale.typing import FloatArray
 
@@ -42,10 +42,6 @@ def decode(theta: FloatArray) -> FloatArray:
     return _from_logs(public)
 
 
-def _variables(x: Inputs) -> dict[str, FloatArray]:
-    return {"dense_per_kept": -np.log1p(-x.extra["sparsity"])}
-
-
 FORM = power_law(
     name="frantar2023",
     title="models with sparse weights",
@@ -62,6 +58,6 @@ FORM = power_law(
     ),
     scan={"b_S": (0.1, 2.0), "b_N": (0.05, 1.0), "b_D": (0.05, 1.5)},
     box={"a_D": (-14.0, 60.0), "b_D": (0.05, 3.0)},  # b_D stays above zero, so that a_D is a finite number
-    variables=_variables,
+    variables=lambda x: {"dense_per_kept": -np.log1p(-x.extra["sparsity"])},
     extra_inputs={"sparsity": 0.0},
 )

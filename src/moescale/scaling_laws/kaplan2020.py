@@ -44,15 +44,6 @@ def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     return np.stack((s * short, total - s * size, alpha_n * s, alpha_d * d), axis=-1)
 
 
-def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-    *_, s, d = _parts(theta, x)
-    return -theta[..., None, ALPHA_N] * s, -theta[..., None, ALPHA_D] * d
-
-
-# Exponents in [1e-3, 3], N_c and D_c up to e^300; a search starts in the region.
-BOX = [(1e-3, 3.0), (1e-3, 3.0), (0.0, 300.0), (0.0, 300.0)]
-REGION = [(0.02, 0.5), (0.02, 0.5), (np.log(1e8), np.log(1e18)), (np.log(1e8), np.log(1e18))]
 FORM = LawForm(
     name="kaplan2020",
     title="dense law of Kaplan et al.",
@@ -61,9 +52,8 @@ FORM = LawForm(
     parameters=PARAMETERS,
     log_loss=log_loss,
     jacobian=jacobian,
-    slopes=slopes,
-    bounds=limits(BOX),
-    region=limits(REGION),
+    bounds=limits([(1e-3, 3.0)] * 2 + [(0.0, 300.0)] * 2),
+    region=limits([(0.02, 0.5)] * 2 + [(np.log(1e8), np.log(1e18))] * 2),
     uses_experts=False,
     domain="N_c and D_c are positive",
     no_allocation="its D is the size of the training set at early stopping, which a FLOP budget does not fix",

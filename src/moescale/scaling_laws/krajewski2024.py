@@ -11,14 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, Parameter
+from moescale.scaling_laws.form import Parameter
 from moescale.scaling_laws.power_terms import Term, power_law
-from moescale.typing import FloatArray
-
-
-def _variables(x: Inputs) -> dict[str, FloatArray]:
-    return {"granularity": np.log(x.extra["granularity"])}
-
 
 FORM = power_law(
     name="krajewski2024",
@@ -41,6 +35,6 @@ FORM = power_law(
         Term("b", {"d": "beta"}),
     ),
     scan={"alpha": (0.05, 1.0), "beta": (0.05, 1.0), "gamma": (0.1, 2.0)},
-    variables=_variables,
+    variables=lambda x: {"granularity": np.log(x.extra["granularity"])},
     extra_inputs={"granularity": 1.0},
 )

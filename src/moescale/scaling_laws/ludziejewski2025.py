@@ -13,13 +13,6 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.effective_experts import (
-    bounds_of_pair,
-    ln_effective,
-    ln_effective_derivatives,
-    pair_coordinates,
-    region_of_pair,
-)
 from moescale.scaling_laws.form import AMPLITUDE, Inputs, LawForm, LinearPart, Observed, Parameter, add_bends, ln_sum
 from moescale.typing import FloatArray
 
@@ -37,7 +30,7 @@ PARAMETERS = (
     *effective_experts.PARAMETERS,
 )
 A, ALPHA, DELTA, GAMMA, B, BETA, OMEGA, ZETA, C, START, MAX = range(len(PARAMETERS))
-encode, decode = pair_coordinates(PARAMETERS)
+encode, decode = effective_experts.pair_coordinates(PARAMETERS)
 
 
 def _terms(theta: FloatArray, x: Inputs, e: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -51,7 +44,7 @@ def _terms(theta: FloatArray, x: Inputs, e: FloatArray) -> tuple[FloatArray, Flo
 
 
 def _ln_effective(theta: FloatArray, x: Inputs) -> FloatArray:
-    return ln_effective(theta[..., START], theta[..., MAX], x, SHIFT)
+    return effective_experts.ln_effective(theta[..., START], theta[..., MAX], x, SHIFT)
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
@@ -78,7 +71,7 @@ SIZE, DATA = [A, ALPHA, DELTA, GAMMA, START, MAX], [B, BETA, OMEGA, ZETA, START,
 
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     """Derivatives of ln L in search coordinates, shape (..., n, 11)."""
-    e, e_u, e_m, *_ = ln_effective_derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
+    e, e_u, e_m, *_ = effective_experts.derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
     _, (s, d, c) = _terms(theta, x, e)
     size, data = _rows(theta, x, e, e_u, e_m)
     return np.swapaxes(_mean(s, d, c, size, data), -1, -2)
@@ -94,7 +87,7 @@ def _mean(s: FloatArray, d: FloatArray, c: FloatArray, size: FloatArray, data: F
 
 def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
     """Weighted sum over points of the second derivatives of ln L, shape (..., 11, 11), for weights (..., n)."""
-    e, e_u, e_m, e_uu, e_um, e_mm = ln_effective_derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
+    e, e_u, e_m, e_uu, e_um, e_mm = effective_experts.derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
     _, (s, d, c) = _terms(theta, x, e)
     rows = _rows(theta, x, e, e_u, e_m)
     mean = _mean(s, d, c, *rows)
@@ -132,12 +125,12 @@ def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (11, 2): c below the smallest loss, exponents of N and D not positive."""
     falling, either, change = (-3.0, 0.0), (-3.0, 3.0), (-0.5, 0.5)
     size_or_data = [AMPLITUDE, falling, either, change]
-    return np.array([*size_or_data, *size_or_data, observed.irreducible, *bounds_of_pair(observed)])
+    return np.array([*size_or_data, *size_or_data, observed.irreducible, *effective_experts.box(observed)])
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     alpha, delta, gamma, beta, omega, zeta = (shape[..., column, None] for column in range(6))
-    e = ln_effective(shape[..., 6], shape[..., 7], x, SHIFT)
+    e = effective_experts.ln_effective(shape[..., 6], shape[..., 7], x, SHIFT)
     size = np.exp(delta * e + (alpha + gamma * e) * x.ln_n)
     data = np.exp(omega * e + (beta + zeta * e) * x.ln_d)
     return np.stack((size, data, np.ones_like(size)), axis=-1)
@@ -145,7 +138,7 @@ def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
 
 def _region(observed: Observed) -> FloatArray:
     exponent, amplitude, change = (-0.6, -0.05), (-1.0, 1.0), (-0.04, 0.04)
-    return np.array([exponent, amplitude, change, exponent, amplitude, change, *region_of_pair(observed)])
+    return np.array([exponent, amplitude, change, exponent, amplitude, change, *effective_experts.region(observed)])
 
 
 FORM = LawForm(

@@ -17,12 +17,6 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.effective_experts import (
-    bounds_of_pair,
-    ln_effective,
-    ln_effective_derivatives,
-    region_of_pair,
-)
 from moescale.scaling_laws.form import EXPONENT, Inputs, LawForm, Observed, Parameter, ln_sum, log_coordinates
 from moescale.typing import FloatArray
 
@@ -79,7 +73,7 @@ def _ripeness(theta: FloatArray, x: Inputs) -> FloatArray:
 
 
 def _ln_effective(theta: FloatArray, x: Inputs) -> FloatArray:
-    return ln_effective(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
+    return effective_experts.ln_effective(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
@@ -91,7 +85,7 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     """Derivatives of ln L in search coordinates, shape (..., n, 8)."""
     total, limit_n, limit_d, size, data, body, tokens, spent = _dense(theta, x)
-    e, _, e_m, *_ = ln_effective_derivatives(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
+    e, _, e_m, *_ = effective_experts.derivatives(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
     ripe, eta, alpha = _ripeness(theta, x), theta[..., None, ETA], theta[..., None, ALPHA]
     columns = (
         size,
@@ -117,36 +111,16 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
 
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (8, 2): exponents not negative, kappa at most 1, E_max as in other laws."""
-    limit = (float(np.log(1e-3)), float(np.log(1e3)))
-    return np.array(
-        [
-            limit,
-            EXPONENT,
-            limit,
-            (np.log(0.02), 0.0),
-            (np.log(1e4), np.log(1e12)),
-            (0.0, 1.0),
-            (np.log(1e-3), np.log(1e4)),
-            bounds_of_pair(observed)[1],
-        ]
-    )
+    limit, softness, start = np.log((1e-3, 1e3)), (np.log(0.02), 0.0), np.log((1e4, 1e12))
+    e_max = effective_experts.box(observed)[1]
+    return np.array([limit, EXPONENT, limit, softness, start, (0.0, 1.0), np.log((1e-3, 1e4)), e_max])
 
 
 def region(observed: Observed) -> FloatArray:
     """Where a search starts, (8, 2): both limits near the smallest loss seen."""
-    near = (np.log(observed.loss_min) - 0.5, np.log(observed.loss_min) + 0.5)
-    return np.array(
-        [
-            near,
-            (0.02, 0.4),
-            near,
-            (np.log(0.1), 0.0),
-            (np.log(1e7), np.log(2e9)),
-            (0.0, 0.2),
-            (np.log(1.0), np.log(200.0)),
-            region_of_pair(observed)[1],
-        ]
-    )
+    near, softness, start = np.log(observed.loss_min) + np.array((-0.5, 0.5)), (np.log(0.1), 0.0), np.log((1e7, 2e9))
+    e_max = effective_experts.region(observed)[1]
+    return np.array([near, (0.02, 0.4), near, softness, start, (0.0, 0.2), np.log((1.0, 200.0)), e_max])
 
 
 FORM = LawForm(

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.form import AMPLITUDE, Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum
+from moescale.scaling_laws import form
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum, log_coordinates
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -29,22 +30,20 @@ PARAMETERS = (
 )
 E, A, B, ALPHA, BETA, R_D, R_N = range(len(PARAMETERS))
 G = B  # its column holds ln G during a search
-LOGS = [E, A, R_D, R_N]
+_to_logs, _from_logs = log_coordinates(PARAMETERS)
 
 
 def encode(public: FloatArray) -> FloatArray:
     """Search coordinates from public units, any leading shape (..., 7)."""
-    theta = np.array(public, dtype=float)
-    theta[..., LOGS] = np.log(theta[..., LOGS])
+    theta = _to_logs(public)
     alpha, beta = theta[..., ALPHA], theta[..., BETA]
-    theta[..., G] = (np.log(alpha / beta) + theta[..., A] - np.log(theta[..., B])) / (alpha + beta)
+    theta[..., G] = (np.log(alpha / beta) + theta[..., A] - theta[..., B]) / (alpha + beta)
     return theta
 
 
 def decode(theta: FloatArray) -> FloatArray:
     """Public units from search coordinates, any leading shape (..., 7)."""
-    public = np.array(theta, dtype=float)
-    public[..., LOGS] = np.exp(theta[..., LOGS])
+    public = _from_logs(theta)
     alpha, beta = theta[..., ALPHA], theta[..., BETA]
     public[..., B] = np.exp(np.log(alpha / beta) + theta[..., A] - (alpha + beta) * theta[..., G])
     return public
@@ -127,7 +126,7 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (7, 2): E below the smallest loss, R_D and R_N in [0.01, 1e4]."""
     scale, saturation = (0.01, 3.0), (float(np.log(0.01)), float(np.log(1e4)))
-    return np.array([observed.irreducible, AMPLITUDE, (-60.0, 60.0), scale, scale, saturation, saturation])
+    return np.array([observed.irreducible, form.AMPLITUDE, (-60.0, 60.0), scale, scale, saturation, saturation])
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
@@ -138,7 +137,7 @@ def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     return np.stack((np.ones_like(varying), varying), axis=-1)
 
 
-REGION = [(-5.0, 3.0), (0.1, 0.8), (0.1, 0.8), (0.0, np.log(100.0)), (0.0, np.log(100.0))]
+REGION = [(-5.0, 3.0), *[(0.1, 0.8)] * 2, *[(0.0, np.log(100.0))] * 2]
 FORM = LawForm(
     name="muennighoff2023",
     title="dense law for repeated data",

@@ -13,17 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from moescale.scaling_laws.form import (
-    AMPLITUDE,
-    EXPONENT,
-    Inputs,
-    LawForm,
-    LinearPart,
-    Observed,
-    Parameter,
-    limits,
-    ln_sum,
-)
+from moescale.scaling_laws import form
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum
 from moescale.typing import FloatArray
 
 Variables = Callable[[Inputs], dict[str, FloatArray]]  # logarithms by name, each (n,), beside ln N, "n", and ln D, "d"
@@ -57,7 +48,7 @@ def power_law(
     own = dict(box or {})
 
     def bounds(observed: Observed) -> FloatArray:
-        usual = {p.name: AMPLITUDE if p.log else EXPONENT for p in parameters}
+        usual = {p.name: form.AMPLITUDE if p.log else form.EXPONENT for p in parameters}
         return np.array(list((usual | dict.fromkeys(constants, observed.irreducible) | own).values()))
 
     calculus = PowerTerms(

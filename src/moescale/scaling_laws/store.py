@@ -8,16 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from moescale.errors import (
-    DamagedFileError,
-    UnknownNameError,
-    damaged,
-    located,
-    nearest_names,
-    unknown_name,
-)
+from moescale.errors import DamagedFileError, UnknownNameError, damaged, located, nearest_names, unknown_name
 from moescale.io.files import read_text, write_atomically
 from moescale.io.records import plain, record
 from moescale.io.schema import parse_toml
@@ -57,23 +50,18 @@ FORMS: dict[str, LawForm] = {
         moescale2026,
     )
 }
-ALIASES = {
-    "yun": "yun2024",
-    "moe": "yun2024",
-    "hoffmann": "chinchilla",
-    "kaplan": "kaplan2020",
-    "clark": "clark2022",
-    "unified": "clark2022",
-    "muennighoff": "muennighoff2023",
-    "data-constrained": "muennighoff2023",
-    "frantar": "frantar2023",
-    "sparse": "frantar2023",
-    "krajewski": "krajewski2024",
-    "fine-grained": "krajewski2024",
-    "ludziejewski": "ludziejewski2025",
-    "joint": "ludziejewski2025",
-    "abnar": "abnar2025",
+_ALSO = {
+    "yun2024": "yun moe",
+    "chinchilla": "hoffmann",
+    "kaplan2020": "kaplan",
+    "clark2022": "clark unified",
+    "muennighoff2023": "muennighoff data-constrained",
+    "frantar2023": "frantar sparse",
+    "krajewski2024": "krajewski fine-grained",
+    "ludziejewski2025": "ludziejewski joint",
+    "abnar2025": "abnar",
 }
+ALIASES = {alias: name for name, words in _ALSO.items() for alias in words.split()}
 
 
 def find_form(name: str) -> LawForm:
@@ -110,17 +98,13 @@ def find_law(name_or_path: str) -> Law:
     form = FORMS.get(ALIASES.get(name_or_path.lower(), name_or_path.lower()))
     if form is not None:
         fitted = [name for name in names if _catalogue_law(name).form is form]
-        raise UnknownNameError(
-            f"{name_or_path!r} is the form of a law, without coefficients",
-            nearest=", ".join(fitted) or None,
-            next_step="take a coefficient set, or fit the form to your runs: `moescale fit RUNS --law "
-            f"{name_or_path} -o law.toml`",
-        )
-    raise UnknownNameError(
-        f"unknown law {name_or_path!r}",
-        nearest=nearest_names(name_or_path, names),
-        next_step=f"known coefficient sets: {', '.join(names)}; or give the path of a law file that `moescale fit -o` wrote",
-    )
+        what = f"{name_or_path!r} is the form of a law, without coefficients"
+        command = f"moescale fit RUNS --law {name_or_path} -o law.toml"
+        advice = f"take a coefficient set, or fit the form to your runs: `{command}`"
+        raise UnknownNameError(what, nearest=", ".join(fitted) or None, next_step=advice)
+    nearest = nearest_names(name_or_path, names)
+    advice = f"known coefficient sets: {', '.join(names)}; or give the path of a law file that `moescale fit -o` wrote"
+    raise UnknownNameError(f"unknown law {name_or_path!r}", nearest=nearest, next_step=advice)
 
 
 def _is_file(path: Path) -> bool:
@@ -130,10 +114,9 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-class FamilyTable(BaseModel):
+class FamilyTable(BaseModel, extra="forbid", allow_inf_nan=False):
     """The fields of `ModelFamily` in a law file, with their bounds."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     name: str
     top_k: int = Field(ge=1, le=1024)
     moe_every: int = Field(ge=1, le=1024)
@@ -151,10 +134,9 @@ class FamilyTable(BaseModel):
     source: str = ""
 
 
-class LawTable(BaseModel):
+class LawTable(BaseModel, extra="forbid", allow_inf_nan=False):
     """A law file."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     format: int = Field(ge=1)
     name: str
     law: str
@@ -174,9 +156,8 @@ def parse_law(text: str, *, where: str) -> Law:
     document = parse_toml(text, where=where, kind="a law file", next_step="give a file that `moescale fit -o` wrote")
     version = document.get("format")
     if isinstance(version, int) and version > FORMAT:
-        raise DamagedFileError(
-            f"law file of format {version}, this program reads {FORMAT}", where=where, next_step="update moescale"
-        )
+        what = f"law file of format {version}, this program reads {FORMAT}"
+        raise DamagedFileError(what, where=where, next_step="update moescale")
     try:
         table = LawTable.model_validate(document)
     except ValidationError as error:
@@ -202,9 +183,8 @@ def _law_of(table: LawTable) -> Law:
         draws = form.encode(np.array(table.draws, dtype=float).reshape(-1, len(form.names)))
         numbers = [theta, draws, form.decode(theta), form.decode(draws)]  # what is read can be written again
     if not all(np.isfinite(values).all() for values in numbers):
-        raise DamagedFileError(
-            f"a parameter or a draw lies outside the domain of {form.name}", next_step=f"where {form.domain}"
-        )
+        what = f"a parameter or a draw lies outside the domain of {form.name}"
+        raise DamagedFileError(what, next_step=f"where {form.domain}")
     return Law(
         name=table.name,
         form=form,
@@ -228,15 +208,12 @@ def _check_parts(table: LawTable, form: LawForm) -> None:
         raise DamagedFileError(f"parameters {stated} are not those of {form.name}", next_step=f"expected {names}")
     for i, row in enumerate(table.draws):
         if len(row) != len(form.names):
-            raise DamagedFileError(
-                f"damaged law file at draws.{i}: {len(row)} numbers",
-                next_step=f"expected {len(form.names)}, one for each of {names}",
-            )
+            advice = f"expected {len(form.names)}, one for each of {names}"
+            raise DamagedFileError(f"damaged law file at draws.{i}: {len(row)} numbers", next_step=advice)
     for name, (low, high) in table.fit_range.items():
         if not (0 < low <= high or (low == 0 < high and name in form.extra_inputs)):
-            raise DamagedFileError(
-                f"damaged law file at fit_range.{name}: {low:g} to {high:g} is not a range of positive numbers"
-            )
+            what = f"{low:g} to {high:g} is not a range of positive numbers"
+            raise DamagedFileError(f"damaged law file at fit_range.{name}: {what}")
     if _is_deep(table.evidence):
         raise DamagedFileError(f"damaged law file at evidence: nested more than {MOST_NESTED} deep", next_step=AGAIN)
 

@@ -17,28 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.effective_experts import (
-    Start,
-    bounds_of_pair,
-    ln_effective,
-    ln_effective_derivatives,
-    pair_coordinates,
-    region_of_pair,
-)
-from moescale.scaling_laws.form import (
-    AMPLITUDE,
-    EXPONENT,
-    Inputs,
-    LawForm,
-    Limits,
-    LinearPart,
-    Observed,
-    Parameter,
-    add_bends,
-    limits,
-    ln_sum,
-)
+from moescale.scaling_laws import effective_experts, form
+from moescale.scaling_laws.effective_experts import Start
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, add_bends, limits, ln_sum
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -70,10 +51,10 @@ class Equation4:
         return x.ln_n - theta[..., column, None] if theta.shape[-1] > column else x.ln_n
 
     def _ln_effective(self, coordinate: FloatArray, ln_max: FloatArray, x: Inputs) -> FloatArray:
-        return ln_effective(coordinate, ln_max, x, how=self.how)
+        return effective_experts.ln_effective(coordinate, ln_max, x, how=self.how)
 
     def _derivatives(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-        return ln_effective_derivatives(theta[..., START], theta[..., MAX], x, how=self.how)
+        return effective_experts.derivatives(theta[..., START], theta[..., MAX], x, how=self.how)
 
     def _terms(self, theta: FloatArray, x: Inputs, ln_e: FloatArray) -> tuple[FloatArray, FloatArray]:
         """ln of the sum of the four terms, and the share of each in it, shapes (..., n) and (4, ..., n)."""
@@ -168,13 +149,13 @@ class Equation4:
 
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (10, 2): d in [-1, 1], and the interaction may raise F above a loss."""
-    least, most = observed.irreducible
-    return np.array([*(AMPLITUDE, EXPONENT) * 3, (least, most + 1.0), (-1.0, 1.0), *bounds_of_pair(observed)])
+    (least, most), terms = observed.irreducible, (form.AMPLITUDE, form.EXPONENT) * 3
+    return np.array([*terms, (least, most + 1.0), (-1.0, 1.0), *effective_experts.box(observed)])
 
 
 def region(observed: Observed) -> FloatArray:
     """Where a search of the shape parameters looks, (6, 2)."""
-    return np.array([(0.05, 1.0), (0.05, 2.0), (0.05, 1.0), (-0.02, 0.02), *region_of_pair(observed)])
+    return np.array([(0.05, 1.0), (0.05, 2.0), (0.05, 1.0), (-0.02, 0.02), *effective_experts.region(observed)])
 
 
 # Without the box: limits that only keep the arithmetic finite, and a search for E_max from e^-10 to e^10, for E_start from
@@ -183,9 +164,9 @@ FREE_BOX = [*((-70.0, 300.0), (-3.0, 10.0)) * 3, (-70.0, 20.0), (-2.0, 2.0), (-1
 FREE_REGION = [(0.05, 1.0), (-1.0, 2.0), (0.05, 1.0), (-0.1, 0.1), (-6.0, 2.5), (-10.0, 10.0)]
 
 
-def _form(how: Start, box: Limits, searched: Limits, domain: str, free: LawForm | None) -> LawForm:
+def _form(how: Start, box: form.Limits, searched: form.Limits, domain: str, free: LawForm | None) -> LawForm:
     calculus = Equation4(how)
-    encode, decode = pair_coordinates(PARAMETERS, how)
+    encode, decode = effective_experts.pair_coordinates(PARAMETERS, how)
     return LawForm(
         name="yun2024",
         title="MoE law in N, D and E",

@@ -51,16 +51,12 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
     return None
 
 
-def _is_own(run: TrackedRun) -> bool:
-    """Whether the params are a row of a run table, as moescale's own trainer leaves it."""
-    return {EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN, "n_params_dense"} <= set(run.params)
-
-
 def guess(runs: Sequence[TrackedRun], column: str) -> list[Rule]:
     """The rules to try in turn for a column that the mapping leaves open."""
     named = _guess_name(runs, column) if column in _catalogue() else None
     if column == LOSS_COLUMN:
-        if any(map(_is_own, runs)):
+        own_row = {EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN, "n_params_dense"}  # that moescale's own trainer leaves
+        if any(own_row <= set(run.params) for run in runs):
             return [Rule(name=LOSS_COLUMN, of="param")]
         if named is not None and any(named.name in run.metrics for run in runs):
             named = replace(named, of="metric")

@@ -27,8 +27,6 @@ _REQUIRED = (EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
 _FIRST = ("name", *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN, LOSS_COLUMN)
 _RESERVED = (*_REQUIRED, *SIZE_COLUMNS, SOURCE_COLUMN)
 _MOST_STATED = 8  # names that one message lists
-
-
 _MISSING = {
     EXPERTS_COLUMN: "no name states them, though some speak of experts",
     TOKENS_COLUMN: "neither a count of tokens nor tokens a step is there "
@@ -208,21 +206,17 @@ def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: s
     found: dict[str, Rule] = {}
     for column, rule in mapping.items():
         names: Sequence[str] = [rule.name] if rule.name is not None else []
-        made = rule
-        if rule.expression is not None:
-            if rule.expression.strip("`") in known and rule.expression.strip("`") != STEP:
-                made = Rule(name=rule.expression.strip("`"))
-            else:
-                names = column_names(rule.expression)
+        made, plain = rule, (rule.expression or "").strip("`")
+        if plain in known and plain not in ("", STEP):
+            made = Rule(name=plain)
+        elif rule.expression is not None:
+            names = column_names(rule.expression)
         within = {"param": params, "metric": metrics}.get(rule.of or "", known)
         for name in names:
             if name not in within:
-                raise UnknownNameError(
-                    f"no run has a {rule.of or 'param or metric'} {name!r}",
-                    where=f"mapping of {column}",
-                    nearest=nearest_names(name, within),
-                    next_step=f"{source} has: {_listed(within)}; quote names with other signs as `a/b`",
-                )
+                what, where = f"no run has a {rule.of or 'param or metric'} {name!r}", f"mapping of {column}"
+                advice = f"{source} has: {_listed(within)}; quote names with other signs as `a/b`"
+                raise UnknownNameError(what, where=where, nearest=nearest_names(name, within), next_step=advice)
         found[column] = made
     return found
 
@@ -314,11 +308,9 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 
     chosen = max(SIZE_COLUMNS, key=lambda size: sum(has(row, size) for row in rows))
     kept = [row for row in rows if has(row, chosen)]
-    reason = f"no {chosen}, the size that most runs have"
-    left_out += [(_label(row), reason) for row in rows if not has(row, chosen)]
+    left_out += [(_label(row), f"no {chosen}, the size that most runs have") for row in rows if not has(row, chosen)]
     for size in SIZE_COLUMNS:
-        stated = sum(size in row for row in kept)
-        everywhere = all(has(row, size) for row in kept)
+        stated, everywhere = sum(size in row for row in kept), all(has(row, size) for row in kept)
         if not everywhere and stated:
             notes.append(f"column {size} is left out: only {stated} of {len(kept)} runs have it")
         for row in kept:

@@ -17,18 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import read_text
-from moescale.runs.importers.tracked_run import (
-    FINISHED,
-    Points,
-    TrackedRun,
-    Wanted,
-    curves,
-    damage_noted,
-    files_under,
-    number,
-    scalar,
-    scalars,
-)
+from moescale.runs.importers import tracked_run
+from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, curves, number, scalar, scalars
 
 ROW_TAG = "moescale.row"
 """The tag in which moescale's own trainer leaves the row of its run table."""
@@ -51,8 +41,8 @@ def read_mlflow(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str
     runs: list[TrackedRun] = []
     warnings: list[str] = []
     found = False
-    for file in files_under(path):
-        with damage_noted(file, path, warnings):
+    for file in tracked_run.files_under(path):
+        with tracked_run.damage_noted(file, path, warnings):
             if _is_sqlite(file):
                 stored = _database(file)
                 found = found or stored is not None
@@ -171,7 +161,7 @@ def _folder(folder: Path) -> list[TrackedRun]:
 def _entries(folder: Path) -> list[tuple[str, Path]]:
     if not folder.is_dir():
         return []
-    return [(os.path.relpath(file, folder).replace(os.sep, "/"), file) for file in files_under(folder)]
+    return [(os.path.relpath(file, folder).replace(os.sep, "/"), file) for file in tracked_run.files_under(folder)]
 
 
 def _flat_yaml(path: Path) -> dict[str, str]:

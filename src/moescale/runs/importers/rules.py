@@ -84,11 +84,8 @@ def _rule(given: Any, where: str) -> Rule:
     if isinstance(given, str) and given.strip():
         return Rule(expression=given.strip())
     if not isinstance(given, dict):
-        what, advice = (
-            "must be a name, an expression, a number or a table",
-            'such as {metric = "eval/loss", at = "min"}',
-        )
-        raise InputError(what, where=where, next_step=advice)
+        what = "must be a name, an expression, a number or a table"
+        raise InputError(what, where=where, next_step='such as {metric = "eval/loss", at = "min"}')
     stated = settings(_Stated, cast("dict[str, Any]", given), where=where)
     if stated.value is not None:
         return Rule(constant=_constant(stated.value))

@@ -14,20 +14,8 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.io.files import read_bytes
-from moescale.runs.importers.tracked_run import (
-    FILE_LIMIT_BYTES,
-    FINISHED,
-    Points,
-    Scalar,
-    TrackedRun,
-    Wanted,
-    curves,
-    damage_noted,
-    files_under,
-    run_name,
-    scalar,
-    scalars,
-)
+from moescale.runs.importers import tracked_run
+from moescale.runs.importers.tracked_run import FINISHED, Points, Scalar, TrackedRun, Wanted, curves, scalar, scalars
 from moescale.runs.importers.wire import MalformedError, Message
 
 # Field numbers of tensorboard/compat/proto (event, summary, tensor) and tensorboard/plugins/hparams.
@@ -58,12 +46,12 @@ def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], lis
     path = Path(source)
     logs: dict[Path, _Log] = {}
     warnings: list[str] = []
-    for file in files_under(path):
+    for file in tracked_run.files_under(path):
         if "tfevents" not in file.name and file != path:
             continue
         log = logs.setdefault(file.parent, _Log())
-        with damage_noted(file, path, warnings):
-            for event in _records(read_bytes(file, limit_bytes=FILE_LIMIT_BYTES)):
+        with tracked_run.damage_noted(file, path, warnings):
+            for event in _records(read_bytes(file, limit_bytes=tracked_run.FILE_LIMIT_BYTES)):
                 _take(log, Message(event))
     if not logs:
         raise InputError("there is no event file (*tfevents*) in it", where=source, next_step="give a log folder")
@@ -74,10 +62,9 @@ def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], lis
             above.params = {**inner.params, **above.params}
             above.points = {**inner.points, **above.points}
             above.state = above.state or inner.state
-    return [
-        TrackedRun(run_name(folder, path), str(folder), log.params, curves(log.points), log.state, log.config)
-        for folder, log in sorted(logs.items())
-    ], warnings
+    named = [(tracked_run.run_name(folder, path), str(folder), log) for folder, log in sorted(logs.items())]
+    runs = [TrackedRun(name, at, log.params, curves(log.points), log.state, log.config) for name, at, log in named]
+    return runs, warnings
 
 
 def _records(data: bytes) -> Iterator[bytes]:

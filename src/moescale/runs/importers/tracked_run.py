@@ -136,9 +136,8 @@ def files_under(source: Path) -> Iterator[Path]:
     Raises InputError for a path that does not exist and for a folder of more than MOST_FILES files.
     """
     if not os.path.exists(source):
-        raise InputError(
-            "no such file or folder", where=str(source), nearest=nearest_file_names(source), next_step="check the path"
-        )
+        nearest = nearest_file_names(source)
+        raise InputError("no such file or folder", where=str(source), nearest=nearest, next_step="check the path")
     if not os.path.isdir(source):
         yield source
         return

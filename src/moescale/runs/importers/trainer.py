@@ -10,19 +10,8 @@ from typing import Any, cast
 
 from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import read_text
-from moescale.runs.importers.tracked_run import (
-    FINISHED,
-    Points,
-    TrackedRun,
-    Wanted,
-    curves,
-    damage_noted,
-    files_under,
-    number,
-    run_name,
-    scalar,
-    scalars,
-)
+from moescale.runs.importers import tracked_run
+from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, curves, number, scalar, scalars
 
 STATE = "trainer_state.json"
 ROW = "moescale"
@@ -40,11 +29,11 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
     latest: dict[Path, tuple[tuple[float, bool], Path, dict[str, Any]]] = {}
     warnings: list[str] = []
     found = False
-    for file in files_under(path):
+    for file in tracked_run.files_under(path):
         if file.name != STATE and file != path:
             continue
         found = True
-        with damage_noted(file, path, warnings):
+        with tracked_run.damage_noted(file, path, warnings):
             state = _object(file)
             if not isinstance(state.get("log_history"), list):
                 warnings.append(f"{file}: has no log_history: not a Trainer's state")
@@ -58,7 +47,8 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
     if not found:
         advice = "give the output folder of a Trainer, or one above it"
         raise InputError(f"there is no {STATE} in it", where=source, next_step=advice)
-    return [_run(run_name(folder, path), *latest[folder][1:], folder, warnings) for folder in sorted(latest)], warnings
+    named = {folder: tracked_run.run_name(folder, path) for folder in sorted(latest)}
+    return [_run(name, *latest[folder][1:], folder, warnings) for folder, name in named.items()], warnings
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -90,7 +80,7 @@ def _run(name: str, file: Path, state: dict[str, Any], folder: Path, warnings: l
         ended = FINISHED if ROW in state else "not finished"
     config = None
     for beside in (file.parent, folder, folder / "model"):
-        with damage_noted(beside / "config.json", file, warnings):
+        with tracked_run.damage_noted(beside / "config.json", file, warnings):
             if config is None and (beside / "config.json").is_file():
                 config = _object(beside / "config.json")
     return TrackedRun(name, str(file), params, curves(points), ended, config)

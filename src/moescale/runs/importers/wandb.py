@@ -13,18 +13,8 @@ from typing import Any
 from moescale.errors import ColumnError, InputError
 from moescale.io import frames
 from moescale.io.files import read_bytes
-from moescale.runs.importers.tracked_run import (
-    FILE_LIMIT_BYTES,
-    FINISHED,
-    Points,
-    TrackedRun,
-    Wanted,
-    curves,
-    damage_noted,
-    files_under,
-    scalar,
-    scalars,
-)
+from moescale.runs.importers import tracked_run
+from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, curves, scalar, scalars
 from moescale.runs.importers.wire import MalformedError, Message
 
 # The names under which libraries log the optimiser's step; W&B's own _step counts calls of log.
@@ -59,12 +49,12 @@ def read_wandb(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]
         return _exported(path), []
     logs: dict[str, _Log] = {}
     warnings: list[str] = []
-    for file in files_under(path):  # folders are named by their time, so that a run's parts come in order
+    for file in tracked_run.files_under(path):  # folders are named by their time, so that a run's parts come in order
         if file.suffix != ".wandb":
             continue
         log, identifier = _Log(str(file)), str(file)
-        with damage_noted(file, path, warnings):
-            for record in _records(read_bytes(file, limit_bytes=FILE_LIMIT_BYTES)):
+        with tracked_run.damage_noted(file, path, warnings):
+            for record in _records(read_bytes(file, limit_bytes=tracked_run.FILE_LIMIT_BYTES)):
                 if stated := _take(Message(record), log):
                     identifier = stated
                     logs[identifier] = log = _joined(logs.get(identifier), log)
