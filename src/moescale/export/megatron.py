@@ -67,10 +67,7 @@ def _experts(shape: Buildable, recipe: Recipe) -> Arguments:
 
 
 def _sizes(shape: Buildable, split: Split) -> Arguments:
-    sizes: Arguments = {
-        "tensor-model-parallel-size": split.tensor,
-        "pipeline-model-parallel-size": split.pipeline,
-    }
+    sizes: Arguments = {"tensor-model-parallel-size": split.tensor, "pipeline-model-parallel-size": split.pipeline}
     if shape.n_experts > 1:
         sizes |= {"expert-model-parallel-size": split.expert, "expert-tensor-parallel-size": 1}
     if split.tensor > 1:

@@ -10,7 +10,6 @@ import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
-from moescale.planning.allocation import recommendable
 from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Costs, Life, Unreachable, lives, with_intervals
 from moescale.planning.intervals import Spread, lifetime_limits, share_of_least
@@ -114,7 +113,7 @@ class LifeSearch:
     def choose(self, rows: Sequence[Life | Unreachable]) -> tuple[Life, str]:
         """The recommended life and the rule that chose it; InfeasibleError where there is none."""
         question = self.search.question
-        allowed = [c for c in rows if recommendable(self.search.law, c.experts)]
+        allowed = [c for c in rows if self.search.law.allows(c.experts)]
         known = [c for c in allowed if isinstance(c, Life)]
         if (total := question.total_limit) is not None:
             if not known:
@@ -203,7 +202,7 @@ def plan_lifetime(search: Search, spread: Spread | None = None) -> LifetimePlan:
     if spread is not None:
         drawn = asked.under_draws(spread)
         least = drawn.loss if within else drawn.total_usd
-        shares = share_of_least(least, recommendable(search.law, search.best.experts))
+        shares = share_of_least(least, search.law.allows(search.best.experts))
         rows = with_intervals(rows, lifetime_limits(drawn))
     chosen, rule = asked.choose(rows)
     share = None if shares is None else float(shares[rows.index(chosen)])

@@ -49,7 +49,7 @@ def plan_html(plan: Plan) -> str:
         tag("p", build_sentence(best.architecture)),
         html_table(bounded_loss_table(plan), emphasised=best.model.experts),
     ]
-    if _can_draw():
+    if importlib.util.find_spec("matplotlib") is not None:
         from moescale.views.figures import plan_figure
         from moescale.views.html.plan import figure_text
         from moescale.views.html.svg import inline_svg
@@ -121,10 +121,6 @@ def load_ipython_extension(ipython: Any) -> None:
     formatter = ipython.display_formatter.formatters["text/html"]
     for (module, name), html in FORMATTERS.items():
         formatter.for_type_by_name(module, name, html)
-
-
-def _can_draw() -> bool:
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 def _cell(*parts: object) -> str:

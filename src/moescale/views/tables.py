@@ -190,7 +190,8 @@ def prediction_table(law: Law) -> Table | None:
 
     if not {"n_params", "tokens"} <= set(law.fit_range):
         return None
-    sizes, tokens = (_ends_and_middle(*law.fit_range[name]) for name in ("n_params", "tokens"))
+    ranges = (law.fit_range[name] for name in ("n_params", "tokens"))
+    sizes, tokens = (sorted({low, math.sqrt(low * high), high}) for low, high in ranges)
     counts = sorted(set(law.fit_range.get("experts", (1.0, 1.0)))) if law.form.uses_experts else [1.0]
 
     def loss_text(n: float, d: float, e: float) -> str:
@@ -207,10 +208,6 @@ def prediction_table(law: Law) -> Table | None:
     with_interval = " with the interval of 90% of its draws" if len(law.draws) else ""
     title = f"Losses that the law predicts{with_interval}"
     return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
-
-
-def _ends_and_middle(low: float, high: float) -> list[float]:
-    return sorted({low, math.sqrt(low * high), high})
 
 
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:
@@ -365,15 +362,8 @@ def interpolation_table(found: Overview) -> Table:
 
 def unmeasured_table(found: Overview) -> Table:
     """The rows of a latency table that hold no latency."""
-    return table_of(
-        "Without a latency",
-        found.not_ok,
-        (
-            (Column("", text=True), lambda x: x[0]),
-            (Column("rows"), lambda x: f"{x[2]}"),
-            (Column("reason", text=True), lambda x: x[1]),
-        ),
-    )
+    columns = (Column("", text=True), Column("rows"), Column("reason", text=True))
+    return Table("Without a latency", columns, [(stage, f"{rows}", reason) for stage, reason, rows in found.not_ok])
 
 
 def _between(low: str, high: str) -> str:
@@ -500,9 +490,8 @@ def lifetime_table(plan: LifetimePlan) -> Table:
 
 def training_sentence(plan: LifetimePlan) -> str:
     """What a training GPU hour costs and achieves."""
-    return (
-        f"Training on {plan.train_gpu} at {format_usd(plan.train_usd_per_gpu_hour)} an hour and an MFU of {plan.mfu:g}."
-    )
+    usd = format_usd(plan.train_usd_per_gpu_hour)
+    return f"Training on {plan.train_gpu} at {usd} an hour and an MFU of {plan.mfu:g}."
 
 
 def frontier_table(plan: Plan) -> Table:
