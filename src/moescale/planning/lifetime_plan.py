@@ -30,8 +30,6 @@ from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
 
-TOLD = 5e-4  # of a life's dollars: a size that costs this much more than the cheapest is named
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifetimePlan:
@@ -88,9 +86,8 @@ class LifeSearch:
         if (total := question.total_limit) is not None:
             limit = question.max_usd_per_mtok
             at = "" if limit is None else f" at {format_usd(limit)} a million or less"
-            reason = (
-                f"no size serves {format_count(self.life.served_tokens)} tokens{at} for less than {format_usd(total)}"
-            )
+            tokens = format_count(self.life.served_tokens)
+            reason = f"no size serves {tokens} tokens{at} for less than {format_usd(total)}"
             return best_within_total(law, experts, total, self.life, cost_of), [reason] * experts.size
         found = cheapest_at_loss(law, experts, self.target, self.life, cost_of, tolerance=question.tolerance)
         return found, self._out_of_reach(experts)
@@ -210,7 +207,8 @@ def plan_lifetime(search: Search, spread: Spread | None = None) -> LifetimePlan:
     built = as_built(search.law, search.costs, chosen, asked.built, bounds)
     if built.notes and not within and question.max_total_usd is not None:
         raise asked.exceeds_total(f"a loss of at most {target:g}", built.model.total_usd)
-    dearer = {e: x for e, x in zip(question.experts, found.above_fewest.tolist(), strict=True) if x >= TOLD}
+    above = zip(question.experts, found.above_fewest.tolist(), strict=True)
+    dearer = {experts: share for experts, share in above if share >= 5e-4}  # less is not worth naming
     base, model = None if within else asked.least_training(), built.model
     hours = training.gpu_hours(model.training_flops)
     return LifetimePlan(

@@ -191,10 +191,8 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
     if not within:
         notes += _cheaper_beyond(search.law, model, known, lambda c: c.total_usd)
     if training is not None:
-        notes.append(
-            f"Training is priced at an MFU of {training.mfu:g} for every size and expert count; MoE runs often reach less "
-            "(--mfu)."
-        )
+        priced = f"Training is priced at an MFU of {training.mfu:g} for every size and expert count"
+        notes.append(f"{priced}; MoE runs often reach less (--mfu).")
     return notes + _conditions(search)
 
 
@@ -259,10 +257,8 @@ def _cheaper_beyond(law: Law, model: Model, rows: Sequence[Model], cost: Callabl
     beyond = [f"{c.experts:g}" for c in rows if not law.allows(c.experts) and cost(c) < cost(model)]
     if not beyond:
         return []
-    return [
-        f"{', '.join(beyond)} experts look cheaper still, but the law was fitted up to "
-        f"{law.max_experts:g} experts and is not trusted beyond."
-    ]
+    fitted = f"the law was fitted up to {law.max_experts:g} experts and is not trusted beyond"
+    return [f"{', '.join(beyond)} experts look cheaper still, but {fitted}."]
 
 
 def _conditions(search: Search) -> list[str]:

@@ -135,8 +135,7 @@ def opinions(
 def budget_of_loss(law: Law, budget: Budget, experts: float, loss: float) -> float | None:
     """Training FLOPs whose loss-optimal model of so many experts has this loss, at the tokens and inputs of `budget`.
 
-    None where no budget from LEAST_BUDGET to MOST_BUDGET has it. This carries a loss from one law to another: it is the
-    other law's loss at that budget.
+    None where no budget from LEAST_BUDGET to MOST_BUDGET has it.
     """
 
     def short(ln_flops: FloatArray) -> FloatArray:

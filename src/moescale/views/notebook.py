@@ -1,7 +1,7 @@
 """Answers in notebooks: HTML of a plan, a fit, a law, a cost and a comparison, which IPython asks for by their types.
 
-The answers themselves know nothing of HTML: this module registers formatters with IPython, by name, so that nothing is
-loaded before an answer is shown. `import moescale` does so inside IPython; `%load_ext moescale` does it again on demand.
+Formatters are registered by name, so that nothing is loaded before an answer is shown: by `import moescale` inside IPython,
+and by `%load_ext moescale`.
 """
 
 from __future__ import annotations

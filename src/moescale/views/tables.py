@@ -344,13 +344,12 @@ def coverage_table(found: Overview) -> Table:
 
 def interpolation_table(found: Overview) -> Table:
     """How well a latency table predicts each of its inner rows."""
-    names = {"batch": "batch", "n_params_total": "size", "tokens": "tokens"}
     return table_of(
         "Leave one out: each inner row from its neighbours, linearly along one axis",
         found.held_out,
         (
             (Column("", text=True), lambda h: h.stage),
-            (Column("along", text=True), lambda h: names[h.axis]),
+            (Column("along", text=True), lambda h: "size" if h.axis == "n_params_total" else h.axis),
             (Column("rows"), lambda h: f"{h.rows}"),
             (Column("median error"), lambda h: f"{h.median_abs_error:.1%}"),
             (Column("largest"), lambda h: f"{h.max_abs_error:.1%}"),
@@ -483,9 +482,8 @@ def lifetime_table(plan: LifetimePlan) -> Table:
     else:
         goal = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
         cells.append(_drawn("loss", "loss", ".3f"))
-    return _models(
-        f"Over {format_count(plan.lifetime_tokens)} served tokens: {goal} of training and serving", plan.plans, cells
-    )
+    title = f"Over {format_count(plan.lifetime_tokens)} served tokens: {goal} of training and serving"
+    return _models(title, plan.plans, cells)
 
 
 def training_sentence(plan: LifetimePlan) -> str:
@@ -515,9 +513,7 @@ def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
 
     def text(model: Trained) -> str:
         limits = (model.intervals or {}).get(figure)
-        if limits is None or form is not None:
-            return span_text(limits, form or "")
-        return f"{format_usd(limits[0])} to {format_usd(limits[1])}"
+        return " to ".join(format_usd(end) if form is None else f"{end:{form}}" for end in limits or ())
 
     return Column(f"{what} in 90% of draws".strip(), rank=1), text
 

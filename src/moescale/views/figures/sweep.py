@@ -59,9 +59,8 @@ def _explanation(figure: Figure, ax: Axes, points: OperatingPoints) -> None:
     model, d = f"{points.model.name} on " if points.model.name else "", points.deployment
     requests = f"({d.prompt_tokens:.4g} prompt, {d.output_tokens:.4g} output tokens)"
     headline(figure, f"{model}{', '.join(cards)} {requests}")
-    lines = (
-        "lines: nothing of that colour is cheaper and faster (grey band: nothing at all); numbers: GPUs at the dots;"
-    )
+    band = "(grey band: nothing at all)"
+    lines = f"lines: nothing of that colour is cheaper and faster {band}; numbers: GPUs at the dots;"
     note(ax, f"{lines}\nfaint: all {len(points):,} points{'' if len(cards) > 1 else '; names: weights / cache'}")
 
 

@@ -1,7 +1,4 @@
-"""Answers as tables for a terminal: what the command line prints without --json.
-
-Tables are set in plain text. Reasons and notes go below them, where there is room for a sentence.
-"""
+"""Answers as tables for a terminal: what the command line prints without --json."""
 
 from __future__ import annotations
 
