@@ -10,7 +10,6 @@ from typing import Any
 
 import tomli_w
 
-from moescale import catalogue
 from moescale.errors import unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
@@ -25,7 +24,6 @@ from moescale.models.rounding import Buildable
 from moescale.units import format_bytes, format_count, format_flops
 
 Files = dict[str, str]  # text by name
-TRANSFORMERS = Trainer(states="full", pipeline=False, tensor=False, expert=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +50,6 @@ class _Format:
     files: Callable[[Buildable, Recipe, Split, str], Files]
     notes: tuple[str, ...]
     start: str  # how to start it, in Markdown
-
-
-def _server() -> int:
-    return int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
 
 
 def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
@@ -107,22 +101,21 @@ def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> F
     return {
         **_config_file(shape, recipe),
         f"{torchtitan.MODULE}.py": torchtitan.torchtitan_module(shape, recipe, split, title),
-        "run.sh": torchtitan.torchtitan_script(split, _server()),
+        "run.sh": torchtitan.torchtitan_script(split),
     }
 
 
 def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    arguments = megatron.megatron_arguments(shape, recipe, split)
     return {
         **_config_file(shape, recipe),
-        megatron.FILE: megatron.megatron_file(arguments, title),
-        "run.sh": megatron.megatron_script(split, _server()),
+        megatron.FILE: megatron.megatron_file(megatron.megatron_arguments(shape, recipe, split), title),
+        "run.sh": megatron.megatron_script(split),
     }
 
 
 FORMATS = {
     "hf": _Format(
-        TRANSFORMERS,
+        Trainer(states="full", pipeline=False, tensor=False, expert=False),
         _huggingface,
         (),
         "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train run.toml` trains it on a corpus "

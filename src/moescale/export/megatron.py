@@ -21,17 +21,15 @@ def megatron_arguments(shape: Buildable, recipe: Recipe, split: Split) -> Argume
 
 
 def _model(shape: Buildable, recipe: Recipe) -> Arguments:
-    model: Arguments = {
+    fewer_keys = shape.n_kv_heads < shape.n_heads
+    return {
         "use-mcore-models": None,
         "num-layers": shape.n_layers,
         "hidden-size": shape.d_model,
         "ffn-hidden-size": shape.d_ffn,
         "num-attention-heads": shape.n_heads,
         "kv-channels": shape.head_dim,
-    }
-    if shape.n_kv_heads < shape.n_heads:
-        model |= {"group-query-attention": None, "num-query-groups": shape.n_kv_heads}
-    model |= {
+        **({"group-query-attention": None, "num-query-groups": shape.n_kv_heads} if fewer_keys else {}),
         "qk-layernorm": None,
         "normalization": "RMSNorm",
         "norm-epsilon": recipe.rms_norm_eps,
@@ -47,7 +45,6 @@ def _model(shape: Buildable, recipe: Recipe) -> Arguments:
         "init-method-std": recipe.init_std,
         "attention-backend": "flash",
     }
-    return model
 
 
 def _experts(shape: Buildable, recipe: Recipe) -> Arguments:
@@ -67,20 +64,12 @@ def _experts(shape: Buildable, recipe: Recipe) -> Arguments:
 
 
 def _sizes(shape: Buildable, split: Split) -> Arguments:
-    sizes: Arguments = {
-        "tensor-model-parallel-size": split.tensor,
-        "pipeline-model-parallel-size": split.pipeline,
-    }
+    sizes: Arguments = {"tensor-model-parallel-size": split.tensor, "pipeline-model-parallel-size": split.pipeline}
     if shape.n_experts > 1:
         sizes |= {"expert-model-parallel-size": split.expert, "expert-tensor-parallel-size": 1}
     if split.tensor > 1:
         sizes["sequence-parallel"] = None
-    sizes |= {
-        "use-distributed-optimizer": None,
-        "overlap-grad-reduce": None,
-        "overlap-param-gather": None,
-        "bf16": None,
-    }
+    sizes |= dict.fromkeys(("use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather", "bf16"))
     if split.recompute:
         sizes |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     return sizes
@@ -132,10 +121,10 @@ _PROGRAM = """"$MEGATRON/pretrain_gpt.py" "${arguments[@]}" \\
   --save "$OUTPUT" --load "$OUTPUT\""""
 
 
-def megatron_script(split: Split, gpus_per_server: int) -> str:
+def megatron_script(split: Split) -> str:
     """The text of run.sh, to be started on each server from a checkout of Megatron-LM."""
     about = (
         "Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON",
         "DATA: prefix of a .bin and .idx. TOKENIZER: folder with the tokenizer's files. OUTPUT: folder for checkpoints.",
     )
-    return torchrun_script(split, gpus_per_server, about, _READ_ARGUMENTS, _PROGRAM)
+    return torchrun_script(split, about, _READ_ARGUMENTS, _PROGRAM)

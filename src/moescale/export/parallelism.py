@@ -279,14 +279,13 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
                 sizes = {"gpus": gpus, "tensor": t, "pipeline": p, "expert": e, "data": d}
                 for b in _divisors(rank, most):
                     if p == 1 or rank // b >= per_stage * p:
-                        found += [
-                            Split(**sizes, micro_batch=b, accumulation=rank // b, recompute=recompute)
-                            for recompute in (False, True)
-                        ]
-    return sorted(
-        found,
-        key=lambda s: (s.recompute, s.tensor * s.pipeline, s.pipeline, s.expert > server, s.expert, -s.micro_batch),
-    )
+                        plain = Split(**sizes, micro_batch=b, accumulation=rank // b, recompute=False)
+                        found += [plain, replace(plain, recompute=True)]
+
+    def wanted(s: Split) -> tuple[int, ...]:
+        return s.recompute, s.tensor * s.pipeline, s.pipeline, s.expert > server, s.expert, -s.micro_batch
+
+    return sorted(found, key=wanted)
 
 
 def gpu_counts() -> list[int]:
@@ -311,9 +310,8 @@ def _first_fit(
 
 def smallest_count(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, *, least: int = 1) -> int | None:
     """The smallest of `gpu_counts` from `least` up whose GPUs hold the run; None where no count does."""
-    return next(
-        (count for count in gpu_counts() if count >= least and _first_fit(model, recipe, gpu, count, trainer)[0]), None
-    )
+    counts = (count for count in gpu_counts() if count >= least)
+    return next((count for count in counts if _first_fit(model, recipe, gpu, count, trainer)[0]), None)
 
 
 def choose(
@@ -335,8 +333,8 @@ def choose(
     if gpus is None:
         fitting = (n for n in reversed(gpu_counts()) if _first_fit(model, recipe, gpu, n, trainer)[0])
         gpus = next(fitting, recipe.batch_sequences)
-        busy = f"that a batch of {recipe.batch_sequences} sequences keeps busy"
-        reasons = [f"the largest number {busy}; {days} days take more"]
+        batch = f"a batch of {recipe.batch_sequences} sequences"
+        reasons = [f"the largest number that {batch} keeps busy; {days} days take more"]
     found, least = _first_fit(model, recipe, gpu, gpus, trainer)
     if found is None:
         raise _does_not_fit(model, recipe, gpu, trainer, gpus, least)
@@ -368,9 +366,8 @@ def _does_not_fit(
         why = f"no split of them divides heads, layers and the batch of {recipe.batch_sequences} sequences"
     else:
         near = next((count for count in fits if count > gpus), None)
-        why = (
-            f"it takes {format_bytes(least.total_bytes)} of each, and {format_bytes(least.available_bytes)} may be used"
-        )
+        taken, there = format_bytes(least.total_bytes), format_bytes(least.available_bytes)
+        why = f"it takes {taken} of each, and {there} may be used"
     larger = "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)"
     return InfeasibleError(
         f"{gpus} x {gpu.name} cannot train this model: {why}",
@@ -379,9 +376,9 @@ def _does_not_fit(
     )
 
 
-def torchrun_script(split: Split, gpus_per_server: int, about: tuple[str, str], before: str, program: str) -> str:
+def torchrun_script(split: Split, about: tuple[str, str], before: str, program: str) -> str:
     """The text of run.sh, to be started on each server: `about` are the comments around the servers, `program` what runs."""
-    per_server = min(split.gpus, gpus_per_server)
+    per_server = min(split.gpus, int(_facts()["choice"]["gpus_per_server"]))
     servers = plural(-(-split.gpus // per_server), "server")
     return f"""#!/usr/bin/env bash
 # {about[0]}, on each of {servers} of {per_server} GPUs.

@@ -9,8 +9,8 @@ from moescale.models.rounding import Buildable
 
 VERSION = "0.3.0"
 MODULE = "moescale_run"
-LOGIT_CHUNKS = 8  # the default of torchtitan's ChunkedLossWrapper
-TRAINER = Trainer(states="full", pipeline=False, tensor=True, logit_chunks=LOGIT_CHUNKS)
+# The logits' chunks are the default of torchtitan's ChunkedLossWrapper.
+TRAINER = Trainer(states="full", pipeline=False, tensor=True, logit_chunks=8)
 
 NOTES = (
     "torchtitan balances experts by a bias on the choice of experts (arXiv 2408.15664), not by a loss: the paper names "
@@ -200,7 +200,7 @@ def torchtitan_module(shape: Buildable, recipe: Recipe, split: Split, title: str
         "experts": _EXPERTS.format(top_k=shape.top_k) if moe else "",
         "ffn": ffn,
         "flavor": f"{shape.d_model}x{shape.n_layers}" + (f"-{shape.n_experts}-experts" if moe else ""),
-        "logit_chunks": LOGIT_CHUNKS,
+        "logit_chunks": TRAINER.logit_chunks,
         # torchtitan: graphs cannot be captured across the all-to-all of this token dispatcher.
         "no_graphs": split.expert > 1,
         "recompute": "FullAC.Config()" if split.recompute else "None",
@@ -208,11 +208,11 @@ def torchtitan_module(shape: Buildable, recipe: Recipe, split: Split, title: str
     return _TEXT.format(**values)
 
 
-def torchtitan_script(split: Split, gpus_per_server: int) -> str:
+def torchtitan_script(split: Split) -> str:
     """The text of run.sh, to be started on each server."""
     about = (
         f"Starts the run of {MODULE}.py with torchtitan {VERSION}",
         "TOKENIZER: folder with the tokenizer's files. CORPUS: data set. OUTPUT: folder for checkpoints and logs.",
     )
     path = 'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"'
-    return torchrun_script(split, gpus_per_server, about, path, f"-m torchtitan.train --module {MODULE} --config train")
+    return torchrun_script(split, about, path, f"-m torchtitan.train --module {MODULE} --config train")

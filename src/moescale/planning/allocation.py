@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
@@ -24,14 +23,11 @@ SECTIONS = 24  # of an interval in each step of a search that prices models
 CLOSE = 1e-8  # of a size, relative: far below what any price depends on
 MOST_STEPS = 70  # halves the whole range of sizes to RESOLUTION, with SPARE_STEPS to spare
 RESOLUTION = 4e-14  # of a size, relative: just above the rounding of what is solved
-FLAT = (
-    1e-11  # of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22
-)
+# Of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22.
+FLAT = 1e-11
 TINY = 1e-300  # stands for a value of zero or NaN
 TRUNCATION = 0.2  # kappa_1 of the ITP method, over the span; kappa_2 is 2: its authors' choice
 SPARE_STEPS = 8  # its n_0: the curves bend much, and a secant that falls short on one side at first needs the slack
-
-WHERE = "--budget"
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
 
@@ -60,21 +56,15 @@ class Budget:
     def __post_init__(self) -> None:
         for name, value in (("budget", self.flops), ("max_tokens", self.max_tokens)):
             if value is not None and not (np.isfinite(value) and value > 0):
-                raise InputError(
-                    f"{name} {value!r} is not a positive number", where=WHERE, next_step="for example --budget 5e21"
-                )
+                what, example = f"{name} {value!r} is not a positive number", "for example --budget 5e21"
+                raise InputError(what, where="--budget", next_step=example)
         if not 1e12 <= self.flops <= 1e32:
             raise InputError(
                 f"a budget of {self.flops:.3g} training FLOPs is outside what a language model is trained with",
-                where=WHERE,
+                where="--budget",
                 nearest="1e12 to 1e32",
                 next_step="give training FLOPs in total, not per second or per token",
             )
-
-
-def recommendable(law: Law, experts: Real) -> npt.NDArray[np.bool_]:
-    """Whether a plan may recommend so many experts: no more than the law was fitted on."""
-    return np.asarray(experts) <= (np.inf if law.max_experts is None else law.max_experts)
 
 
 def inputs_at(

@@ -20,7 +20,6 @@ from moescale.serving.gpu_counts import cheapest
 from moescale.serving.steady_state import REASONS, Serving
 from moescale.typing import FloatArray
 
-PRICED = ("usd_per_mtok", "cost_ratio")  # figures of a model that is served
 KNOWN_SIZE = 1e9  # stands for a size that there is not
 
 Limits = dict[str, tuple[float, float]]  # a figure's name -> the interval that holds 90% of the draws
@@ -250,19 +249,20 @@ def with_ratios(rows: Sequence[AnyRow], optima: Sequence[Trained], base: Trained
             size_ratio=c.n_params / own[c.experts],
             size_ratio_to_base=c.n_params / base.n_params,
             active_ratio_to_base=c.n_params_active / base.n_params_active,
-            cost_ratio=None
-            if c.usd_per_mtok is None or base.usd_per_mtok is None
-            else c.usd_per_mtok / base.usd_per_mtok,
+            cost_ratio=c.usd_per_mtok and base.usd_per_mtok and c.usd_per_mtok / base.usd_per_mtok,
         )
         for c in rows
     ]
 
 
-def with_intervals(rows: Sequence[AnyRow], intervals: Sequence[Limits]) -> list[AnyRow]:
+def with_intervals(rows: Sequence[AnyRow], intervals: Sequence[Limits] | None) -> list[AnyRow]:
     """The rows with intervals, where there are any; of what a model costs only where it is served."""
+    if intervals is None:
+        return list(rows)
     found: list[AnyRow] = []
     for c, limits in zip(rows, intervals, strict=True):
-        known = limits if c.infeasible is None else {k: v for k, v in limits.items() if k not in PRICED}
+        unpriced = {name: ends for name, ends in limits.items() if name not in ("usd_per_mtok", "cost_ratio")}
+        known = limits if c.infeasible is None else unpriced
         found.append(c if isinstance(c, Unreachable) or not known else replace(c, intervals=known))
     return found
 

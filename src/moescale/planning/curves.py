@@ -1,8 +1,4 @@
-"""What a chart of a plan needs at once: the curves of loss against cost, each point with its serving figures.
-
-It holds a plan's own numbers for these points, and comes in a fraction of the plan's time: one call of the latency
-source, no search within a cost, no frontier, no draws.
-"""
+"""What a chart of a plan needs at once: its curves of loss against cost, in one call of the latency source."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moescale.planning.allocation import at_size, loss_optimal, recommendable, smallest_at_loss
+from moescale.planning.allocation import at_size, loss_optimal, smallest_at_loss
 from moescale.planning.candidate import Costs, Limits
 from moescale.planning.search import Search
 from moescale.planning.total_cost import LifetimeCost
@@ -16,8 +16,6 @@ from moescale.scaling_laws.law import interval
 from moescale.typing import FloatArray
 
 CURVE_SIZES = 128  # of the cost curve that intervals are read from
-CURVE_RANGE = (1e7, 1e11)  # dense-equivalent parameters
-WIDEST_RANGE = (1e4, 1e13)  # looked through, in steps of 4%, for a source that knows few sizes
 WIDEST_SIZES = 512
 
 
@@ -77,10 +75,10 @@ def sample_costs(costs: Costs, experts: FloatArray) -> SampledCosts:
     A source that does not answer for the smallest of the usual sizes or for most of them, such as a table of measured
     latencies, is sampled between the ends of what it knows.
     """
-    curve = _sampled(costs, experts, CURVE_RANGE, CURVE_SIZES)
+    curve = _sampled(costs, experts, (1e7, 1e11), CURVE_SIZES)
     if curve.served[0].all() and curve.served.any(axis=1).mean() > 0.5:
         return curve
-    wide = _sampled(costs, experts, WIDEST_RANGE, WIDEST_SIZES)
+    wide = _sampled(costs, experts, (1e4, 1e13), WIDEST_SIZES)  # steps of 4%
     known = np.flatnonzero(wide.served.any(axis=1))
     if known.size == 0:
         return curve
@@ -89,6 +87,7 @@ def sample_costs(costs: Costs, experts: FloatArray) -> SampledCosts:
 
 
 def _sampled(costs: Costs, experts: FloatArray, sizes: tuple[float, float], count: int) -> SampledCosts:
+    """Curves over dense-equivalent sizes between two."""
     ln_n = np.linspace(math.log(sizes[0]), math.log(sizes[1]), count)
     shape = (count, experts.size)
     usd = costs.usd_per_mtok(np.broadcast_to(np.exp(ln_n)[:, None], shape), np.broadcast_to(experts, shape))
@@ -122,7 +121,7 @@ def spread_of(search: Search) -> Spread | None:
         _limits({"n_params": best.n_params, "tokens": best.tokens, "loss": best.loss, "usd_per_mtok": best_usd}),
         _limits(of_small),
         _limits({"n_params": within.n_params, "loss": within.loss, "loss_gain": base_loss - within.loss}),
-        share_of_least(small_usd, recommendable(law, experts)),
+        share_of_least(small_usd, law.allows(experts)),
     )
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
-from moescale.planning.allocation import recommendable
 from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Costs, Life, Unreachable, lives, with_intervals
 from moescale.planning.intervals import Spread, lifetime_limits, share_of_least
@@ -30,8 +29,6 @@ from moescale.planning.total_cost import (
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
-
-TOLD = 5e-4  # of a life's dollars: a size that costs this much more than the cheapest is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +86,8 @@ class LifeSearch:
         if (total := question.total_limit) is not None:
             limit = question.max_usd_per_mtok
             at = "" if limit is None else f" at {format_usd(limit)} a million or less"
-            reason = (
-                f"no size serves {format_count(self.life.served_tokens)} tokens{at} for less than {format_usd(total)}"
-            )
+            tokens = format_count(self.life.served_tokens)
+            reason = f"no size serves {tokens} tokens{at} for less than {format_usd(total)}"
             return best_within_total(law, experts, total, self.life, cost_of), [reason] * experts.size
         found = cheapest_at_loss(law, experts, self.target, self.life, cost_of, tolerance=question.tolerance)
         return found, self._out_of_reach(experts)
@@ -114,7 +110,7 @@ class LifeSearch:
     def choose(self, rows: Sequence[Life | Unreachable]) -> tuple[Life, str]:
         """The recommended life and the rule that chose it; InfeasibleError where there is none."""
         question = self.search.question
-        allowed = [c for c in rows if recommendable(self.search.law, c.experts)]
+        allowed = [c for c in rows if self.search.law.allows(c.experts)]
         known = [c for c in allowed if isinstance(c, Life)]
         if (total := question.total_limit) is not None:
             if not known:
@@ -203,7 +199,7 @@ def plan_lifetime(search: Search, spread: Spread | None = None) -> LifetimePlan:
     if spread is not None:
         drawn = asked.under_draws(spread)
         least = drawn.loss if within else drawn.total_usd
-        shares = share_of_least(least, recommendable(search.law, search.best.experts))
+        shares = share_of_least(least, search.law.allows(search.best.experts))
         rows = with_intervals(rows, lifetime_limits(drawn))
     chosen, rule = asked.choose(rows)
     share = None if shares is None else float(shares[rows.index(chosen)])
@@ -211,7 +207,8 @@ def plan_lifetime(search: Search, spread: Spread | None = None) -> LifetimePlan:
     built = as_built(search.law, search.costs, chosen, asked.built, bounds)
     if built.notes and not within and question.max_total_usd is not None:
         raise asked.exceeds_total(f"a loss of at most {target:g}", built.model.total_usd)
-    dearer = {e: x for e, x in zip(question.experts, found.above_fewest.tolist(), strict=True) if x >= TOLD}
+    above = zip(question.experts, found.above_fewest.tolist(), strict=True)
+    dearer = {experts: share for experts, share in above if share >= 5e-4}  # less is not worth naming
     base, model = None if within else asked.least_training(), built.model
     hours = training.gpu_hours(model.training_flops)
     return LifetimePlan(

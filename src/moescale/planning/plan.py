@@ -10,7 +10,6 @@ import numpy as np
 from moescale.errors import InfeasibleError
 from moescale.io.records import record
 from moescale.latency import LatencySource
-from moescale.planning.allocation import recommendable
 from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Row, Trained, whole, with_intervals
 from moescale.planning.intervals import Spread, spread_of
@@ -31,12 +30,11 @@ from moescale.planning.second_laws import SecondOpinion
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import NO_OVERHEAD
+from moescale.typing import FloatArray
 from moescale.units import expert_model
 
-SECOND_LAWS = (
-    "yun2024-joint",
-    "moescale2026-joint",
-)  # asked beside the chosen one: its equation, and another, on public runs
+# Asked beside the chosen one: its equation, and another, on public runs.
+SECOND_LAWS = ("yun2024-joint", "moescale2026-joint")
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
     "max_num_seqs",
@@ -94,37 +92,8 @@ class Plan:
         return told
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The models of every expert count, with intervals where the law has draws: the loss-optimal, and those at the base's
-    loss and within its cost."""
-
-    loss_optimal: list[Trained]
-    bounded_loss: list[Row]
-    bounded_cost: list[Row]
-
-    @classmethod
-    def of(cls, search: Search, spread: Spread | None) -> Answers:
-        """The answers of a search, with the intervals of its law's draws."""
-        usd = search.base.usd_per_mtok
-        answers = list(search.optima), search.at_loss(search.base.loss), [] if usd is None else search.within_cost(usd)
-        if spread is None:
-            return cls(*answers)
-        best, at_loss, within = answers
-        return cls(
-            with_intervals(best, spread.loss_optimal),
-            with_intervals(at_loss, spread.bounded_loss),
-            with_intervals(within, spread.bounded_cost if within else []),
-        )
-
-
 def make_plan(
-    law: Law,
-    question: Question,
-    deployment: Deployment,
-    latency: LatencySource,
-    *,
-    second_laws: Sequence[Law] = (),
+    law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, second_laws: Sequence[Law] = ()
 ) -> Plan:
     """The plan of one training budget under a law and a deployment.
 
@@ -134,18 +103,26 @@ def make_plan(
     """
     asked = search = Search.of(law, question, deployment, latency)
     spread = spread_of(search)
-    answers = Answers.of(search, spread)
+    usd, base_loss = search.base.usd_per_mtok, search.base.loss
+    best = with_intervals(search.optima, spread and spread.loss_optimal)
+    at_loss = with_intervals(search.at_loss(base_loss), spread and spread.bounded_loss)
+    at_cost = [] if usd is None else with_intervals(search.within_cost(usd), spread and spread.bounded_cost)
     lifetime, no_life = _lifetime(search, spread)
     notes = [*search.notes, *_notes(search, no_life)]
-    rows = search.answering() if search.question.bounded else answers.bounded_loss
-    if lifetime is not None and search.question.max_loss is not None and not _any_reaches(search, rows):
-        notes.append(_only_over_its_life(search.question))
-        search, rows = search.unbounded(), answers.bounded_loss
-    advice = _recommendation(search, answers, rows, spread)
+    rows = search.answering() if search.question.bounded else at_loss
+    reached = any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
+    if lifetime is not None and search.question.max_loss is not None and not reached:
+        notes.append(
+            f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime "
+            f"part this plan is about the loss of the loss-optimal {expert_model(search.question.match_experts)}"
+        )
+        search = replace(search, question=replace(search.question, max_loss=None, max_usd_per_mtok=None))
+        rows = at_loss
+    share = spread.cheapest_share if spread is not None and rows is at_loss else None
+    advice = _recommendation(search, rows, at_cost, share)
     others = [other for other in second_laws if other.name != law.name]
     if lifetime is not None:
         lifetime = replace(lifetime, second_opinions=life_opinions(asked, lifetime, others))
-    known = [*answers.loss_optimal, *answers.bounded_loss, *answers.bounded_cost, *rows, advice.model]
     return Plan(
         budget_flops=question.budget.flops,
         law=law.name,
@@ -156,12 +133,12 @@ def make_plan(
         prompt_tokens=float(deployment.prompt_tokens),
         output_tokens=float(deployment.output_tokens),
         base_experts=search.base.experts,
-        base_loss=search.base.loss,
-        base_usd_per_mtok=search.base.usd_per_mtok,
-        loss_optimal=tuple(answers.loss_optimal),
-        bounded_loss=tuple(answers.bounded_loss),
-        bounded_cost=tuple(answers.bounded_cost),
-        frontier=tuple(search.frontier(known)),
+        base_loss=base_loss,
+        base_usd_per_mtok=usd,
+        loss_optimal=tuple(best),
+        bounded_loss=tuple(at_loss),
+        bounded_cost=tuple(at_cost),
+        frontier=tuple(search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])),
         recommendation=advice,
         warnings=tuple(notes),
         asked=_asked(search.question, deployment),
@@ -200,21 +177,13 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
     return notes
 
 
-def _any_reaches(search: Search, rows: Sequence[Row]) -> bool:
-    return any(c.n_params is not None and recommendable(search.law, c.experts) for c in rows)
-
-
-def _only_over_its_life(question: Question) -> str:
-    return (
-        f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime part "
-        f"this plan is about the loss of the loss-optimal {expert_model(question.match_experts)}"
-    )
-
-
 def _recommendation(
-    search: Search, answers: Answers, rows: Sequence[Row], spread: Spread | None
+    search: Search, rows: Sequence[Row], bounded_cost: Sequence[Row], share_of_draws: FloatArray | None
 ) -> Recommendation[Candidate]:
-    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by."""
+    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by.
+
+    `share_of_draws` says for each expert count in which share of the law's draws it is the cheapest.
+    """
     question = search.question
     chosen, rule = choose(search, rows)
     loss = None if question.cost_limit is not None else question.max_loss or search.base.loss
@@ -222,9 +191,9 @@ def _recommendation(
     if built.notes and loss is not None and question.max_usd_per_mtok is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
-    reasons = [why(search, model, rule, answers.bounded_cost)]
-    if spread is not None and rows is answers.bounded_loss:
-        share = spread.cheapest_share[question.experts.index(model.experts)]
+    reasons = [why(search, model, rule, bounded_cost)]
+    if share_of_draws is not None:
+        share = share_of_draws[question.experts.index(model.experts)]
         reasons.append(f"{model.experts:g} experts are the cheapest in {share:.0%} of the law's draws.")
     reasons.append(training_words(training_use(question, model), question.budget.flops))
     return Recommendation(

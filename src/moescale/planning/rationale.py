@@ -11,7 +11,7 @@ import numpy as np
 from moescale.io.records import record
 from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
-from moescale.planning.allocation import at_size, recommendable
+from moescale.planning.allocation import at_size
 from moescale.planning.candidate import Candidate, Life, Row
 from moescale.planning.question import Question
 from moescale.planning.search import Search
@@ -74,7 +74,7 @@ def why(search: Search, model: Candidate, rule: str, bounded_cost: Sequence[Row]
         spread = (model.intervals or {}).get("cost_ratio")
         text += f" (90% of the law's draws: {spread[0]:.0%} to {spread[1]:.0%})." if spread else "."
         parts.append(text)
-    better = [c for c in bounded_cost if isinstance(c, Candidate) and recommendable(search.law, c.experts)]
+    better = [c for c in bounded_cost if isinstance(c, Candidate) and search.law.allows(c.experts)]
     best = min(better, key=lambda c: c.loss, default=base)
     if best.loss < base.loss - 1e-9:
         parts.append(
@@ -191,10 +191,8 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
     if not within:
         notes += _cheaper_beyond(search.law, model, known, lambda c: c.total_usd)
     if training is not None:
-        notes.append(
-            f"Training is priced at an MFU of {training.mfu:g} for every size and expert count; MoE runs often reach less "
-            "(--mfu)."
-        )
+        priced = f"Training is priced at an MFU of {training.mfu:g} for every size and expert count"
+        notes.append(f"{priced}; MoE runs often reach less (--mfu).")
     return notes + _conditions(search)
 
 
@@ -245,7 +243,7 @@ def _rivals(
     law: Law, model: Model, rows: Sequence[Model], what: str, cost: Callable[[Model], float] | None
 ) -> list[str]:
     """Models of other expert counts that cost hardly more or, without a `cost`, whose loss is hardly higher."""
-    rivals = [c for c in rows if c.experts != model.experts and recommendable(law, c.experts)]
+    rivals = [c for c in rows if c.experts != model.experts and law.allows(c.experts)]
     if cost is None:
         close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if c.loss <= FLAT * model.loss]
         return [f"As good within 0.1% of the loss: {', '.join(close)}."] if close else []
@@ -256,13 +254,11 @@ def _rivals(
 
 def _cheaper_beyond(law: Law, model: Model, rows: Sequence[Model], cost: Callable[[Model], float]) -> list[str]:
     """Expert counts beyond those that the law may speak of, where they look cheaper."""
-    beyond = [f"{c.experts:g}" for c in rows if not recommendable(law, c.experts) and cost(c) < cost(model)]
+    beyond = [f"{c.experts:g}" for c in rows if not law.allows(c.experts) and cost(c) < cost(model)]
     if not beyond:
         return []
-    return [
-        f"{', '.join(beyond)} experts look cheaper still, but the law was fitted up to "
-        f"{law.max_experts:g} experts and is not trusted beyond."
-    ]
+    fitted = f"the law was fitted up to {law.max_experts:g} experts and is not trusted beyond"
+    return [f"{', '.join(beyond)} experts look cheaper still, but {fitted}."]
 
 
 def _conditions(search: Search) -> list[str]:

@@ -16,7 +16,6 @@ from moescale.planning.allocation import (
     at_size,
     best_within_cost,
     loss_optimal,
-    recommendable,
     smallest_at_loss,
 )
 from moescale.planning.candidate import (
@@ -33,11 +32,9 @@ from moescale.planning.question import Question, prepare
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
-from moescale.typing import FloatArray
 from moescale.units import expert_model, format_usd
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
-CURVE_LARGEST = 2.0  # of the loss-optimal size: how far a drawn curve goes on beyond it
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
 
 
@@ -70,10 +67,6 @@ class Search:
         """The loss-optimal model of an expert count."""
         return self.optima[self.question.experts.index(experts)]
 
-    def unbounded(self) -> Search:
-        """The same search without bounds on loss and serving cost."""
-        return replace(self, question=replace(self.question, max_loss=None, max_usd_per_mtok=None))
-
     def at_loss(self, loss: float) -> list[Row]:
         """Algorithm 1 at every expert count: the smallest, hence cheapest, models that reach a loss."""
         found = smallest_at_loss(self.law, self.question.budget, self.best.experts, loss, optimal=self.best)
@@ -98,17 +91,16 @@ class Search:
 
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""
-        chosen = recommendable(self.law, self.best.experts)
-        own = self.best.n_params[chosen]
+        allowed = self.law.allows(self.best.experts)
+        own = self.best.n_params[allowed]
         sizes = (own[:, None] * np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES)).ravel()
-        sized = at_size(self.law, self.question.budget, sizes, np.repeat(self.best.experts[chosen], FRONTIER_SIZES))
+        sized = at_size(self.law, self.question.budget, sizes, np.repeat(self.best.experts[allowed], FRONTIER_SIZES))
         every = [*self._models(sized, self.costs), *known]
-        served = [c for c in every if isinstance(c, Candidate) and recommendable(self.law, c.experts)]
+        served = [c for c in every if isinstance(c, Candidate) and self.law.allows(c.experts)]
         front = pareto(np.array([c.usd_per_mtok for c in served]), np.array([c.loss for c in served]))
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
-        return [
-            replace(c, size_ratio=c.n_params / self.own(c.experts).n_params, **gone) for c in (served[i] for i in front)
-        ]
+        chosen = [served[i] for i in front]
+        return [replace(c, size_ratio=c.n_params / self.own(c.experts).n_params, **gone) for c in chosen]
 
     def curves(self) -> tuple[CostCurve, ...]:
         """Loss and cost of each expert count from over-trained to under-trained sizes."""
@@ -133,15 +125,13 @@ def costs_of(law: Law, question: Question, deployment: Deployment, latency: Late
     return Costs(law.family, latency, deployment, vocab_size=vocabulary(law.family, question.vocab_size))
 
 
-def curve_shares() -> FloatArray:
-    """The sizes of a drawn curve over the loss-optimal one, rising; entry FRONTIER_SIZES - 1 is 1, the optimum itself."""
-    under = np.geomspace(1.0, CURVE_LARGEST, FRONTIER_SIZES // 4)[1:]
-    return np.concatenate((np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES), under))
-
-
 def curve_models(law: Law, question: Question, best: Allocation) -> tuple[Allocation, tuple[int, int]]:
-    """The models (m * s,) of the curves of m expert counts over s sizes, and (m, s)."""
-    shares = curve_shares()
+    """The models (m * s,) of the curves of m expert counts over s rising sizes, and (m, s).
+
+    The sizes end at twice the loss-optimal one, which is number FRONTIER_SIZES - 1.
+    """
+    beyond = np.geomspace(1.0, 2.0, FRONTIER_SIZES // 4)[1:]
+    shares = np.concatenate((np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES), beyond))
     sizes = (best.n_params[:, None] * shares).ravel()
     every = at_size(law, question.budget, sizes, np.repeat(best.experts, shares.size))
     return every, (best.experts.size, shares.size)
@@ -153,7 +143,7 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     Raises InfeasibleError when no model that the law may speak of meets the bounds and can be served.
     """
     law, question = search.law, search.question
-    allowed = [c for c in rows if recommendable(law, c.experts)]
+    allowed = [c for c in rows if law.allows(c.experts)]
     if not allowed:
         raise InfeasibleError(
             f"{law.name} speaks of at most {law.max_experts:g} experts, fewer than any that was asked for",
@@ -200,7 +190,7 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
             f"{budget} that reaches {goal} can be served{_reasons(allowed)}",
             next_step="allow more GPUs, take a GPU with more memory, or lower the budget",
         )
-    lowest = min(c.loss for c in search.optima if recommendable(search.law, c.experts))
+    lowest = min(c.loss for c in search.optima if search.law.allows(c.experts))
     return InfeasibleError(
         f"{budget} with at most {max(c.experts for c in allowed):g} experts reaches {goal}",
         nearest=f"the lowest loss of this budget is {lowest:.4f}",

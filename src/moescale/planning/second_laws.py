@@ -89,7 +89,9 @@ def compared(theirs: Answer, ours: Answer, asked: Asked) -> SecondOpinion:
     """
     experts = theirs.model.experts
     if asked.by_loss:
-        alike, what = _alike_gains(1.0 - theirs.loss_ratio, 1.0 - ours.loss_ratio), "loss"
+        gains = 1.0 - theirs.loss_ratio, 1.0 - ours.loss_ratio
+        nothing, one_sign = max(map(abs, gains)) <= NO_GAIN, gains[0] * gains[1] > 0
+        alike, what = nothing or (one_sign and _alike(*map(abs, gains))), "loss"
         measure, brief = f"loss {_change(theirs.loss_ratio)} {asked.share_of}", _change(ours.loss_ratio)
     elif theirs.cost_ratio is not None and ours.cost_ratio is not None:
         alike, what = _alike(theirs.cost_ratio, ours.cost_ratio), "saving"
@@ -133,8 +135,7 @@ def opinions(
 def budget_of_loss(law: Law, budget: Budget, experts: float, loss: float) -> float | None:
     """Training FLOPs whose loss-optimal model of so many experts has this loss, at the tokens and inputs of `budget`.
 
-    None where no budget from LEAST_BUDGET to MOST_BUDGET has it. This carries a loss from one law to another: it is the
-    other law's loss at that budget.
+    None where no budget from LEAST_BUDGET to MOST_BUDGET has it.
     """
 
     def short(ln_flops: FloatArray) -> FloatArray:
@@ -171,10 +172,3 @@ def _counts_embeddings(law: Law) -> bool:
 
 def _alike(theirs: float, ours: float) -> bool:
     return max(theirs, ours) <= ALIKE * min(theirs, ours)
-
-
-def _alike_gains(theirs: float, ours: float) -> bool:
-    """Whether two relative gains of loss are alike: both next to nothing, or of one sign and within a factor."""
-    if max(abs(theirs), abs(ours)) <= NO_GAIN:
-        return True
-    return theirs * ours > 0 and _alike(abs(theirs), abs(ours))

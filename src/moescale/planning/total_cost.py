@@ -39,9 +39,7 @@ CLOSE_SIZES = 97  # of the close scan: 2% apart at most
 MINIMA = 4  # of the close scan's local minima that are searched
 RIVAL_STEPS = 4  # of the local search with all of them: until they are told apart to a millionth of the dollars
 SECTIONS = 12  # of the interval around the best size in each step of the local search
-NEAR_EQUAL = (
-    0.01  # of a life's dollars: local minima this close to the best are equal for a plan, which takes the smoothest
-)
+NEAR_EQUAL = 0.01  # of a life's dollars: local minima this close are equal for a plan, which takes the smoothest
 RESOLUTION = 1e-7  # of ln N in the local search, where total dollars are flat
 
 
@@ -144,7 +142,7 @@ def lowest_loss(
 ) -> FloatArray:
     """The lowest loss of each expert count at any size from 1e6 to 1e15 and any tokens up to `max_tokens`, (m,) or (k, m)."""
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
-    return np.exp(np.min(_ln_loss_on_grid(law, use, e, _ceiling(max_tokens), extra or {}), axis=0))
+    return np.exp(np.min(_ln_loss_on_grid(law, use, e, math.log(max_tokens or MOST_TOKENS), extra or {}), axis=0))
 
 
 def tokens_at_loss(
@@ -162,7 +160,7 @@ def tokens_at_loss(
     `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts. Newton
     in ln D on ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket.
     """
-    use, further, ceiling = theta_or_own(law, theta), extra or {}, _ceiling(max_tokens)
+    use, further, ceiling = theta_or_own(law, theta), extra or {}, math.log(max_tokens or MOST_TOKENS)
 
     def ln_loss(ln_d: FloatArray) -> FloatArray:
         return law.form.log_loss(use, inputs_at(law, further, n_params, ln_d, experts))
@@ -224,7 +222,7 @@ def cheapest_at_loss(
         near = np.isfinite(usd) & (usd <= (1.0 + tolerance) * usd.min(axis=0))
         return _smallest_steps(np.where(near, np.log(tokens(n_params)), np.nan), np.argsort(e, kind="stable"))
 
-    n, above = _least(dollars, low, high, choose=smoothest if tolerance else _lowest)
+    n, above = _least(dollars, low, high, choose=smoothest if tolerance else None)
     return replace(life_costs(law, life, cost_of, n, tokens(n), e, theta=theta), above_fewest=above)
 
 
@@ -331,10 +329,6 @@ def life_costs(
     )
 
 
-def _ceiling(max_tokens: float | None) -> float:
-    return math.log(MOST_TOKENS if max_tokens is None else max_tokens)
-
-
 def _ln_loss_on_grid(
     law: Law, theta: FloatArray, experts: FloatArray, ln_tokens: float, extra: Mapping[str, float]
 ) -> FloatArray:
@@ -350,7 +344,8 @@ def _sizes_that_reach(
     law: Law, theta: FloatArray, experts: FloatArray, loss: Real, life: Lifetime
 ) -> tuple[FloatArray, FloatArray]:
     """ln of the smallest size that reaches the loss with all tokens there are, and of a size at or beyond the largest."""
-    ceiling, ln_n, ln_target = _ceiling(life.max_tokens), np.log(SIZES), np.log(np.asarray(loss, float))
+    ceiling = math.log(life.max_tokens or MOST_TOKENS)
+    ln_n, ln_target = np.log(SIZES), np.log(np.asarray(loss, float))
     reached = _ln_loss_on_grid(law, theta, experts, ceiling, life.extra) <= ln_target
     first, last = np.argmax(reached, axis=0), reached.shape[0] - 1 - np.argmax(reached[::-1], axis=0)
 
@@ -367,13 +362,8 @@ def _sizes_that_reach(
 def _serving(life: Lifetime, cost_of: CostOf, n_params: FloatArray, experts: FloatArray) -> FloatArray:
     """Dollars of serving all tokens; infinite where nothing serves, or only above the price that is allowed."""
     usd = cost_of(n_params, np.broadcast_to(experts, n_params.shape))
-    allowed = np.isfinite(usd) & (usd <= (math.inf if life.max_usd_per_mtok is None else life.max_usd_per_mtok))
+    allowed = np.isfinite(usd) & (usd <= (life.max_usd_per_mtok or math.inf))
     return np.where(allowed, np.where(allowed, usd, 0.0) * (life.served_tokens / 1e6), np.inf)
-
-
-def _lowest(values: FloatArray, _: FloatArray) -> npt.NDArray[np.intp]:
-    """Of local minima (r, ..., m), the place of the lowest of each column."""
-    return np.argmin(values, axis=0)
 
 
 def _least(
@@ -381,7 +371,7 @@ def _least(
     low: FloatArray,
     high: FloatArray,
     *,
-    choose: Callable[[FloatArray, FloatArray], npt.NDArray[np.intp]] = _lowest,
+    choose: Callable[[FloatArray, FloatArray], npt.NDArray[np.intp]] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """The sizes between exp(low) and exp(high), (..., m), at which `value` is least, and 0 as share above the least.
 
@@ -396,9 +386,8 @@ def _least(
         return at, value(np.exp(at))
 
     def around(at: FloatArray, best: npt.NDArray[np.intp], reach: int) -> tuple[FloatArray, FloatArray]:
-        ends = (np.clip(best + side * reach, 0, len(at) - 1) for side in (-1, 1))
-        below, above = (np.take_along_axis(at, end, axis=0) for end in ends)
-        return below, above
+        below, above = (np.clip(best + side * reach, 0, len(at) - 1) for side in (-1, 1))
+        return np.take_along_axis(at, below, axis=0), np.take_along_axis(at, above, axis=0)
 
     def narrowed(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         at, found = points(low, high, SECTIONS + 1)
@@ -413,7 +402,7 @@ def _least(
     least = low
     for _ in range(RIVAL_STEPS):
         low, high, least = narrowed(low, high)
-    winner = choose(least, np.exp(0.5 * (low + high)))[None]
+    winner = (np.argmin(least, axis=0) if choose is None else choose(least, np.exp(0.5 * (low + high))))[None]
     fewest = np.min(least, axis=0)
     with np.errstate(invalid="ignore"):
         above = np.where(np.isfinite(fewest), np.take_along_axis(least, winner, axis=0)[0] / fewest - 1.0, 0.0)

@@ -9,19 +9,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.latency import LatencySource, kernels_alone, moe_execution_of, with_moe_execution
+from moescale.latency import LatencySource, kernels_alone, moe_execution_of
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.candidate import Costs
-from moescale.reproduction.claims import Claim, Part, Setting, claims, settings_of, sweep_experts
+from moescale.reproduction.claims import Claim, Part, claims, settings_of, sweep_experts
 from moescale.reproduction.quantities import NEEDS_COSTS, QUANTITIES
-from moescale.reproduction.world import (
-    ExactPricing,
-    HostBound,
-    SampledPricing,
-    World,
-    as_in_the_paper,
-    changed_deployment,
-)
+from moescale.reproduction.world import ExactPricing, HostBound, SampledPricing, World, as_in_the_paper, costs_under
 from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
@@ -122,12 +115,10 @@ def reproduce(
     loss_optimal(law, Budget(5e21), experts)  # raises where the form has no optimum
     costs = Costs(law.family, latency, as_in_the_paper(deployment), kv_heads)
     central = World(law, law.theta[None], ExactPricing(costs), costs)
-    drawn = None
-    if len(law.draws):
-        drawn = World(law, law.draws, SampledPricing.of(costs, experts), costs)
+    drawn = World(law, law.draws, SampledPricing.of(costs, experts), costs) if len(law.draws) else None
     varied = settings_of(latency) if sensitivity else ()
     places = [(source.name, replace(costs, latency=source)) for source in others]
-    places += [(setting.name, _costs_under(costs, setting)) for setting in varied]
+    places += [(setting.name, costs_under(costs, setting)) for setting in varied]
     # A world remembers what it priced: one for all claims.
     worlds = [(name, replace(central, pricing=ExactPricing(own), costs=own)) for name, own in places]
     found: list[Outcome] = []
@@ -139,19 +130,6 @@ def reproduce(
             outcome = replace(outcome, other_latencies=beside, sensitivity=under)
         found.append(outcome)
     return tuple(found)
-
-
-def _costs_under(costs: Costs, setting: Setting) -> Costs:
-    latency = costs.latency
-    if setting.moe_execution is not None:
-        latency = with_moe_execution(latency, setting.moe_execution)
-    in_line = (setting.host_per_pass_s, setting.host_per_sequence_s)
-    if any(seconds is not None for seconds in in_line):
-        latency = kernels_alone(latency)
-    host = [seconds or 0.0 for seconds in (*in_line, setting.host_per_expert_s)]
-    if any(host):
-        latency = HostBound(latency, *host)
-    return replace(costs, latency=latency, deployment=changed_deployment(costs.deployment, setting))
 
 
 def value_of(part: Part, world: World) -> FloatArray:
@@ -185,13 +163,10 @@ def _direction(claim: Claim, ours: FloatArray) -> bool | None:
     if not np.all(np.isfinite(ours)):
         return None
     steps = np.diff(ours)
-    checks = [
-        *([bool(np.all(steps < 0))] if claim.falling else []),
-        *([bool(np.all(steps > 0))] if claim.rising else []),
-        *([bool(np.all(ours < claim.below))] if claim.below is not None else []),
-        *([bool(np.all(ours > claim.above))] if claim.above is not None else []),
-    ]
-    return all(checks) if checks else None
+    checks = [steps < 0] * claim.falling + [steps > 0] * claim.rising
+    checks += [] if claim.below is None else [ours < claim.below]
+    checks += [] if claim.above is None else [ours > claim.above]
+    return all(np.all(check) for check in checks) if checks else None
 
 
 def _judge(claim: Claim, ours: FloatArray) -> tuple[float | None, bool | None, bool | None, bool | None]:
@@ -208,16 +183,13 @@ def _judge(claim: Claim, ours: FloatArray) -> tuple[float | None, bool | None, b
     return worst, direction, magnitude, all(told) if told else None
 
 
-def role_of(claim: Claim, law: Law) -> str:
-    """input where the law was made from this claim or cannot but agree with it, else prediction."""
-    return "input" if law.name in claim.input_of or law.form.name in claim.input_of_form else "prediction"
-
-
 def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
     ours = np.array([value_of(part, central)[0] for part in claim.parts])
     draws = None if drawn is None else np.stack([value_of(part, drawn) for part in claim.parts], axis=1)  # (k, parts)
     worst, direction, magnitude, verdict = _judge(claim, ours)
-    role, share = role_of(claim, central.law), None
+    # The law was made from an input, or cannot but agree with it.
+    made_from = central.law.name in claim.input_of or central.law.form.name in claim.input_of_form
+    role, share = "input" if made_from else "prediction", None
     if draws is not None and direction is not None:
         share = float(np.mean([bool(_direction(claim, row[claim.judged])) for row in draws]))
     if claim.cannot is not None:
@@ -330,11 +302,6 @@ class HostTime:
     per_pass_s: float | None
 
 
-HOST_RANGE = (1e-7, 1.0)  # seconds between which the host's time is looked for
-HOST_STEPS = 85  # 12 a decade before the crossing is refined
-HOST_ZOOMS = 6
-
-
 def host_times(
     law: Law, deployment: Deployment, latency: LatencySource, *, kv_heads: float | None = None
 ) -> tuple[HostTime, ...]:
@@ -369,7 +336,7 @@ def host_times(
 
 def _ratio_with_host(world: World, part: Part) -> Callable[[FloatArray, FloatArray], FloatArray]:
     """The ratio (h,) as a function of seconds a pass and seconds a sequence, both (h,); sizes do not depend on them."""
-    budget = part.budgets_flops[0]
+    budget = part.budget_flops
     small = world.at_base_loss(budget, part.experts, part.base_experts).n_params[0, 0]
     n = np.array([small, world.optimum(budget, part.base_experts).n_params[0, 0]])
     e = np.array([part.experts, part.base_experts])
@@ -385,16 +352,17 @@ def _ratio_with_host(world: World, part: Part) -> Callable[[FloatArray, FloatArr
 
 
 def _crossing(ratio: Callable[[FloatArray], FloatArray], target: float) -> float | None:
-    """The least time at which the ratio reaches the target; None where it does not within HOST_RANGE."""
+    """The least time at which the ratio reaches the target; None where it does not within a second."""
     if ratio(np.zeros(1))[0] >= target:
         return 0.0
-    grid = np.geomspace(*HOST_RANGE, HOST_STEPS)
-    for _ in range(HOST_ZOOMS):
+    steps = 85  # 12 a decade before the crossing is refined
+    grid = np.geomspace(1e-7, 1.0, steps)
+    for _ in range(6):
         reached = np.flatnonzero(ratio(grid) >= target)
         if reached.size == 0:
             return None
         at = int(reached[0])
-        grid = np.geomspace(grid[max(at - 1, 0)], grid[at], HOST_STEPS)
+        grid = np.geomspace(grid[max(at - 1, 0)], grid[at], steps)
     return float(grid[-1])
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.reproduction.claims import Claim, claims
+from moescale.reproduction.claims import claims
 from moescale.reproduction.series import Bounded, BudgetCurves, FittedLosses, HiddenLayers, TradeOff
 from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_flops
@@ -45,9 +45,9 @@ def fitted_figure(found: FittedLosses) -> Figure:
             _doubling_ticks(ax, found.experts)
             ax.set_xlabel("experts E")
         axes[0].set_ylabel("loss (nats per token)")
-        sizes = [{"linewidth": 1.0, "linestyle": DASHES[s % len(DASHES)]} for s in range(found.n_params.size)]
         key = [
-            (format_count(n), {"color": INK, **look}) for n, look in zip(found.n_params.tolist(), sizes, strict=True)
+            (format_count(n), {"color": INK, "linewidth": 1.0, "linestyle": DASHES[s % len(DASHES)]})
+            for s, n in enumerate(found.n_params.tolist())
         ]
         _outside_key(figure, key, title="N", handlelength=2.4)
         crosses = ["crosses: surfaces that the paper prints for E = 8 and 16"] * bool(found.points)
@@ -201,21 +201,14 @@ def _outside_key(figure: Figure, entries: Sequence[tuple[str, Mapping[str, Any]]
 
 def _printed_numbers(ax: Axes, found: Bounded, quantities: set[str]) -> None:
     """The paper's own numbers for these curves, as crosses in the colour of their expert count."""
-    for claim in claims():
-        for budget, e, value in _points_of(claim, quantities, found.base_experts):
-            lowest, highest = float(found.budgets_flops[0]), float(found.budgets_flops[-1])
-            if (e is None or e in found.experts) and lowest / NEAR <= budget <= highest * NEAR:
-                colour = INK if e is None else colour_of(e)
-                point(ax, budget, value, "x", colour, 5.5, markeredgewidth=1.4, zorder=5)
-
-
-def _points_of(claim: Claim, quantities: set[str], base_experts: float) -> list[tuple[float, float | None, float]]:
-    """Budget, expert count (None: the least or most of several) and printed value of the parts with these quantities."""
-    return [
-        (part.budget_flops, None if part.other_experts else part.experts, part.paper)
-        for part in claim.parts
-        if part.quantity in quantities and part.base_experts == base_experts and part.paper is not None
-    ]
+    lowest, highest = float(found.budgets_flops[0]) / NEAR, float(found.budgets_flops[-1]) * NEAR
+    for part in (part for claim in claims() for part in claim.parts):
+        if part.quantity not in quantities or part.base_experts != found.base_experts or part.paper is None:
+            continue
+        several = bool(part.other_experts)  # then it is the least or the most of them
+        if (several or part.experts in found.experts) and lowest <= part.budget_flops <= highest:
+            colour = INK if several else colour_of(part.experts)
+            point(ax, part.budget_flops, part.paper, "x", colour, 5.5, markeredgewidth=1.4, zorder=5)
 
 
 def hidden_layers_figure(found: HiddenLayers) -> Figure:

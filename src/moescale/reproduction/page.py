@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moescale.reproduction.claims import Setting, settings
-from moescale.reproduction.evaluate import HostTime, Outcome, summary
-from moescale.reproduction.tables import host_table, outcome_table, sensitivity_table, verdict_table
+from moescale.reproduction.evaluate import HostTime, Outcome
+from moescale.reproduction.tables import (
+    conditions,
+    host_table,
+    outcome_table,
+    sensitivity_table,
+    verdict_table,
+    verdicts,
+)
 from moescale.scaling_laws.law import Law
 
 FIGURES = {
@@ -48,22 +55,14 @@ def report(law: Law, outcomes: Sequence[Outcome], hosts: Sequence[HostTime]) -> 
             "",
             "## Figures",
             "",
-            *figure_section(),
+            *(line for name, caption in FIGURES.items() for line in (f"![{caption}]({name}.svg)", "")),
         ]
     )
 
 
 def counts(outcomes: Sequence[Outcome]) -> list[str]:
     """How many claims hold, in a sentence, and what they were computed with."""
-    told = summary(outcomes)
-    inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
-    listed = ", ".join(f"{k} {v}" for k, v in inputs.items() if v is not None)
-    return [
-        f"{len(outcomes)} claims: {told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: their direction holds), {told['inputs']} are inputs of the law and "
-        f"confirm nothing, {told['not computable']} cannot be computed.",
-        "",
-        f"With {listed}.",
-    ]
+    return [f"{len(outcomes)} claims: {verdicts(outcomes)}", "", f"With {conditions(outcomes)}."]
 
 
 def legend(outcomes: Sequence[Outcome]) -> list[str]:
@@ -84,9 +83,8 @@ def reasons(outcomes: Sequence[Outcome]) -> list[str]:
     lines: list[str] = []
     for o in outcomes:
         c = o.claim
-        share = (
-            "" if o.direction_share is None else f" The direction holds in {o.direction_share:.0%} of the law's draws."
-        )
+        held = o.direction_share
+        share = "" if held is None else f" The direction holds in {held:.0%} of the law's draws."
         note = f" {c.note[0].upper()}{c.note[1:]}." if c.note else ""
         lines.append(f"- `{c.id}` (line {c.line}): {c.statement}. {o.reason[0].upper()}{o.reason[1:]}.{share}{note}")
     return lines
@@ -137,8 +135,3 @@ def _settings(outcomes: Sequence[Outcome], chosen: Sequence[Setting]) -> list[st
         "",
         *(f"- {s.name}: {s.why}." for s in chosen),
     ]
-
-
-def figure_section() -> list[str]:
-    """Every figure with its caption."""
-    return [line for name, caption in FIGURES.items() for line in (f"![{caption}]({name}.svg)", "")]

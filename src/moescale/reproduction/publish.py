@@ -29,9 +29,6 @@ from moescale.views.figures import SUFFIXES, check_plot, cost_figure, largest_fi
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SERVED_SIZES = (1e8, 1e11, 400)  # dense-equivalent parameters of the cost figure, and how many
-COST_RANGE = (0.02, 3.0, 200)  # dollars per million output tokens of the figure of largest models, and how many
-
 
 def check_folder(folder: Path) -> None:
     """Refuse, before any work is done, a folder that cannot be made, and an install without matplotlib."""
@@ -44,8 +41,8 @@ def draw(
 ) -> dict[str, tuple[Figure, list[Row]]]:
     """Every figure of the paper with its data, by file name; `trained` holds the budgets of the trade-off."""
     world, experts = series.world_of(law, costs), np.array(sweep_experts())
-    served = serving_curves(costs, experts, np.geomspace(*SERVED_SIZES))
-    within = largest_models(costs, experts, np.geomspace(*COST_RANGE))
+    served = serving_curves(costs, experts, np.geomspace(1e8, 1e11, 400))
+    within = largest_models(costs, experts, np.geomspace(0.02, 3.0, 200))
     fitted, trade = series.fitted_losses(law), series.trade_off(world, budgets_flops=trained)
     curves = [series.budget_curves(world, budget) for budget in series.CURVE_BUDGETS]
     at_loss = [series.bounded(world, "loss", base, budgets_flops=budgets_flops) for base in series.BASES]
@@ -77,8 +74,9 @@ def publish(
     check_folder(folder)
     costs = Costs(law.family, latency, as_in_the_paper(deployment), None)
     hosts = host_times(law, deployment, latency)
+    claims = json.dumps([o.to_dict() for o in outcomes], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     written = [
-        write_atomically(folder / "claims.json", _json([o.to_dict() for o in outcomes])),
+        write_atomically(folder / "claims.json", claims.encode()),
         write_atomically(folder / "report.md", report(law, outcomes, hosts).encode()),
     ]
     for name, (figure, rows) in draw(law, costs, budgets_flops=budgets_flops, trained=trained).items():
@@ -101,7 +99,3 @@ def _cell(value: object) -> object:
     if isinstance(value, float | np.floating):
         return repr(float(value)) if math.isfinite(value) else ""
     return value
-
-
-def _json(value: object) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -26,8 +26,6 @@ Quantity = Callable[[World, Part], FloatArray]
 QUANTITIES: dict[str, Quantity] = {}
 NEEDS_COSTS: set[str] = set()  # the quantities that involve serving costs
 
-FEW = (4.0, 8.0)  # the expert counts that the paper calls few
-
 
 def quantity(function: Quantity) -> Quantity:
     """A quantity of the law alone, under the function's name."""
@@ -52,10 +50,10 @@ def _active(world: World, n_params: FloatArray, experts: float) -> FloatArray:
     return n_active(world.law.family, n_params, np.array([experts]))
 
 
-def _active_over_base(world: World, part: Part, n_params: FloatArray, experts: float) -> FloatArray:
-    """Active size of models (k, 1) over that of the base's optimum."""
+def _active_over_base(world: World, part: Part, n_params: FloatArray) -> FloatArray:
+    """Active size of models (k, 1) of the part's expert count over that of the base's optimum."""
     base = world.optimum(part.budget_flops, part.base_experts).n_params
-    return (_active(world, n_params, experts) / _active(world, base, part.base_experts))[:, 0]
+    return (_active(world, n_params, part.experts) / _active(world, base, part.base_experts))[:, 0]
 
 
 def _training_flops(world: World, found: Allocation) -> FloatArray:
@@ -78,14 +76,13 @@ def size_at_base_loss(world: World, part: Part) -> FloatArray:
 def active_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """Active size at the base's loss over the base's active size."""
     small = world.at_base_loss(part.budget_flops, part.experts, part.base_experts).n_params
-    return _active_over_base(world, part, small, part.experts)
+    return _active_over_base(world, part, small)
 
 
 @quantity
 def active_ratio_dense_loss_to_base_optimum(world: World, part: Part) -> FloatArray:
     """Active size at the DENSE optimum's loss over the active size of the base's optimum."""
-    small = world.at_base_loss(part.budget_flops, part.experts, 1.0).n_params
-    return _active_over_base(world, part, small, part.experts)
+    return _active_over_base(world, part, world.at_base_loss(part.budget_flops, part.experts, 1.0).n_params)
 
 
 @quantity
@@ -102,18 +99,13 @@ def flops_ratio_of_fewer(world: World, part: Part) -> FloatArray:
     return part.budget_flops / _training_flops(world, found)[:, 0]
 
 
-def _costs_of_optima_at_loss(world: World, part: Part) -> dict[float, FloatArray]:
-    """Serving cost of each expert count's loss-optimal model with the loss of the base's optimum."""
-    budget, base = part.budget_flops, part.base_experts
-    return {e: world.usd(world.optimal_at_base_loss(budget, e, base).n_params, e)[:, 0] for e in sweep_experts()}
-
-
 @cost_quantity
 def few_over_others_cost(world: World, part: Part) -> FloatArray:
     """The lowest cost of 4 and 8 experts over the lowest of the others, loss-optimal models of equal loss."""
-    usd = _costs_of_optima_at_loss(world, part)
-    few = _least([usd[e] for e in FEW])
-    return few / _least([values for e, values in usd.items() if e not in FEW])
+    budget, base = part.budget_flops, part.base_experts
+    usd = {e: world.usd(world.optimal_at_base_loss(budget, e, base).n_params, e)[:, 0] for e in sweep_experts()}
+    few = (4.0, 8.0)  # that the paper calls so
+    return _least([usd[e] for e in few]) / _least([values for e, values in usd.items() if e not in few])
 
 
 def _least(values: list[FloatArray]) -> FloatArray:
@@ -144,45 +136,44 @@ def many_over_few_cost(world: World, part: Part) -> FloatArray:
     return many / np.maximum(eight, sixteen)
 
 
-def _active_ratio_at_base_cost(world: World, part: Part, experts: float) -> FloatArray:
-    size = world.size_at_base_cost(part.budget_flops, experts, part.base_experts)
-    return _active_over_base(world, part, size, experts)
-
-
 @cost_quantity
 def active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """Active size at the base's cost over the base's active size; not held below E's own optimum."""
-    return _active_ratio_at_base_cost(world, part, part.experts)
+    size = world.size_at_base_cost(part.budget_flops, part.experts, part.base_experts)
+    return _active_over_base(world, part, size)
+
+
+def _of_others(of: Quantity, world: World, part: Part) -> FloatArray:
+    """A quantity of each of the part's other expert counts, (counts, k)."""
+    return np.stack([of(world, replace(part, experts=experts)) for experts in part.other_experts])
 
 
 @cost_quantity
 def least_active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """The least such ratio over other expert counts."""
-    return np.min([_active_ratio_at_base_cost(world, part, e) for e in part.other_experts], axis=0)
+    return _of_others(active_ratio_at_base_cost, world, part).min(axis=0)
 
 
 @cost_quantity
 def most_active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """The largest such ratio over other expert counts."""
-    return np.max([_active_ratio_at_base_cost(world, part, e) for e in part.other_experts], axis=0)
+    return _of_others(active_ratio_at_base_cost, world, part).max(axis=0)
 
 
-def _size_ratios_at_base_loss(world: World, part: Part) -> list[FloatArray]:
-    budget, base = part.budget_flops, part.base_experts
-    under = world.optimum(budget, base).n_params[:, 0]
-    return [world.at_base_loss(budget, e, base).n_params[:, 0] / under for e in part.other_experts]
+def _size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
+    return size_at_base_loss(world, part) / world.optimum(part.budget_flops, part.base_experts).n_params[:, 0]
 
 
 @quantity
 def least_size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """The least N at the base's loss over the base's N, over other expert counts."""
-    return np.min(_size_ratios_at_base_loss(world, part), axis=0)
+    return _of_others(_size_ratio_at_base_loss, world, part).min(axis=0)
 
 
 @quantity
 def most_size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
     """The largest N at the base's loss over the base's N, over other expert counts."""
-    return np.max(_size_ratios_at_base_loss(world, part), axis=0)
+    return _of_others(_size_ratio_at_base_loss, world, part).max(axis=0)
 
 
 @quantity

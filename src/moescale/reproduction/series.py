@@ -29,8 +29,6 @@ CURVE_BUDGETS = (1e21, 8e21)  # those of its figure cost_vs_loss_1e21
 BASES = (1.0, 4.0)  # of its figures bound_loss and bound_infer
 BUDGETS: FloatArray = np.geomspace(1e21, 1e22, 25)  # around all that it names
 TRAINED: FloatArray = np.geomspace(1e20, 3e22, 41)  # the trade-off needs room on either side
-SMALLEST, LARGEST = 0.03, 4.0  # sizes of a loss-cost curve over the loss-optimal one
-CURVE_SIZES = 96
 EXPERT_GRID: FloatArray = np.exp2(np.linspace(0.0, 5.0, 41))
 
 
@@ -81,13 +79,8 @@ class TradeOff:
 
     def rows(self) -> list[Row]:
         """One record a model."""
-        return records(
-            experts=self.experts[:, None],
-            budget_flops=self.budgets_flops,
-            n_params=self.n_params,
-            loss=self.loss,
-            usd_per_mtok=self.usd_per_mtok,
-        )
+        values = {name: getattr(self, name) for name in ("n_params", "loss", "usd_per_mtok")}
+        return records(experts=self.experts[:, None], budget_flops=self.budgets_flops, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +146,8 @@ class HiddenLayers:
 
     def rows(self) -> list[Row]:
         """One record a model."""
-        fitted = self.mu * self.n_params ** (2.0 / 3.0)
-        return records(
-            name=self.names, n_params=self.n_params, hidden_times_layers=self.hidden_times_layers, fitted=fitted
-        )
+        hl, fitted = self.hidden_times_layers, self.mu * self.n_params ** (2.0 / 3.0)
+        return records(name=self.names, n_params=self.n_params, hidden_times_layers=hl, fitted=fitted)
 
 
 def fitted_losses(law: Law, *, points: Iterable[Point] | None = None) -> FittedLosses:
@@ -200,7 +191,7 @@ def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED) -> TradeOff:
 def budget_curves(world: World, budget_flops: float) -> BudgetCurves:
     """Loss against cost over sizes around each expert count's loss-optimal one."""
     counts = sweep_experts()
-    shares = np.unique(np.append(np.geomspace(SMALLEST, LARGEST, CURVE_SIZES), 1.0))
+    shares = np.unique(np.append(np.geomspace(0.03, 4.0, 96), 1.0))
     best = int(np.searchsorted(shares, 1.0))
     curves: list[CostCurve] = []
     for e in counts:
@@ -230,19 +221,19 @@ def bounded(world: World, bound: Bound, base_experts: float, *, budgets_flops: F
         n = np.stack([world.pricing.size_within(base_usd, np.array([e]))[:, 0] for e in counts])
         losses = np.array([[loss_at_base_cost(world, b, e, base_experts)[0] for b in budgets] for e in counts])
     usd = world.pricing.usd_per_mtok(n.T, np.array(counts)).T
-    family = world.law.family
+    family, e = world.law.family, np.array(counts)
     return Bounded(
         law=world.law.name,
         bound=bound,
         base_experts=base_experts,
-        experts=np.array(counts),
+        experts=e,
         budgets_flops=np.array(budgets),
         base_loss=np.array([a.loss[0, 0] for a in base]),
         base_usd_per_mtok=base_usd,
         n_params=n,
         loss=losses,
         cost_ratio=usd / base_usd,
-        active_ratio=n_active(family, n, np.array(counts)[:, None]) / n_active(family, base_n, base_experts),
+        active_ratio=n_active(family, n, e[:, None]) / n_active(family, base_n, base_experts),
         own_ratio=n / own,
     )
 

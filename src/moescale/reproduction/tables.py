@@ -10,7 +10,7 @@ from moescale.reproduction.evaluate import Elsewhere, HostTime, Outcome, PartOut
 from moescale.reproduction.quantities import NEEDS_COSTS
 from moescale.units import format_count, format_seconds
 from moescale.views.tables import Column, Table
-from moescale.views.terminal import write_line, write_paragraph, write_table
+from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,32 +99,39 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
             rows.append(tuple(cells[name] for name in columns))
     write_table(console, Table("Claims of arXiv 2404.02852", tuple(columns.values()), rows))
     write_line(console)
-    told = summary(outcomes)
-    write_paragraph(
-        console,
-        f"{told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: their direction "
-        f"holds), {told['inputs']} are inputs of the law and confirm nothing, {told['not computable']} cannot be computed.",
-        lead=f"{len(outcomes)} claims",
-    )
-    inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
-    write_paragraph(console, ", ".join(f"{k} {v}" for k, v in inputs.items() if v is not None), lead="With")
+    write_paragraph(console, verdicts(outcomes), lead=f"{len(outcomes)} claims")
+    write_paragraph(console, conditions(outcomes), lead="With")
     write_line(console)
     for o in outcomes:
         if o.holds is False or (o.holds is None and o.role != "input") or o.claim.cannot:
             write_paragraph(console, f"{o.claim.statement}: {o.reason}.", lead=o.claim.id, indent=2, first="")
 
 
+def verdicts(outcomes: Sequence[Outcome]) -> str:
+    """How many claims hold, in a sentence."""
+    told = summary(outcomes)
+    return (
+        f"{told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: their direction "
+        f"holds), {told['inputs']} are inputs of the law and confirm nothing, {told['not computable']} cannot be computed."
+    )
+
+
+def conditions(outcomes: Sequence[Outcome]) -> str:
+    """What the claims were computed with."""
+    inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
+    return ", ".join(f"{k} {v}" for k, v in inputs.items() if v is not None)
+
+
 def outcome_table(outcomes: Sequence[Outcome], *, latency: str) -> list[str]:
     """Rows of a Markdown table, one a number."""
     other = next((o.other_latencies[0].latency for o in outcomes if o.other_latencies), None)
-    columns = {
-        "claim": "claim",
-        "label": "number",
-        "paper": "paper",
-        "ours": f"ours ({latency})",
+    columns = {"claim": "claim", "label": "number", "paper": "paper", "ours": f"ours ({latency})"}
+    columns |= {
         "span": "90% of draws",
+        "error": "error",
+        "tolerance": "tolerance",
+        **({} if other is None else {"beside": other}),
     }
-    columns |= {"error": "error", "tolerance": "tolerance", **({} if other is None else {"beside": other})}
     columns |= {"direction": "direction", "holds": "holds"}
     rows: list[list[str]] = []
     for o in outcomes:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from moescale.latency import LatencySource, local_experts
+from moescale.latency import LatencySource, Pass, PassSource, kernels_alone, local_experts, with_moe_execution
 from moescale.models.architecture import Architecture
 from moescale.planning.allocation import Allocation, Budget, loss_optimal, smallest_at_loss
 from moescale.planning.candidate import Costs
@@ -18,12 +18,6 @@ from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.traffic import find_traffic
 from moescale.typing import FloatArray, Real
-
-SIZE_RANGE = (1e7, 1e12)  # dense-equivalent parameters, where a size within a cost is looked for
-SECTIONS = 65
-CUTS = 17
-REFINEMENTS = 10  # the first on all sections, each later one divides the interval by 16: down to 1e-12
-SAMPLED_RANGE, SAMPLED_SIZES = (3e7, 1e11), 512  # of cost curves for many coefficient sets
 
 
 class Pricing(Protocol):
@@ -52,10 +46,10 @@ class ExactPricing:
 
     def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
         """As in Pricing."""
-        ln_n = np.log(np.geomspace(*SIZE_RANGE, SECTIONS))[:, None, None]
-        cuts = np.linspace(0.0, 1.0, CUTS)[:, None, None]
+        ln_n = np.log(np.geomspace(1e7, 1e12, 65))[:, None, None]
+        cuts = np.linspace(0.0, 1.0, 17)[:, None, None]
         low = np.full((usd_limit.size, experts.size), np.nan)
-        for _ in range(REFINEMENTS):
+        for _ in range(10):  # the first on all sizes, each later one divides the interval by 16: down to 1e-12
             sizes = np.broadcast_to(np.exp(ln_n), (len(ln_n), *low.shape))
             usd = self.costs.usd_per_mtok(sizes, np.broadcast_to(experts, sizes.shape))
             # The last size before the first that is too dear. The smallest sizes may have no answer at all: their batches
@@ -89,7 +83,7 @@ class SampledPricing:
     @staticmethod
     def of(costs: Costs, experts: FloatArray) -> SampledPricing:
         """Curves of expert counts (s,), in rising order."""
-        n = np.geomspace(*SAMPLED_RANGE, SAMPLED_SIZES)
+        n = np.geomspace(3e7, 1e11, 512)
         shape = (n.size, experts.size)
         usd = costs.usd_per_mtok(np.broadcast_to(n[:, None], shape), np.broadcast_to(experts, shape))
         served = np.isfinite(usd)
@@ -157,7 +151,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class HostBound:
+class HostBound(PassSource):
     """A latency source with time on the host beside each pass: so much a pass, a sequence, and an expert of a layer.
 
     `per_sequence_s` is of decoding sequences; a prompt's pass does not pay it. `per_expert_s` is of each whole expert of
@@ -175,43 +169,21 @@ class HostBound:
         """The name of the kernels' source."""
         return self.kernels.name
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """As in LatencySource."""
-        kernels = self.kernels.prefill_s(model, gpus, batch, prompt_tokens, expert_parallel=expert_parallel)
-        return kernels + self._pass_s(model, gpus)
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """As in LatencySource."""
-        kernels = self.kernels.decode_s(model, gpus, batch, context_tokens, expert_parallel=expert_parallel)
-        return kernels + self._pass_s(model, gpus) + self.per_sequence_s * np.asarray(batch, float)
-
-    def mixed_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        batch: Real,
-        context_tokens: Real,
-        prompts: Real,
-        prompt_tokens: Real,
-        *,
-        expert_parallel: Real = 1.0,
-    ) -> FloatArray:
-        """As in LatencySource."""
-        kernels = self.kernels.mixed_s(
-            model, gpus, batch, context_tokens, prompts, prompt_tokens, expert_parallel=expert_parallel
-        )
-        return kernels + self._pass_s(model, gpus) + self.per_sequence_s * np.asarray(batch, float)
-
-    def _pass_s(self, model: Architecture, gpus: Real) -> Real:
-        if self.per_expert_s == 0.0:
-            return self.per_pass_s
-        layers = np.asarray(model.n_moe_layers, float)
-        launched = np.where(layers > 0, layers * local_experts(model, gpus), 0.0)
-        return self.per_pass_s + self.per_expert_s * launched
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        """As in PassSource."""
+        host_s = np.asarray(self.per_pass_s, float)
+        if self.per_expert_s:
+            layers = np.asarray(model.n_moe_layers, float)
+            host_s = host_s + self.per_expert_s * np.where(layers > 0, layers * local_experts(model, a.gpus), 0.0)
+        source, prompts, split = self.kernels, a.prompts, {"expert_parallel": a.expert_parallel}
+        if a.batch is None:
+            return (
+                source.prefill_s(model, a.gpus, 1.0 if prompts is None else prompts, a.prompt_tokens, **split) + host_s
+            )
+        host_s = host_s + self.per_sequence_s * np.asarray(a.batch, float)
+        if prompts is None:
+            return source.decode_s(model, a.gpus, a.batch, a.context_tokens, **split) + host_s
+        return source.mixed_s(model, a.gpus, a.batch, a.context_tokens, prompts, a.prompt_tokens, **split) + host_s
 
 
 def as_in_the_paper(deployment: Deployment) -> Deployment:
@@ -220,8 +192,17 @@ def as_in_the_paper(deployment: Deployment) -> Deployment:
     return replace(deployment, tensor_parallel_degrees=every, batching="largest")
 
 
-def changed_deployment(deployment: Deployment, setting: Setting) -> Deployment:
-    """The deployment with one setting of the sensitivity analysis; the host's time is the latency source's affair."""
+def costs_under(costs: Costs, setting: Setting) -> Costs:
+    """The same costs under one setting of the sensitivity analysis."""
+    latency, deployment = costs.latency, costs.deployment
+    if setting.moe_execution is not None:
+        latency = with_moe_execution(latency, setting.moe_execution)
+    in_line = (setting.host_per_pass_s, setting.host_per_sequence_s)
+    if any(seconds is not None for seconds in in_line):
+        latency = kernels_alone(latency)
+    host = [seconds or 0.0 for seconds in (*in_line, setting.host_per_expert_s)]
+    if any(host):
+        latency = HostBound(latency, *host)
     names = ("memory_fraction", "max_num_seqs", "scheduling")
     changes = {name: getattr(setting, name) for name in names if getattr(setting, name) is not None}
     if setting.memory_bytes_multiple is not None:
@@ -230,4 +211,4 @@ def changed_deployment(deployment: Deployment, setting: Setting) -> Deployment:
     if setting.traffic is not None:
         traffic = find_traffic(setting.traffic)
         changes |= {"prompt_tokens": traffic.prompt_tokens, "output_tokens": traffic.output_tokens}
-    return replace(deployment, **changes)
+    return replace(costs, latency=latency, deployment=replace(deployment, **changes))

@@ -1,7 +1,7 @@
 """Answers in notebooks: HTML of a plan, a fit, a law, a cost and a comparison, which IPython asks for by their types.
 
-The answers themselves know nothing of HTML: this module registers formatters with IPython, by name, so that nothing is
-loaded before an answer is shown. `import moescale` does so inside IPython; `%load_ext moescale` does it again on demand.
+Formatters are registered by name, so that nothing is loaded before an answer is shown: by `import moescale` inside IPython,
+and by `%load_ext moescale`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def plan_html(plan: Plan) -> str:
         tag("p", build_sentence(best.architecture)),
         html_table(bounded_loss_table(plan), emphasised=best.model.experts),
     ]
-    if _can_draw():
+    if importlib.util.find_spec("matplotlib") is not None:
         from moescale.views.figures import plan_figure
         from moescale.views.html.plan import figure_text
         from moescale.views.html.svg import inline_svg
@@ -121,10 +121,6 @@ def load_ipython_extension(ipython: Any) -> None:
     formatter = ipython.display_formatter.formatters["text/html"]
     for (module, name), html in FORMATTERS.items():
         formatter.for_type_by_name(module, name, html)
-
-
-def _can_draw() -> bool:
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 def _cell(*parts: object) -> str:

@@ -190,7 +190,8 @@ def prediction_table(law: Law) -> Table | None:
 
     if not {"n_params", "tokens"} <= set(law.fit_range):
         return None
-    sizes, tokens = (_ends_and_middle(*law.fit_range[name]) for name in ("n_params", "tokens"))
+    ranges = (law.fit_range[name] for name in ("n_params", "tokens"))
+    sizes, tokens = (sorted({low, math.sqrt(low * high), high}) for low, high in ranges)
     counts = sorted(set(law.fit_range.get("experts", (1.0, 1.0)))) if law.form.uses_experts else [1.0]
 
     def loss_text(n: float, d: float, e: float) -> str:
@@ -207,10 +208,6 @@ def prediction_table(law: Law) -> Table | None:
     with_interval = " with the interval of 90% of its draws" if len(law.draws) else ""
     title = f"Losses that the law predicts{with_interval}"
     return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
-
-
-def _ends_and_middle(low: float, high: float) -> list[float]:
-    return sorted({low, math.sqrt(low * high), high})
 
 
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:
@@ -347,13 +344,12 @@ def coverage_table(found: Overview) -> Table:
 
 def interpolation_table(found: Overview) -> Table:
     """How well a latency table predicts each of its inner rows."""
-    names = {"batch": "batch", "n_params_total": "size", "tokens": "tokens"}
     return table_of(
         "Leave one out: each inner row from its neighbours, linearly along one axis",
         found.held_out,
         (
             (Column("", text=True), lambda h: h.stage),
-            (Column("along", text=True), lambda h: names[h.axis]),
+            (Column("along", text=True), lambda h: "size" if h.axis == "n_params_total" else h.axis),
             (Column("rows"), lambda h: f"{h.rows}"),
             (Column("median error"), lambda h: f"{h.median_abs_error:.1%}"),
             (Column("largest"), lambda h: f"{h.max_abs_error:.1%}"),
@@ -365,15 +361,8 @@ def interpolation_table(found: Overview) -> Table:
 
 def unmeasured_table(found: Overview) -> Table:
     """The rows of a latency table that hold no latency."""
-    return table_of(
-        "Without a latency",
-        found.not_ok,
-        (
-            (Column("", text=True), lambda x: x[0]),
-            (Column("rows"), lambda x: f"{x[2]}"),
-            (Column("reason", text=True), lambda x: x[1]),
-        ),
-    )
+    columns = (Column("", text=True), Column("rows"), Column("reason", text=True))
+    return Table("Without a latency", columns, [(stage, f"{rows}", reason) for stage, reason, rows in found.not_ok])
 
 
 def _between(low: str, high: str) -> str:
@@ -493,16 +482,14 @@ def lifetime_table(plan: LifetimePlan) -> Table:
     else:
         goal = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
         cells.append(_drawn("loss", "loss", ".3f"))
-    return _models(
-        f"Over {format_count(plan.lifetime_tokens)} served tokens: {goal} of training and serving", plan.plans, cells
-    )
+    title = f"Over {format_count(plan.lifetime_tokens)} served tokens: {goal} of training and serving"
+    return _models(title, plan.plans, cells)
 
 
 def training_sentence(plan: LifetimePlan) -> str:
     """What a training GPU hour costs and achieves."""
-    return (
-        f"Training on {plan.train_gpu} at {format_usd(plan.train_usd_per_gpu_hour)} an hour and an MFU of {plan.mfu:g}."
-    )
+    usd = format_usd(plan.train_usd_per_gpu_hour)
+    return f"Training on {plan.train_gpu} at {usd} an hour and an MFU of {plan.mfu:g}."
 
 
 def frontier_table(plan: Plan) -> Table:
@@ -526,9 +513,7 @@ def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
 
     def text(model: Trained) -> str:
         limits = (model.intervals or {}).get(figure)
-        if limits is None or form is not None:
-            return span_text(limits, form or "")
-        return f"{format_usd(limits[0])} to {format_usd(limits[1])}"
+        return " to ".join(format_usd(end) if form is None else f"{end:{form}}" for end in limits or ())
 
     return Column(f"{what} in 90% of draws".strip(), rank=1), text
 

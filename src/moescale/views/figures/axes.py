@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from moescale.typing import FloatArray
-from moescale.units import expert_label, format_count
+from moescale.units import expert_label
 from moescale.views.figures.style import FAINT, RULE, Look, colour_of, marker_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ def log_ticks(
     """A logarithmic axis around `values` with at most `most` round ticks, written by `text`."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+    def write(value: float, _: int | None = None) -> str:
+        return text(value)
+
     (ax.set_xscale if which == "x" else ax.set_yscale)("log")
     if values is not None and values.size:
         low, high = float(np.nanmin(values)), float(np.nanmax(values))
@@ -67,7 +70,7 @@ def log_ticks(
     axis = ax.xaxis if which == "x" else ax.yaxis
     low, high = ax.get_xlim() if which == "x" else ax.get_ylim()
     axis.set_major_locator(FixedLocator(tick_places(low, high, most)))
-    axis.set_major_formatter(FuncFormatter(ignoring_position(text)))
+    axis.set_major_formatter(FuncFormatter(write))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
 
@@ -90,34 +93,10 @@ def tick_places(low: float, high: float, most: int) -> list[float]:
     return [10.0**p for p in range(first, last + 1, max(1, math.ceil((last - first) / most))) if low <= 10.0**p <= high]
 
 
-def ignoring_position(text: Callable[[float], str]) -> Callable[[float, int | None], str]:
-    def write(value: float, _: int | None = None) -> str:
-        return text(value)
-
-    return write
-
-
-def log_counts(ax: Axes, which: str, values: FloatArray) -> None:
-    log_ticks(ax, which, format_count, values)
-
-
-def expert_ticks(ax: Axes, experts: FloatArray) -> None:
-    from matplotlib.ticker import FixedLocator
-
-    distinct = np.unique(experts)
-    ax.xaxis.set_major_locator(FixedLocator(distinct.tolist()))
-
-
 def scatter_runs(ax: Axes, x: FloatArray, y: FloatArray, experts: FloatArray, *, size: float = 12.0) -> None:
-    for e in np.unique(experts):
+    for e in np.unique(experts).tolist():
         mine = experts == e
-        look: Look = {
-            "color": colour_of(float(e)),
-            "marker": marker_of(float(e)),
-            "linewidths": 0,
-            "alpha": 0.85,
-            "zorder": 3,
-        }
+        look: Look = {"color": colour_of(e), "marker": marker_of(e), "linewidths": 0, "alpha": 0.85, "zorder": 3}
         ax.scatter(x[mine], y[mine], s=size, **look)
 
 

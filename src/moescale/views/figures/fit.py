@@ -13,9 +13,8 @@ from moescale.typing import FloatArray
 from moescale.units import format_count
 from moescale.views.figures.axes import (
     expert_key,
-    expert_ticks,
     headline,
-    log_counts,
+    log_ticks,
     new_figure,
     scatter_runs,
     stacked,
@@ -42,6 +41,8 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
     panels = _groups(runs.tokens if along_size else runs.n_params)
     columns = min(4, len(panels))
     rows = math.ceil(len(panels) / columns)
+    from matplotlib.ticker import FixedLocator
+
     with house_style():
         figure = new_figure(PAGE_WIDTH, 1.9 * rows + 2.3)
         top, bottom = stacked(figure, 1.75 * rows + 0.2, 2.1)
@@ -66,9 +67,9 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
         ):
             zero_band(ax, 1e3 * found.rmsle)
             scatter_runs(ax, values, error, runs.experts, size=9.0)
-            log_counts(ax, "x", values)
+            log_ticks(ax, "x", format_count, values)
             ax.set_xlabel(label)
-        expert_ticks(below[2], runs.experts)
+        below[2].xaxis.set_major_locator(FixedLocator(np.unique(runs.experts).tolist()))
         below[0].set_ylabel("residual ln(L̂/L) (10⁻³)\nband: ± RMSLE")
     return figure
 
@@ -102,6 +103,6 @@ def _panel(ax: Axes, found: Fit, runs: RunArrays, members: FloatArray, *, along_
             n, d = (grid, value) if along_size else (value, grid)
             ax.plot(grid, _predicted(found, runs, n, d, float(e)), color=colour_of(float(e)), linewidth=0.8)
     scatter_runs(ax, moving[here], runs.loss[here], runs.experts[here])
-    log_counts(ax, "x", moving)
+    log_ticks(ax, "x", format_count, moving)
     low, high = format_count(float(members[0])), format_count(float(members[-1]))
     ax.set_title(f"{symbol} = {low}" if low == high else f"{symbol} = {low} to {high}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moescale.fitting.isoflop import IsoFlop, Parabola, Trend
-from moescale.units import expert_label, format_flops
-from moescale.views.figures.axes import log_counts, log_ticks, new_figure
+from moescale.units import expert_label, format_count, format_flops
+from moescale.views.figures.axes import log_ticks, new_figure
 from moescale.views.figures.labels import end_labels
 from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, colour_of, house_style, marker_of, readable
 
@@ -50,7 +50,7 @@ def _draw_parabolas(figure: Figure, ax: Axes, budgets: Sequence[Parabola]) -> No
         ends.append((float(grid[-1]), float(p.loss(grid[-1:])[0]), text, colour))
         if p.minimum is not None:
             ax.plot([p.minimum.n_params], [p.minimum.loss], marker="x", color=ACCENT, markersize=4.0, zorder=4)
-    log_counts(ax, "x", np.concatenate([p.sizes for p in budgets]))
+    log_ticks(ax, "x", format_count, np.concatenate([p.sizes for p in budgets]))
     ax.set_xlabel("size N (parameters)")
     ax.set_ylabel("loss (nats per token)")
     ax.set_title("labels: FLOPs; ×: minimum; dotted: not used", fontsize=7, color=FAINT)
@@ -67,7 +67,7 @@ def _power_law_panel(ax: Axes, found: IsoFlop, attribute: str) -> None:
         span = np.array(trend.flops_range)
         ax.plot(span, getattr(trend, attribute).at(span), color=colour_of(trend.experts), linewidth=1.0)
     log_ticks(ax, "x", format_flops, np.array([p.flops for p in used]))
-    log_counts(ax, "y", np.array(optima))
+    log_ticks(ax, "y", format_count, np.array(optima))
 
 
 def _trend_labels(ax: Axes, trends: Sequence[Trend], attribute: str, symbol: str) -> None:

@@ -108,10 +108,10 @@ def _curve_ends(ax: Axes, plan: Plan) -> list[End]:
 
 
 def _base_bound(ax: Axes, plan: Plan) -> None:
-    dots = (0, (1, 1.6))
-    ax.axhline(plan.base_loss, color=FAINT, linewidth=1.0, linestyle=dots, zorder=1)
+    dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": (0, (1, 1.6)), "zorder": 1}
+    ax.axhline(plan.base_loss, **dotted)
     if plan.base_usd_per_mtok is not None:
-        ax.axvline(plan.base_usd_per_mtok, color=FAINT, linewidth=1.0, linestyle=dots, zorder=1)
+        ax.axvline(plan.base_usd_per_mtok, **dotted)
 
 
 def _recommendation(ax: Axes, plan: Plan) -> None:

@@ -34,15 +34,11 @@ def check_plot(path: str | os.PathLike[str]) -> None:
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure as SVG, PDF or PNG by its suffix, whole or not at all; the same figure gives the same bytes."""
     check_plot(path)
-    return write_atomically(path, _drawn(figure, Path(path).suffix.lower()[1:]))
+    return write_atomically(path, figure_bytes(figure, Path(path).suffix.lower()[1:]))
 
 
-def svg_bytes(figure: Figure) -> bytes:
-    """A figure as an SVG document; the same figure gives the same bytes."""
-    return _drawn(figure, "svg")
-
-
-def _drawn(figure: Figure, kind: str) -> bytes:
+def figure_bytes(figure: Figure, kind: str) -> bytes:
+    """A figure as svg, pdf or png; the same figure gives the same bytes."""
     metadata: dict[str, dict[str, Any]] = {
         "svg": {"Date": None, "Creator": "moescale"},
         "pdf": {"CreationDate": None, "ModDate": None, "Creator": "moescale", "Producer": None},

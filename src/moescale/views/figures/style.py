@@ -20,7 +20,6 @@ SEQUENCE = tuple(
 MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colour
 # Okabe and Ito, https://jfly.uni-koeln.de/color: for things without an order, such as laws.
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
-LEAST_LIGHT = 0.5  # of a line on a dark page, from 0 (black) to 1 (white)
 ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
 DARK = 24.0  # of 255: how light the ground of a dark page is
 CONTRAST, FAINT_CONTRAST = 4.5, 3.0  # WCAG 2.2 level AA: of text, and of lines and large text
@@ -76,7 +75,7 @@ def colour_on_dark(experts: float) -> str:
     """The same colour mixed with white as far as a dark page needs, so that the darkest of the sequence can be seen."""
     parts = _parts(colour_of(experts))
     light = _light(parts)
-    share = max(0.0, LEAST_LIGHT - light) / (1.0 - light)
+    share = max(0.0, 0.5 - light) / (1.0 - light)  # at least half as light as white
     return _hexadecimal([p + share * (255 - p) for p in parts])
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from moescale.serving.operating_points import OperatingPoints
 from moescale.typing import FloatArray
-from moescale.views.figures.axes import headline, ignoring_position, log_ticks, new_figure, note, tick_places
+from moescale.views.figures.axes import headline, log_ticks, new_figure, note, tick_places
 from moescale.views.figures.axes import point as mark
 from moescale.views.figures.labels import End, end_labels, paper
 from moescale.views.figures.style import CATEGORIES, DASHES, PAGE_WIDTH, Look, house_style, readable
@@ -59,18 +59,14 @@ def _explanation(figure: Figure, ax: Axes, points: OperatingPoints) -> None:
     model, d = f"{points.model.name} on " if points.model.name else "", points.deployment
     requests = f"({d.prompt_tokens:.4g} prompt, {d.output_tokens:.4g} output tokens)"
     headline(figure, f"{model}{', '.join(cards)} {requests}")
-    lines = (
-        "lines: nothing of that colour is cheaper and faster (grey band: nothing at all); numbers: GPUs at the dots;"
-    )
+    band = "(grey band: nothing at all)"
+    lines = f"lines: nothing of that colour is cheaper and faster {band}; numbers: GPUs at the dots;"
     note(ax, f"{lines}\nfaint: all {len(points):,} points{'' if len(cards) > 1 else '; names: weights / cache'}")
 
 
 def _limit_sweep(ax: Axes, x: FloatArray, y: FloatArray, on_lines: npt.NDArray[np.intp]) -> None:
     """Logarithmic axes that end a little beyond the lines: what lies further out is far from every decision."""
-    for values, scale, limit in (
-        (x[on_lines], ax.set_xscale, ax.set_xlim),
-        (y[on_lines], ax.set_yscale, ax.set_ylim),
-    ):
+    for values, scale, limit in ((x[on_lines], ax.set_xscale, ax.set_xlim), (y[on_lines], ax.set_yscale, ax.set_ylim)):
         low, high = float(values.min()), float(values.max())
         pad = max((high / low) ** 0.06, 1.08)
         scale("log")
@@ -91,7 +87,7 @@ def _sweep_groups(points: OperatingPoints) -> list[tuple[str, npt.NDArray[np.boo
 
 def _per_user_axis(ax: Axes) -> None:
     """The same times as tokens a second, along the top."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
     def inverse(values: npt.ArrayLike) -> npt.ArrayLike:
         return 1e3 / np.maximum(np.asarray(values, dtype=np.float64), 1e-300)
@@ -100,7 +96,7 @@ def _per_user_axis(ax: Axes) -> None:
     top = ax.secondary_xaxis("top", functions=(inverse, inverse))
     top.xaxis.set_major_locator(FixedLocator(tick_places(1e3 / high, 1e3 / low, 9)))
     top.xaxis.set_minor_locator(NullLocator())
-    top.xaxis.set_major_formatter(FuncFormatter(ignoring_position(lambda rate: f"{rate:,g}")))
+    top.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     top.set_xlabel("tokens a second for each user")
     top.spines["top"].set_visible(True)
 

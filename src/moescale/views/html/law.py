@@ -17,7 +17,6 @@ from moescale.views.html.page import Origin, Section, meta_line, page, reproduct
 from moescale.views.html.svg import illustration
 from moescale.views.tables import group_table, parameter_table, prediction_table, range_text, suspect_table
 
-MOST_ERROR = 100.0  # of ln L
 EVIDENCE = {  # what a law's file may say of its fit, and how a page calls it
     "table": "runs",
     "where": "rows kept",
@@ -161,12 +160,9 @@ def _fit_of(law: Law, runs: RunArrays) -> Fit:
     """The law on some runs, in the form that figures and diagnostics take; nothing is fitted."""
     with np.errstate(all="ignore"):  # told below
         error = law.form.log_loss(law.theta, inputs_of(law.form, runs)) - np.log(runs.loss)
-    if not (np.abs(error) < MOST_ERROR).all():
-        raise InputError(
-            f"{law.name} gives no sensible loss on these runs",
-            where="--runs",
-            next_step="give the runs it was fitted to",
-        )
+    if not (np.abs(error) < 100.0).all():
+        what, next_step = f"{law.name} gives no sensible loss on these runs", "give the runs it was fitted to"
+        raise InputError(what, where="--runs", next_step=next_step)
     terms = huber(error)
     return Fit(
         form=law.form,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 
-from moescale.views.html.markup import Html, bullets, facts, joined, linked, tag
+from moescale.views.html.markup import Html, facts, joined, tag
 from moescale.views.html.svg import colours_in, dark_rules
 
 
@@ -36,34 +36,25 @@ class Section:
 
 def page(title: str, meta: Sequence[str], sections: Sequence[Section]) -> str:
     """The page as text; the same arguments give the same bytes."""
-    body = joined(
-        tag("header", tag("h1", title), tag("p", " · ".join(meta), class_="meta")),
-        tag(
-            "main",
-            *(
-                tag("section", tag("h2", s.heading, id=s.anchor), s.content, aria_labelledby=s.anchor)
-                for s in sections
-                if s.content
-            ),
-        ),
-    )
+    shown = [
+        tag("section", tag("h2", s.heading, id=s.anchor), s.content, aria_labelledby=s.anchor)
+        for s in sections
+        if s.content
+    ]
+    header = tag("header", tag("h1", title), tag("p", " · ".join(meta), class_="meta"))
+    body = joined(header, tag("main", *shown))
     css = resources.files("moescale.views.html").joinpath("page.css").read_text(encoding="utf-8")
     css = css.replace("/*DARK*/", dark_rules(colours_in(body)))
-    head = joined(
-        tag("meta", charset="utf-8"),
-        "\n",
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        "\n",
-        # Whatever a name in the data may hold, a browser loads and runs nothing.
-        tag(
-            "meta",
-            http_equiv="Content-Security-Policy",
-            content="default-src 'none'; img-src data:; style-src 'unsafe-inline'",
-        ),
-        "\n",
-        tag("title", title),
-        "\n",
-        Html(f"<style>\n{css}</style>"),
+    # Whatever a name in the data may hold, a browser loads and runs nothing.
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    head = "\n".join(
+        [
+            tag("meta", charset="utf-8"),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", http_equiv="Content-Security-Policy", content=policy),
+            tag("title", title),
+            f"<style>\n{css}</style>",
+        ]
     )
     spaced = body.replace("</section>", "</section>\n").replace("</tr>", "</tr>\n")
     return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{spaced}\n</body>\n</html>\n'
@@ -74,7 +65,7 @@ def meta_line(origin: Origin, *parts: str) -> list[str]:
     return [*filter(None, (origin.date, origin.version and f"moescale {origin.version}")), *parts]
 
 
-def reproduction(origin: Origin, *, steps: Sequence[str] = (), notes: Sequence[str] = ()) -> Section:
+def reproduction(origin: Origin, *, steps: Sequence[str] = ()) -> Section:
     """The command line, version and input hashes that give the same answer again; `steps` stand in for a lost command."""
     made = origin.made_with
     command = made.get("command")
@@ -90,11 +81,5 @@ def reproduction(origin: Origin, *, steps: Sequence[str] = (), notes: Sequence[s
         pairs.append(("its SHA-256", tag("code", origin.sha256)))
     if isinstance(files := made.get("sha256"), Mapping):
         pairs += [(f"SHA-256 of {name}", tag("code", digest)) for name, digest in files.items() if digest]
-    return Section(
-        "How to reproduce it",
-        joined(
-            tag("pre", tag("code", "\n".join(str(line) for line in shown))) if shown else "",
-            facts(pairs),
-            bullets([linked(note) for note in notes]) if notes else "",
-        ),
-    )
+    commands = tag("pre", tag("code", "\n".join(shown))) if shown else ""
+    return Section("How to reproduce it", joined(commands, facts(pairs)))

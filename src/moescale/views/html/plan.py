@@ -31,13 +31,16 @@ def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None =
     origin = origin or Origin()
     model = plan.recommendation.model
     heading = title or f"Which model to train with {format_flops(plan.budget_flops)} FLOPs"
+    notes, no_life = [*plan.recommendation.caveats, *plan.warnings], plan.lifetime_infeasible
+    if no_life is not None and not any(no_life in warning for warning in plan.warnings):
+        notes.append(f"No plan for the whole life: {no_life}.")
     sections = [
         Section("Question", _question(plan)),
         Section("Answer", _answer(plan)),
         Section("Evidence", _evidence(plan)),
         *([] if plan.lifetime is None else [Section("Over its life", _life(plan.lifetime))]),
         Section("Assumptions", _assumptions(plan)),
-        Section("Caveats", bullets([linked(text) for text in (*plan.recommendation.caveats, *_remarks(plan))])),
+        Section("Caveats", bullets([linked(text) for text in notes])),
         reproduction(origin, steps=_steps(plan)),
         Section("Words", tag("p", tables.GLOSSARY.format(base=tables.base_name(plan)))),
     ]
@@ -133,18 +136,10 @@ def _life(plan: LifetimePlan) -> Html:
 
 
 def _assumptions(plan: Plan) -> Html:
-    pairs: list[tuple[object, object]] = [*_law_facts(plan), *_gpu_facts(plan)]
-    pairs.append(
-        (
-            "latency",
-            f"{plan.latency_source}: {LATENCY[plan.latency_source]}"
-            if plan.latency_source in LATENCY
-            else plan.latency_source,
-        )
-    )
-    pairs.append(("requests", f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"))
-    pairs += _limits(plan.asked)
-    return facts(pairs)
+    source, meaning = plan.latency_source, LATENCY.get(plan.latency_source)
+    requests = f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"
+    shared = (("latency", f"{source}: {meaning}" if meaning else source), ("requests", requests))
+    return facts([*_law_facts(plan), *_gpu_facts(plan), *shared, *_limits(plan.asked)])
 
 
 def _law_facts(plan: Plan) -> list[tuple[object, object]]:
@@ -214,13 +209,6 @@ def _limits(asked: Mapping[str, object]) -> list[tuple[object, object]]:
     if "host" in asked:
         pairs.append(("host", "the CPU side of a server is added to every pass"))
     return pairs
-
-
-def _remarks(plan: Plan) -> tuple[str, ...]:
-    none = plan.lifetime_infeasible
-    if none is None or any(none in warning for warning in plan.warnings):
-        return plan.warnings
-    return (*plan.warnings, f"No plan for the whole life: {none}.")
 
 
 def _steps(plan: Plan) -> list[str]:

@@ -89,21 +89,17 @@ def parse_comparison(record: object, *, where: str) -> tuple[HoldOut, ...]:
     found: list[HoldOut] = []
     for row in rows:
         shared = (row.n_train, row.n_holdout, row.rmsle_train, row.rmsle_holdout, row.bias_holdout, row.parameters)
-        h = row.held_out
-        if h is None:
+        if row.held_out is None:
             found.append(HoldOut(row.law, *shared))
             continue
-        columns = [
-            np.array(values, dtype=np.float64) for values in (h.n_params, h.tokens, h.experts, h.loss, h.residual)
-        ]
-        sane = len({column.size for column in columns}) == 1 and columns[0].size > 0
-        sane = sane and bool((columns[2] >= 1).all() and (columns[3] > 0).all() and (columns[3] < MOST_ERROR).all())
-        if not sane or (np.abs(columns[4]) > MOST_ERROR).any():
+        n, d, e, loss, residual = (np.array(values, dtype=np.float64) for _, values in row.held_out)
+        sane = len({column.size for column in (n, d, e, loss, residual)}) == 1 and n.size > 0
+        sane = sane and bool((e >= 1).all() and (loss > 0).all() and (loss < MOST_ERROR).all())
+        if not sane or (np.abs(residual) > MOST_ERROR).any():
             raise InputError(
                 f"damaged comparison: the held-out runs of {row.law}",
                 where=where,
                 next_step="write it again with `compare --json`",
             )
-        n, d, e, loss, residual = columns
         found.append(HoldOut(row.law, *shared, RunArrays(n, d, e, loss, {}), residual))
     return tuple(found)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from moescale.views.figures.saving import svg_bytes
+from moescale.views.figures.saving import figure_bytes
 from moescale.views.figures.style import on_dark
 from moescale.views.html.markup import Html, escaped, tag
 
@@ -20,7 +20,7 @@ NAMED = re.compile(r'(\bid="|xlink:href="#|url\(#)([^")]+)')
 
 def inline_svg(figure: Figure, name: str, description: str) -> Html:
     """A figure as an element of a page; `name` keeps its identifiers apart from other figures', `description` is its text."""
-    text = svg_bytes(figure).decode("utf-8")
+    text = figure_bytes(figure, "svg").decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     head, _, body = text.partition(">")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from moescale.typing import FloatArray
 
 ROWS = 18
-WIDEST = 110
-NARROWEST = 48  # below, there is no room for a picture
 MARGIN = 8  # of the losses on the left
 NAMES = 9  # of the expert counts on the right
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille letter, by row and column
@@ -31,8 +29,8 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille 
 
 def show_chart(console: Console, plan: Plan) -> None:
     """The curves of a plan, its loss-optimal sizes (o) and its recommendation (★); nothing where there is no room."""
-    width = min(console.width, WIDEST) - MARGIN - NAMES
-    if width + MARGIN + NAMES < NARROWEST or not plan.curves:
+    width = min(console.width, 110) - MARGIN - NAMES
+    if console.width < 48 or not plan.curves:
         return
     (left, right), (low, high) = plan_limits(plan)
     braille = encodable(console, "⣿") == "⣿"

@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moescale.units import format_flops, format_seconds
-from moescale.views.tables import (
-    Column,
-    Table,
-    comparison_table,
-    fit_remarks,
-    parameter_table,
-    range_text,
-    span_text,
-)
+from moescale.views.tables import Column, Table, comparison_table, fit_remarks, parameter_table, range_text, span_text
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A plan: the recommendation first, then the tables that it stands on."""
+"""A plan: the recommendation first, then the tables that it stands on; and what it was exported to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from moescale.views.terminal.text import write_line, write_paragraph, write_tabl
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from moescale.export.launch import Export
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
 
@@ -23,7 +24,7 @@ def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> Non
     for lead, text in tables.plan_paragraphs(plan):
         write_paragraph(console, text, lead=lead)
     write_line(console)
-    _caveats(console, plan.recommendation.caveats)
+    _listed(console, plan.recommendation.caveats)
     write_line(console)
     write_paragraph(
         console,
@@ -50,9 +51,25 @@ def _lifetime(console: Console, plan: LifetimePlan) -> None:
     write_paragraph(
         console, f"{tables.training_sentence(plan)} {tables.build_sentence(plan.recommendation.architecture)}"
     )
-    _caveats(console, plan.recommendation.caveats)
+    _listed(console, plan.recommendation.caveats)
 
 
-def _caveats(console: Console, caveats: tuple[str, ...]) -> None:
-    for caveat in caveats:
-        write_paragraph(console, caveat, indent=4, first="  - ")
+def _listed(console: Console, lines: tuple[str, ...]) -> None:
+    for line in lines:
+        write_paragraph(console, line, indent=4, first="  - ")
+
+
+def show_export(console: Console, export: Export) -> None:
+    """What an export wrote, how the run is split, and the arithmetic of its memory."""
+    from moescale.export.launch import split_in_words
+
+    choice = export.choice
+    write_line(console)
+    write_line(console, f"Exported to {export.folder}: {', '.join(export.files)}", bold=len("Exported"))
+    write_paragraph(console, f"{split_in_words(choice)} ({choice.why}).")
+    write_paragraph(
+        console,
+        f"{export.recipe.steps:,} steps of {export.recipe.batch_tokens:,} tokens, peak learning rate {export.recipe.peak_lr:.4g}; "
+        f"{choice.days:.3g} days at {choice.mfu:.0%} of peak.",
+    )
+    _listed(console, (*choice.memory.arithmetic, *export.notes))

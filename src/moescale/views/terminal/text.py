@@ -23,9 +23,9 @@ def terminal(*, error: bool = False) -> Console:
     from rich.console import Console
 
     console = Console(stderr=error, highlight=False, markup=False, emoji=False)
-    if console.is_terminal:
-        return console
-    return Console(stderr=error, highlight=False, markup=False, emoji=False, width=PLAIN_WIDTH)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    return console
 
 
 def write_line(console: Console, text: str = "", *, bold: int = 0) -> None:
