@@ -39,7 +39,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "models/hf_config.py": ("configs",),
     "catalogue/__init__.py": "its own files",
     "cli/__init__.py": "opens the null device",
-    "cli/options.py": "hashes files that others have read",
+    "cli/output.py": "hashes files that others have read",
     "cli/web.py": ("laws",),
     "io/files.py": ("runs-csv", "laws", "traces"),
     "hardware/gpus.py": ("gpus",),
