@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, examples
@@ -42,7 +42,7 @@ def pack(how: PackOptions, wanted: SourceOptions, json_: Json = False) -> None:
         what, next_step = "give -o FOLDER (pack) or --show FOLDER", "`moescale pack --help` lists what there is"
         raise InputError(what, next_step=next_step)
     else:
-        settings = asdict(how) | {"exclude": how.exclude or ()}
+        settings: dict[str, Any] = asdict(how) | {"exclude": how.exclude or ()}
         corpus = run_pack(sources, wanted.output, **settings, report=say)
     if json_:
         print_json(corpus.header())
