@@ -157,15 +157,16 @@ def signature(name: str, of: Callable[..., object]) -> list[str]:
 
 
 def fields_of(name: str, of: Any) -> list[str]:
-    """The fields of a dataclass as its source has them, because the comments hold units and shapes."""
-    source = textwrap.dedent(inspect.getsource(of))
-    lines = source.splitlines()
-    body = next(node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    shown = [f"class {name}:"]
-    for node in body:
-        if isinstance(node, ast.AnnAssign):
-            shown += lines[node.lineno - 1 : node.end_lineno]
-    return shown
+    """The fields of a dataclass as the sources of it and its bases have them, because the comments hold units and shapes."""
+    shown: dict[str, list[str]] = {}
+    for part in (part for part in reversed(of.__mro__) if dataclasses.is_dataclass(part)):
+        source = textwrap.dedent(inspect.getsource(part))
+        lines = source.splitlines()
+        body = next(node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+        for node in body:
+            if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
+                shown[ast.unparse(node.target)] = lines[node.lineno - 1 : node.end_lineno]
+    return [f"class {name}:", *(line for lines in shown.values() for line in lines)]
 
 
 def doc_of(thing: object) -> str:
@@ -177,7 +178,8 @@ def doc_of(thing: object) -> str:
 def members(of: type) -> list[tuple[str, str]]:
     """The public methods and properties that a class defines, each with the first sentence about it."""
     found: list[tuple[str, str]] = []
-    for name, member in vars(of).items():
+    parts = [part for part in reversed(of.__mro__) if part is of or dataclasses.is_dataclass(part)]
+    for name, member in {name: member for part in parts for name, member in vars(part).items()}.items():
         inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if name.startswith("_") or not inspect.isfunction(inner):
             continue

@@ -37,6 +37,7 @@ def cost(
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
     from moescale.serving.gpu_counts import cost as serving_cost
+    from moescale.views.terminal import show_burst, show_cost, terminal
 
     burst.check(serving, sweep=sweep.sweep)
     sweep.check(serving.gpu)
@@ -64,8 +65,6 @@ def cost(
         record |= {} if run is None else {"burst": run.to_dict()}
         print_json(record if priced else _without_dollars(record))
         return
-    from moescale.views.terminal import show_burst, show_cost, terminal
-
     own = formats[0].name if checkpoint is not None and formats else None
     show_cost(terminal(), answer, deployment, source_of_traffic, weights=own, priced=priced)
     if run is not None:
@@ -74,22 +73,18 @@ def cost(
 
 def _tell_sweep(points: OperatingPoints, sweep: SweepOptions, source_of_traffic: str | None, json_: bool) -> None:
     """Write, draw and print all operating points."""
+    from moescale.runs.table import write_runs
+    from moescale.views.figures import sweep_figure
+    from moescale.views.terminal import show_sweep, terminal
+
     held_back = HeldBack()
     if sweep.output_table is not None:
-        from moescale.runs.table import write_runs
-
         with held_back:
             write_runs(points.columns(), sweep.output_table)
-    if sweep.plot is not None:
-        from moescale.views.figures import save_figure, sweep_figure
-
-        with held_back:
-            save_figure(sweep_figure(points), sweep.plot)
+    held_back.draw(sweep.plot, sweep_figure, points)
     if json_:
         print_json(points.to_dict())
     else:
-        from moescale.views.terminal import show_sweep, terminal
-
         show_sweep(terminal(), points, source_of_traffic)
     held_back.tell()
 

@@ -6,22 +6,24 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from typer import Argument, Option
 
 from moescale.cli.output import warn
 from moescale.options.fields import Described, Flag, Text, described, option_name
 
+T = TypeVar("T")
 
-def flat(*top: str, then: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+
+def flat(*top: str, then: tuple[str, ...] = ()) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Make each field of a command's option dataclasses, and what is annotated as one, an option of the command.
 
     Those at the `top` of its help stand above all headings, and those of `then` before the others, which follow in the
     order of the signature and of the fields.
     """
 
-    def flatten(command: Callable[..., None]) -> Callable[..., None]:
+    def flatten(command: Callable[..., T]) -> Callable[..., T]:
         hints = get_type_hints(command, include_extras=True)
         groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
         parameters: dict[str, Parameter] = {}
@@ -40,12 +42,12 @@ def flat(*top: str, then: tuple[str, ...] = ()) -> Callable[[Callable[..., None]
         ordered = [parameters[name] for name in dict.fromkeys([*top, *then, *parameters])]
 
         @wraps(command)
-        def call(**given: Any) -> None:
+        def call(**given: Any) -> T:
             built = {
                 name: group(**{field.name: given.pop(field.name) for field in fields(group)})
                 for name, group in groups.items()
             }
-            command(**given, **built)
+            return command(**given, **built)
 
         call.__signature__ = Signature(ordered)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}

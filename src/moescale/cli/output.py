@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 from moescale.errors import InputError
 
 if TYPE_CHECKING:
     import typer
+    from matplotlib.figure import Figure
 
     from moescale.fitting.fit import Progress
+
+P = ParamSpec("P")
 
 
 def print_json(value: object) -> None:
@@ -29,6 +32,12 @@ def warn(messages: str | Iterable[str]) -> None:
     """Print a warning, or several, on standard error."""
     for message in [messages] if isinstance(messages, str) else messages:
         sys.stderr.write(f"warning: {message}\n")
+
+
+def say(line: str) -> None:
+    """Print a line of progress on standard error, whole: other processes may write there, too."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 @contextmanager
@@ -72,6 +81,14 @@ class HeldBack:
         if isinstance(error, self.kind):
             self.errors.append(error)
         return isinstance(error, self.kind)
+
+    def draw(self, path: Path | None, figure: Callable[P, Figure], *of: P.args, **how: P.kwargs) -> None:
+        """Draw a figure to the file that --plot names, if it names one."""
+        if path is not None:
+            from moescale.views.figures import save_figure
+
+            with self:
+                save_figure(figure(*of, **how), path)
 
     def tell(self) -> None:
         """Raise the first error, after a warning for each of the others."""

@@ -9,10 +9,11 @@ import typer
 from typer import Option
 
 from moescale.cli.flat import flat
-from moescale.cli.options import Json, Plot, app, at_option, check_plot, examples
+from moescale.cli.options import Json, Plot, app, check_plot, examples
 from moescale.cli.output import HeldBack, made_with, print_json, warn
 from moescale.errors import UnwrittenError
 from moescale.options.export import ExportOptions
+from moescale.options.fields import at_option
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
@@ -46,6 +47,8 @@ def plan(
 
     from moescale.planning.plan import SECOND_LAWS, make_plan
     from moescale.scaling_laws import find_law
+    from moescale.views.figures import plan_figure
+    from moescale.views.terminal import show_export, show_plan, terminal
 
     check_plot(plot)
     export.check()
@@ -57,11 +60,7 @@ def plan(
     with at_option("--budget"), np.errstate(over="ignore"):
         answer = make_plan(chosen, question, deployment, source, second_laws=[find_law(name) for name in SECOND_LAWS])
     held_back = HeldBack(UnwrittenError)
-    if plot is not None:
-        from moescale.views.figures import plan_figure, save_figure
-
-        with held_back:
-            save_figure(plan_figure(answer), plot)
+    held_back.draw(plot, plan_figure, answer)
     exported = None
     with held_back, at_option("--export"):
         exported = export.write(answer, bounds.training_gpu(deployment), bounds.mfu)
@@ -70,8 +69,6 @@ def plan(
         record = answer.to_dict() | {"made_with": made_with(context, [path for path in named if path.is_file()])}
         print_json(record if exported is None else record | {"export": exported.to_dict()})
     else:
-        from moescale.views.terminal import show_export, show_plan, terminal
-
         show_plan(terminal(), answer, chart=frontier_plot or None)
         if exported is not None:
             show_export(terminal(), exported)

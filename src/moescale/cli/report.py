@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from datetime import date as calendar_date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from moescale.cli.options import app, at_option, examples, file_option, run_inputs, text_option, warn
-from moescale.errors import InputError
+from moescale.cli.flat import flat
+from moescale.cli.options import app, examples
+from moescale.cli.output import say, warn
+from moescale.errors import InputError, located
+from moescale.options.fields import at_option
+from moescale.options.pages import ReportOptions
+from moescale.options.runs import COLUMNS
 
 if TYPE_CHECKING:
     from moescale.fitting.holdout import RunArrays
@@ -23,19 +27,8 @@ if TYPE_CHECKING:
         "moescale report comparison.json -o comparison.html --date 2026-11-21",
     )
 )
-def report(
-    answer: Annotated[
-        Path, file_option("ANSWER", "A plan (plan --json), a law (fit -o) or a comparison (compare --json).")
-    ],
-    output: Annotated[Path, file_option("-o", "Write the page to this HTML file.")],
-    runs: Annotated[
-        Path | None, file_option("--runs", "Of a law: the table it was fitted to, for data, residuals, doubtful runs.")
-    ] = None,
-    title: Annotated[str | None, text_option("--title", "Title of the page; default: what it answers.", "TEXT")] = None,
-    date: Annotated[
-        str | None, text_option("--date", "Date to print, such as 2026-11-21; default: none.", "DATE")
-    ] = None,
-) -> None:
+@flat()
+def report(wanted: ReportOptions) -> None:
     """Make one HTML file of an answer: figures inside, readable offline, on paper, in light and dark."""
     from moescale import __version__
     from moescale.io.files import as_text, check_target, write_atomically
@@ -43,12 +36,13 @@ def report(
     from moescale.scaling_laws import Law
     from moescale.views.html import comparison_report, law_report, plan_report, read_answer
 
-    with at_option("-o"):
-        check_target(output, [answer, runs])
-    if date is not None:
-        _check_date(date)
-    found, origin = read_answer(answer)
-    origin = replace(origin, date=date, version=__version__)
+    output, runs, title = wanted.output, wanted.runs, wanted.title
+    with located("-o"):
+        check_target(output, [wanted.answer, runs])
+    if wanted.date is not None:
+        _check_date(wanted.date)
+    found, origin = read_answer(wanted.answer)
+    origin = replace(origin, date=wanted.date, version=__version__)
     if runs is not None and not isinstance(found, Law):
         raise InputError("only the report of a law draws runs", where="--runs", next_step="leave --runs out")
     if isinstance(found, Plan):
@@ -58,9 +52,9 @@ def report(
         text = law_report(found, origin, runs=drawn, title=title)
     else:
         text = comparison_report(found, origin, title=title)
-    with at_option("-o"):
+    with located("-o"):
         write_atomically(output, as_text(text))
-    sys.stderr.write(f"wrote {output}\n")
+    say(f"wrote {output}")
 
 
 def _check_date(text: str) -> None:
@@ -72,15 +66,12 @@ def _check_date(text: str) -> None:
 
 def _runs_of(law: Law, path: Path) -> RunArrays:
     """The runs of a table, by the columns and the rows that the law was fitted to."""
-    from moescale.fitting.holdout import RunArrays
+    from moescale.fitting.workflow import run_arrays
     from moescale.runs.table import read_runs
-    from moescale.scaling_laws.covariates import known_to
 
-    columns = ("size_column", "tokens_column", "experts_column", "loss_column")
-    known = {name: str(law.evidence.get(name) or "") for name in (*columns, "where", "table_sha256")}
+    known = {name: str(law.evidence.get(name) or "") for name in (*COLUMNS, "where", "table_sha256")}
     with at_option("--runs"):
-        table = read_runs(path, where=known["where"] or None, **{name: known[name] for name in columns if known[name]})
+        table = read_runs(path, where=known["where"] or None, **{name: known[name] for name in COLUMNS if known[name]})
     if known["table_sha256"] and table.sha256 != known["table_sha256"]:
         warn(f"{path} is not the table that {law.name} was fitted to: its SHA-256 is another")
-    extra = run_inputs(law.form, table, known_to(law.form, {}))
-    return RunArrays(table.n_params, table.tokens, table.experts, table.loss, extra)
+    return run_arrays(law.form, table, {})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from moescale.cli.options import Json, LawName, app, at_option, examples, file_option, one_option, text_option
+from moescale.cli.flat import flat
+from moescale.cli.options import Json, app, examples
 from moescale.cli.output import HeldBack, print_json, warn
-from moescale.errors import MoescaleError, unknown_name
-from moescale.options.law import DEFAULT_LAW, LawOptions
-from moescale.options.serving import DEFAULT_GPU, ServingOptions
+from moescale.errors import MoescaleError, located, unknown_name
+from moescale.options.fields import at_option
+from moescale.options.law import ChosenLaw
+from moescale.options.pages import ReproductionOptions
+from moescale.options.serving import ChosenGpu, ServingOptions
 
 if TYPE_CHECKING:
     from moescale.latency import LatencySource
@@ -25,54 +27,33 @@ LATENCIES = ("both", "silicon", "roofline")
         "moescale reproduce --latency roofline --moe-execution all-experts",
     )
 )
-def reproduce(
-    law: LawName = DEFAULT_LAW,
-    latency: Annotated[
-        str, text_option("--latency", "both (silicon, and the roofline beside it), silicon, or roofline.")
-    ] = "both",
-    moe_execution: Annotated[
-        str,
-        text_option(
-            "--moe-execution",
-            "How experts run: fused (a token meets its top_k), or all-experts (a loop in which every token meets every "
-            "expert of its GPU, as in vLLM 0.2.7).",
-        ),
-    ] = "fused",
-    gpu: Annotated[str, one_option(ServingOptions, "gpu")] = DEFAULT_GPU,
-    output: Annotated[
-        Path | None, file_option("-o", "Folder for the report, and every figure as SVG, PDF, PNG and CSV.")
-    ] = None,
-    json_: Json = False,
-) -> None:
+@flat("law", "latency", "moe_execution", "gpu")
+def reproduce(law: ChosenLaw, gpu: ChosenGpu, wanted: ReproductionOptions, json_: Json = False) -> None:
     """Compute every claim of the paper again: its value, ours with its interval, and whether it holds."""
     from moescale.latency import with_moe_execution
     from moescale.reproduction import reproduce as evaluate
+    from moescale.reproduction.publish import check_folder, publish
+    from moescale.reproduction.tables import show_outcomes
+    from moescale.views.terminal import terminal
 
-    chosen = LawOptions(law=law).find_law()
+    chosen, latency, output = law.find_law(), wanted.latency, wanted.output
     if latency not in LATENCIES:
         raise unknown_name("latency", latency, LATENCIES, where="--latency")
-    deployment = ServingOptions(gpu=gpu, reserve=0).deployment()  # otherwise the paper's: it reserves nothing
+    deployment = ServingOptions(gpu=gpu.gpu, reserve=0).deployment()  # otherwise the paper's: it reserves nothing
     with at_option("--moe-execution"):
-        first, *others = (with_moe_execution(source, moe_execution) for source in _sources(latency, deployment))
+        first, *others = (with_moe_execution(source, wanted.moe_execution) for source in _sources(latency, deployment))
     if output is not None:
-        from moescale.reproduction.publish import check_folder
-
-        with at_option("-o"):
+        with located("-o"):
             check_folder(output)
     with at_option("--law"):
         outcomes = evaluate(chosen, deployment, first, others)
     held_back = HeldBack()
     if output is not None:
-        from moescale.reproduction.publish import publish
-
         with held_back, at_option("-o"):
             publish(output, chosen, deployment, first, outcomes)
     if json_:
         print_json([outcome.to_dict() for outcome in outcomes])
     else:
-        from moescale.reproduction.tables import show_outcomes
-        from moescale.views.terminal import terminal
-
         show_outcomes(terminal(), outcomes)
     held_back.tell()
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from typer import Option
-
-from moescale.cli.options import HeldBack, Json, app, examples, file_option, print_json
+from moescale.cli.flat import flat
+from moescale.cli.options import Json, app, examples
+from moescale.cli.output import HeldBack, print_json, say
+from moescale.options.experiments import TrainOptions
 from moescale.units import format_count, format_flops, format_seconds
 
 
@@ -21,35 +20,25 @@ from moescale.units import format_count, format_flops, format_seconds
         "moescale train run.toml --no-resume",
     )
 )
-def train(
-    run: Annotated[Path, file_option("RUN", "What to train: RUN.toml (docs/training.md lists its keys).")],
-    output: Annotated[Path | None, file_option("-o", "Run table to write or extend: .csv or .tsv.")] = None,
-    resume: Annotated[
-        bool, Option("--resume/--no-resume", help="Go on from the last checkpoint, or start over.")
-    ] = True,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print the settings with every default, sizes and FLOPs; train nothing.")
-    ] = False,
-    json_: Json = False,
-) -> None:
+@flat()
+def train(wanted: TrainOptions, json_: Json = False) -> None:
     """Train one model, and write its row of the run table that `fit` reads."""
+    from moescale.experiments.run_table import add_rows, check_run_table
     from moescale.experiments.training.settings import estimate, read_settings
 
-    settings = read_settings(run)
-    if dry_run:
+    settings, output = read_settings(wanted.run), wanted.output
+    if wanted.dry_run:
         expected = estimate(settings)
         if json_:
             print_json({"settings": settings.to_dict(), "settings_sha256": settings.sha256, "estimate": expected})
         else:
             _show_settings(settings.to_dict(), expected)
         return
-    from moescale.experiments.run_table import add_rows, check_run_table
     from moescale.experiments.training.run import train as run_train
 
     if output is not None:
         check_run_table(output)
-
-    rows = run_train(settings, resume=resume, report=_print_event)
+    rows = run_train(settings, resume=wanted.resume, report=_print_event)
     if not rows:  # another process of torchrun's group prints them
         return
     held_back = HeldBack()
@@ -58,8 +47,22 @@ def train(
             add_rows(output, rows)
     if json_:
         print_json({"rows": rows})
-        held_back.tell()
-        return
+    else:
+        _show_rows(rows)
+        held = settings.output + "/result.json" if output is None or held_back.errors else output
+        print(f"{settings.output}/model holds the weights; {held} the rows")
+    held_back.tell()
+
+
+def _show_settings(settings: Mapping[str, Any], expected: Mapping[str, float]) -> None:
+    import tomli_w
+
+    print(tomli_w.dumps(settings))
+    for key, value in expected.items():
+        print(f"# {key:15} {format_flops(value) if key == 'training_flops' else format_count(value)}")
+
+
+def _show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         flag = f"  DIVERGED: {row['diverged_why']}" if row["diverged"] else ""
         loss = "none" if row["loss"] is None else f"{row['loss']:.4f}"
@@ -68,18 +71,6 @@ def train(
             f"{format_count(row['n_params_dense'])} dense-equivalent parameters, {row['n_experts']} experts, "
             f"{format_count(row['tokens_per_s'])} tokens/s{flag}"
         )
-    held = settings.output + "/result.json" if output is None or held_back.errors else output
-    print(f"{settings.output}/model holds the weights; {held} the rows")
-    held_back.tell()
-
-
-def _show_settings(settings: Mapping[str, Any], expected: Mapping[str, float]) -> None:
-    import tomli_w
-
-    print(tomli_w.dumps(settings), end="")
-    print()
-    for key, value in expected.items():
-        print(f"# {key:15} {format_flops(value) if key == 'training_flops' else format_count(value)}")
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
@@ -88,14 +79,11 @@ def _print_event(event: Mapping[str, Any]) -> None:
     if event["event"] == "step":
         steps = event["steps"]
         left = (steps - event["step"]) * event["seconds"] / event["step"] if event["step"] else math.nan
-        text = (
+        say(
             f"{at}/{steps}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, {format_count(event['tokens_per_s'])} tokens/s, "
             f"{format_seconds(left)} left"
         )
-    else:
-        text = f"{at}: {event['event']}"
-        if event.get("checkpoint"):
-            text += f" {event['checkpoint']}"
-        if event.get("validation_loss") is not None:
-            text += f" loss {event['validation_loss']:.4f}"
-    print(text, file=sys.stderr, flush=True)
+        return
+    checkpoint = f" {event['checkpoint']}" if event.get("checkpoint") else ""
+    loss = "" if event.get("validation_loss") is None else f" loss {event['validation_loss']:.4f}"
+    say(f"{at}: {event['event']}{checkpoint}{loss}")

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
-from pathlib import Path
-from typing import Annotated
 
-from typer import Option
-
-from moescale.cli.options import app, at_option, examples, file_option, number_option
-from moescale.errors import InputError
+from moescale.cli.flat import flat
+from moescale.cli.options import app, examples
+from moescale.cli.output import say
+from moescale.errors import InputError, located
+from moescale.options.pages import PageOptions
 
 
 @app.command(epilog=examples("moescale web", "moescale web --port 8600 --no-open --law law.toml"))
-def web(
-    port: Annotated[int, number_option("--port", "Port to listen on; 0: any free one.", 0, 65535, whole=True)] = 8501,
-    open_: Annotated[bool, Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    law: Annotated[Path | None, file_option("--law", "Law file that `fit -o` wrote: the page's default law.")] = None,
-) -> None:
+@flat()
+def web(wanted: PageOptions) -> None:
     """Serve the page to play with: sliders, curves, uploads; on this machine only."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
@@ -26,15 +21,11 @@ def web(
     from moescale.io.files import read_text
     from moescale.web.app import ADDRESS, create_app, listen, serve
 
-    text = None
-    if law is not None:
-        with at_option("--law"):
-            text = read_text(law)
-    bound = listen(port)
-    with bound:
+    with located("--law"):
+        law = None if wanted.law is None else read_text(wanted.law)
+    with listen(wanted.port) as bound:
         port = int(bound.getsockname()[1])
         address = f"http://{ADDRESS}:{port}/"
-        page = create_app(port, law_text=text, law_name=str(law))
-        sys.stderr.write(f"moescale: {address} (Ctrl-C ends it)\n")
-        sys.stderr.flush()
-        serve(page, bound, open_url=address if open_ else None)
+        page = create_app(port, law_text=law, law_name=str(wanted.law))
+        say(f"moescale: {address} (Ctrl-C ends it)")
+        serve(page, bound, open_url=address if wanted.open_ else None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ MOST_TOTAL_USD = 1e15  # of training and serving: more than the world produces i
 MOST_LOSS = 1e3  # nats a token: a model that guesses among a million tokens has 14
 MOST_USD_PER_MTOK = 1e6  # a dollar a token
 MOST_REPLICATES = 100_000
+MOST_SEED = 2**53 - 1  # beyond, a float skips whole numbers
 LEAST = 1e-6  # of shares and prices, which must be above zero
 LEAST_BOUND = 1e-12  # of a loss or a cost that is asked for: below every answer, so that the answer says so
 PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
@@ -149,24 +151,24 @@ def quantity(help: str, least: float = 1.0, most: float = MOST, *, default: Any 
     return _field(Quantity(help, least, most, **kind), default)
 
 
-def text(help: str, *, default: str | None = None, metavar: str = "NAME", panel: str = "") -> Any:
+def text(help: str, *, default: Any = None, metavar: str = "NAME", **kind: Any) -> Any:
     """A field that is a name, a list or an expression."""
-    return _field(Text(help, metavar=metavar, panel=panel), default)
+    return _field(Text(help, metavar=metavar, **kind), default)
 
 
-def path(help: str, *, name: str | None = None) -> Any:
+def path(help: str, *, default: Any = None, name: str | None = None) -> Any:
     """A field that is the path of a file or folder."""
-    return _field(FilePath(help, name=name), None)
+    return _field(FilePath(help, name=name), default)
 
 
-def seconds(help: str) -> Any:
-    """A field that is a time to wait for a token."""
-    return _field(Seconds(help, longest_s=LONGEST_WAIT_S), None)
+def seconds(help: str, longest_s: float = LONGEST_WAIT_S) -> Any:
+    """A field that is a time; by default one to wait for a token."""
+    return _field(Seconds(help, longest_s=longest_s), None)
 
 
-def flag(help: str) -> Any:
+def flag(help: str, *, default: bool = False, name: str | None = None) -> Any:
     """A field that is a switch."""
-    return _field(Flag(help), default=False)
+    return _field(Flag(help, name=name), default)
 
 
 def _field(kind: Described, default: Any) -> Any:
@@ -191,3 +193,16 @@ def listed(option: str, text: str) -> list[str]:
     if not all(names):
         raise InputError(f"{text!r} is not a list with commas", where=option, next_step="such as a,b,c, without gaps")
     return list(dict.fromkeys(name.lower() for name in names))
+
+
+@contextmanager
+def at_option(option: str) -> Generator[None]:
+    """Names the option in bad input that names no place, or only a place within its text."""
+    try:
+        yield
+    except InputError as error:
+        within = (error.where or "").startswith("expression ")
+        if error.where is not None and not within:
+            raise
+        where = f"{option}, {error.where}" if within else option
+        raise type(error)(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING
 
 from moescale.errors import InputError, located
-from moescale.options.fields import LEAST, MOST_TOKENS, Group, quantity, text
+from moescale.options.fields import LEAST, MOST_PARAMETERS, MOST_TOKENS, Group, quantity, text
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -17,7 +17,37 @@ DETAILS = "Details of the law"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LawOptions(Group):
+class ChosenLaw(Group):
+    """A law by its name."""
+
+    law: str = text("Coefficient set (`moescale laws` lists them), or a law file that fit wrote.", default=DEFAULT_LAW)
+
+    def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
+        """The law by its name (by `find`, where given); InputError that names the option."""
+        from moescale.scaling_laws import find_law
+
+        with located("--law"):
+            return (find or find_law)(self.law)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions(Group):
+    """What laws take beyond size, tokens and experts."""
+
+    unique_tokens: float | None = quantity(
+        "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS, unit="tokens"
+    )
+    granularity: float | None = quantity("d_ff over an expert's width, for laws of fine-grained MoE.", LEAST, 1e6)
+    sparsity: float | None = quantity("Unused share of weights or experts, for laws that have it.", 0, 1)
+
+    def inputs(self) -> dict[str, float]:
+        """The further inputs of a law that are stated."""
+        stated = {name: getattr(self, name) for name in ("unique_tokens", "granularity", "sparsity")}
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawOptions(InputOptions, ChosenLaw):
     """A law, its further inputs and how it counts FLOPs.
 
     >>> law = LawOptions(law="krajewski2024", granularity=8).find_law()
@@ -25,12 +55,6 @@ class LawOptions(Group):
 
     HEADING = DETAILS
 
-    law: str = text("Coefficient set (`moescale laws` lists them), or a law file that fit wrote.", default=DEFAULT_LAW)
-    unique_tokens: float | None = quantity(
-        "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS, unit="tokens"
-    )
-    granularity: float | None = quantity("d_ff over an expert's width, for laws of fine-grained MoE.", LEAST, 1e6)
-    sparsity: float | None = quantity("Unused share of weights or experts, for laws that have it.", 0, 1)
     convention: str | None = text("FLOPs counted as paper, exact or dense; default: the law's.")
     top_k: int | None = quantity("Experts a token meets; must be the law's own (default).", whole=True)
 
@@ -40,10 +64,8 @@ class LawOptions(Group):
         Raises InputError that names the option.
         """
         from moescale.models.family import with_convention
-        from moescale.scaling_laws import find_law
 
-        with located("--law"):
-            law = (find or find_law)(self.law)
+        law = super().find_law(find)
         if self.top_k is not None and self.top_k != law.family.top_k:
             raise InputError(
                 f"{law.name} was fitted on top-{law.family.top_k} models and says nothing about top-{self.top_k}",
@@ -55,7 +77,13 @@ class LawOptions(Group):
                 with_convention(law.family, self.convention)
         return law
 
-    def inputs(self) -> dict[str, float]:
-        """The further inputs of a law that are stated."""
-        stated = {name: getattr(self, name) for name in ("unique_tokens", "granularity", "sparsity")}
-        return {name: value for name, value in stated.items() if value is not None}
+
+@dataclass(frozen=True, kw_only=True)
+class PointOptions(Group):
+    """One model, as a law counts it."""
+
+    n_params: float = quantity(
+        "Size N as the law counts it, such as 1.5B.", most=MOST_PARAMETERS, unit="parameters", default=MISSING
+    )
+    tokens: float = quantity("Training tokens D, such as 300B.", most=MOST_TOKENS, unit="tokens", default=MISSING)
+    experts: int = quantity("Experts E of a layer; 1 is dense.", default=1, whole=True)

@@ -38,7 +38,23 @@ CAP = Quantity("", 1, MOST, whole=True)  # of concurrent requests
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingOptions(Group):
+class ChosenGpu(Group):
+    """A GPU by its name."""
+
+    gpu: str = text(
+        "GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.", default=DEFAULT_GPU
+    )
+
+    def find_gpu(self) -> Gpu:
+        """The GPU of the catalogue, or of one's own file."""
+        from moescale.hardware.gpus import load_gpu
+
+        with located("--gpu"):
+            return load_gpu(self.gpu)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingOptions(ChosenGpu):
     """How a model is served, as `plan` and the page take it.
 
     >>> deployment = ServingOptions(gpu="h100-sxm", prompt=512, output=256, max_tpot=0.05).deployment()
@@ -47,9 +63,6 @@ class ServingOptions(Group):
 
     HEADING = SERVER
 
-    gpu: str = text(
-        "GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.", default=DEFAULT_GPU
-    )
     max_gpus: int = quantity("Most GPUs to serve one model on (tensor parallel).", 1, 1024, default=8, whole=True)
     prompt: float | None = quantity(
         f"Mean prompt tokens of a request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
@@ -101,13 +114,6 @@ class ServingOptions(Group):
     weights: str | None = text("bf16, fp8, int4, nvfp4 or mxfp4.", default="bf16")
     kv_cache: str | None = text("Number format of the KV cache: bf16, fp8 or int4.", default="bf16")
     kv_heads: int | None = quantity("Cached KV heads a layer; default: one a query head.", whole=True)
-
-    def find_gpu(self) -> Gpu:
-        """The GPU of the catalogue, or of one's own file."""
-        from moescale.hardware.gpus import load_gpu
-
-        with located("--gpu"):
-            return load_gpu(self.gpu)
 
     def deployment(
         self,

@@ -36,9 +36,17 @@ LINE_TOKENS = 40  # points of a law's line in the chart of a fit
 MOST_SIZES = 6  # with lines of their own there
 # Markers of matplotlib's letters as Vega calls them.
 VEGA_MARKERS = {
-    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "p": "cross",
-    "<": "triangle-left", ">": "triangle-right", "h": "stroke", "d": "diamond",
-}  # fmt: skip
+    "o": "circle",
+    "s": "square",
+    "^": "triangle-up",
+    "D": "diamond",
+    "v": "triangle-down",
+    "p": "cross",
+    "<": "triangle-left",
+    ">": "triangle-right",
+    "h": "stroke",
+    "d": "diamond",
+}
 
 # What a curve of the main chart has at each size: of `Draft`, and of its serving.
 DRAWN = ("n_params", "n_params_active", "n_params_total", "tokens", "loss")
@@ -83,7 +91,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
         "looks": [look(2.0**power) for power in range(10)],
         "accent": ACCENT,
         "upload_limit_bytes": TABLE_LIMIT_BYTES,
-    }  # fmt: skip
+    }
 
 
 def draft(query: Query, laws: Laws) -> Record:
@@ -130,9 +138,8 @@ def bands(query: Query, laws: Laws) -> Record:
     if band is not None:
         low, high = band
         counts = [c.experts for c in found.loss_optimal]
-        record["bands"] = [
-            {"experts": _plain(e), "low": _numbers(low[i]), "high": _numbers(high[i])} for i, e in enumerate(counts)
-        ]
+        bounds = zip(counts, low, high, strict=True)
+        record["bands"] = [{"experts": _plain(e), "low": _numbers(lo), "high": _numbers(hi)} for e, lo, hi in bounds]
     return record
 
 
@@ -169,13 +176,8 @@ def evidence(query: Query, laws: Laws) -> Record:
                 values = law_loss(law, n, tokens, e, extra=further)
             except InputError as error:  # a law of further inputs that the state does not give
                 return {"law": entry, "lines": [], "missing": str(error)}
-            line = {
-                "n_params": n,
-                "size": f"N = {format_count(n)}",
-                "tokens": tokens.tolist(),
-                "loss": _numbers(values),
-            }
-            lines.append(look(e) | line)
+            line = {"n_params": n, "tokens": tokens.tolist(), "loss": _numbers(values)}
+            lines.append(look(e) | line | {"size": f"N = {format_count(n)}"})
     record: Record = {"law": entry, "lines": lines, "notes": list(law.notes)}
     if runs:
         fitted = {"runs": runs, "n_runs": kept["n_runs"], "fit": kept["fit"]}
@@ -239,19 +241,14 @@ def _curve(found: Draft, i: int) -> Record:
 
 
 def _law_entry(name: str, law: Law) -> Record:
-    return {
+    known = law.summary()
+    shown = ("law", "equation", "source", "date", "parameters", "fit_range", "draws")
+    return {key: known[key] for key in shown} | {
         "name": name,
         "title": law.name if name == law.name else f"{law.name} (uploaded)",
-        "law": law.form.name,
-        "equation": law.form.equation,
-        "source": law.source,
-        "date": law.date,
-        "parameters": law.parameters,
-        "fit_range": {k: list(v) for k, v in law.fit_range.items()},
         "max_experts": law.max_experts,
         "uses_experts": law.form.uses_experts,
         "further": list(law.form.extra_inputs),
-        "draws": len(law.draws),
     }
 
 

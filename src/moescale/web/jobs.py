@@ -9,6 +9,7 @@ import asyncio
 import json
 import secrets
 import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from moescale.errors import InputError, MoescaleError
 from moescale.web.store import Laws, Uploaded
 from moescale.web.worker import error_record
 
+COMMAND = (sys.executable, "-m", "moescale.web.worker")
 MOST_RUNNING = 2
 MOST_KEPT = 16
 LONELY_S = 20.0  # that a fit goes on without a listener: a browser that lost its connection is back after some seconds
@@ -32,7 +34,7 @@ class Job:
         self.name = name
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.more = asyncio.Condition()
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: Process | None = None
         self.task: asyncio.Task[None] | None = None
         self.listeners = 0
         self.lonely: asyncio.TimerHandle | None = None
@@ -96,15 +98,12 @@ class Jobs:
 
     async def cancel(self, key: str) -> None:
         """End a job's process and wait until it is gone; nothing of the fit is kept."""
-        job = self.find(key)
-        await job.tell("cancelled", {"name": job.name})
-        await self._end(job)
+        await self._cancel(self.find(key))
 
     async def close(self) -> None:
         """End every process."""
         for job in self._jobs.values():
-            await job.tell("cancelled", {"name": job.name})
-            await self._end(job)
+            await self._cancel(job)
 
     def _expect_listener(self, job: Job) -> None:
         if job.lonely is not None:
@@ -113,24 +112,20 @@ class Jobs:
             job.lonely = asyncio.get_running_loop().call_later(LONELY_S, self._leave, job)
 
     def _leave(self, job: Job) -> None:
-        if not job.listeners and job.process is not None and job.process.returncode is None:
-            with suppress(ProcessLookupError):
-                job.process.kill()  # ends as a failure, which nobody reads
+        if not job.listeners:
+            _kill(job.process)  # ends as a failure, which nobody reads
 
-    async def _end(self, job: Job) -> None:
-        if job.process is not None and job.process.returncode is None:
-            with suppress(ProcessLookupError):
-                job.process.kill()
+    async def _cancel(self, job: Job) -> None:
+        await job.tell("cancelled", {"name": job.name})
+        _kill(job.process)
         if job.task is not None:
             with suppress(asyncio.CancelledError):
                 await job.task
 
     async def _run(self, job: Job, task: dict[str, Any], data: bytes) -> None:
         process = job.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "moescale.web.worker",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            limit=LINE_LIMIT_BYTES,
-        )  # fmt: skip
+            *COMMAND, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_LIMIT_BYTES
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -151,10 +146,8 @@ class Jobs:
                 )
                 await job.tell("error", error_record(failed))
         finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            _kill(process)
+            await process.wait()
 
     async def _take(self, job: Job, message: dict[str, Any]) -> None:
         if "progress" in message:
@@ -166,3 +159,9 @@ class Jobs:
             kept = Uploaded(**message["done"])
             self._laws.keep(kept)
             await job.tell("done", {"law": kept.name, "name": kept.law_name, "fit": kept.evidence["fit"]})
+
+
+def _kill(process: Process | None) -> None:
+    if process is not None and process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()

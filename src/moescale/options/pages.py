@@ -1,0 +1,43 @@
+"""Pages: the one to play with, one to send, and the paper's claims, as users state them."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+
+from moescale.options.fields import Group, flag, path, quantity, text
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(Group):
+    """The page that `web` serves."""
+
+    port: int = quantity("Port to listen on; 0: any free one.", 0, 65535, default=8501, whole=True)
+    open_: bool = flag("Open the page in a browser.", name="--open/--no-open", default=True)
+    law: Path | None = path("Law file that `fit -o` wrote: the page's default law.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Group):
+    """An answer, and the page that is made of it."""
+
+    answer: Path = path(
+        "A plan (plan --json), a law (fit -o) or a comparison (compare --json).", name="ANSWER", default=MISSING
+    )
+    output: Path = path("Write the page to this HTML file.", name="-o", default=MISSING)
+    runs: Path | None = path("Of a law: the table it was fitted to, for data, residuals, doubtful runs.")
+    title: str | None = text("Title of the page; default: what it answers.", metavar="TEXT")
+    date: str | None = text("Date to print, such as 2026-11-21; default: none.", metavar="DATE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproductionOptions(Group):
+    """How the paper's claims are computed again, and where they are published."""
+
+    latency: str = text("both (silicon, and the roofline beside it), silicon, or roofline.", default="both")
+    moe_execution: str = text(
+        "How experts run: fused (a token meets its top_k), or all-experts (a loop in which every token meets every "
+        "expert of its GPU, as in vLLM 0.2.7).",
+        default="fused",
+    )
+    output: Path | None = path("Folder for the report, and every figure as SVG, PDF, PNG and CSV.", name="-o")

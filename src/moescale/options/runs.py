@@ -1,0 +1,141 @@
+"""Tables of runs, and what is fitted to them, as users state them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moescale.errors import InputError, located
+from moescale.options.fields import MOST_REPLICATES, MOST_SEED, Group, Quantity, at_option, flag, path, quantity, text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from moescale.fitting.workflow import FitSettings
+    from moescale.runs.table import RunTable
+    from moescale.scaling_laws import LawForm
+
+STARTS = Quantity("", 1, MOST_REPLICATES, whole=True)
+COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Group):
+    """A table of runs, the rows of it to use, and the columns to take.
+
+    >>> table = RunOptions(runs=Path("runs.csv"), where="tokens >= 5e9").read()
+    """
+
+    runs: Path = path("Table of runs: CSV, TSV, Parquet or JSON lines.", name="RUNS", default=MISSING)
+    where: str | None = text("Rows to keep, such as 'tokens / n_params_active >= 2'.", metavar="EXPR")
+    size_column: str | None = text("Column that is N; default n_params_dense.", metavar="COL")
+    tokens_column: str = text("Column that is D, the training tokens.", default="tokens", metavar="COL")
+    experts_column: str = text("Column that is E, 1 for a dense model.", default="n_experts", metavar="COL")
+    loss_column: str = text("Column that is the loss.", default="loss", metavar="COL")
+
+    def read(self) -> RunTable:
+        """The runs; InputError that names the file or the option."""
+        from moescale.runs.table import read_runs
+
+        with at_option("--where"):
+            return read_runs(self.runs, where=self.where, **{name: getattr(self, name) for name in COLUMNS})
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsoflopOptions(RunOptions):
+    """Runs at equal FLOPs."""
+
+    tolerance: float = quantity("Share by which the FLOPs, 6 N D, of one budget may differ.", 0, 0.99, default=0.05)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldOutOptions(RunOptions):
+    """Laws, the runs to fit them to, and those to test them on."""
+
+    where: str | None = text("Rows to use at all.", metavar="EXPR")
+    holdout: str = text("Rows to predict, not fit, such as 'tokens >= 12e9'.", default=MISSING, metavar="EXPR")
+    law: list[str] | None = text("Form of a law; repeat it to compare several.")
+
+    def forms(self) -> list[LawForm]:
+        """The forms to compare, as stated."""
+        from moescale.scaling_laws import find_form
+
+        with located("--law"):
+            return [find_form(name) for name in self.law or ["yun2024"]]
+
+    def held_out(self, table: RunTable) -> np.typing.NDArray[np.bool_]:
+        """Which runs are predicted, not fitted, (n,)."""
+        from moescale.io.filters import evaluate
+
+        with at_option("--holdout"):
+            return evaluate(self.holdout, table.to_columns())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(Group):
+    """How a law is fitted to a table of runs."""
+
+    law: str = text("Form of the law, such as yun2024 or chinchilla.", default="yun2024")
+    starts: str = text("auto, paper (all 810,000; a minute or more), or how many.", default="auto")
+    free: bool = flag("Without the physical box: then the problem is ill-posed; to see that it is.")
+    bootstrap: int = quantity("Replicates for 90% intervals; 0: none.", 0, MOST_REPLICATES, default=0, whole=True)
+    cluster: str | None = text(
+        "Column of what runs share, such as a trunk: the bootstrap draws it whole.", metavar="COL"
+    )
+    seed: int = quantity("Seed of the bootstrap.", 0, MOST_SEED, default=0, whole=True)
+    prior: str | None = text("Law to calibrate to these runs: what few runs cannot tell comes from it.", metavar="LAW")
+    fix: str | None = text("With --prior: parameters that stay at its values, by commas.", metavar="NAMES")
+    family: str | None = text("Family of the runs (yun2024, ludziejewski2025, dense); default: by columns.")
+
+    def settings(self, inputs: Mapping[str, float]) -> FitSettings:
+        """The settings of the fit, with further inputs that hold for all runs; InputError that names the option."""
+        from moescale.fitting.workflow import FitSettings
+        from moescale.models.family import find_family
+        from moescale.scaling_laws import find_form, find_law
+
+        with located("--prior"):
+            prior = None if self.prior is None else find_law(self.prior)
+        with located("--law"):
+            if prior is None:
+                find_form(self.law)
+        with located("--family"):
+            family = None if self.family is None else find_family(self.family)
+        fix = None if self.fix is None else tuple(name.strip() for name in self.fix.split(",") if name.strip())
+        return FitSettings(
+            starts=self._starts(),
+            free=self.free,
+            extra=inputs,
+            family=family,
+            prior=prior,
+            fix=fix,
+            bootstrap=self.bootstrap,
+            cluster=self.cluster,
+            seed=self.seed,
+        )
+
+    def _starts(self) -> str | int:
+        if self.starts in ("auto", "paper"):
+            return self.starts
+        try:
+            return int(STARTS.parse(self.starts, "--starts"))
+        except InputError as error:
+            what, next_step = f"{self.starts!r} is not a way to start", f"auto, paper, or 1 to {MOST_REPLICATES}"
+            raise InputError(what, where="--starts", next_step=next_step) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(Group):
+    """Runs that others' programs trained, and where their table goes."""
+
+    tracker: str = text("mlflow, wandb, tensorboard or trainer.", name="TRACKER", default=MISSING)
+    source: str = text(
+        "Folder (searched with those below it), file, or MLflow's URI.", name="DIR_OR_URI", default=MISSING
+    )
+    output: Path | None = path(
+        "Run table to write: .csv, .tsv or .parquet; default: only say what is there.", name="-o"
+    )
+    mapping: Path | None = path("TOML file: for each column a name, or an expression over names.")
+    where: str | None = text("Filter over the rows.", metavar="EXPR")
+    unfinished: bool = flag("Keep runs that failed or did not end.")
