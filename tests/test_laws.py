@@ -33,7 +33,8 @@ from moescale.scaling_laws import (
     yun2024,
 )
 from moescale.scaling_laws.effective_experts import effective_experts
-from moescale.scaling_laws.form import complex_jacobian, complex_slopes, ln_sum
+from moescale.scaling_laws.form import Parameter, complex_jacobian, complex_slopes, ln_sum
+from moescale.scaling_laws.power_terms import Term, power_law
 from moescale.typing import FloatArray
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
@@ -483,3 +484,22 @@ def test_evidence_that_could_not_be_written_again_is_refused(depth: int) -> None
         return
     with pytest.raises(InputError, match="damaged law file at evidence"):
         parse_law(text, where="a")
+
+
+@pytest.mark.parametrize("name", catalogue_names())
+def test_a_law_says_whether_its_loss_depends_on_experts(name: str) -> None:
+    law = find_law(name)
+    extra = {key: 0.5 if default is None else default for key, default in law.form.extra_inputs.items()}
+    dense, routed = loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)
+    assert (dense != routed) == law.form.uses_experts
+
+
+def test_a_sum_of_power_terms_may_be_one_of_experts() -> None:
+    parameters = tuple(Parameter(name, name.isupper(), name) for name in ("A", "a", "C", "c"))
+    terms = (Term("A", {"n": "a"}), Term("C", {"e": "c"}))
+    about = {"name": "test", "title": "t", "equation": "e", "source": "s"}
+    form = power_law(parameters=parameters, terms=terms, scan={"a": (0.1, 1.0), "c": (0.1, 1.0)}, **about)
+    assert form.uses_experts
+    theta = form.encode(np.array([400.0, 0.3, 2.0, 0.5]))
+    x = make_inputs(1e9, 1e10, np.array([1.0, 4.0]))
+    np.testing.assert_allclose(np.exp(form.log_loss(theta, x)), 400 / 1e9**0.3 + 2 / np.sqrt([1.0, 4.0]), rtol=1e-12)

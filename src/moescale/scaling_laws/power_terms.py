@@ -17,13 +17,15 @@ from moescale.scaling_laws import form
 from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum
 from moescale.typing import FloatArray
 
-Variables = Callable[[Inputs], dict[str, FloatArray]]  # logarithms by name, each (n,), beside ln N, "n", and ln D, "d"
+Variables = Callable[
+    [Inputs], dict[str, FloatArray]
+]  # logarithms by name, each (n,), beside those of N, D and E, "n", "d" and "e"
 Ranges = Mapping[str, tuple[float, float]]  # of parameters by name
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """amplitude / product of variable^exponent; `exponents` maps a variable to the name of its exponent."""
+    """amplitude / product of variable^exponent; `exponents` maps a variable ("n", "d", "e" or one's own) to its exponent's name."""
 
     amplitude: str
     exponents: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -51,8 +53,13 @@ def power_law(
         usual = {p.name: form.AMPLITUDE if p.log else form.EXPONENT for p in parameters}
         return np.array(list((usual | dict.fromkeys(constants, observed.irreducible) | own).values()))
 
+    uses_experts = any("e" in term.exponents for term in terms)
+
+    def given(x: Inputs) -> dict[str, FloatArray]:
+        return ({"e": np.log(x.experts)} if uses_experts else {}) | variables(x)
+
     calculus = PowerTerms(
-        [(columns[t.amplitude], {name: columns[e] for name, e in t.exponents.items()}) for t in terms], variables
+        [(columns[t.amplitude], {name: columns[e] for name, e in t.exponents.items()}) for t in terms], given
     )
     return LawForm(
         parameters=parameters,
@@ -62,7 +69,7 @@ def power_law(
         curvature=calculus.curvature,
         slopes=calculus.slopes,
         linear=calculus.linear({columns[name]: scanned for name, scanned in scan.items()}),
-        uses_experts=False,
+        uses_experts=uses_experts,
         **about,
     )
 
