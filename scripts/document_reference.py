@@ -159,8 +159,8 @@ def signature(name: str, of: Callable[..., object]) -> list[str]:
 def fields_of(name: str, of: Any) -> list[str]:
     """The fields of a dataclass as the sources of it and its bases have them, because the comments hold units and shapes."""
     shown: dict[str, list[str]] = {}
-    parts: list[type] = [part for part in reversed(of.__mro__) if dataclasses.is_dataclass(part)]
-    for part in parts:
+    bases: tuple[type, ...] = of.__mro__
+    for part in (part for part in reversed(bases) if "__dataclass_fields__" in vars(part)):
         source = textwrap.dedent(inspect.getsource(part))
         lines = source.splitlines()
         body = next(node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
