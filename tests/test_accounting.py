@@ -224,6 +224,7 @@ GROWTH: list[tuple[str, ...]] = [
 ]
 
 
+@pytest.mark.system
 @given(
     architectures(),
     st.sampled_from(GROWTH),
@@ -280,6 +281,7 @@ def test_gpus_together_hold_the_whole_model_and_no_gpu_more_than_it(
     assert float(kv_bytes_per_request(model, context, size, 2 * gpus)) <= share * (1 + 1e-12)
 
 
+@pytest.mark.system
 @given(architectures(), st.floats(1.0, 1e5), st.floats(1.0, 2.0))
 def test_a_context_costs_more_the_longer_it_is_and_a_window_bounds_it(
     model: Architecture, context: float, factor: float
@@ -448,6 +450,7 @@ def test_distinct_experts_bounds_and_growth(n_experts: float, top_k: float, toke
     np.testing.assert_array_equal(expected_distinct_experts(n_experts, top_k, np.array([tokens, tokens])), touched)
 
 
+@pytest.mark.system
 def test_distinct_experts_against_a_draw() -> None:
     rng = np.random.default_rng(0)
     drawn = [len({e for _ in range(12) for e in rng.choice(16, 2, replace=False)}) for _ in range(4000)]

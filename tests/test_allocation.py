@@ -128,6 +128,7 @@ def test_the_closed_form_holds_for_every_multiple_of_6nd(convention: str, flops:
     np.testing.assert_allclose(spent, flops, rtol=1e-12)
 
 
+@pytest.mark.system
 @given(moe_laws(), budgets)
 def test_the_optimum_is_a_minimum_and_spends_the_budget(law: Law, budget: Budget) -> None:
     best = loss_optimal(law, budget, EXPERTS)
@@ -141,12 +142,14 @@ def test_the_optimum_is_a_minimum_and_spends_the_budget(law: Law, budget: Budget
     np.testing.assert_array_equal(best.experts, EXPERTS)
 
 
+@pytest.mark.system
 @given(moe_laws(), budgets, st.floats(1.5, 100.0))
 def test_more_compute_is_never_worse(law: Law, budget: Budget, factor: float) -> None:
     more = loss_optimal(law, Budget(budget.flops * factor), EXPERTS)
     assert np.all(more.loss < loss_optimal(law, budget, EXPERTS).loss)
 
 
+@pytest.mark.system
 @few
 @given(moe_laws(), budgets, st.floats(0.02, 0.9))
 def test_a_cap_on_tokens_is_kept_and_changes_nothing_where_it_is_loose(law: Law, budget: Budget, share: float) -> None:
@@ -198,6 +201,7 @@ def test_a_loss_out_of_reach_has_no_model() -> None:
     np.testing.assert_allclose(own.n_params, best.n_params, rtol=1e-6)
 
 
+@pytest.mark.system
 @few
 @given(moe_laws(), budgets, st.lists(st.floats(1e-6, 0.2), min_size=2, max_size=6, unique=True))
 def test_a_looser_target_needs_a_smaller_model(law: Law, budget: Budget, slacks: list[float]) -> None:
@@ -245,6 +249,7 @@ def test_the_best_model_within_a_cost(law: Law, budget: Budget, exponent: float)
     assert_same(best_within_cost(law, budget, EXPERTS, limit, steps, optimal=best), found, rtol=1e-15)
 
 
+@pytest.mark.system
 @few
 @given(moe_laws(), budgets, st.lists(st.floats(-1.0, 1.0), min_size=2, max_size=5, unique=True))
 def test_more_money_is_never_worse(law: Law, budget: Budget, exponents: list[float]) -> None:

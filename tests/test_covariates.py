@@ -103,6 +103,7 @@ def test_further_inputs_broadcast_in_a_prediction() -> None:
     assert extrapolation(find_law("muennighoff2023"), 1e9, 1e10, 1.0, {"unique_tokens": np.inf}) == {}
 
 
+@pytest.mark.system
 def test_fits_warn_about_inputs_that_do_not_vary() -> None:
     n, d, e, measured, extra = study("krajewski2024")
     rows = extra["granularity"] == 4.0
@@ -190,6 +191,7 @@ def test_fit_and_compare_read_columns(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "column 'granularity'" in message
 
 
+@pytest.mark.system
 def test_plan_takes_further_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("plan", "--budget", "9e21", "--law", "muennighoff2023", "--latency", "roofline")
     free, bound = answer(capsys, *asked), answer(capsys, *asked, "--unique-tokens", "25B")

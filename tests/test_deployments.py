@@ -134,6 +134,7 @@ def test_a_request_alone_has_decodes_between_its_tokens(
         assert served.ttft_s <= (own_s + (served.decode_s if scheduling == "chunked" else 0.0)) * (1 + 1e-12)
 
 
+@pytest.mark.system
 @given(models, gpu_counts, st.floats(1, 1e5), st.floats(1, 1e4), st.sampled_from(["separate", "chunked"]))
 def test_times_and_throughput_are_those_of_a_closed_loop(
     model: Architecture, count: float, prompt: float, output: float, scheduling: str

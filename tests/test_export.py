@@ -169,6 +169,7 @@ def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int
         assert memory.total_bytes == pytest.approx(sum(v for v in parts.values() if isinstance(v, float)))
 
 
+@pytest.mark.system
 @given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), gpus=st.sampled_from((8, 16, 64)))
 def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpus: int) -> None:
     model, run, trainer = model_of(shape), recipe(), TRAINERS[name]

@@ -195,6 +195,7 @@ def _check_against_python(expression: str) -> None:
             pytest.fail(f"undecided where Python decides {theirs}: {expression} {names}")
 
 
+@pytest.mark.system
 @settings(max_examples=150, deadline=None)
 @given(_boolean.filter(lambda text: len(text) <= 1000))
 def test_agrees_with_python(expression: str) -> None:

@@ -337,6 +337,7 @@ RUNS = st.builds(
 )
 
 
+@pytest.mark.system
 @settings(max_examples=50)
 @given(st.lists(RUNS, min_size=1, max_size=4))
 def test_whatever_was_logged_the_table_is_one_that_fit_reads(runs: list[TrackedRun]) -> None:

@@ -200,6 +200,7 @@ def test_public_runs_have_a_few_budgets(joint_runs: RunTable) -> None:
     assert dense.n_params.exponent + dense.tokens.exponent == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.system
 def test_the_command_says_what_the_library_finds(tmp_path: Path) -> None:
     table, figure = tmp_path / "runs.csv", tmp_path / "isoflop.svg"
     write_runs(noisy(around(16.0)), table)

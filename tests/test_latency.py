@@ -614,6 +614,7 @@ def test_the_roofline_is_as_near_to_measured_kernels_as_the_page_says(name: str)
 # Table
 
 
+@pytest.mark.system
 @given(st.floats(*SIZES), st.floats(BATCHES[0], BATCHES[-1]), st.floats(*LENGTHS))
 def test_interpolation_is_exact_on_a_function_linear_in_each_axis(
     tmp_path_factory: pytest.TempPathFactory, size: float, batch: float, tokens: float

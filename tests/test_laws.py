@@ -119,6 +119,7 @@ def test_first_derivatives_are_those_of_a_complex_step(form: LawForm) -> None:
         np.testing.assert_allclose(slope, along, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.system
 @every_form
 def test_second_derivatives_are_differences_of_the_first(form: LawForm) -> None:
     if form.curvature is None:

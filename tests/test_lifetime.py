@@ -234,6 +234,7 @@ def test_more_served_tokens_buy_a_model_that_is_cheaper_to_serve(tokens: float, 
     assert np.all(more.total_usd >= one.total_usd)
 
 
+@pytest.mark.system
 @few
 @given(st.floats(2.06, 2.6), st.floats(0.001, 0.3), served)
 def test_a_better_model_costs_more(target: float, worse: float, tokens: float) -> None:

@@ -81,6 +81,7 @@ counts = st.sampled_from([1, 2, 4, 8])
 limits_s = st.floats(2e-3, 0.5)
 
 
+@pytest.mark.system
 @given(models, kinds, places, counts, st.floats(1, 4))
 def test_more_memory_is_never_dearer(
     model: Architecture, kind: str, place: Deployment, count: int, factor: float
@@ -89,6 +90,7 @@ def test_more_memory_is_never_dearer(
     never_dearer(kind, usd(model, kind, place, count), usd(model, kind, replace(place, gpu=larger), count))
 
 
+@pytest.mark.system
 @given(models, kinds, places, counts, limits_s, st.floats(1, 10))
 def test_a_looser_limit_on_time_per_token_is_never_dearer(
     model: Architecture, kind: str, place: Deployment, count: int, limit_s: float, factor: float
@@ -97,6 +99,7 @@ def test_a_looser_limit_on_time_per_token_is_never_dearer(
     never_dearer(kind, usd(model, kind, tight, count), usd(model, kind, loose, count))
 
 
+@pytest.mark.system
 @given(models, kinds, places, counts, limits_s, st.floats(1, 10))
 def test_a_looser_limit_on_the_first_token_is_never_dearer(
     model: Architecture, kind: str, place: Deployment, count: int, limit_s: float, factor: float
@@ -105,6 +108,7 @@ def test_a_looser_limit_on_the_first_token_is_never_dearer(
     never_dearer(kind, usd(model, kind, tight, count), usd(model, kind, loose, count))
 
 
+@pytest.mark.system
 @given(models, kinds, places, counts)
 def test_chunked_prefill_is_never_dearer_than_passes_of_their_own(
     model: Architecture, kind: str, place: Deployment, count: int
@@ -113,6 +117,7 @@ def test_chunked_prefill_is_never_dearer_than_passes_of_their_own(
     never_dearer(kind, usd(model, kind, separate, count), usd(model, kind, chunked, count))
 
 
+@pytest.mark.system
 @given(models, kinds, places, counts)
 def test_more_gpu_counts_to_choose_from_are_never_dearer(
     model: Architecture, kind: str, place: Deployment, most: int
@@ -126,6 +131,7 @@ def test_the_bound_of_the_search_is_a_few_percent() -> None:
     assert pytest.approx(0.049, abs=0.005) == STEP
 
 
+@pytest.mark.system
 @given(models, places, counts)
 def test_a_cache_of_half_the_bytes_is_never_dearer_on_the_roofline(
     model: Architecture, place: Deployment, count: int

@@ -76,6 +76,7 @@ def test_the_compiled_objective_is_the_objective(form: LawForm) -> None:
     assert near.mean() > 0.99  # the rest stood at a fork: a step refused in one and taken in the other
 
 
+@pytest.mark.system
 def test_searches_descend_inside_the_box() -> None:
     problem = _problem(yun2024.FORM, _runs())
     axes = _thin_axes(problem.observed)
@@ -144,6 +145,7 @@ def test_interruption_keeps_the_best_and_says_so(monkeypatch: pytest.MonkeyPatch
         fit(_thin(), *runs, starts="paper", progress=at_once)
 
 
+@pytest.mark.system
 def test_a_second_interruption_aborts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multistart, "has_numba", lambda: False)
 

@@ -201,6 +201,7 @@ def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | 
     assert [place for place, value in values_of(record) if value is None] == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("budget", [1e20, 5.15e21, 1e23])
 @pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "h100-sxm", "l40s"])
 def test_what_a_plan_promises(budget: float, gpu: str) -> None:
@@ -211,6 +212,7 @@ def test_what_a_plan_promises(budget: float, gpu: str) -> None:
     assert [c.experts for c in plan.loss_optimal] == [1, 4, 8, 16, 32, 64]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("convention", ["paper", "exact", "dense"])
 @pytest.mark.parametrize("match", [1.0, 4.0, 16.0])
 def test_promises_hold_under_every_convention_and_base(convention: str, match: float) -> None:
@@ -223,6 +225,7 @@ def test_promises_hold_under_every_convention_and_base(convention: str, match: f
     assert noted == (convention != "paper")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "family", [JOINT, replace(PAPER, moe_every=1, top_k=1), replace(PAPER, vocab_size=32000, embedding_matrices=2)]
 )
@@ -230,6 +233,7 @@ def test_promises_hold_for_other_families(family: Any) -> None:
     assert_kept(ask(law=replace(LAW, family=family)), replace(LAW, family=family), served_on())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["yun2024-recovered", "yun2024-joint", "moescale2026-joint"])
 def test_promises_hold_for_the_laws_that_are_shipped(name: str) -> None:
     law, second = find_law(name), find_law("yun2024-joint")
@@ -297,6 +301,7 @@ def test_the_base_matches_itself() -> None:
 # Bounds of the user.
 
 
+@pytest.mark.system
 def test_a_bound_on_loss() -> None:
     for limit in (main_plan().base_loss * 1.02, main_plan().base_loss, main_plan().base_loss * 0.995):
         plan = ask(replace(MAIN, max_loss=limit))
@@ -309,6 +314,7 @@ def test_a_bound_on_loss() -> None:
         assert any("--max-loss is in the units of recovered" in note for note in plan.recommendation.caveats)
 
 
+@pytest.mark.system
 def test_a_bound_on_cost() -> None:
     for factor in (0.3, 1.0, 2.0):
         limit = known(main_plan().base_usd_per_mtok) * factor
@@ -417,6 +423,7 @@ def test_a_life_with_little_to_serve_is_the_loss_optimal_model() -> None:
         assert c.training_flops == pytest.approx(BUDGET, rel=1e-9)
 
 
+@pytest.mark.system
 def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
     plan, at_loss = lived()
     total = known(at_loss.recommendation.model.total_usd)
@@ -517,6 +524,7 @@ def test_impossible_budgets_are_refused(budget: tuple[float, ...], message: str)
 # What the law may speak of.
 
 
+@pytest.mark.system
 def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     question = replace(MAIN, experts=(1.0, 4.0, 8.0, 64.0, 256.0))
     low = replace(LAW, max_experts=8.0)
@@ -595,6 +603,7 @@ BOUNDS: list[dict[str, float]] = [
 ]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
 def test_the_same_law_twice_gives_the_same_answer_to_every_question(bound: dict[str, float]) -> None:
     """A second law that is the first one under another name answers what the plan does, bounds and life included."""
@@ -626,6 +635,7 @@ def test_the_same_law_twice_gives_the_same_answer_to_every_question(bound: dict[
     assert "Second law over the life: other agrees. " in plan_words(plan)
 
 
+@pytest.mark.system
 def test_a_loss_is_carried_to_another_law_by_the_budget_of_the_base() -> None:
     other = find_law("moescale2026-joint")
     for target in (2.03, 2.2, main_plan().base_loss):

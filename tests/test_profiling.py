@@ -140,6 +140,7 @@ def test_an_engine_that_breaks_costs_one_point(stub: dict[str, Any], status: str
     assert len(rows_of(table)) == 6
 
 
+@pytest.mark.system
 def test_an_engine_that_says_nothing_is_ended(tmp_path: Path) -> None:
     done = measure(tmp_path / "t.csv", grid({"pause": 60}, batches=(1,), prompt_tokens=(16,)), limit_s=1.5)
     assert done.not_ok == {"failed": 2}
@@ -246,6 +247,7 @@ def test_one_profile_at_a_time_writes_a_table(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
+@pytest.mark.system
 def test_time_limit_stops_between_points(tmp_path: Path) -> None:
     done = measure(tmp_path / "t.csv", grid({"pause": 0.1}), seconds=0.5)
     assert 0 < done.measured < 12
@@ -568,6 +570,7 @@ def test_ctrl_c_ends_the_engine_and_keeps_the_rows(tmp_path: Path) -> None:
     assert measure(table, grid()).measured == 12 - len(kept)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("read", [read_latency_table, read_measurements])
 def test_parquet_with_bytes_that_are_no_text_or_with_endless_rows_is_refused(read: Any, tmp_path: Path) -> None:
     table = pq.read_table(_as_parquet(tmp_path))

@@ -337,6 +337,7 @@ KEYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.system
 @given(
     st.sampled_from(EVERY_FAMILY),
     st.recursive(

@@ -237,6 +237,7 @@ def test_gpus_share_heads_as_vllm_demands(heads: int, kv_heads: int, gpus: int, 
     assert np.isfinite(served.usd_per_mtok) == (words is None)
 
 
+@pytest.mark.system
 @given(sizes, experts, gpu_counts, st.floats(0.01, 100), st.floats(0.01, 1))
 def test_cost_is_proportional_to_price_and_inverse_in_utilization(
     size: float, n_experts: float, gpus: int, factor: float, utilization: float
@@ -257,6 +258,7 @@ def test_throughput_times_dollars_is_the_price(size: float, n_experts: float, gp
         assert usd_per_s == pytest.approx(gpus * 2.0 / 3600)
 
 
+@pytest.mark.system
 @given(sizes, experts, gpu_counts, st.floats(0.3, 1), st.floats(0.3, 1))
 def test_less_memory_never_costs_less(size: float, n_experts: float, gpus: int, one: float, other: float) -> None:
     model = architecture(PAPER, size, n_experts)

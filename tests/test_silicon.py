@@ -397,6 +397,7 @@ def test_left_out_attention_is_predicted_as_stated(system: str, stage: str, medi
     assert [np.median(off), np.quantile(off, 0.9)] == pytest.approx([median, most], abs=0.005)
 
 
+@pytest.mark.system
 def test_more_memory_makes_no_model_slower() -> None:
     # Rows that 80 GB did not hold were taken from launches: gpt-oss-20b was slower on an H200 from 700 requests on.
     model, batch = shapes()["gpt-oss-20b"], 2.0 ** np.arange(12)

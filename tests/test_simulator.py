@@ -126,6 +126,7 @@ def a_run(case: dict[str, float], overhead: HostOverhead = NO_OVERHEAD) -> tuple
     return run, prompt, output
 
 
+@pytest.mark.system
 @settings(max_examples=150, deadline=None)
 @given(case=runs)
 def test_every_token_is_produced_once_within_every_limit(case: dict[str, float]) -> None:
@@ -145,6 +146,7 @@ def test_every_token_is_produced_once_within_every_limit(case: dict[str, float])
     assert run.usd_per_mtok == pytest.approx(3.6 / 3600 / run.output_tok_s * 1e6)
 
 
+@pytest.mark.system
 @settings(max_examples=60, deadline=None)
 @given(case=runs)
 def test_the_host_never_makes_a_run_shorter(case: dict[str, float]) -> None:
@@ -217,6 +219,7 @@ def test_throughput_grows_with_the_rate_and_then_stays() -> None:
     assert dollars[0] > 20 * dollars[-1]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("mixes", [False, True])
 @pytest.mark.parametrize(("seqs", "prompt", "output"), [(64, 100, 100), (48, 400, 50), (200, 50, 300)])
 def test_an_endless_stream_comes_to_the_plateau_of_serving(seqs: int, prompt: int, output: int, mixes: bool) -> None:

@@ -117,6 +117,7 @@ def test_the_order_is_what_whole_numbers_give(n: int, key: str, data: st.DataObj
 # Packing.
 
 
+@pytest.mark.system
 @settings(max_examples=40)
 @given(
     texts=st.lists(TEXT, max_size=30),
@@ -312,6 +313,7 @@ def killed(source: Path, folder: Path, document: int) -> int:
     return subprocess.run(arguments, env=environment, check=False, timeout=60).returncode
 
 
+@pytest.mark.system
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
 @pytest.mark.parametrize("document", [1, 100, 10**6])
 def test_what_a_killed_pack_left_is_packed_anew(tmp_path: Path, document: int) -> None:
