@@ -261,6 +261,7 @@ def test_a_larger_model_needs_no_less(
     assert all(after >= value * (1 - 1e-12) for after, value in zip(needs(larger), before, strict=True))
 
 
+@pytest.mark.system
 @given(
     architectures(), st.integers(1, 64), st.integers(1, 16), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.floats(0, 1e5)
 )

@@ -103,6 +103,7 @@ def assert_same(one: Allocation, other: Allocation, rtol: float = 1e-9) -> None:
 # The loss-optimal size.
 
 
+@pytest.mark.system
 @given(dense_laws(), budgets)
 def test_the_dense_optimum_is_the_closed_form(law: Law, budget: Budget) -> None:
     n, d = chinchilla_optimum(law.theta, budget.flops)
@@ -169,6 +170,7 @@ def test_a_cap_on_tokens_is_kept_and_changes_nothing_where_it_is_loose(law: Law,
 # Algorithm 1.
 
 
+@pytest.mark.system
 @few
 @given(moe_laws(), budgets, st.floats(0.0, 0.2))
 def test_the_smallest_model_reaches_the_loss_exactly(law: Law, budget: Budget, slack: float) -> None:
@@ -231,6 +233,7 @@ def steps(n_params: FloatArray, experts: FloatArray) -> FloatArray:
     return 1e-10 * total * 1.2 ** np.floor(np.log2(total / 1e8))
 
 
+@pytest.mark.system
 @few
 @given(moe_laws(), budgets, st.floats(-2.0, 2.0))
 def test_the_best_model_within_a_cost(law: Law, budget: Budget, exponent: float) -> None:

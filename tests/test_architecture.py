@@ -416,6 +416,7 @@ def test_impossible_configs_are_refused_with_the_key(config: dict[str, Any], mes
         from_config(given_config)
 
 
+@pytest.mark.system
 def test_a_value_nested_too_deeply_to_show_is_refused_in_words() -> None:
     deep: Any = 1
     for _ in range(100_000):

@@ -122,6 +122,7 @@ def test_a_pass_with_more_than_one_prompt_holds_them_all() -> None:
     assert served.iteration_s == served.tpot_s == pytest.approx(decode_s + added_s, rel=1e-12)
 
 
+@pytest.mark.system
 @given(models, gpu_counts, st.floats(1, 1e5), st.floats(1, 1e4), st.sampled_from(["separate", "chunked"]))
 def test_a_request_alone_has_decodes_between_its_tokens(
     model: Architecture, count: float, prompt: float, output: float, scheduling: str
@@ -153,6 +154,7 @@ def test_times_and_throughput_are_those_of_a_closed_loop(
     assert served.decode_s <= served.tpot_s <= served.iteration_s * (1 + 1e-12)
 
 
+@pytest.mark.system
 def test_a_limit_on_time_per_token_admits_a_server_whose_decode_meets_it() -> None:
     """Llama-3.1-8B, 32,000 prompt and 100 output tokens: its own prompt is no part of the time between tokens."""
     model = shapes()["llama-3.1-8b"]

@@ -313,6 +313,7 @@ def test_every_command_is_shown_in_the_docs() -> None:
     assert unshown == [], "show it in a console or sh block"
 
 
+@pytest.mark.system
 def test_the_reference_has_every_command_and_every_public_name() -> None:
     pages = load_script("scripts/document_reference.py").pages()
     assert all(f"## {name}\n" in pages["cli.md"] for name in COMMANDS)

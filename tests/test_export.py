@@ -190,6 +190,7 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
 # The choice.
 
 
+@pytest.mark.system
 @settings(max_examples=25)
 @given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), memory_gib=st.floats(2, 200))
 def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name: str, memory_gib: float) -> None:
@@ -234,6 +235,7 @@ def test_a_large_model_is_split_inside_a_server_first() -> None:
 # The files.
 
 
+@pytest.mark.system
 @given(shape=shapes(), gpus=st.sampled_from((1, 8, 64)))
 def test_megatron_arguments_are_known_ones(shape: Buildable, gpus: int) -> None:
     model, run = model_of(shape), recipe()
@@ -252,6 +254,7 @@ def test_megatron_arguments_are_known_ones(shape: Buildable, gpus: int) -> None:
         assert ("sequence-parallel" in arguments) == (split.tensor > 1)
 
 
+@pytest.mark.system
 @given(shape=shapes())
 def test_the_torchtitan_module_is_python_with_the_numbers_of_the_run(shape: Buildable) -> None:
     split = Split(gpus=8, tensor=1, pipeline=1, expert=1, data=8, micro_batch=4, accumulation=8, recompute=True)
@@ -347,6 +350,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, said.out, said.err
 
 
+@pytest.mark.system
 def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 64)
     code, out, err = run(capsys, *options, "--vocab-size", 50304, "--peak-lr", 2e-4, "--json")
@@ -364,6 +368,7 @@ def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp
     assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
 
 
+@pytest.mark.system
 def test_the_table_shows_the_arithmetic_last(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capsys, "--export", "torchtitan", "-o", tmp_path)
     assert code == 0, err
@@ -392,6 +397,7 @@ def test_bad_options_are_named(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.system
 def test_too_few_gpus_are_no_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capsys, "--export", "megatron", "-o", tmp_path / "x", "--train-gpus", 1, "--json")
     assert code == 1

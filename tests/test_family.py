@@ -127,6 +127,7 @@ def test_elasticities_are_those_of_finite_differences(family: ModelFamily, n_par
         assert float(found) == pytest.approx(float(np.log(wider / narrower)) / (2 * step), rel=1e-7)
 
 
+@pytest.mark.system
 @given(families, st.lists(sizes, min_size=2, max_size=3), st.lists(expert_counts, min_size=2, max_size=3))
 def test_arrays_equal_scalars(family: ModelFamily, some_sizes: list[float], some_experts: list[float]) -> None:
     n, e = np.array(some_sizes)[:, None], np.array(some_experts)

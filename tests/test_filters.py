@@ -225,6 +225,7 @@ def _never_anything_but_input_error(expression: str) -> None:
     assert result.shape == (4,)
 
 
+@pytest.mark.system
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=60), _SOUP.map(" ".join), _SOUP.map("".join)))
 def test_any_text_is_a_filter_or_an_input_error(expression: str) -> None:

@@ -264,6 +264,7 @@ def test_more_starts_are_never_worse(noisy: Columns, noisy_fit: Fit) -> None:
 # A table of runs.
 
 
+@pytest.mark.system
 def test_one_verb_takes_a_table_to_a_law() -> None:
     table = read_runs(RUNS, where="n_experts == 1")
     found = fit_runs(table, "chinchilla", FitSettings(bootstrap=4, seed=1))
@@ -352,6 +353,7 @@ def test_five_runs_fit_with_a_warning() -> None:
     assert np.isfinite(found.theta).all()
 
 
+@pytest.mark.system
 def test_a_dense_law_says_that_it_ignores_experts() -> None:
     found = fit(CHINCHILLA, *runs_of("yun2024", NOISE), starts=8)
     assert any("chinchilla has no term in n_experts, but the runs vary it" in note for note in found.warnings)

@@ -108,6 +108,7 @@ def test_drifting_centres_bias_the_exponent_a_little() -> None:
     assert exponent_error(found) == pytest.approx(-3.4e-4, abs=1e-5)
 
 
+@pytest.mark.system
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 2.0), st.floats(1.1, 8.0), st.integers(4, 12), st.floats(1e-3, 1e3))
 def test_units_and_order_of_the_runs_do_not_matter(scale: float, width: float, count: int, unit: float) -> None:
@@ -121,6 +122,7 @@ def test_units_and_order_of_the_runs_do_not_matter(scale: float, width: float, c
     assert other.n_params.coefficient == pytest.approx(unit * base.n_params.coefficient, rel=1e-5)
 
 
+@pytest.mark.system
 def test_standard_errors_match_the_spread_of_repeated_studies() -> None:
     found = [isoflop(noisy(around(4.0), seed), seed=seed).trends[0].n_params for seed in range(60)]
     spread = np.std([f.exponent for f in found], ddof=1)

@@ -387,6 +387,7 @@ def test_expert_parallel_gpus_hold_whole_experts_and_the_busiest_sets_the_time()
     assert np.all(np.diff(experts_s(3e3)) > 0)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("tokens", [4, 16])
 @pytest.mark.parametrize(("n_experts", "top_k", "ways"), [(64, 2, 8), (8, 2, 4), (128, 8, 8)])
 def test_the_busiest_gpu_is_that_of_simulated_routing(n_experts: int, top_k: int, ways: int, tokens: int) -> None:
@@ -426,6 +427,7 @@ def test_a_table_knows_separate_passes_of_split_experts_only(tmp_path: Path) -> 
 # Every expert on every token
 
 
+@pytest.mark.system
 @given(
     st.floats(1e7, 1e12), st.floats(2.0, 128.0), st.integers(1, 8), st.floats(1, 4096), st.floats(1, 1e5),
     st.sampled_from(["all-experts", "all-experts-grouped"]),
@@ -445,6 +447,7 @@ def test_every_expert_on_every_token_is_never_faster_than_a_tokens_own_experts(
     ) * (1 - 1e-12)
 
 
+@pytest.mark.system
 @given(st.floats(1e7, 1e12), st.sampled_from([2, 4, 8, 16]), st.integers(0, 3), st.floats(1, 4096), st.floats(1, 1e5))
 def test_it_is_the_same_where_a_token_meets_every_expert_anyway(
     size: float, n_experts: int, doublings: int, batch: float, tokens: float
@@ -507,6 +510,7 @@ def test_unknown_ways_to_run_experts_are_refused_with_the_nearest() -> None:
     assert list(MOE_EXECUTION) == ["fused", "all-experts", "all-experts-grouped"]
 
 
+@pytest.mark.system
 @given(
     st.floats(1e7, 1e12),
     st.sampled_from([1.0, 2.0, 4.0, 16.0, 128.0]),
@@ -593,6 +597,7 @@ def test_the_page_shows_the_constants_of_the_catalogue() -> None:
 MEDIAN, NINE_OF_TEN = 0.15, 0.35
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", [gpu.name for gpu in gpus().values() if gpu.silicon_system is not None])
 def test_the_roofline_is_as_near_to_measured_kernels_as_the_page_says(name: str) -> None:
     gpu = find_gpu(name)

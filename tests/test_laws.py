@@ -416,6 +416,7 @@ def test_damage_is_named_with_its_place(old: str, new: str, message: str, tmp_pa
         find_law(str(path))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -436,6 +437,7 @@ def test_files_that_are_no_law(content: bytes, message: str, tmp_path: Path) -> 
         find_law(str(path))
 
 
+@pytest.mark.system
 @given(st.data())
 def test_any_damage_gives_a_law_or_an_input_error(data: st.DataObject) -> None:
     lines = GOOD.splitlines()

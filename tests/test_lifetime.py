@@ -98,6 +98,7 @@ def quality_of(law: Law, flops: float) -> float:
 # Tokens that reach a loss.
 
 
+@pytest.mark.system
 @given(dense_laws, st.floats(1e7, 1e12), st.floats(1e8, 1e14))
 def test_tokens_at_loss_inverts_the_law(law: Law, n_params: float, tokens: float) -> None:
     target = float(loss(law, n_params, tokens, 1.0))
@@ -299,6 +300,7 @@ def test_the_lowest_loss_is_the_edge_of_what_is_reached() -> None:
         assert np.all(np.isfinite(found.total_usd) == reached)
 
 
+@pytest.mark.system
 def test_each_draw_has_the_answer_that_it_would_have_alone() -> None:
     draws = LAW.draws[:3]
     targets = np.array([[2.06], [2.07], [2.08]])
@@ -387,6 +389,7 @@ class Stepped(Costs):
         return replace(Costs.serving(self, n_params, experts), usd_per_mtok=stepped(n_params, experts))
 
 
+@pytest.mark.system
 def test_a_plan_takes_the_smoother_life_and_says_what_it_costs() -> None:
     known = costs()
     question = Question(

@@ -92,6 +92,7 @@ def test_a_law_and_a_fit_show_their_coefficients() -> None:
     assert f"RMSLE {found.rmsle:.4g}" in text
 
 
+@pytest.mark.system
 def test_a_plan_shows_its_recommendation_and_its_curves() -> None:
     matplotlib = pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'moescale[figures]'")
     assert matplotlib

@@ -45,6 +45,7 @@ def record(plan: Plan) -> dict[str, Any]:
     return json.loads(json.dumps(plan.to_dict(), allow_nan=False))
 
 
+@pytest.mark.system
 def test_a_plan_comes_back_from_its_json(plan: Plan, record: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(record))

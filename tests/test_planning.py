@@ -267,6 +267,7 @@ def test_serving_options_reach_the_costs() -> None:
     assert large.n_heads % 8 == 0
 
 
+@pytest.mark.system
 def test_one_gpu_that_cannot_hold_the_base() -> None:
     question = replace(MAIN, budget=Budget(1e24), match_experts=16.0, max_loss=2.0)
     for law in (LAW, DRAWN):
@@ -326,6 +327,7 @@ def test_a_bound_on_cost() -> None:
         assert known(model.loss) <= min(meeting) * 1.001  # whole layers and heads
 
 
+@pytest.mark.system
 def test_both_bounds() -> None:
     target = main_plan().base_loss
     cheap = ask(replace(MAIN, max_loss=target)).recommendation.model
@@ -381,6 +383,7 @@ def lived(question: Question = LIVED, law: Law = LAW) -> tuple[Plan, LifetimePla
     return plan, plan.lifetime
 
 
+@pytest.mark.system
 def test_a_lifetime_changes_nothing_else() -> None:
     plan, _ = lived()
     before = ask(replace(MAIN, lifetime_tokens=1e12)).to_dict()
@@ -459,6 +462,7 @@ def test_a_budget_is_planned_where_its_life_has_no_answer() -> None:
     assert "can be served at $0.00200 a million tokens or less" in plan.warnings[-1]
 
 
+@pytest.mark.system
 def test_a_life_is_json_and_carries_intervals() -> None:
     plan, life = lived(law=DRAWN)
     record = plan.to_dict()["lifetime"]
@@ -570,6 +574,7 @@ def test_a_dense_law_plans_dense_models() -> None:
     assert plan.loss_optimal[0].tokens == pytest.approx(d, rel=1e-8)
 
 
+@pytest.mark.system
 def test_a_second_law_gives_its_opinion() -> None:
     plan = ask(second=replace(LAW, name="other"))
     (opinion,) = plan.second_opinions
@@ -748,6 +753,7 @@ def test_as_many_experts_for_another_share_of_the_cost_are_no_agreement() -> Non
 # Intervals.
 
 
+@pytest.mark.system
 def test_intervals_hold_the_middle_of_the_draws() -> None:
     plan = ask(law=DRAWN)
     assert_kept(plan, DRAWN, served_on())
@@ -799,6 +805,7 @@ def test_intervals_are_shown_where_the_base_cannot_be_served() -> None:
     assert f"{format_usd(low)} to {format_usd(high)}" in {row[-1] for row in bounded_loss_table(plan).rows}
 
 
+@pytest.mark.system
 def test_the_interval_of_a_life_is_of_what_varies() -> None:
     _, at_loss = lived(law=DRAWN)
     low, high = known(at_loss.recommendation.model.intervals)["total_usd"]  # type: ignore[index]
@@ -810,6 +817,7 @@ def test_the_interval_of_a_life_is_of_what_varies() -> None:
     assert "$100K to $100K" not in within.recommendation.why
 
 
+@pytest.mark.system
 def test_a_law_without_draws_is_warned_of() -> None:
     assert any("recovered carries no draws" in note for note in main_plan().warnings)
     for silent in (ask(law=DRAWN), ask(replace(MAIN, draws=0))):
@@ -830,6 +838,7 @@ def test_draws_that_all_agree_give_intervals_of_no_width() -> None:
         assert c.intervals["usd_per_mtok"] == pytest.approx((c.usd_per_mtok,) * 2, rel=0.02)
 
 
+@pytest.mark.system
 def test_intervals_where_an_expert_count_can_never_be_served() -> None:
     plan = ask(replace(MAIN, experts=(1.0, 4.0, 8.0, 1e6)), law=DRAWN)
     assert plan.loss_optimal[-1].infeasible is not None
@@ -839,6 +848,7 @@ def test_intervals_where_an_expert_count_can_never_be_served() -> None:
 # Shapes.
 
 
+@pytest.mark.system
 @given(
     st.sampled_from([PAPER, JOINT, DENSE]),
     st.floats(math.log(5e8), math.log(2e11)).map(math.exp),
@@ -902,6 +912,7 @@ points = st.lists(
 )
 
 
+@pytest.mark.system
 @given(points)
 def test_the_frontier_is_what_nothing_beats(pairs: list[tuple[float, float]]) -> None:
     cost, at = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])

@@ -440,6 +440,7 @@ def test_bad_grids_are_refused(change: tuple[str, str], what: str, tmp_path: Pat
     assert str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.system
 @given(st.floats(2e6, 1e10), st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from([1, 2, 8]))
 def test_a_model_of_a_size_is_the_papers_family(n_params: float, experts: int, gpus: int) -> None:
     model = model_of_size(n_params, experts, gpus=gpus)
@@ -490,6 +491,7 @@ def test_show_prints_coverage_errors_and_a_figure(capsys: pytest.CaptureFixture[
     assert {entry["axis"] for entry in found["held_out"]} == {"batch", "n_params_total"}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [

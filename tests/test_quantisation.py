@@ -281,6 +281,7 @@ def shares() -> st.SearchStrategy[Quantised]:
     return st.builds(Quantised, **{field.name: share for field in fields(Quantised)})
 
 
+@pytest.mark.system
 @given(st.sampled_from(sorted(shapes())), shares(), st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([1, 2, 8]))
 def test_bytes_lie_between_nothing_quantised_and_all_of_it(name: str, taken: Quantised, held: float, gpus: int) -> None:
     def bytes_with(quantised: Quantised) -> float:
@@ -402,6 +403,7 @@ def test_cost_prices_the_checkpoint_in_its_own_format(tmp_path: Path) -> None:
     assert "weights 60.8 GiB in mxfp4" in run(*ask).out
 
 
+@pytest.mark.system
 def test_fp8_weights_of_a_checkpoint_take_fp8_kernels(tmp_path: Path) -> None:
     pytest.importorskip("aiconfigurator_core", reason="silicon needs aiconfigurator-core")
     by_checkpoint = written(tmp_path, quantised(QWEN3_MOE, FP8))
@@ -524,6 +526,7 @@ def test_a_config_of_its_own_kind_is_read_without_remark(config: dict[str, Any])
     assert read_config(config).remarks == ()
 
 
+@pytest.mark.system
 def test_the_configs_that_the_kernel_package_ships() -> None:
     package = pytest.importorskip("aiconfigurator_core", reason="the configs are aiconfigurator-core's")
     formats: Counter[str | None] = Counter()

@@ -539,6 +539,7 @@ _WRITERS: dict[str, Callable[[Path, RunTable], object]] = {
 }
 
 
+@pytest.mark.system
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_row, min_size=1, max_size=8), st.sampled_from(list(_WRITERS)))
 def test_tables_survive_every_format_to_the_last_bit(tmp_path: Path, rows: list[Any], suffix: str) -> None:
@@ -680,6 +681,7 @@ def _damaged(draw: st.DrawFn) -> bytes:
 _names = st.sampled_from(["f.csv", "f.tsv", "f.jsonl", "f.parquet", "f.unknown"])
 
 
+@pytest.mark.system
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=300), _damaged()), _names)
 def test_any_bytes_are_a_table_or_an_input_error(tmp_path: Path, content: bytes, name: str) -> None:

@@ -250,6 +250,7 @@ def test_cost_is_proportional_to_price_and_inverse_in_utilization(
     assert serve(model, gpus, LATENCY, idle).usd_per_mtok == pytest.approx(base / utilization)
 
 
+@pytest.mark.system
 @given(sizes, experts, gpu_counts, st.floats(0.05, 1))
 def test_throughput_times_dollars_is_the_price(size: float, n_experts: float, gpus: int, utilization: float) -> None:
     served = serve(architecture(PAPER, size, n_experts), gpus, LATENCY, replace(SHARE_GPT, utilization=utilization))
@@ -269,6 +270,7 @@ def test_less_memory_never_costs_less(size: float, n_experts: float, gpus: int, 
     assert less.batch <= more.batch
 
 
+@pytest.mark.system
 @given(sizes, gpu_counts)
 def test_more_experts_leave_room_for_fewer_requests(size: float, gpus: int) -> None:
     batch = serve(architecture(PAPER, size, np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])), gpus, LATENCY, SHARE_GPT).batch

@@ -410,6 +410,7 @@ def test_more_memory_makes_no_model_slower() -> None:
             assert np.all(large.decode_s(model, 1, batch, tokens) < small.decode_s(model, 1, batch, tokens))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("backend", ["vllm", "sglang", "trtllm"])
 def test_a_narrow_cache_makes_no_prompt_much_dearer(backend: str) -> None:
     # SGLang's only prompts with an fp8 cache have heads of 512 channels, eight times as slow as those of 128.
@@ -419,6 +420,7 @@ def test_a_narrow_cache_makes_no_prompt_much_dearer(backend: str) -> None:
     assert float(narrow.decode_s(model, 1, 8, 28000)) < float(wide.decode_s(model, 1, 8, 28000))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("system", "version"), [("a100_sxm", "0.14.0"), ("h100_sxm", "0.24.0")])
 def test_shipped_formulas_are_what_a_fit_gives(system: str, version: str) -> None:
     table = (system, "vllm", version, "bfloat16", LOAD)
@@ -443,6 +445,7 @@ def test_the_loop_over_experts_is_as_far_from_a_measured_server_at_every_batch()
     assert share.max() / share.min() < 1.25
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("moe_execution", ["fused", "all-experts"])
 @pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "h100-sxm", "b200-sxm", "l40s", "l4", "h100-pcie"])
 @pytest.mark.parametrize("weight_bytes", [2.0, 1.0])

@@ -206,6 +206,7 @@ def test_a_full_cache_evicts_the_latest_request_and_computes_it_again() -> None:
     assert np.array_equal(tight.output_tokens, roomy.output_tokens)
 
 
+@pytest.mark.system
 def test_throughput_grows_with_the_rate_and_then_stays() -> None:
     rates = [1.0, 5.0, 20.0, 80.0, 320.0, 2000.0]
     answers = [
@@ -237,6 +238,7 @@ def test_an_endless_stream_comes_to_the_plateau_of_serving(seqs: int, prompt: in
         assert run.output_tok_s == pytest.approx(plateau, rel=0.04)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("source", [Lines(), Roofline(find_gpu("h100-sxm")), Roofline(find_gpu("a100-pcie-80gb"))])
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b"])
 def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, name: str) -> None:
@@ -255,6 +257,7 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
                 assert prices.mixed_s(int(batch), float(contexts[0]), int(chunk)) == pytest.approx(one, rel=0.01)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("rate", [10.0, 40.0, math.inf])
 def test_a_finer_grid_of_prices_gives_the_same_run(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = find_gpu("h100-sxm")

@@ -21,9 +21,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.system] * q.get("slow", False)) for n, q in QUESTIONS.asked.items()]
-)
+@pytest.mark.parametrize("name", QUESTIONS.asked)
+@pytest.mark.system
 @pytest.mark.usefixtures("workplace")
 def test_an_answer_is_the_stored_one(name: str) -> None:
     question = QUESTIONS.asked[name]
@@ -40,6 +39,7 @@ def test_an_answer_is_the_stored_one(name: str) -> None:
         pytest.fail(f"{name}: {len(found)} differences\n{shown}\n{meant}", pytrace=False)
 
 
+@pytest.mark.system
 def test_answers_are_stored_for_these_questions_alone() -> None:
     assert set(STORED["answers"]) == set(QUESTIONS.asked)
     assert snapshot.packed(STORED) == snapshot.STORED.read_bytes()

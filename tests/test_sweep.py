@@ -229,6 +229,7 @@ def test_the_default_grid_is_what_servers_are_set_to() -> None:
     assert batch_grid(0.2).tolist() == [1]
 
 
+@pytest.mark.system
 @given(deployments, st.sampled_from(PLATFORMS), st.integers(1, 8))
 def test_batch_by_memory_is_the_batch_without_other_limits(deployment: Deployment, kind: Platform, count: int) -> None:
     d = replace(deployment, max_num_seqs=None, max_tpot_s=None, max_ttft_s=None, gpu=kind.gpu)
@@ -434,6 +435,7 @@ def test_sweep_options_narrow_it() -> None:
     )
 
 
+@pytest.mark.system
 def test_a_point_of_the_sweep_is_what_cost_prints() -> None:
     model, rest = SWEEP[:-1], ("--gpu", "h100-sxm", "--max-tpot", "20ms")
     for point in answer(*SWEEP, *rest, "--max-gpus", 2, "--sweep-batch", "32,4096")["points"][::5]:
@@ -453,6 +455,7 @@ def test_latency_limits_cut_the_set() -> None:
     assert any(p["limited_by"] == "latency" for p in bound["points"])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -505,6 +508,7 @@ def test_a_measured_table_is_swept_in_its_own_format(tmp_path: Path) -> None:
     assert max(p["batch"] for p in told["points"]) == 64
 
 
+@pytest.mark.system
 def test_auto_takes_one_source_for_all_points() -> None:
     pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
     asked = ("--n-params", "1.5B", "--experts", 16, "--sweep", "--max-gpus", 2, "--sweep-batch", "1,64")
@@ -566,6 +570,7 @@ def test_points_are_written_to_a_table(tmp_path: Path) -> None:
 # What limits the batch of one deployment.
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("limits", "which", "words"),
     [

@@ -143,6 +143,7 @@ def test_bad_traces_say_where_and_what(text: str, words: tuple[str, ...], tmp_pa
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+@pytest.mark.system
 @given(st.one_of(st.text(max_size=60), st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3)

@@ -67,6 +67,7 @@ def test_the_order_is_a_permutation(n: int, key: str) -> None:
     assert np.array_equal(np.sort(permuted(np.arange(n), n, key)), np.arange(n))
 
 
+@pytest.mark.system
 @given(n=st.integers(1, 2**62), key=st.text(max_size=5), data=st.data())
 def test_any_position_is_computed_alone(n: int, key: str, data: st.DataObject) -> None:
     at = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20, unique=True))
@@ -385,6 +386,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert "not a share" in refused([tmp_path / "web.jsonl"], tmp_path, validation=float("nan"))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "name", ["", "\0", "\0*", "x" * 5000, "[" * 3000, "hf:", "hf:?split=a", "megatron:", "megatron:\0", "."]
 )
@@ -576,6 +578,7 @@ def test_the_command_packs_and_shows(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert capsys.readouterr().err.startswith("moescale: ")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "change",
     [

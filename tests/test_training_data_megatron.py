@@ -42,6 +42,7 @@ TOKENS = st.lists(st.integers(0, 127), max_size=9)
 CONTENT = st.lists(st.lists(TOKENS, max_size=3), max_size=9)
 
 
+@pytest.mark.system
 @settings(max_examples=60)
 @given(content=CONTENT, dtype=st.sampled_from(list(TYPES)), modes=st.booleans())
 def test_documents_are_read_as_written(

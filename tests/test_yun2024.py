@@ -47,6 +47,7 @@ def test_public_units_survive_the_search_coordinates(form: LawForm) -> None:
     np.testing.assert_allclose(form.decode(form.encode(public)), public, rtol=1e-12)
 
 
+@pytest.mark.system
 @given(start=st.floats(0.01, 8.0), ratio=st.floats(1.001, 1e4))
 def test_free_coordinates_admit_experts_below_one(start: float, ratio: float) -> None:
     public = PUBLIC[:10].copy()

@@ -183,16 +183,19 @@ def descend(
     change of gradient teaches the curvature all the same. Coordinates on a bound that pull outwards are held.
     """
     low, high = box[:, :1], box[:, 1:]
-    theta = np.clip(starts, low, high)
+    theta: FloatArray = np.clip(starts, low, high)
+    value: FloatArray
+    gradient: FloatArray
     value, gradient = evaluate(theta)
     shape = theta.shape
     steps, turns = np.zeros((MEMORY, *shape)), np.zeros((MEMORY, *shape))
     weight, share = np.zeros((MEMORY, shape[1])), np.zeros((MEMORY, shape[1]))
-    size, reach = np.zeros(shape[1]), np.ones(shape[1])
+    size: FloatArray = np.zeros(shape[1])
+    reach: FloatArray = np.ones(shape[1])
     for turn in range(iterations):
         held = ((theta <= low) & (gradient > 0)) | ((theta >= high) & (gradient < 0))
-        slope = np.where(held, 0.0, gradient)
-        move = slope.copy()
+        slope: FloatArray = np.where(held, 0.0, gradient)
+        move: FloatArray = slope.copy()
         for age in range(MEMORY):
             h = (turn - 1 - age) % MEMORY
             share[h] = weight[h] * _dot(steps[h], move)
