@@ -108,6 +108,13 @@ def width(family: ModelFamily, n_params: Real) -> FloatArray:
     return d
 
 
+def dense_params(family: ModelFamily, d_model: Real) -> FloatArray:
+    """N of the dense model of this width (real-valued), the inverse of `width`; same shape."""
+    d = np.asarray(d_model, float)
+    cubic, square, linear = _powers_of_width(family, d)
+    return ((cubic * d + square) * d + linear) * d
+
+
 def _expert_share(family: ModelFamily, n_params: Real) -> Real:
     """c: what every further expert adds, over all MoE layers, as a share of N; same shape, or one number."""
     if family.has_one_shape_factor:

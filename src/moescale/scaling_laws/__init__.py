@@ -1,8 +1,9 @@
 """Scaling laws: forms (formula and derivatives), and laws (a form with coefficients and the family it is about)."""
 
 from moescale.scaling_laws.covariates import FURTHER_INPUTS, further_inputs
+from moescale.scaling_laws.ensemble import combine, restate
 from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, make_inputs
-from moescale.scaling_laws.law import Law, Prediction, extrapolation, interval, loss, predict
+from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, interval, loss, predict
 from moescale.scaling_laws.store import FORMS, catalogue_names, find_form, find_law, law_text, parse_law, save_law
 
 __all__ = [
@@ -12,10 +13,12 @@ __all__ = [
     "Law",
     "LawForm",
     "LinearPart",
+    "Member",
     "Observed",
     "Parameter",
     "Prediction",
     "catalogue_names",
+    "combine",
     "extrapolation",
     "find_form",
     "find_law",
@@ -26,5 +29,6 @@ __all__ = [
     "make_inputs",
     "parse_law",
     "predict",
+    "restate",
     "save_law",
 ]

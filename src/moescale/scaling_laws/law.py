@@ -37,6 +37,9 @@ class Law:
     notes: tuple[str, ...] = ()
     max_experts: float | None = None  # largest expert count that a plan may recommend
     evidence: dict[str, object] = field(default_factory=dict[str, object])
+    run_noise: float = 0.0  # standard deviation of ln L between runs of the same N, D and E
+    drift: float = 0.0  # standard deviation of ln L that every e-fold beyond `fit_range` adds
+    members: tuple[Member, ...] = ()  # the laws that an ensemble averages
 
     def allows(self, experts: Real) -> NDArray[np.bool_]:
         """Whether a plan may recommend so many experts, same shape."""
@@ -63,6 +66,15 @@ class Law:
     def parameters(self) -> dict[str, float]:
         """Coefficients in public units, by name."""
         return {k: float(v) for k, v in zip(self.form.names, self.form.decode(self.theta), strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A law of an ensemble, its share, and ln of what turns its loss into the ensemble's unit."""
+
+    law: Law
+    weight: float
+    unit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from moescale.errors import DamagedFileError, UnknownNameError, damaged, located
 from moescale.io.files import read_text, write_atomically
 from moescale.io.records import plain, record
 from moescale.io.schema import parse_toml
-from moescale.models.family import ModelFamily
+from moescale.models.family import ModelFamily, find_family
 from moescale.scaling_laws import (
     abnar2025,
     chinchilla,
@@ -28,8 +28,9 @@ from moescale.scaling_laws import (
     yun2024,
     yun2024_centred,
 )
+from moescale.scaling_laws.ensemble import combine
 from moescale.scaling_laws.form import LawForm
-from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.law import Law, Member
 
 FORMAT = 1
 AGAIN = "write it again with `moescale fit -o`"
@@ -149,6 +150,32 @@ class LawTable(BaseModel, extra="forbid", allow_inf_nan=False):
     notes: list[str] = Field(default_factory=list)
     evidence: dict[str, object] = Field(default_factory=dict)
     draws: list[list[float]] = Field(default_factory=list)
+    run_noise: float = Field(default=0.0, ge=0, le=10)
+    drift: float = Field(default=0.0, ge=0, le=10)
+
+
+class MemberTable(BaseModel, extra="forbid", allow_inf_nan=False):
+    """A law of an ensemble: in full, or the name of one of the catalogue."""
+
+    law: LawTable | str
+    weight: float = Field(gt=0)
+    unit: float = Field(default=0.0, ge=-10, le=10)
+
+
+class EnsembleTable(BaseModel, extra="forbid", allow_inf_nan=False):
+    """The file of an ensemble; its coefficients and draws are those of its members."""
+
+    format: int = Field(ge=1)
+    name: str
+    source: str
+    date: str
+    family: FamilyTable | str
+    members: list[MemberTable] = Field(min_length=1, max_length=64)
+    n_draws: int = Field(ge=0, le=100_000)
+    notes: list[str] = Field(default_factory=list)
+    evidence: dict[str, object] = Field(default_factory=dict)
+    run_noise: float = Field(default=0.0, ge=0, le=10)
+    drift: float = Field(default=0.0, ge=0, le=10)
 
 
 def parse_law(text: str, *, where: str) -> Law:
@@ -158,12 +185,13 @@ def parse_law(text: str, *, where: str) -> Law:
     if isinstance(version, int) and version > FORMAT:
         what = f"law file of format {version}, this program reads {FORMAT}"
         raise DamagedFileError(what, where=where, next_step="update moescale")
+    kind = EnsembleTable if "members" in document else LawTable
     try:
-        table = LawTable.model_validate(document)
+        table = kind.model_validate(document)
     except ValidationError as error:
         raise damaged("law file", error, where=where, next_step=AGAIN) from None
     with located(where):
-        return _law_of(table)
+        return _law_of(table) if isinstance(table, LawTable) else _ensemble_of(table)
 
 
 def _is_deep(value: object) -> bool:
@@ -197,7 +225,31 @@ def _law_of(table: LawTable) -> Law:
         notes=tuple(table.notes),
         max_experts=table.max_experts,
         evidence=table.evidence,
+        run_noise=table.run_noise,
+        drift=table.drift,
     )
+
+
+def _ensemble_of(table: EnsembleTable) -> Law:
+    if _is_deep(table.evidence):
+        raise DamagedFileError(f"damaged law file at evidence: nested more than {MOST_NESTED} deep", next_step=AGAIN)
+    members: list[Member] = []
+    for i, member in enumerate(table.members):
+        with located(f"members.{i}"):
+            law = _law_of(member.law) if isinstance(member.law, LawTable) else _member_of_catalogue(member.law)
+        members.append(Member(law, member.weight, member.unit))
+    family = find_family(table.family) if isinstance(table.family, str) else ModelFamily(**table.family.model_dump())
+    about = {key: getattr(table, key) for key in ("name", "source", "date", "notes", "evidence", "run_noise", "drift")}
+    return combine(members, family=family, draws=table.n_draws, **about)
+
+
+def _member_of_catalogue(name: str) -> Law:
+    if name not in catalogue_names():
+        raise unknown_name("law", name, catalogue_names())
+    law = _catalogue_law(name)
+    if law.members:
+        raise DamagedFileError(f"{name} is an ensemble itself", next_step="name its members")
+    return law
 
 
 def _check_parts(table: LawTable, form: LawForm) -> None:
@@ -222,9 +274,24 @@ def law_text(law: Law) -> str:
     """The TOML text of a law; `parse_law` reads it back but for the rounding of logarithms (relative 1e-14)."""
     import tomli_w
 
-    document: dict[str, object] = {
+    return tomli_w.dumps(_document(law))
+
+
+def _document(law: Law) -> dict[str, object]:
+    if law.members:
+        about = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")
+        return {
+            "format": FORMAT,
+            **{key: plain(getattr(law, key)) for key in about},
+            "n_draws": len(law.draws),
+            "family": record(law.family),
+            "members": [
+                {"weight": member.weight, "unit": member.unit, "law": _document(member.law)} for member in law.members
+            ],
+        }
+    return {
         "format": FORMAT,
-        **record(law, without=("form", "theta", "draws", "family", "fit_range", "evidence")),
+        **record(law, without=("form", "theta", "draws", "family", "fit_range", "evidence", "members")),
         "law": law.form.name,
         "draws": law.form.decode(law.draws).tolist(),
         "parameters": law.parameters,
@@ -232,7 +299,6 @@ def law_text(law: Law) -> str:
         "family": record(law.family),
         "evidence": law.evidence,
     }
-    return tomli_w.dumps(document)
 
 
 def save_law(law: Law, path: str | Path) -> None:

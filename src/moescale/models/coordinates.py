@@ -1,0 +1,56 @@
+"""One model in the letters of several families: active parameters without embeddings, and how far its experts expand it.
+
+Laws count different things: "32 experts" of a top-1 and of a top-2 family are two models. What families share is the body,
+the parameters without embedding tables that one token meets, and the expansion X, the FFN weights of all experts over those
+that one token meets, over all layers. X is E for one expert a token in every layer, and 1 for a dense model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from moescale.models.family import ModelFamily, dense_params, width
+from moescale.typing import FloatArray, Real
+
+DENSE = 1.0 + 1e-9  # expansions up to here are 1 but for rounding
+
+
+def expansion(family: ModelFamily, experts: Real) -> FloatArray:
+    """X of models with E experts in the family's MoE layers; same shape."""
+    e = np.asarray(experts, float)
+    without = family.moe_every - 1.0  # FFNs of the other layers, for one MoE layer
+    return (e + without) / (np.minimum(family.top_k, e) + without)
+
+
+def experts_at(family: ModelFamily, expansion: Real) -> FloatArray:
+    """E (real-valued) of the family's models with this X; 1 where X is 1. Same shape."""
+    x = np.asarray(expansion, float)
+    without = family.moe_every - 1.0
+    return np.where(x <= DENSE, 1.0, x * (family.top_k + without) - without)
+
+
+def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatArray, FloatArray]:
+    """Active parameters without embeddings, and X, of models that the family calls N and E. Arguments broadcast.
+
+    N is dense-equivalent (also where the family's law counts all experts).
+    """
+    n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
+    d = width(family, n)
+    met = np.minimum(family.top_k, e)
+    one_expert = family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every
+    body = n - family.embedding_matrices * family.vocab_size * d
+    return body + (met - 1.0) * one_expert, expansion(family, e)
+
+
+def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[FloatArray, FloatArray]:
+    """N (dense-equivalent) and E of the family's models with this active body and X; the inverse of `model_of`.
+
+    E is real-valued; a model with X = 1 is dense, E = 1.
+    """
+    body, x = np.broadcast_arrays(np.asarray(active_body, float), np.asarray(expansion, float))
+    e = experts_at(family, x)
+    sparse = replace(family, ffn_ratio=family.ffn_ratio * (1.0 + (family.top_k - 1.0) / family.moe_every))
+    dense_d, sparse_d = (width(replace(f, embedding_matrices=0), body) for f in (family, sparse))
+    return dense_params(family, np.where(e > 1.0, sparse_d, dense_d)), e

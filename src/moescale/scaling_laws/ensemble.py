@@ -1,0 +1,264 @@
+"""Several laws as one: each is asked about the same model in its own letters, and the logarithms of their losses are averaged.
+
+    ln L = sum_k w_k (ln L_k(N_k, D, E_k) + u_k)
+
+(N_k, E_k) is the model (N, E) as law k's family counts it; u_k turns the unit of its loss into that of the ensemble. A draw
+is a draw of one law, of each law as many as its weight says, so that what the laws disagree about is part of all intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from moescale.errors import InputError
+from moescale.models.coordinates import expansion, experts_at, in_family, model_of
+from moescale.models.family import ModelFamily, law_size
+from moescale.scaling_laws.form import Inputs, LawForm, Parameter
+from moescale.scaling_laws.law import Law, Member
+from moescale.typing import FloatArray
+
+DRAWS = 400  # of an ensemble: a law of weight 0.05 still has 20
+STEP = 1e-4  # of ln N, in central differences of one family's size by another's, which is nearly a power
+NAME = "ensemble"
+
+
+def combine(
+    members: Sequence[Member],
+    *,
+    name: str,
+    family: ModelFamily,
+    source: str,
+    date: str,
+    draws: int = DRAWS,
+    notes: Sequence[str] = (),
+    evidence: Mapping[str, object] | None = None,
+    run_noise: float = 0.0,
+    drift: float = 0.0,
+) -> Law:
+    """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
+
+    Members with the form and family of the ensemble keep their letters. Raises InputError for no members, weights that are
+    not positive, and a family whose law counts all experts.
+    """
+    total = sum(member.weight for member in members)
+    if not members or any(member.weight <= 0.0 for member in members):
+        raise InputError("an ensemble needs laws with positive weights", where=name)
+    if family.n_counts != "dense":
+        raise InputError(f"{family.name} counts all experts in N", where=name, next_step="take a family that does not")
+    members = tuple(replace(member, weight=member.weight / total) for member in members)
+    form = _form(members, family)
+    weights = np.array([member.weight for member in members])
+    return Law(
+        name=name,
+        form=form,
+        theta=np.concatenate((weights, *(member.law.theta for member in members))),
+        family=family,
+        source=source,
+        date=date,
+        fit_range=_ranges(members, family),
+        draws=_draws(members, draws),
+        notes=tuple(notes),
+        max_experts=_most_experts(members, family),
+        evidence=dict(evidence or {}),
+        members=members,
+        run_noise=run_noise,
+        drift=drift,
+    )
+
+
+def restate(law: Law, family: ModelFamily) -> Law:
+    """The same law with N and E as another family counts them; an ensemble's members are restated one by one."""
+    if law.family == family:
+        return law
+    about = {key: getattr(law, key) for key in ("name", "source", "date", "notes", "evidence", "run_noise", "drift")}
+    members = law.members or (Member(law, 1.0),)
+    return combine(members, family=family, draws=max(len(law.draws), 1) if len(law.draws) else 0, **about)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A member's place in theta, and how its letters follow from the ensemble's."""
+
+    law: Law
+    unit: float  # u_k
+    weight: int  # column of its weight
+    columns: slice  # of its own theta
+    family: ModelFamily  # of the ensemble
+
+    def inputs(self, x: Inputs) -> Inputs:
+        """The inputs of the member's law."""
+        form, own = self.law.form, self.law.family
+        extra = {name: x.extra[name] for name in form.extra_inputs if name in x.extra}
+        if own == self.family and not form.implied_inputs:
+            return replace(x, extra=extra)
+        e = experts_at(own, expansion(self.family, x.experts))
+        if form.implied_inputs:
+            extra = {**form.implied_inputs(e, own.top_k), **extra}
+        distinct, index = np.unique(e, return_inverse=True)
+        return Inputs(self.ln_size(x.ln_n, x.experts), x.ln_d, e, distinct, index, extra)
+
+    def ln_size(self, ln_n: FloatArray, experts: FloatArray) -> FloatArray:
+        """ln N as the member's law counts it."""
+        if self.law.family == self.family:
+            return np.log(law_size(self.family, np.exp(ln_n), experts))
+        n, e = in_family(self.law.family, *model_of(self.family, np.exp(ln_n), experts))
+        return np.log(law_size(self.law.family, n, e))
+
+    def elasticity(self, x: Inputs) -> FloatArray | float:
+        """d ln N_k / d ln N."""
+        if self.law.family == self.family:
+            return 1.0
+        up, down = (self.ln_size(x.ln_n + step, x.experts) for step in (STEP, -STEP))
+        return (up - down) / (2.0 * STEP)
+
+
+def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
+    labels = _labels(members)
+    parts: list[_Part] = []
+    at = len(members)
+    for column, member in enumerate(members):
+        columns = slice(at, at + member.law.theta.size)
+        parts.append(_Part(member.law, member.unit, column, columns, family))
+        at = columns.stop
+    parameters = [Parameter(f"{label}.weight", False, f"share of {label} in the average") for label in labels]
+    for label, member in zip(labels, members, strict=True):
+        parameters += [replace(p, name=f"{label}.{p.name}") for p in member.law.form.parameters]
+    forms = [member.law.form for member in members]
+    alone = forms[0] if len(forms) == 1 else None
+    needed: dict[str, float | None] = {}
+    for form in forms:
+        implied = set(form.implied_inputs(np.ones(1), 1.0)) if form.implied_inputs else set[str]()
+        needed |= {name: value for name, value in form.extra_inputs.items() if name not in implied}
+    return LawForm(
+        name=alone.name if alone else NAME,
+        title=alone.title if alone else f"average of {len(forms)} laws",
+        equation=alone.equation if alone else f"ln L = sum of w_k ln L_k over {', '.join(labels)}",
+        source="; ".join(dict.fromkeys(form.source for form in forms)),
+        parameters=tuple(parameters),
+        log_loss=partial(_log_loss, parts),
+        jacobian=partial(_jacobian, parts),
+        slopes=partial(_slopes, parts),
+        bounds=lambda _: np.tile((-np.inf, np.inf), (len(parameters), 1)),
+        encode=partial(_recode, parts, "encode"),
+        decode=partial(_recode, parts, "decode"),
+        uses_experts=any(form.uses_experts or form.implied_inputs for form in forms),
+        uses_tokens=any(form.uses_tokens for form in forms),
+        extra_inputs=needed,
+        no_allocation=next((form.no_allocation for form in forms if form.no_allocation), None),
+    )
+
+
+def _labels(members: Sequence[Member]) -> list[str]:
+    """A name of its own for each member: its law's, with a number where two share it."""
+    names = [member.law.name for member in members]
+    return [n if names.count(n) == 1 else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
+
+
+def _sum(
+    parts: Sequence[_Part], value: Callable[[_Part, FloatArray, Inputs], FloatArray], theta: FloatArray, x: Inputs
+) -> FloatArray:
+    """sum_k w_k value_k, (..., n), where a draw that gives a member no weight does not evaluate it."""
+    shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
+    out = np.zeros(shape)
+    for part in parts:
+        weight = theta[..., part.weight]
+        if theta.ndim != 2 or np.all(weight != 0.0):
+            if np.any(weight != 0.0):
+                out += weight[..., None] * value(part, theta[..., part.columns], x)
+            continue
+        rows = np.flatnonzero(weight)
+        if rows.size:
+            some = replace(x, **{name: _rows(getattr(x, name), rows, len(theta)) for name in ("ln_n", "ln_d")})
+            out[..., rows, :] += weight[rows, None] * value(part, theta[rows, part.columns], some)
+    return out
+
+
+def _rows(values: FloatArray, rows: np.typing.NDArray[np.intp], draws: int) -> FloatArray:
+    """The values (..., k, n) of some of k draws; values that all draws share stay."""
+    return values[..., rows, :] if values.ndim > 1 and values.shape[-2] == draws else values
+
+
+def _log_loss(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> FloatArray:
+    return _sum(parts, lambda part, own, at: part.unit + part.law.form.log_loss(own, part.inputs(at)), theta, x)
+
+
+def _slopes(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    def in_n(part: _Part, own: FloatArray, at: Inputs) -> FloatArray:
+        return part.law.form.slopes(own, part.inputs(at))[0] * part.elasticity(at)
+
+    def in_d(part: _Part, own: FloatArray, at: Inputs) -> FloatArray:
+        return part.law.form.slopes(own, part.inputs(at))[1]
+
+    return _sum(parts, in_n, theta, x), _sum(parts, in_d, theta, x)
+
+
+def _jacobian(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> FloatArray:
+    values: list[FloatArray] = []
+    slopes: list[FloatArray] = []
+    for part in parts:
+        own, at = theta[..., part.columns], part.inputs(x)
+        values.append(part.unit + part.law.form.log_loss(own, at))
+        slopes.append(theta[..., None, [part.weight]] * part.law.form.jacobian(own, at))
+    return np.concatenate((np.stack(values, axis=-1), *slopes), axis=-1)
+
+
+def _recode(parts: Sequence[_Part], direction: str, values: FloatArray) -> FloatArray:
+    """All members' parameters between public units and search coordinates; weights are the same in both."""
+    out = np.array(values, dtype=float)
+    for part in parts:
+        out[..., part.columns] = getattr(part.law.form, direction)(out[..., part.columns])
+    return out
+
+
+def _draws(members: Sequence[Member], count: int) -> FloatArray:
+    """`count` draws (count, p), of each member as many as its weight says, spread evenly over its own."""
+    sizes = [member.law.theta.size for member in members]
+    own = np.concatenate([member.law.theta for member in members])
+    shares = np.cumsum([0.0, *(member.weight for member in members)])
+    ends = np.round(shares * count).astype(int)
+    out = np.zeros((int(ends[-1]), len(members) + own.size))
+    out[:, len(members) :] = own
+    at = len(members)
+    for k, (member, size) in enumerate(zip(members, sizes, strict=True)):
+        rows = slice(ends[k], ends[k + 1])
+        out[rows, k] = 1.0
+        if len(member.law.draws) and ends[k + 1] > ends[k]:
+            picked = np.linspace(0, len(member.law.draws) - 1, int(ends[k + 1] - ends[k]))
+            out[rows, at : at + size] = member.law.draws[np.round(picked).astype(int)]
+        at += size
+    return out
+
+
+def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[float, float]]:
+    """What some member was fitted on, in the letters of `family`; sizes are those of dense models."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for law in (member.law for member in members):
+        for key, (low, high) in law.fit_range.items():
+            ends = np.array([low, high])
+            if key == "n_params" and law.family != family:
+                ends = in_family(family, *model_of(law.family, ends, 1.0))[0]
+            if key == "experts":
+                ends = experts_at(family, expansion(law.family, ends))
+            found.setdefault(key, []).append((float(ends[0]), float(ends[1])))
+    return {key: (min(low for low, _ in ends), max(high for _, high in ends)) for key, ends in found.items()}
+
+
+def _most_experts(members: Sequence[Member], family: ModelFamily) -> float | None:
+    """The largest E that laws of at least half the weight may speak of."""
+    limits = [
+        (
+            np.inf
+            if m.law.max_experts is None
+            else float(experts_at(family, expansion(m.law.family, m.law.max_experts))),
+            m.weight,
+        )
+        for m in members
+    ]
+    for most in sorted({limit for limit, _ in limits}, reverse=True):
+        if sum(weight for limit, weight in limits if limit >= most) >= 0.5 - 1e-9:
+            return None if most == np.inf else most
+    return None
