@@ -605,7 +605,7 @@ SMALL_LLAMA4: dict[str, Any] = SMALL | {"intermediate_size_mlp": 200, "num_local
         {"model_type": "qwen3"} | SMALL,
         {"model_type": "qwen3", "attention_bias": True, "head_dim": 16} | SMALL,
         {"model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 2} | SMALL,
-        {"model_type": "olmoe", "attention_bias": True} | SMALL_MOE,
+        {"model_type": "olmoe", "attention_bias": True, "num_experts": 6, "num_experts_per_tok": 2} | SMALL,
         {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 56} | SMALL_MOE,
         {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 56, "qkv_bias": False, "mlp_only_layers": [2]}
         | SMALL_MOE,

@@ -29,7 +29,7 @@ bf16_tflops = 0.1
 link_gb_per_s = 10
 usd_per_gpu_hour = 0.05
 """
-# Sizes that hold what a plan of 1e17 FLOPs asks for, and little enough to be measured in a minute.
+# Sizes and tables that hold what a plan of 1e17 FLOPs asks for, and little enough to be measured in a minute.
 GRID = """
 gpu = "some-cpu"
 engine = "{engine}"
@@ -40,7 +40,7 @@ gpus = {gpus}
 [[models]]
 n_params = ["2M", "12M"]
 experts = [4]
-vocab_size = 2048
+vocab_size = 32000
 """
 SERVED = ("--prompt", "48", "--output", "32", "--max-num-seqs", "4")
 
