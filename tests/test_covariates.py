@@ -164,6 +164,13 @@ def test_predict_takes_further_inputs(capsys: pytest.CaptureFixture[str]) -> Non
     code, message = refusal(capsys, *asked, "--granularity", "2")
     assert code == 2
     assert "no input 'granularity'" in message
+    shared = ("predict", "--law", "zhao2025", "--n-params", "9B", "--tokens", "100B", "--sparsity", "0.8")
+    with_seven = float(str(answer(capsys, *shared, "--activated-experts", "7", "--shared-ratio", "0.3")["loss"]))
+    assert with_seven < float(str(answer(capsys, *shared, "--activated-experts", "7")["loss"]))
+    for command in (shared, ("plan", "--law", "zhao2025", "--budget", "1e21")):
+        code, message = refusal(capsys, *command)
+        assert code == 2
+        assert "zhao2025 needs activated_experts" in message
 
 
 @pytest.mark.system
