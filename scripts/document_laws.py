@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib
 
+import numpy as np
+
+import modern_experts
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws import FORMS, FURTHER_INPUTS, Law, LawForm, catalogue_names, find_law
 from moescale.units import format_count
@@ -18,7 +21,8 @@ def inputs(form: LawForm) -> str:
     named = ["N"] + ["D"] * form.uses_tokens + ["E"] * form.uses_experts
     for name, default in form.extra_inputs.items():
         if default is None:
-            said = "from E and top-k in a plan, else required" if form.implied_inputs else "required"
+            implied = form.implied_inputs(np.ones(1), 1) if form.implied_inputs else {}
+            said = "from E and top-k in a plan, else required" if name in implied else "required"
         else:
             said = "default: one epoch" if default == float("inf") else f"default {default:g}"
         named.append(f"`{name}` ({said})")
@@ -109,7 +113,7 @@ def page() -> str:
         "inputs": table(("input", "meaning", "range"), further),
         "form-sections": [line for form in FORMS.values() for line in form_section(form)],
         "set-sections": [line for law in known for line in set_section(law)],
-    }
+    } | modern_experts.parts()
     return filled("laws.md", parts)
 
 

@@ -29,6 +29,7 @@ PUBLISHED = {
     "krajewski2024": "krajewski2024",
     "ludziejewski2025": "ludziejewski2025",
     "abnar2025": "abnar2025",
+    "zhao2025": "zhao2025",
 }
 OWN = {"yun2024-centred", "moescale2026"}  # forms of this project, which no publication has coefficients for
 
@@ -42,6 +43,8 @@ def study(name: str) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, di
         "unique_tokens": d * rng.choice([np.inf, 0.3, 0.03], 120),
         "granularity": rng.choice([1.0, 2.0, 4.0, 8.0, 16.0], 120),
         "sparsity": rng.choice([0.0, 0.5, 0.75, 0.875], 120),
+        "activated_experts": rng.choice([1.0, 4.0, 8.0, 16.0], 120),
+        "shared_ratio": rng.choice([0.0, 0.25, 0.5, 0.75], 120),
     }
     extra = {variable: known[variable] for variable in law.form.extra_inputs}
     if law.form.implied_inputs:
@@ -59,7 +62,8 @@ def test_a_fit_to_runs_without_noise_predicts_and_plans_as_the_law(name: str) ->
     ours = fitted_law(found, law.family, name="ours", source="a test", date="2026-01-01")
     np.testing.assert_allclose(loss(ours, n, d, e, extra=extra), measured, rtol=1e-6)
     experts = np.array([1.0, 8.0, 64.0]) if law.form.uses_experts or law.form.implied_inputs else np.array([64.0])
-    budget = Budget(1e21, extra={"unique_tokens": 5e9} if name == "muennighoff2023" else {})
+    stated = {"muennighoff2023": {"unique_tokens": 5e9}, "zhao2025": {"activated_experts": 7.0}}
+    budget = Budget(1e21, extra=stated.get(name, {}))
     if law.form.no_allocation:
         with pytest.raises(InfeasibleError, match=r"ours has no loss-optimal size .*plan with another law"):
             loss_optimal(ours, budget, experts)
@@ -160,6 +164,13 @@ def test_predict_takes_further_inputs(capsys: pytest.CaptureFixture[str]) -> Non
     code, message = refusal(capsys, *asked, "--granularity", "2")
     assert code == 2
     assert "no input 'granularity'" in message
+    shared = ("predict", "--law", "zhao2025", "--n-params", "9B", "--tokens", "100B", "--sparsity", "0.8")
+    with_seven = float(str(answer(capsys, *shared, "--activated-experts", "7", "--shared-ratio", "0.3")["loss"]))
+    assert with_seven < float(str(answer(capsys, *shared, "--activated-experts", "7")["loss"]))
+    for command in (shared, ("plan", "--law", "zhao2025", "--budget", "1e21")):
+        code, message = refusal(capsys, *command)
+        assert code == 2
+        assert "zhao2025 needs activated_experts" in message
 
 
 @pytest.mark.system

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from moescale.scaling_laws import FORMS, catalogue_names
 from script_modules import load_script
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.system
 def test_the_page_of_laws_is_current() -> None:
     script = load_script("scripts/document_laws.py")
     page = (ROOT / "docs" / "laws.md").read_text(encoding="utf-8")

@@ -35,6 +35,7 @@ TRUTHS = {
         "krajewski2024": "krajewski2024",
         "ludziejewski2025": "ludziejewski2025",
         "abnar2025": "abnar2025",
+        "zhao2025": "zhao2025",
         "moescale2026": "moescale2026-joint",
     }.items()
 }
@@ -56,6 +57,8 @@ def extra_of(name: str, d: FloatArray) -> dict[str, FloatArray]:
         "unique_tokens": d * rng.choice([np.inf, 0.5, 0.1], d.size),
         "granularity": rng.choice([1.0, 2.0, 4.0, 8.0], d.size),
         "sparsity": rng.choice([0.0, 0.5, 0.75, 0.875], d.size),
+        "activated_experts": rng.choice([1.0, 4.0, 8.0, 16.0], d.size),
+        "shared_ratio": rng.choice([0.0, 0.25, 0.5, 0.75], d.size),
     }
     return {variable: known[variable] for variable in FORMS[name].extra_inputs}
 

@@ -60,6 +60,8 @@ EXTRA_RANGES: dict[str, tuple[float, float]] = {
     "unique_tokens": (5e8, 2e12),
     "granularity": (1.0, 32.0),
     "sparsity": (0.0, 0.95),
+    "activated_experts": (1.0, 16.0),
+    "shared_ratio": (0.0, 0.9),
 }
 # Parameters with which size or data may lose their worth at some expert count.
 INTERACTIONS = {
@@ -356,7 +358,8 @@ def test_every_law_of_the_catalogue_reads() -> None:
         assert law.name == name
         assert law.source
         assert law.date
-        extra = {"sparsity": 0.5} if law.form.extra_inputs.get("sparsity", 0.0) is None else {}
+        needed = {"sparsity": 0.5, "activated_experts": 7.0}
+        extra = {name: value for name, value in needed.items() if law.form.extra_inputs.get(name, 0.0) is None}
         assert np.isfinite(loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)).all()
         assert set(law.fit_range) <= {"n_params", "tokens", "experts", "training_flops", *law.form.extra_inputs}
         assert any("ranscription" in note or "Coefficients as" in note for note in law.notes) or name in SHIPPED
@@ -492,7 +495,8 @@ def test_evidence_that_could_not_be_written_again_is_refused(depth: int) -> None
 @pytest.mark.parametrize("name", catalogue_names())
 def test_a_law_says_whether_its_loss_depends_on_experts(name: str) -> None:
     law = find_law(name)
-    extra = {key: 0.5 if default is None else default for key, default in law.form.extra_inputs.items()}
+    needed = {"sparsity": 0.5, "activated_experts": 7.0}
+    extra = {key: needed[key] if default is None else default for key, default in law.form.extra_inputs.items()}
     dense, routed = loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)
     assert (dense != routed) == law.form.uses_experts
 

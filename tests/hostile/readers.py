@@ -165,7 +165,7 @@ def _read_law(folder: Path, rng: Random) -> None:
     from moescale.scaling_laws.store import law_text, parse_law
 
     law = find_law(str(_the_file(folder)))
-    further = {"unique_tokens": 1e9, "granularity": 1.0, "sparsity": 0.5}
+    further = {"unique_tokens": 1e9, "granularity": 1.0, "sparsity": 0.5, "activated_experts": 7.0}
     with np.errstate(all="ignore"):
         law_loss(law, 1e9, 1e11, 4.0, extra={k: v for k, v in further.items() if k in law.form.extra_inputs})
         parse_law(law_text(law), where="again")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
 
 from moescale.fitting.fit import fit
+from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import Law, find_law, loss
 from moescale.scaling_laws.effective_experts import effective_experts
+from moescale.scaling_laws.leverage import efficiency_leverage
 from moescale.scaling_laws.ludziejewski2025 import SHIFT
+
+TIGHT = {"xatol": 1e-9}  # of a search for an optimum, in its own unit
 
 
 def same_loss(of: Callable[[float], float], target: float) -> float:
@@ -243,3 +248,96 @@ def test_abnar_sparser_models_win_at_equal_flops() -> None:
     law: Law = find_law("abnar2025")
     best = loss_optimal(law, Budget(1e21), np.array([1.0, 2.0, 4.0, 8.0, 16.0]))
     assert np.all(np.diff(best.loss) < 0)  # the paper's finding within its range of sparsity
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("krajewski2024", {"a": 18.1, "alpha": 0.115, "b": 30.8, "beta": 0.147, "g": 2.1, "gamma": 0.58, "c": 0.47}),
+        ("krajewski2024-dense", {"A": 16.3, "alpha": 0.126, "B": 26.7, "beta": 0.127, "E": 0.47}),
+        (
+            "abnar2025",
+            {"a": 16612.50, "alpha": 0.5962, "b": 5455.67, "beta": 0.3954, "c": 0.4598, "lam": -0.1666, "d": 17.26,
+             "delta": 0.1603, "gamma": 0.1595, "e": 0.94},
+        ),
+    ],
+)  # fmt: skip
+def test_coefficients_are_those_that_are_printed(name: str, printed: dict[str, float]) -> None:
+    assert find_law(name).parameters == pytest.approx(printed, rel=1e-12)
+
+
+def test_ranges_are_those_that_are_printed() -> None:
+    fine, sparse = find_law("krajewski2024"), find_law("abnar2025")
+    assert fine.fit_range == {
+        "n_params": (129e6, 3.7e9), "tokens": (16e9, 130e9), "experts": (64.0, 64.0), "granularity": (1.0, 16.0)
+    }  # fmt: skip
+    assert sparse.fit_range == {"sparsity": (0.0, 0.95), "training_flops": (3e19, 1e21)}  # 0.98 was held out
+    experts = np.array([1.0, 20.0])
+    assert sparse.form.implied_inputs is not None
+    np.testing.assert_allclose(sparse.form.implied_inputs(experts, 1)["sparsity"], [0.0, 0.95], rtol=1e-12)
+    assert sparse.max_experts == 20.0
+
+
+# Zhao et al. 2025: the optima that the paper states, with the digits that its coefficients give.
+
+BEST_MIX = {"activated_experts": 6.778, "shared_ratio": 0.3148}
+
+
+def test_zhao_best_experts() -> None:
+    law = find_law("zhao2025")
+
+    def at(**mix: float) -> float:
+        return float(loss(law, 3e10, 1e11, 1.0, extra={"sparsity": 0.8, **BEST_MIX, **mix}))
+
+    best_g = minimize_scalar(lambda g: at(activated_experts=g), bounds=(1.0, 100.0), method="bounded", options=TIGHT).x
+    best_s = minimize_scalar(lambda s: at(shared_ratio=s), bounds=(0.0, 0.99), method="bounded", options=TIGHT).x
+    assert best_g == pytest.approx(6.778, abs=5e-4)
+    assert round(best_g) == 7  # as printed
+    assert best_s == pytest.approx(0.3148, abs=5e-5)
+    assert round(best_s, 2) == 0.31
+
+
+@pytest.mark.parametrize(("n", "ours", "printed"), [(30e9, 0.4007, 0.40), (671e9, 0.2204, 0.22)])
+def test_zhao_best_active_share(n: float, ours: float, printed: float) -> None:
+    law = find_law("zhao2025")
+
+    def at(share: float) -> float:
+        return float(loss(law, n, 1e12, 1.0, extra={"sparsity": 1.0 - share, **BEST_MIX}))
+
+    best = minimize_scalar(at, bounds=(0.01, 0.999), method="bounded", options=TIGHT).x
+    assert best == pytest.approx(ours, abs=5e-5)
+    assert round(best, 2) == printed
+
+
+def test_zhao_as_it_is_written() -> None:
+    law, p = find_law("zhao2025"), find_law("zhao2025").parameters
+    n, d, share, g, s = 5e9, 6e10, 0.17, 9.0, 1 / 9
+    mix = p["e"] * g + p["f"] / g + p["m"] * s**2 + p["n"] * s
+    size = n ** -p["alpha"] + p["k"] * (share * n) ** -p["alpha"] + p["h"] * share
+    plain = p["a"] * n ** -p["alpha"] + p["b"] * d ** -p["beta"] + p["c"] * (share * n) ** -p["alpha"] + p["eps"]
+    extra = {"sparsity": 1.0 - share, "activated_experts": g, "shared_ratio": s}
+    assert float(loss(law, n, d, 1.0, extra=extra)) == pytest.approx(mix * size + plain, rel=1e-13)
+
+
+def test_zhao_plans_with_the_share_of_its_family() -> None:
+    law, experts = find_law("zhao2025"), np.array([1.0, 4.0, 29.0])
+    assert law.form.implied_inputs is not None
+    for k in (1, 2):
+        family = replace(law.family, top_k=k)
+        share = n_active(family, 1e9, experts) / n_total(family, 1e9, experts)
+        np.testing.assert_allclose(law.form.implied_inputs(experts, k)["sparsity"], 1.0 - share, rtol=0, atol=1e-14)
+    assert law.max_experts == 29.0
+    assert 1.0 - law.form.implied_inputs(np.array([29.0]), 1)["sparsity"][0] > 0.05  # the paper: 5 to 9%
+
+
+# Tian et al. 2025.
+
+
+def test_tian_leverage() -> None:
+    value = float(efficiency_leverage(0.031, 12.0, 1e22))
+    assert value > 7  # as printed
+    assert value == pytest.approx(7.245, abs=5e-4)
+    best = minimize_scalar(lambda g: -float(efficiency_leverage(0.031, g, 1e22)), bounds=(1.0, 100.0), method="bounded",
+                           options=TIGHT).x  # fmt: skip
+    assert best == pytest.approx(11.3, abs=0.05)
+    assert 8 < best < 12.5  # the paper: about 12, 8 to 12 in its summary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING
 
 from moescale.errors import InputError, located
@@ -39,10 +39,12 @@ class InputOptions(Group):
     )
     granularity: float | None = quantity("d_ff over an expert's width, for laws of fine-grained MoE.", LEAST, 1e6)
     sparsity: float | None = quantity("Unused share of weights or experts, for laws that have it.", 0, 1)
+    activated_experts: float | None = quantity("Experts that a token meets in a layer, for zhao2025.", 1, 1e6)
+    shared_ratio: float | None = quantity("Shared experts over all that a token meets, for zhao2025.", 0, 1)
 
     def inputs(self) -> dict[str, float]:
         """The further inputs of a law that are stated."""
-        stated = {name: getattr(self, name) for name in ("unique_tokens", "granularity", "sparsity")}
+        stated = {field.name: getattr(self, field.name) for field in fields(InputOptions)}
         return {name: value for name, value in stated.items() if value is not None}
 
 

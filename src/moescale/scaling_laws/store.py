@@ -27,6 +27,7 @@ from moescale.scaling_laws import (
     muennighoff2023,
     yun2024,
     yun2024_centred,
+    zhao2025,
 )
 from moescale.scaling_laws.ensemble import combine
 from moescale.scaling_laws.form import LawForm
@@ -49,6 +50,7 @@ FORMS: dict[str, LawForm] = {
         abnar2025,
         yun2024_centred,
         moescale2026,
+        zhao2025,
     )
 }
 _ALSO = {
@@ -61,6 +63,7 @@ _ALSO = {
     "krajewski2024": "krajewski fine-grained",
     "ludziejewski2025": "ludziejewski joint",
     "abnar2025": "abnar",
+    "zhao2025": "zhao tencent",
 }
 ALIASES = {alias: name for name, words in _ALSO.items() for alias in words.split()}
 

@@ -1,0 +1,180 @@
+"""The MoE law in five variables of Zhao et al. (arXiv 2509.23678, Tencent).
+
+    L = (e G + f/G + m S^2 + n S) (N^-alpha + k N_a^-alpha + h N_a/N) + a N^-alpha + b D^-beta + c N_a^-alpha + eps
+
+N counts all parameters, N_a those that a token meets (whether embeddings count is not said). Here N is the size, and
+`sparsity` is 1 - N_a/N. `activated_experts` G is the number of experts that a token meets in a layer, shared ones
+included; `shared_ratio` S is the part of them that is shared. Expert counts enter through N_a/N only: a plan takes a token to meet one FFN's
+worth of experts in every layer, E FFNs in all, the FFN two thirds of what it meets: N_a/N = 3 / (1 + 2 E).
+
+The factor in G and S is e (G + G*^2/G + 2 G* t ((S/S* - 1)^2 - 1)) with its optima G* = sqrt(f/e) and S* = -n/(2m), and is
+positive for all G and S where t < 1. The search moves ln G*^2, S* and t, and the logarithms of e k and e h.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moescale.scaling_laws import form
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum, log_coordinates
+from moescale.typing import FloatArray, Real
+
+FFN_SHARE = 2 / 3  # of the parameters that a token meets: two matrices 4 d_model wide, or three 8/3 d_model wide
+PARAMETERS = (
+    Parameter("e", True, "rise of the factor with activated experts"),
+    Parameter("f", False, "amplitude of the factor's fall with activated experts"),
+    Parameter("m", False, "curvature of the factor in the shared ratio"),
+    Parameter("n", False, "slope of the factor in the shared ratio at none"),
+    Parameter("k", False, "weight of active size in the bracket"),
+    Parameter("h", False, "weight of the active share in the bracket"),
+    Parameter("a", True, "amplitude of the term in total size"),
+    Parameter("alpha", False, "exponent of both sizes"),
+    Parameter("b", True, "amplitude of the data term"),
+    Parameter("beta", False, "exponent of the data term"),
+    Parameter("c", True, "amplitude of the term in active size"),
+    Parameter("eps", True, "irreducible loss"),
+)
+E, F, M, N, K, H, A, ALPHA, B, BETA, C, EPS = range(len(PARAMETERS))
+SQUARE, T, BEST_SHARE = F, M, N  # what these columns hold during a search: ln G*^2, t and S*
+_to_logs, _from_logs = log_coordinates(PARAMETERS)
+
+
+def encode(public: FloatArray) -> FloatArray:
+    """Search coordinates from public units, any leading shape (..., 12)."""
+    theta = _to_logs(public)
+    e, f, m, n = (np.asarray(public, float)[..., column] for column in (E, F, M, N))
+    best = -n / (2.0 * m)
+    theta[..., SQUARE] = np.log(f / e)
+    theta[..., BEST_SHARE] = np.where(best > 0.0, best, np.nan)
+    share = m * best**2 / (2.0 * np.sqrt(e * f))
+    theta[..., T] = np.where((share > 0.0) & (share < 1.0), share, np.nan)
+    for column in (K, H):
+        theta[..., column] = np.log(theta[..., column]) + theta[..., E]
+    return theta
+
+
+def decode(theta: FloatArray) -> FloatArray:
+    """Public units from search coordinates, any leading shape (..., 12)."""
+    public = _from_logs(theta)
+    e, square, best = public[..., E], np.exp(theta[..., SQUARE]), theta[..., BEST_SHARE]
+    m = 2.0 * e * np.sqrt(square) * theta[..., T] / best**2
+    public[..., F], public[..., M], public[..., N] = e * square, m, -2.0 * m * best
+    for column in (K, H):
+        public[..., column] = np.exp(theta[..., column] - theta[..., E])
+    return public
+
+
+def sparsity_of(experts: FloatArray, top_k: Real) -> dict[str, FloatArray]:
+    """1 - N_a/N where a token meets min(top_k, E) of the E FFNs of every layer; same shape."""
+    further = np.minimum(top_k, experts) - 1.0
+    active = 1.0 + further * FFN_SHARE
+    return {"sparsity": 1.0 - active / (1.0 + (experts - 1.0) * FFN_SHARE)}
+
+
+def _factor(square: FloatArray, t: FloatArray, best: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
+    """The factor over e, and its derivatives in ln G*^2, t and S*, each (..., n), for coordinates of shape (..., 1)."""
+    g, s = x.extra["activated_experts"], x.extra["shared_ratio"] / best
+    root, bowl = np.exp(0.5 * square), (s - 1.0) ** 2 - 1.0
+    value = g + root**2 / g + 2.0 * root * t * bowl
+    in_best = -4.0 * root * t * (s - 1.0) * s / best
+    return value, root**2 / g + root * t * bowl, 2.0 * root * bowl, in_best
+
+
+def _ln_active(x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """ln N_a and ln(N_a/N), each (..., n)."""
+    ln_share = np.log1p(-x.extra["sparsity"])
+    return x.ln_n + ln_share, ln_share
+
+
+def _terms(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, tuple[FloatArray, ...]]:
+    """ln L (..., n), the share of its seven terms (7, ..., n), and the factor with its derivatives."""
+    t = theta[..., None, :]
+    factor = _factor(t[..., SQUARE], t[..., T], t[..., BEST_SHARE], x)
+    ln_factor, (ln_a, ln_share) = np.log(factor[0]), _ln_active(x)
+    alpha = t[..., ALPHA]
+    total, shares = ln_sum(
+        t[..., E] + ln_factor - alpha * x.ln_n,
+        t[..., K] + ln_factor - alpha * ln_a,
+        t[..., H] + ln_factor + ln_share,
+        t[..., A] - alpha * x.ln_n,
+        t[..., C] - alpha * ln_a,
+        t[..., B] - t[..., BETA] * x.ln_d,
+        t[..., EPS],
+    )
+    return total, shares, factor
+
+
+def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln L at each point, shape (..., n)."""
+    return _terms(theta, x)[0]
+
+
+def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
+    """Derivatives of ln L in search coordinates, shape (..., n, 12)."""
+    _, (e, k, h, a, c, b, eps), (value, in_square, in_t, in_best) = _terms(theta, x)
+    ln_a, _ = _ln_active(x)
+    scaled = (e + k + h) / value
+    columns = {
+        E: e,
+        K: k,
+        H: h,
+        A: a,
+        B: b,
+        C: c,
+        EPS: eps,
+        SQUARE: scaled * in_square,
+        T: scaled * in_t,
+        BEST_SHARE: scaled * in_best,
+        ALPHA: -(e + a) * x.ln_n - (k + c) * ln_a,
+        BETA: -b * x.ln_d,
+    }
+    return np.stack([columns[column] for column in range(len(PARAMETERS))], axis=-1)
+
+
+def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of ln L with respect to ln N, at one sparsity, and ln D at each point, each (..., n)."""
+    _, (e, k, _, a, c, b, _), _ = _terms(theta, x)
+    return -theta[..., None, ALPHA] * (e + k + a + c), -theta[..., None, BETA] * b
+
+
+def bounds(observed: Observed) -> FloatArray:
+    """The physical box in search coordinates, (12, 2): eps below the smallest loss, S* a share, t such that the factor is positive."""
+    box = {
+        SQUARE: (0.0, float(2.0 * np.log(1e3))),
+        T: (1e-6, 0.99),
+        BEST_SHARE: (0.01, 1.0),
+        ALPHA: form.EXPONENT,
+        BETA: form.EXPONENT,
+        EPS: observed.irreducible,
+    }
+    return np.array([box.get(column, form.AMPLITUDE) for column in range(len(PARAMETERS))])
+
+
+def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
+    square, t, best, alpha, beta = (shape[..., column, None] for column in range(5))
+    factor, (ln_a, ln_share) = _factor(square, t, best, x)[0], _ln_active(x)
+    size, active = np.exp(-alpha * x.ln_n), np.exp(-alpha * ln_a)
+    data = np.exp(-beta * x.ln_d)
+    columns = (factor * size, factor * active, factor * np.exp(ln_share), size, active, data, np.ones_like(size))
+    return np.stack(np.broadcast_arrays(*columns), axis=-1)
+
+
+REGION = [(float(np.log(4.0)), float(np.log(200.0))), (0.02, 0.8), (0.1, 0.7), *[(0.1, 0.8)] * 2]
+FORM = LawForm(
+    name="zhao2025",
+    title="MoE law in total and active size, activated and shared experts",
+    equation="L = (e G + f/G + m S^2 + n S) (N^-alpha + k N_a^-alpha + h N_a/N) + a N^-alpha + b D^-beta + c N_a^-alpha + eps",
+    source="Zhao et al. 2025, arXiv 2509.23678",
+    parameters=PARAMETERS,
+    encode=encode,
+    decode=decode,
+    log_loss=log_loss,
+    jacobian=jacobian,
+    slopes=slopes,
+    bounds=bounds,
+    linear=LinearPart((E, K, H, A, C, B, EPS), (SQUARE, T, BEST_SHARE, ALPHA, BETA), _basis, limits(REGION)),
+    uses_experts=False,
+    domain="n is negative, all others are positive and n^2 < 8 m sqrt(e f)",
+    extra_inputs={"sparsity": None, "activated_experts": None, "shared_ratio": 0.0},
+    implied_inputs=sparsity_of,
+)
