@@ -146,6 +146,8 @@ class LawTable(BaseModel, extra="forbid", allow_inf_nan=False):
     family: FamilyTable
     fit_range: dict[str, tuple[float, float]]
     max_experts: float | None = Field(default=None, ge=1)
+    run_noise: float = Field(default=0.0, ge=0, le=10)
+    drift: float = Field(default=0.0, ge=0, le=10)
     notes: list[str] = Field(default_factory=list)
     evidence: dict[str, object] = Field(default_factory=dict)
     draws: list[list[float]] = Field(default_factory=list)
@@ -196,6 +198,8 @@ def _law_of(table: LawTable) -> Law:
         draws=draws,
         notes=tuple(table.notes),
         max_experts=table.max_experts,
+        run_noise=table.run_noise,
+        drift=table.drift,
         evidence=table.evidence,
     )
 
