@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 from moescale.errors import InputError, unknown_name
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.fit import Fit, fit
-from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of
+from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
 from moescale.fitting.prior import calibrate
+from moescale.fitting.remarks import table_remarks
 from moescale.io.files import as_text
 from moescale.models.family import ModelFamily, match_family
 from moescale.runs.table import RunTable
 from moescale.scaling_laws.covariates import check_names, from_columns, further_inputs, known_to, option
 from moescale.scaling_laws.form import LawForm
-from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.law import Law, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form
 from moescale.typing import FloatArray
 
@@ -110,6 +111,7 @@ def fit_runs(
     if how.bootstrap:
         draws = resampling.bootstrap(found, x, ln_loss, how.bootstrap, how.seed, clusters=clusters, progress=progress)
         intervals = resampling.parameter_intervals(found, draws)
+    remarks += table_remarks(form, residuals(found, arrays), runs)
     found = replace(found, warnings=(*runs.warnings, *remarks, *found.warnings))
     source, today = f"fitted to {as_text(os.path.basename(runs.source))}", date.today().isoformat()
     evidence = _evidence(runs, how, family)
@@ -137,6 +139,31 @@ def compare_laws(
     # The same name may mean another thing to another form, so each takes its own from the table.
     arrays = [run_arrays(form, runs, known_to(form, given)) for form in forms]
     return [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
+
+
+def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None = None) -> list[Prediction]:
+    """What a law predicts of each run of a table, whose losses may be missing, with the 90% interval of a run.
+
+    `extra` are further inputs that hold for all runs. Raises InputError where a further input is missing and where the law
+    gives no finite loss.
+    """
+    arrays = run_arrays(law.form, runs, dict(extra or {}))
+    where = (arrays.n_params, arrays.tokens, arrays.experts)
+    with np.errstate(over="ignore"):  # told below
+        losses, low, high = predict_many(law, *where, extra=arrays.extra)
+    if not np.isfinite(losses).all():
+        row = int(runs.row_numbers[np.argmin(np.isfinite(losses))])
+        what = f"{law.name} gives no finite loss at this size, tokens and experts"
+        advice = "stay nearer to the range that it was fitted on, or take another law"
+        raise InputError(what, where=f"{runs.source}, data row {row}", next_step=advice)
+    found: list[Prediction] = []
+    for i, value in enumerate(losses):
+        bounds = None if np.isnan(low[i]) else (float(low[i]), float(high[i]))
+        further = {name: values[i] for name, values in arrays.extra.items()}
+        n_params, tokens, experts = (float(values[i]) for values in where)
+        beyond = extrapolation(law, n_params, tokens, experts, further)
+        found.append(Prediction(float(value), bounds, beyond))
+    return found
 
 
 def run_arrays(form: LawForm, runs: RunTable, given: Mapping[str, float]) -> RunArrays:
