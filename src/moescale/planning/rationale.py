@@ -261,12 +261,18 @@ def _cheaper_beyond(law: Law, model: Model, rows: Sequence[Model], cost: Callabl
     return [f"{', '.join(beyond)} experts look cheaper still, but {fitted}."]
 
 
+def _unit_data(law: Law) -> str:
+    """The data whose losses a law predicts: of an ensemble, that of the members whose unit it took."""
+    data = [m.law.family.dataset for m in law.members if m.unit == 0.0] if law.members else [law.family.dataset]
+    return " and ".join(dict.fromkeys(filter(None, data))) or "its dataset"
+
+
 def _conditions(search: Search) -> list[str]:
     notes: list[str] = []
     law = search.law
     if search.question.max_loss is not None:
         notes.append(
-            f"--max-loss is in the units of {law.name} ({law.family.dataset or 'its dataset'}, nats per token of its own "
+            f"--max-loss is in the units of {law.name} ({_unit_data(law)}, nats per token of its own "
             f"tokenizer): calibrate the law to your own runs before you rely on it."
         )
     if not law.family.embedding_matrices:

@@ -16,10 +16,17 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.planning.allocation import Budget, bracket, loss_optimal
 from moescale.planning.candidate import Candidate, whole_numbers
+from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.store import find_law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
 
+# Asked beside a law that is no ensemble: equation 4, and another, on public runs.
+SECOND_LAWS = ("yun2024-joint", "moescale2026-joint")
+MOST_MEMBERS = (
+    4  # of an ensemble that are asked beside it, the heaviest first: each takes as long as a plan without draws
+)
 ALIKE = 1.5  # shares of a cost, or gains of a loss, no further apart than this factor are the same advice
 NO_GAIN = 0.002  # of a loss, relative: below what seeds differ by (0.2% to 0.4% in the public runs of arXiv 2502.05172)
 LEAST_BUDGET, MOST_BUDGET = 1e12, 1e32  # training FLOPs between which a loss is looked for
@@ -80,6 +87,21 @@ class Asked:
     def sentence(self) -> str:
         """The question as a sentence begins."""
         return self.question[0].upper() + self.question[1:]
+
+
+def laws_beside(law: Law) -> list[Law]:
+    """The laws that answer a plan's question beside `law`: an ensemble's members with experts, else SECOND_LAWS."""
+    heaviest = sorted(law.members, key=lambda member: -member.weight)
+    members = [member.law for member in heaviest if restate(member.law, law.family).form.uses_experts]
+    return members[:MOST_MEMBERS] or [find_law(name) for name in SECOND_LAWS if name != law.name]
+
+
+def in_letters_of(law: Law, others: Sequence[Law]) -> list[Law]:
+    """Other laws with N and E as `law` counts them, so that 32 experts of two laws are one model.
+
+    As they are where `law` counts all experts in N: no law can be restated so.
+    """
+    return [restate(other, law.family) if law.family.n_counts == "dense" else other for other in others]
 
 
 def compared(theirs: Answer, ours: Answer, asked: Asked) -> SecondOpinion:
