@@ -43,6 +43,12 @@ def fitted_range(law: Law) -> str:
     return "; ".join(parts) or "not known"
 
 
+def data(law: Law) -> str:
+    """The data whose losses a law predicts: of an ensemble, that of the members whose unit it took."""
+    named = [m.law.family.dataset for m in law.members if m.unit == 0.0] if law.members else [law.family.dataset]
+    return " and ".join(dict.fromkeys(filter(None, named))) or "not stated"
+
+
 def form_section(form: LawForm) -> list[str]:
     """A form: what its module says of it, inputs, parameters, whether it plans."""
     return [
@@ -69,9 +75,11 @@ def set_section(law: Law) -> list[str]:
         f"### {law.name}",
         "",
         f"- Form: {law.form.name}. Source: {law.source} ({law.date})",
-        "- Coefficients: " + ", ".join(f"{name} {value:.7g}" for name, value in law.parameters.items()),
-        f"- N counts {counted(family)}. Family: {routed}. Data: {family.dataset or 'not stated'}"
-        + (f", tokenizer {family.tokenizer}" if family.tokenizer else ""),
+        "- Coefficients: " + ", ".join(f"{name} {value:.7g}" for name, value in law.parameters.items())
+        if not law.members
+        else "- Laws: " + ", ".join(f"{m.weight:.0%} [{m.law.name}](#{m.law.name})" for m in law.members),
+        f"- N counts {counted(family)}. Family: {routed}. Data: {data(law)}"
+        + (f", tokenizer {family.tokenizer}" if family.tokenizer and not law.members else ""),
         f"- Fitted on: {fitted_range(law)}",
         *(f"- {note}" for note in law.notes),
         "",
@@ -96,7 +104,7 @@ def page() -> str:
             law.name,
             law.form.name,
             counted(law.family),
-            law.family.dataset or "not stated",
+            data(law),
             fitted_range(law),
             "no" if law.form.no_allocation else "yes",
         ]

@@ -32,7 +32,7 @@ def main() -> None:
     document = {
         "format": FORMAT,
         "name": "public-2026",
-        "source": f"average of {', '.join(MEMBERS)} by scripts/make_public_ensemble.py",
+        "source": f"average of {', '.join(MEMBERS)}: numbers printed in arXiv 2404.02852 and runs of arXiv 2502.05172",
         "date": "2026-11-22",
         "family": "yun2024",
         "n_draws": DRAWS,

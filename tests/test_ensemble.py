@@ -155,7 +155,6 @@ def test_a_plan_asks_the_members_in_its_own_letters() -> None:
     question = Question(budget=Budget(5.15e21), draws=0, max_loss=2.3)
     plan = make_plan(law, question, deployment, Roofline(gpu), second_laws=laws_beside(law))
     assert [opinion.law for opinion in plan.second_opinions] == [member.law.name for member in law.members]
-    assert not any("with embeddings" in opinion.sentence for opinion in plan.second_opinions)
     assert any("(FineWeb-Edu, nats" in note for note in plan.recommendation.caveats)
     own = find_law("moescale2026-joint")
     alone = make_plan(restate(own, law.family), replace(question, max_loss=None), deployment, Roofline(gpu))

@@ -125,12 +125,11 @@ def compared(theirs: Answer, ours: Answer, asked: Asked) -> SecondOpinion:
     if experts != ours.model.experts:
         alike, verdict = False, f"differs on the experts ({experts:g} against {ours.model.experts:g})"
     sized = f"{'a dense model' if experts == 1 else f'{experts:g} experts'} at {format_count(theirs.model.n_params)}"
-    counted = " with embeddings" if _counts_embeddings(theirs.law) and not _counts_embeddings(ours.law) else ""
     return SecondOpinion(
         law=theirs.law.name,
         agrees=alike,
         sentence=(
-            f"{theirs.law.name} {verdict}. {asked.sentence}: {sized}{counted}, {measure} "
+            f"{theirs.law.name} {verdict}. {asked.sentence}: {sized}, {measure} "
             f"({ours.law.name}: {ours.model.experts:g} at {format_count(ours.model.n_params)}, {brief})."
         ),
         experts=experts,
@@ -186,10 +185,6 @@ def loss_of_base(law: Law, budget: Budget, experts: float, flops: float) -> floa
 def _change(ratio: float) -> str:
     """A loss over another in words: 2.1% below."""
     return f"{abs(1.0 - ratio):.1%} {'below' if ratio <= 1.0 else 'above'}"
-
-
-def _counts_embeddings(law: Law) -> bool:
-    return law.family.embedding_matrices * law.family.vocab_size > 0
 
 
 def _alike(theirs: float, ours: float) -> bool:
