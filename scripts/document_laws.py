@@ -9,6 +9,7 @@ import importlib
 
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws import FORMS, FURTHER_INPUTS, Law, LawForm, catalogue_names, find_law
+from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import format_count
 from pages import filled, table, write
 
@@ -44,8 +45,8 @@ def fitted_range(law: Law) -> str:
 
 
 def data(law: Law) -> str:
-    """The data whose losses a law predicts: of an ensemble, that of the members whose unit it took."""
-    named = [m.law.family.dataset for m in law.members if m.unit == 0.0] if law.members else [law.family.dataset]
+    """The data whose losses a law predicts."""
+    named = (family.dataset for family in measured_on(law))
     return " and ".join(dict.fromkeys(filter(None, named))) or "not stated"
 
 

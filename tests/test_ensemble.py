@@ -184,3 +184,13 @@ def test_views_show_members_and_no_coefficients() -> None:
 def test_an_ensemble_is_no_prior() -> None:
     with pytest.raises(MoescaleError, match="averages laws; calibrate one of them: yun2024-recovered"):
         FitOptions(prior="public-2026").settings({})
+
+
+@pytest.mark.system
+def test_intervals_of_a_plan_hold_its_answer() -> None:
+    gpu = find_gpu("a100-sxm-40gb")
+    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.45, prompt_tokens=230.0, output_tokens=203.0)
+    plan = make_plan(find_law("public-2026"), Question(budget=Budget(5.15e21)), deployment, Roofline(gpu))
+    held = [(c.cost_ratio, c.intervals["cost_ratio"]) for c in plan.bounded_loss if "cost_ratio" in (c.intervals or {})]
+    assert len(held) >= 4
+    assert all(low - 1e-9 <= ratio <= high + 1e-9 for ratio, (low, high) in held)
