@@ -48,7 +48,7 @@ def cold(*arguments: str) -> Callable[[], object]:
 def warm_plan(*, silicon: bool) -> Callable[[], object]:
     """The default plan in this process, after one call that warms it; on measured kernels or the roofline."""
     from moescale import Budget, Deployment, Question, Roofline, Silicon, find_gpu, find_law, make_plan, price
-    from moescale.planning.plan import SECOND_LAWS
+    from moescale.planning.second_laws import SECOND_LAWS
 
     gpu = find_gpu("a100-sxm-40gb")
     deployment = Deployment(

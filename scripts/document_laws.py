@@ -12,6 +12,7 @@ import numpy as np
 import modern_experts
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws import FORMS, FURTHER_INPUTS, Law, LawForm, catalogue_names, find_law
+from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import format_count
 from pages import filled, table, write
 
@@ -47,6 +48,12 @@ def fitted_range(law: Law) -> str:
     return "; ".join(parts) or "not known"
 
 
+def data(law: Law) -> str:
+    """The data whose losses a law predicts."""
+    named = (family.dataset for family in measured_on(law))
+    return " and ".join(dict.fromkeys(filter(None, named))) or "not stated"
+
+
 def form_section(form: LawForm) -> list[str]:
     """A form: what its module says of it, inputs, parameters, whether it plans."""
     return [
@@ -73,9 +80,11 @@ def set_section(law: Law) -> list[str]:
         f"### {law.name}",
         "",
         f"- Form: {law.form.name}. Source: {law.source} ({law.date})",
-        "- Coefficients: " + ", ".join(f"{name} {value:.7g}" for name, value in law.parameters.items()),
-        f"- N counts {counted(family)}. Family: {routed}. Data: {family.dataset or 'not stated'}"
-        + (f", tokenizer {family.tokenizer}" if family.tokenizer else ""),
+        "- Coefficients: " + ", ".join(f"{name} {value:.7g}" for name, value in law.parameters.items())
+        if not law.members
+        else "- Laws: " + ", ".join(f"{m.weight:.0%} [{m.law.name}](#{m.law.name})" for m in law.members),
+        f"- N counts {counted(family)}. Family: {routed}. Data: {data(law)}"
+        + (f", tokenizer {family.tokenizer}" if family.tokenizer and not law.members else ""),
         f"- Fitted on: {fitted_range(law)}",
         *(f"- {note}" for note in law.notes),
         "",
@@ -100,7 +109,7 @@ def page() -> str:
             law.name,
             law.form.name,
             counted(law.family),
-            law.family.dataset or "not stated",
+            data(law),
             fitted_range(law),
             "no" if law.form.no_allocation else "yes",
         ]

@@ -15,11 +15,11 @@ from moescale.hardware.prices import price
 from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, with_moe_execution
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
+from moescale.models.coordinates import experts_at, model_of
+from moescale.models.family import find_family
 from moescale.models.published import published_shapes
-from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import DEFAULT_GPU, DEFAULT_TRAFFIC
 from moescale.planning.candidate import Costs
-from moescale.planning.plan import SECOND_LAWS
 from moescale.reproduction import Outcome, find_claim, host_times, reproduce, summary
 from moescale.reproduction.claims import Part, loop_measurement, settings
 from moescale.reproduction.evaluate import Elsewhere, HostTime
@@ -33,7 +33,9 @@ from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
 from pages import filled, table, write
 
-SECOND_LAW, THIRD_LAW = SECOND_LAWS
+# The paper's own law, then those of other people's runs.
+LAWS = ("yun2024-recovered", "yun2024-joint", "moescale2026-joint", "ludziejewski2025")
+TURNED = ("max_num_seqs 256", "all experts", "all experts, 256")  # settings under which directions are told again
 # The settings of the summary; the whole table is below it.
 SUMMARISED = (
     "max_num_seqs 256, host of mid 2024",
@@ -71,6 +73,7 @@ CONCLUSIONS = {
     "Train models well below their own optimum (32 experts at 30% for quality, 16 at 16% for cost)": ("recommend",),
     "Utilisation varies tenfold with the batch": ("mfu",),
 }
+CLAIMS = [name for ids in CONCLUSIONS.values() for name in ids]
 
 
 def main() -> None:
@@ -80,14 +83,13 @@ def main() -> None:
     usd = price(gpu.name).usd_per_gpu_hour
     deployment = as_in_the_paper(Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=prompt, output_tokens=output))
     latency, roofline = Silicon(gpu), Roofline(gpu)
-    own, other = find_law(DEFAULT_LAW), find_law(SECOND_LAW)
-    recovered = reproduce(own, deployment, latency, (roofline,))
-    joint = reproduce(other, deployment, latency, (roofline,))
-    third = reproduce(find_law(THIRD_LAW), deployment, latency)
+    laws = [find_law(name) for name in LAWS]
+    outcomes = [reproduce(law, deployment, latency, (roofline,)) for law in laws]
+    own = laws[0]
     hosts = host_times(own, deployment, latency)
     world = world_of(own, Costs(own.family, latency, deployment, None))
-    write("reproduction.md", filled("reproduction.md", reproduction(recovered, hosts, world)))
-    write("independent.md", filled("independent.md", independent(recovered, other, joint, third)))
+    write("reproduction.md", filled("reproduction.md", reproduction(outcomes[0], hosts, world)))
+    write("independent.md", filled("independent.md", independent(laws, outcomes)))
 
 
 def reproduction(outcomes: Sequence[Outcome], hosts: Sequence[HostTime], world: World) -> dict[str, str | list[str]]:
@@ -253,92 +255,112 @@ def _ours(found: dict[str, Outcome], claim: str, part: int) -> float:
     return value
 
 
-def independent(
-    recovered: Sequence[Outcome], other: Law, joint: Sequence[Outcome], third: Sequence[Outcome]
-) -> dict[str, str | list[str]]:
-    """The parts of the page of the claims under two laws of other people's runs; `joint` is of the paper's form."""
-    first, second, last = ({o.claim.id: o for o in found} for found in (recovered, joint, third))
+def independent(laws: Sequence[Law], outcomes: Sequence[Sequence[Outcome]]) -> dict[str, str | list[str]]:
+    """The parts of the page of the claims under several laws, the paper's own first, all asked about the paper's models."""
+    found = {law.name: {o.claim.id: o for o in own} for law, own in zip(laws, outcomes, strict=True)}
     told = ("hold", "fail", "fail in size only", "inputs", "not computable")
-    laws = ((DEFAULT_LAW, recovered), (other.name, joint), (THIRD_LAW, third))
-    rows = [[name, *(str(summary(found)[key]) for key in told)] for name, found in laws]
+    rows = [[law.name, *(str(summary(own)[key]) for key in told)] for law, own in zip(laws, outcomes, strict=True)]
     conclusions: list[str] = []
     for conclusion, ids in CONCLUSIONS.items():
-        numbers = table(
-            ("claim", "number", "paper", "recovered", "joint", "90% of draws", "moescale2026"),
-            (row for name in ids for row in _rows(first[name], second[name], last[name])),
-        )
-        verdicts = [_survives(first[n], second[n], last[n]) for n in ids]
+        numbers = table(("claim", "number", "paper", *found), (row for name in ids for row in _rows(found, name)))
+        verdicts = [f"- `{n}`: {'; '.join(f'{law} {_told(own[n])}' for law, own in found.items())}." for n in ids]
         conclusions += [f"**{conclusion}.**", "", *numbers, "", *verdicts, ""]
+    every = [o.claim.id for o in outcomes[0]]
+    rest = [row for name in every if name not in CLAIMS for row in _rows(found, name)]
+    verdicts = [
+        [f"`{name}`", *(verdict(own[name].holds, own[name].role, own[name].claim.cannot) for own in found.values())]
+        for name in every
+    ]
+    _, *fitted = laws
+    most = max(law.max_experts for law in fitted if law.max_experts is not None)
+    _, expansion = model_of(fitted[0].family, 1e9, most)
     return {
-        "short-answer": short_answer(second, last),
+        "short-answer": short_answer(found),
         "laws": table(("law", "hold", "fail", "of these in size only", "inputs", "not computable"), rows),
         "conclusions": conclusions,
-        "claims": outcome_table(joint, latency="silicon"),
-        "largest": f"{other.fit_range['n_params'][1] / 1e9:.1f}B",
-        "longest": f"{other.fit_range['tokens'][1] / 1e9:.0f}B",
+        "rest": table(("claim", "number", "paper", *found), rest),
+        "verdicts": table(("claim", *found), verdicts),
+        "turned": table(("served with", "law", "now in the claim's direction", "no longer"), _turned(found)),
+        "largest": f"{fitted[0].fit_range['n_params'][1] / 1e9:.1f}B",
+        "longest": f"{fitted[0].fit_range['tokens'][1] / 1e9:.0f}B",
+        "most-experts": f"{experts_at(find_family('yun2024'), expansion):.0f}",
+        "expansion": f"{most:g}",
     }
 
 
-def short_answer(second: dict[str, Outcome], last: dict[str, Outcome]) -> list[str]:
-    """The conclusions sorted by what becomes of their directions under the two laws of the joint runs."""
-    both, one, none = "survive", "are judged differently by the two laws", "do not survive"
-    sorted_: dict[str, list[str]] = {both: [], none: [], one: []}
+Found = dict[str, dict[str, Outcome]]  # outcomes by law and claim
+
+
+def short_answer(found: Found) -> list[str]:
+    """The conclusions sorted by the laws under which their directions hold."""
+    sorted_: dict[str, list[str]] = {"all": [], "some": [], "none": []}
     for conclusion, ids in CONCLUSIONS.items():
-        judged = [o for name in ids for o in (second[name], last[name]) if o.role != "input"]
-        told = [o.magnitude_holds if o.direction_holds is None else o.direction_holds for o in judged]
-        sorted_[both if all(told) else one if any(told) else none].append(conclusion)
+        judged = {
+            law: [
+                o.magnitude_holds if o.direction_holds is None else o.direction_holds
+                for o in (own[name] for name in ids)
+                if o.role != "input"
+            ]
+            for law, own in found.items()
+        }
+        holds = [law for law, told in judged.items() if told and all(told)]
+        fails = [law for law, told in judged.items() if told and not all(told)]
+        which = "some" if holds and fails else "all" if holds else "none"
+        sorted_[which].append(f"*{conclusion}*" + (f" (not under {', '.join(fails)})" if which == "some" else ""))
+    said = {"all": "under all laws", "some": "under some laws", "none": "under none"}
+    inputs = sorted({o.claim.id for own in found.values() for o in own.values() if o.role == "input"} & set(CLAIMS))
     return [
-        "A conclusion survives where its direction does (where it has none: its size) under both laws of the joint runs.",
+        "A conclusion holds under a law where its direction does (where it has none: its size). A law is not asked about "
+        f"claims that it was made from or cannot but agree with ({_names(inputs)}).",
         "",
         *(
-            f"- {len(found)} of {len(CONCLUSIONS)} {which}: {'; '.join(f'*{c}*' for c in found)}."
-            for which, found in sorted_.items()
-            if found
+            f"- {len(which)} of {len(CONCLUSIONS)} hold {said[key]}: {'; '.join(which)}."
+            for key, which in sorted_.items()
+            if which
         ),
-        "- Sizes rarely survive: the numbers and their tolerances are below.",
-        "- With every expert on every token in place of fused experts"
-        " ([what that is](reproduction.md#every-expert-on-every-token)) these directions change:",
-        f"  {'; '.join(_turned(second, 'joint') + _turned(last, 'moescale2026')) or 'none'}.",
+        "- In size too, so within the tolerance: "
+        + "; ".join(f"{law} {_names([n for n in CLAIMS if own[n].holds])}" for law, own in found.items())
+        + ".",
     ]
 
 
-def _turned(found: dict[str, Outcome], law: str) -> list[str]:
-    """The claims whose direction is another with every expert on every token."""
-    (looped,) = (s for s in settings() if s.name == "all experts")
-    turned: list[str] = []
-    for name, o in found.items():
-        if o.sensitivity and o.role != "input":
-            now = under(o, looped).direction_holds
-            if now != o.direction_holds:
-                turned.append(f"`{name}` {'holds' if now else 'fails'} ({law})")
-    return turned
-
-
-def _rows(first: Outcome, second: Outcome, last: Outcome) -> list[list[str]]:
+def _turned(found: Found) -> list[list[str]]:
+    """For some settings of the server and each law, the claims whose direction is another than with the base's."""
     rows: list[list[str]] = []
-    for i, (a, b, c) in enumerate(zip(first.parts, second.parts, last.parts, strict=True)):
-        unit = first.claim.unit
-        span = "" if b.interval is None else " to ".join(quantity(v, unit) for v in b.interval)
-        name, label = f"`{first.claim.id}`" if i == 0 else "", a.label if a.judged else f"({a.label})"
-        ours = [quantity(a.ours, unit), quantity(b.ours, unit), span, quantity(c.ours, unit)]
-        rows.append([name, label, printed(first, a), *ours])
+    for setting in (s for s in settings() if s.name in TURNED):
+        for law, own in found.items():
+            varied = [o for o in own.values() if o.sensitivity and o.role != "input"]
+            now = {o.claim.id: under(o, setting).direction_holds for o in varied}
+            gained = [o.claim.id for o in varied if now[o.claim.id] is True and o.direction_holds is not True]
+            lost = [o.claim.id for o in varied if now[o.claim.id] is not True and o.direction_holds is True]
+            rows.append([setting.name, law, _names(gained), _names(lost)])
     return rows
 
 
-def _survives(first: Outcome, second: Outcome, last: Outcome) -> str:
-    """What becomes of a claim's direction and size under the other laws."""
-    recovered = verdict(first.holds, first.role)
-    return f"- `{first.claim.id}`: recovered {recovered}; joint {_told(second)}; moescale2026 {_told(last)}."
+def _rows(found: Found, name: str) -> list[list[str]]:
+    """A row for each number of a claim: what the paper prints, and each law's with the interval of 90% of its draws."""
+    outcomes = [own[name] for own in found.values()]
+    first, unit, rows = outcomes[0], outcomes[0].claim.unit, list[list[str]]()
+    for i, part in enumerate(first.parts):
+        label = part.label if part.judged else f"({part.label})"
+        ours = [_with_span(o.parts[i].ours, o.parts[i].interval, unit) for o in outcomes]
+        rows.append([f"`{name}`" if i == 0 else "", label, printed(first, part), *ours])
+    return rows
+
+
+def _with_span(value: float | None, span: tuple[float, float] | None, unit: str) -> str:
+    text = quantity(value, unit)
+    return text if span is None else f"{text} ({' to '.join(quantity(v, unit) for v in span)})"
 
 
 def _told(outcome: Outcome) -> str:
-    """Direction and size in words."""
+    """What becomes of a claim's direction and size, in words."""
     if outcome.role == "input":
-        return "an input of its form"
+        return "made from it"
     share = "" if outcome.direction_share is None else f" ({outcome.direction_share:.0%} of draws)"
-    direction = {True: f"direction survives{share}", False: f"direction does not survive{share}", None: ""}
+    direction = {True: f"direction holds{share}", False: f"direction fails{share}", None: ""}
     size = {True: "size within tolerance", False: "size beyond tolerance", None: ""}[outcome.magnitude_holds]
-    return ", ".join(text for text in (direction[outcome.direction_holds], size) if text)
+    return ", ".join(text for text in (direction[outcome.direction_holds], size) if text) or "no number"
 
 
 if __name__ == "__main__":

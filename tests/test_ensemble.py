@@ -1,13 +1,22 @@
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from moescale.errors import MoescaleError
+from moescale.hardware.gpus import find_gpu
+from moescale.latency.roofline import Roofline
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import find_family
+from moescale.options.runs import FitOptions
+from moescale.planning.allocation import Budget
+from moescale.planning.plan import make_plan
+from moescale.planning.question import Question
+from moescale.planning.second_laws import laws_beside
 from moescale.scaling_laws import (
     Law,
     Member,
@@ -20,6 +29,11 @@ from moescale.scaling_laws import (
     predict,
     restate,
 )
+from moescale.serving.deployment import Deployment
+from moescale.views.html import law_report
+from moescale.views.notebook import law_html
+from moescale.views.terminal.fits import show_laws
+from script_modules import load_script
 
 PAPER, TOP_1 = find_family("yun2024"), find_family("ludziejewski2025")
 EXPERTS = np.array([1.0, 4.0, 8.0, 32.0])
@@ -123,3 +137,60 @@ def test_experts_that_half_of_the_weight_speaks_of() -> None:
 def test_weights_that_are_none_are_refused(weights: tuple[float, ...]) -> None:
     with pytest.raises(MoescaleError, match="positive weights"):
         ensemble(*weights)
+
+
+def test_the_public_ensemble_is_one_unit_and_equal_weights() -> None:
+    law, script = find_law("public-2026"), load_script("scripts/make_public_ensemble.py")
+    assert [member.law.name for member in law.members] == list(script.MEMBERS)
+    assert [member.weight for member in law.members] == pytest.approx([0.25] * 4)
+    each = [script.reference_loss(member.law) * np.exp(member.unit) for member in law.members]
+    assert each == pytest.approx([script.reference_loss(find_law("ludziejewski2025"))] * 4, rel=1e-6)
+    assert float(loss(law, 1e9, 2e10, 1)) == pytest.approx(each[0], rel=1e-6)  # the dense model's N is its body
+
+
+@pytest.mark.system
+def test_a_plan_asks_the_members_in_its_own_letters() -> None:
+    law, gpu = find_law("public-2026"), find_gpu("a100-sxm-40gb")
+    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.45, prompt_tokens=230.0, output_tokens=203.0)
+    question = Question(budget=Budget(5.15e21), draws=0, max_loss=2.3)
+    plan = make_plan(law, question, deployment, Roofline(gpu), second_laws=laws_beside(law))
+    assert [opinion.law for opinion in plan.second_opinions] == [member.law.name for member in law.members]
+    assert any("(FineWeb-Edu, nats" in note for note in plan.recommendation.caveats)
+    own = find_law("moescale2026-joint")
+    alone = make_plan(restate(own, law.family), replace(question, max_loss=None), deployment, Roofline(gpu))
+    plan = make_plan(law, replace(question, max_loss=None), deployment, Roofline(gpu), second_laws=[own])
+    (opinion,) = plan.second_opinions
+    assert opinion.n_params == pytest.approx(
+        alone.recommendation.model.n_params, rel=0.02
+    )  # that one is of a whole shape
+    assert opinion.experts == alone.recommendation.model.experts
+
+
+def test_laws_beside_one_that_is_no_ensemble() -> None:
+    assert [law.name for law in laws_beside(find_law("yun2024-joint"))] == ["moescale2026-joint"]
+
+
+def test_views_show_members_and_no_coefficients() -> None:
+    law, console = find_law("public-2026"), Console(file=io.StringIO(), width=100)
+    show_laws(console, [law])
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "25% yun2024-recovered" in text
+    assert "alpha" not in text
+    for page in (law_report(law), law_html(law)):
+        assert all(member.law.name in page for member in law.members)
+        assert "E_start" not in page
+
+
+def test_an_ensemble_is_no_prior() -> None:
+    with pytest.raises(MoescaleError, match="averages laws; calibrate one of them: yun2024-recovered"):
+        FitOptions(prior="public-2026").settings({})
+
+
+@pytest.mark.system
+def test_intervals_of_a_plan_hold_its_answer() -> None:
+    gpu = find_gpu("a100-sxm-40gb")
+    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.45, prompt_tokens=230.0, output_tokens=203.0)
+    plan = make_plan(find_law("public-2026"), Question(budget=Budget(5.15e21)), deployment, Roofline(gpu))
+    held = [(c.cost_ratio, c.intervals["cost_ratio"]) for c in plan.bounded_loss if "cost_ratio" in (c.intervals or {})]
+    assert len(held) >= 4
+    assert all(low - 1e-9 <= ratio <= high + 1e-9 for ratio, (low, high) in held)

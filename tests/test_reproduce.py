@@ -17,7 +17,8 @@ from moescale.cli import main
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
-from moescale.models.family import architecture
+from moescale.models.family import architecture, find_family
+from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.candidate import Costs
 from moescale.reproduction import Outcome, claims, find_claim, host_times, publish, reproduce, series, summary
 from moescale.reproduction import figures as draw
@@ -35,7 +36,7 @@ from moescale.reproduction.tables import (
     verdict_table,
 )
 from moescale.reproduction.world import ExactPricing, HostBound
-from moescale.scaling_laws import find_law
+from moescale.scaling_laws import find_law, restate
 from moescale.serving.deployment import Deployment
 from moescale.views.figures import save_figure
 from moescale.views.terminal import terminal
@@ -381,3 +382,13 @@ def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert stop.value.code == 2
     assert (tmp_path / "out").read_text() == "mine"
     assert "not a folder" in capsys.readouterr().err
+
+
+def test_another_law_is_asked_about_the_papers_models() -> None:
+    law = find_law("ludziejewski2025")
+    found = _by_id(reproduce(law, DEPLOYMENT, Roofline(GPU), sensitivity=False))
+    size = found["dense.opt"].parts[0].ours or 0.0
+    assert found["deq.e8"].reason == "losses on FineWeb-Edu are not those on SlimPajama"
+    assert found["flops.16v4"].inputs == {"law": law.name, "convention": "exact"}
+    of_dense = restate(law, replace(find_family("yun2024"), convention="exact"))
+    assert size == pytest.approx(loss_optimal(of_dense, Budget(2.12e21), 1.0).n_params[0])

@@ -45,8 +45,8 @@ def plan(
     """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
     import numpy as np
 
-    from moescale.planning.plan import SECOND_LAWS, make_plan
-    from moescale.scaling_laws import find_law
+    from moescale.planning.plan import make_plan
+    from moescale.planning.second_laws import laws_beside
     from moescale.views.figures import plan_figure
     from moescale.views.terminal import show_export, show_plan, terminal
 
@@ -58,7 +58,7 @@ def plan(
     source = serving.open_latency(deployment, remark=warn)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"):
-        answer = make_plan(chosen, question, deployment, source, second_laws=[find_law(name) for name in SECOND_LAWS])
+        answer = make_plan(chosen, question, deployment, source, second_laws=laws_beside(chosen))
     held_back = HeldBack(UnwrittenError)
     held_back.draw(plot, plan_figure, answer)
     exported = None

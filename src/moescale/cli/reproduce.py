@@ -9,7 +9,7 @@ from moescale.cli.options import Json, app, examples
 from moescale.cli.output import HeldBack, print_json, warn
 from moescale.errors import MoescaleError, located, unknown_name
 from moescale.options.fields import at_option
-from moescale.options.law import ChosenLaw
+from moescale.options.law import PaperLaw
 from moescale.options.pages import ReproductionOptions
 from moescale.options.serving import ChosenGpu, ServingOptions
 
@@ -28,7 +28,7 @@ LATENCIES = ("both", "silicon", "roofline")
     )
 )
 @flat("law", "latency", "moe_execution", "gpu")
-def reproduce(law: ChosenLaw, gpu: ChosenGpu, wanted: ReproductionOptions, json_: Json = False) -> None:
+def reproduce(law: PaperLaw, gpu: ChosenGpu, wanted: ReproductionOptions, json_: Json = False) -> None:
     """Compute every claim of the paper again: its value, ours with its interval, and whether it holds."""
     from moescale.latency import with_moe_execution
     from moescale.reproduction import reproduce as evaluate

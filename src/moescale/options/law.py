@@ -12,7 +12,8 @@ from moescale.options.fields import LEAST, MOST_PARAMETERS, MOST_TOKENS, Group, 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
 
-DEFAULT_LAW = "yun2024-recovered"
+DEFAULT_LAW = "public-2026"
+PAPER_LAW = "yun2024-recovered"  # what is asked about the paper itself
 DETAILS = "Details of the law"
 
 
@@ -28,6 +29,13 @@ class ChosenLaw(Group):
 
         with located("--law"):
             return (find or find_law)(self.law)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperLaw(ChosenLaw):
+    """A law that the paper's claims are judged by: its own, unless another is named."""
+
+    law: str = text("Coefficient set (`moescale laws` lists them), or a law file that fit wrote.", default=PAPER_LAW)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,6 +138,9 @@ class FitOptions(Group):
 
         with located("--prior"):
             prior = None if self.prior is None else find_law(self.prior)
+            if prior is not None and prior.members:
+                members = ", ".join(dict.fromkeys(member.law.name for member in prior.members))
+                raise InputError(f"{prior.name} averages laws", next_step=f"calibrate one of them: {members}")
         with located("--law"):
             if prior is None:
                 find_form(self.law)

@@ -17,6 +17,7 @@ from moescale.typing import FloatArray
 
 CURVE_SIZES = 128  # of the cost curve that intervals are read from
 WIDEST_SIZES = 512
+KNOWN = 0.9  # of the draws, as many as an interval holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,13 @@ def share_of_least(values: FloatArray, allowed: npt.NDArray[np.bool_]) -> FloatA
 
 
 def _limits(figures: dict[str, FloatArray]) -> list[Limits]:
-    """Intervals of named figures (k, m) of each of m models; without those that most draws have no such model for."""
+    """Intervals of named figures (k, m) of each of m models; without those that fewer than KNOWN of the draws have.
+
+    An interval of the others alone could leave out the answer: half of an ensemble may know no such model.
+    """
     found: list[Limits] = [{} for _ in range(next(iter(figures.values())).shape[1])]
     for name, values in figures.items():
-        known = np.flatnonzero(np.isfinite(values).mean(axis=0) >= 0.5)
+        known = np.flatnonzero(np.isfinite(values).mean(axis=0) >= KNOWN)
         if known.size == 0:
             continue
         finite = np.where(np.isfinite(values[:, known]), values[:, known], np.nan)

@@ -26,15 +26,13 @@ from moescale.planning.rationale import (
     why,
 )
 from moescale.planning.search import Search, choose, too_dear
-from moescale.planning.second_laws import SecondOpinion
+from moescale.planning.second_laws import SecondOpinion, in_letters_of
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import NO_OVERHEAD
 from moescale.typing import FloatArray
 from moescale.units import expert_model
 
-# Asked beside the chosen one: its equation, and another, on public runs.
-SECOND_LAWS = ("yun2024-joint", "moescale2026-joint")
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
     "max_num_seqs",
@@ -97,8 +95,8 @@ def make_plan(
 ) -> Plan:
     """The plan of one training budget under a law and a deployment.
 
-    The base is the loss-optimal model with `question.match_experts` experts. `second_laws` answer the same question, each
-    with a sentence that says whether it agrees; a bound on loss is carried to them by the budget at which the base has it.
+    The base is the loss-optimal model with `question.match_experts` experts. `second_laws` answer the same question in
+    the letters of `law`, each with a sentence that says whether it agrees; a bound on loss is carried to them by the budget at which the base has it.
     Raises InfeasibleError when no model meets the bounds or none can be served, InputError for impossible questions.
     """
     asked = search = Search.of(law, question, deployment, latency)
@@ -120,7 +118,7 @@ def make_plan(
         rows = at_loss
     share = spread.cheapest_share if spread is not None and rows is at_loss else None
     advice = _recommendation(search, rows, at_cost, share)
-    others = [other for other in second_laws if other.name != law.name]
+    others = in_letters_of(asked.law, [other for other in second_laws if other.name != law.name])
     if lifetime is not None:
         lifetime = replace(lifetime, second_opinions=life_opinions(asked, lifetime, others))
     return Plan(

@@ -16,6 +16,7 @@ from moescale.planning.candidate import Candidate, Life, Row
 from moescale.planning.question import Question
 from moescale.planning.search import Search
 from moescale.planning.total_cost import NEAR_EQUAL
+from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
@@ -265,8 +266,9 @@ def _conditions(search: Search) -> list[str]:
     notes: list[str] = []
     law = search.law
     if search.question.max_loss is not None:
+        data = " and ".join(dict.fromkeys(filter(None, (family.dataset for family in measured_on(law)))))
         notes.append(
-            f"--max-loss is in the units of {law.name} ({law.family.dataset or 'its dataset'}, nats per token of its own "
+            f"--max-loss is in the units of {law.name} ({data or 'its dataset'}, nats per token of its own "
             f"tokenizer): calibrate the law to your own runs before you rely on it."
         )
     if not law.family.embedding_matrices:

@@ -16,10 +16,17 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.planning.allocation import Budget, bracket, loss_optimal
 from moescale.planning.candidate import Candidate, whole_numbers
+from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.store import find_law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
 
+# Asked beside a law that is no ensemble: equation 4, and another, on public runs.
+SECOND_LAWS = ("yun2024-joint", "moescale2026-joint")
+MOST_MEMBERS = (
+    4  # of an ensemble that are asked beside it, the heaviest first: each takes as long as a plan without draws
+)
 ALIKE = 1.5  # shares of a cost, or gains of a loss, no further apart than this factor are the same advice
 NO_GAIN = 0.002  # of a loss, relative: below what seeds differ by (0.2% to 0.4% in the public runs of arXiv 2502.05172)
 LEAST_BUDGET, MOST_BUDGET = 1e12, 1e32  # training FLOPs between which a loss is looked for
@@ -82,6 +89,21 @@ class Asked:
         return self.question[0].upper() + self.question[1:]
 
 
+def laws_beside(law: Law) -> list[Law]:
+    """The laws that answer a plan's question beside `law`: an ensemble's members with experts, else SECOND_LAWS."""
+    heaviest = sorted(law.members, key=lambda member: -member.weight)
+    members = [member.law for member in heaviest if restate(member.law, law.family).form.uses_experts]
+    return members[:MOST_MEMBERS] or [find_law(name) for name in SECOND_LAWS if name != law.name]
+
+
+def in_letters_of(law: Law, others: Sequence[Law]) -> list[Law]:
+    """Other laws with N and E as `law` counts them, so that 32 experts of two laws are one model.
+
+    As they are where `law` counts all experts in N: no law can be restated so.
+    """
+    return [restate(other, law.family) if law.family.n_counts == "dense" else other for other in others]
+
+
 def compared(theirs: Answer, ours: Answer, asked: Asked) -> SecondOpinion:
     """Another law's answer beside ours.
 
@@ -103,12 +125,11 @@ def compared(theirs: Answer, ours: Answer, asked: Asked) -> SecondOpinion:
     if experts != ours.model.experts:
         alike, verdict = False, f"differs on the experts ({experts:g} against {ours.model.experts:g})"
     sized = f"{'a dense model' if experts == 1 else f'{experts:g} experts'} at {format_count(theirs.model.n_params)}"
-    counted = " with embeddings" if _counts_embeddings(theirs.law) and not _counts_embeddings(ours.law) else ""
     return SecondOpinion(
         law=theirs.law.name,
         agrees=alike,
         sentence=(
-            f"{theirs.law.name} {verdict}. {asked.sentence}: {sized}{counted}, {measure} "
+            f"{theirs.law.name} {verdict}. {asked.sentence}: {sized}, {measure} "
             f"({ours.law.name}: {ours.model.experts:g} at {format_count(ours.model.n_params)}, {brief})."
         ),
         experts=experts,
@@ -164,10 +185,6 @@ def loss_of_base(law: Law, budget: Budget, experts: float, flops: float) -> floa
 def _change(ratio: float) -> str:
     """A loss over another in words: 2.1% below."""
     return f"{abs(1.0 - ratio):.1%} {'below' if ratio <= 1.0 else 'above'}"
-
-
-def _counts_embeddings(law: Law) -> bool:
-    return law.family.embedding_matrices * law.family.vocab_size > 0
 
 
 def _alike(theirs: float, ours: float) -> bool:

@@ -14,7 +14,15 @@ from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.candidate import Costs
 from moescale.reproduction.claims import Claim, Part, claims, settings_of, sweep_experts
 from moescale.reproduction.quantities import NEEDS_COSTS, QUANTITIES
-from moescale.reproduction.world import ExactPricing, HostBound, SampledPricing, World, as_in_the_paper, costs_under
+from moescale.reproduction.world import (
+    ExactPricing,
+    HostBound,
+    SampledPricing,
+    World,
+    as_in_the_paper,
+    costs_under,
+    of_the_papers_models,
+)
 from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
@@ -102,10 +110,12 @@ def reproduce(
 ) -> tuple[Outcome, ...]:
     """Evaluate every claim of the catalogue under `law`, served as `deployment` says with `latency`.
 
+    A law of another family is asked about the paper's models: its own N and E of the same body, expansion and tokens.
     Claims that involve cost are evaluated again with each of the `others`, and under each setting of the catalogue that
     `latency` can answer for.
     Raises InputError for a law that knows no experts, InfeasibleError for one without loss-optimal sizes.
     """
+    law = of_the_papers_models(law)
     if not law.form.uses_experts:
         raise InputError(
             f"{law.name} is a law of dense models, and the claims are about experts",
@@ -187,8 +197,10 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
     ours = np.array([value_of(part, central)[0] for part in claim.parts])
     draws = None if drawn is None else np.stack([value_of(part, drawn) for part in claim.parts], axis=1)  # (k, parts)
     worst, direction, magnitude, verdict = _judge(claim, ours)
-    # The law was made from an input, or cannot but agree with it.
-    made_from = central.law.name in claim.input_of or central.law.form.name in claim.input_of_form
+    laws = [member.law for member in central.law.members] or [central.law]
+    # A law was made from an input, or cannot but agree with it.
+    made_from = any(law.name in claim.input_of or law.form.name in claim.input_of_form for law in laws)
+    datasets = {law.family.dataset for law in laws}
     role, share = "input" if made_from else "prediction", None
     if draws is not None and direction is not None:
         share = float(np.mean([bool(_direction(claim, row[claim.judged])) for row in draws]))
@@ -196,8 +208,9 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
         holds, reason = None, claim.cannot
     elif role == "input":
         holds, reason = None, f"an input of {central.law.name}: agreement confirms nothing"
-    elif claim.data is not None and claim.data != central.law.family.dataset:
-        holds, reason = None, f"losses on {central.law.family.dataset or 'other data'} are not those on {claim.data}"
+    elif claim.data is not None and datasets != {claim.data}:
+        others = " and ".join(sorted(name or "other data" for name in datasets - {claim.data}))
+        holds, reason = None, f"losses on {others} are not those on {claim.data}"
     elif verdict is None:
         holds, reason = None, "some of these models do not exist or cannot be served, so there is no number"
     else:
@@ -310,6 +323,7 @@ def host_times(
     A sensitivity, never a setting: once a sequence with nothing a pass, once a pass with nothing a sequence, with the
     batch limited by memory and by vLLM's own max_num_seqs for this GPU.
     """
+    law = of_the_papers_models(law)
     found: list[HostTime] = []
     for most in (None, float(deployment.gpu.default_max_num_seqs)):
         capped = replace(as_in_the_paper(deployment), max_num_seqs=most)

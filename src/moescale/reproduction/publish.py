@@ -20,7 +20,7 @@ from moescale.reproduction.claims import sweep_experts
 from moescale.reproduction.evaluate import Outcome, host_times
 from moescale.reproduction.page import report
 from moescale.reproduction.series import Row
-from moescale.reproduction.world import as_in_the_paper
+from moescale.reproduction.world import as_in_the_paper, of_the_papers_models
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
@@ -72,6 +72,7 @@ def publish(
 ) -> list[Path]:
     """Write claims.json, report.md, and each figure with its data; the files' paths. Raises as `check_folder`."""
     check_folder(folder)
+    law = of_the_papers_models(law)
     costs = Costs(law.family, latency, as_in_the_paper(deployment), None)
     hosts = host_times(law, deployment, latency)
     claims = json.dumps([o.to_dict() for o in outcomes], indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -9,11 +9,13 @@ import numpy as np
 
 from moescale.latency import LatencySource, Pass, PassSource, kernels_alone, local_experts, with_moe_execution
 from moescale.models.architecture import Architecture
+from moescale.models.family import find_family
 from moescale.planning.allocation import Allocation, Budget, loss_optimal, smallest_at_loss
 from moescale.planning.candidate import Costs
 from moescale.planning.intervals import SampledCosts
 from moescale.planning.total_cost import flops_optimal
 from moescale.reproduction.claims import Setting
+from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.traffic import find_traffic
@@ -184,6 +186,11 @@ class HostBound(PassSource):
         if prompts is None:
             return source.decode_s(model, a.gpus, a.batch, a.context_tokens, **split) + host_s
         return source.mixed_s(model, a.gpus, a.batch, a.context_tokens, prompts, a.prompt_tokens, **split) + host_s
+
+
+def of_the_papers_models(law: Law) -> Law:
+    """The law with N and E as the paper counts them, so that a claim is about the same models under every law."""
+    return restate(law, replace(find_family("yun2024"), convention=law.family.convention))
 
 
 def as_in_the_paper(deployment: Deployment) -> Deployment:

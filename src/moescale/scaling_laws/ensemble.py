@@ -79,6 +79,11 @@ def restate(law: Law, family: ModelFamily) -> Law:
     return combine(members, family=family, draws=max(len(law.draws), 1) if len(law.draws) else 0, **about)
 
 
+def measured_on(law: Law) -> list[ModelFamily]:
+    """The families whose data and tokenizer a law's losses are of: of an ensemble, those of the members whose unit it took."""
+    return [member.law.family for member in law.members if member.unit == 0.0] if law.members else [law.family]
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A member's place in theta, and how its letters follow from the ensemble's."""

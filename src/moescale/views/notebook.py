@@ -16,6 +16,7 @@ from moescale.views.tables import (
     build_sentence,
     cost_table,
     fit_remarks,
+    law_table,
     parameter_table,
     plan_headline,
     range_text,
@@ -81,7 +82,7 @@ def law_html(law: Law) -> str:
     return _cell(
         tag("p", tag("strong", law.name), f": {law.form.equation}"),
         tag("p", linked(law.source)),
-        html_table(parameter_table(law.form, law.parameters), title="Coefficients"),
+        html_table(law_table(law), title="Laws" if law.members else "Coefficients"),
         tag("p", f"Fitted on {range_text(law.fit_range)}.", class_="note") if law.fit_range else "",
     )
 

@@ -125,6 +125,26 @@ def parameter_table(
     )
 
 
+def member_table(law: Law) -> Table:
+    """The laws that an ensemble averages."""
+    return table_of(
+        "",
+        law.members,
+        (
+            (Column("law", text=True), lambda m: m.law.name),
+            (Column("weight"), lambda m: f"{m.weight:.0%}"),
+            (Column("form", text=True, rank=2), lambda m: m.law.form.name),
+            (Column("fitted on", text=True, rank=1), lambda m: range_text(m.law.fit_range)),
+            (Column("source", text=True, rank=1), lambda m: m.law.source),
+        ),
+    )
+
+
+def law_table(law: Law, intervals: Mapping[str, tuple[float, float]] | None = None) -> Table:
+    """What a law is made of: its coefficients, or the laws of an ensemble."""
+    return member_table(law) if law.members else parameter_table(law.form, law.parameters, intervals)
+
+
 def fit_remarks(found: Fit) -> dict[str, str]:
     """What to mind of single parameters of a fit."""
     remarks = {name: "not identified" for name in found.not_identified}

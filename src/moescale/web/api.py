@@ -15,7 +15,8 @@ from moescale.hardware.gpus import gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
-from moescale.planning.plan import SECOND_LAWS, Plan, make_plan
+from moescale.planning.plan import Plan, make_plan
+from moescale.planning.second_laws import laws_beside
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws import loss as law_loss
 from moescale.scaling_laws.law import Law
@@ -131,8 +132,8 @@ def plan(query: Query, laws: Laws) -> Record:
 def bands(query: Query, laws: Laws) -> Record:
     """The plan as the command line gives it, intervals and second opinion with it, and the band around each curve."""
     asked = read_state(query, laws.find)
-    second = [find_law(name) for name in SECOND_LAWS]
-    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency, second_laws=second)
+    beside = laws_beside(asked.law)
+    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency, second_laws=beside)
     band = loss_band(asked.law, asked.question)
     record = _plan_record(found, asked)
     if band is not None:
@@ -243,6 +244,8 @@ def _curve(found: Draft, i: int) -> Record:
 def _law_entry(name: str, law: Law) -> Record:
     known = law.summary()
     shown = ("law", "equation", "source", "date", "parameters", "fit_range", "draws")
+    if law.members:
+        known["parameters"] = {f"weight of {member.law.name}": member.weight for member in law.members}
     return {key: known[key] for key in shown} | {
         "name": name,
         "title": law.name if name == law.name else f"{law.name} (uploaded)",

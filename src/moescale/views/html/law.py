@@ -15,7 +15,7 @@ from moescale.views.figures import diagnosis_figure, fit_figure
 from moescale.views.html.markup import Html, bullets, facts, html_table, joined, linked, tag
 from moescale.views.html.page import Origin, Section, meta_line, page, reproduction
 from moescale.views.html.svg import illustration
-from moescale.views.tables import group_table, parameter_table, prediction_table, range_text, suspect_table
+from moescale.views.tables import group_table, law_table, prediction_table, range_text, suspect_table
 
 EVIDENCE = {  # what a law's file may say of its fit, and how a page calls it
     "table": "runs",
@@ -79,12 +79,12 @@ def _answer(law: Law, found: Fit | None) -> Html:
     return joined(
         tag("div", tag("p", law.form.equation, class_="lead"), class_="answer"),
         facts(tiles, "tiles") if tiles else "",
-        html_table(parameter_table(law.form, law.parameters, _intervals(law)), title="Coefficients"),
+        html_table(law_table(law, _intervals(law)), title="Laws" if law.members else "Coefficients"),
     )
 
 
 def _intervals(law: Law) -> dict[str, tuple[float, float]] | None:
-    if len(law.draws) < 2:
+    if len(law.draws) < 2 or law.members:
         return None
     low, high = interval(law.form.decode(law.draws))
     return {name: (float(a), float(b)) for name, a, b in zip(law.form.names, low, high, strict=True)}

@@ -13,6 +13,7 @@ from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import TrainingUse
 from moescale.scaling_laws import catalogue_names, find_law
+from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import expert_label, format_bytes, format_count, format_flops, format_seconds, format_usd
 from moescale.views import tables
 from moescale.views.figures import plan_figure
@@ -151,8 +152,8 @@ def _law_facts(plan: Plan) -> list[tuple[object, object]]:
         pairs += [("law", linked(f"{plan.law}: {law.source}")), ("its form", law.form.equation)]
         if law.fit_range:
             pairs.append(("fitted on", tables.range_text(law.fit_range)))
-        about = ", ".join(filter(None, (law.family.dataset, law.family.tokenizer)))
-        if about:
+        families = [", ".join(filter(None, (family.dataset, family.tokenizer))) for family in measured_on(law)]
+        if about := "; ".join(dict.fromkeys(filter(None, families))):
             pairs.append(("loss is measured on", about))
     meaning = CONVENTIONS.get(plan.convention)
     counted = f"{plan.convention}: activated parameters over N are {meaning}" if meaning else plan.convention

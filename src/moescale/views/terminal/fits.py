@@ -76,7 +76,10 @@ def show_laws(console: Console, laws: Sequence[Law]) -> None:
         models = f"top-{family.top_k}, experts {spacing}" if law.form.uses_experts else "dense models"
         write_line(console, f"{law.name}  ({law.form.name}; {models})", bold=len(law.name))
         write_paragraph(console, f"{law.source}.", indent=2)
-        write_paragraph(console, ", ".join(f"{k} {v:.4g}" for k, v in law.parameters.items()), indent=2)
+        if law.members:
+            write_paragraph(console, ", ".join(f"{m.weight:.0%} {m.law.name}" for m in law.members), indent=2)
+        else:
+            write_paragraph(console, ", ".join(f"{k} {v:.4g}" for k, v in law.parameters.items()), indent=2)
         if law.fit_range:
             write_paragraph(console, f"Fitted on {range_text(law.fit_range)}.", indent=2)
         write_line(console)
