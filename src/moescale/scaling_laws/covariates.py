@@ -41,6 +41,8 @@ FURTHER_INPUTS = {
     "unique_tokens": FurtherInput("tokens of distinct data; runs with more tokens repeat it", 0.0, np.inf, False),
     "granularity": FurtherInput("d_ff over the width of one expert", 0.0, np.inf, False),
     "sparsity": FurtherInput("share of weights or of experts that is not used, as the law says", 0.0, 1.0, True),
+    "active_body": FurtherInput("parameters without embeddings that one token meets", 0.0, np.inf, False),
+    "expansion": FurtherInput("FFN weights of all experts over those that one token meets", 1.0, np.inf, True),
 }
 
 

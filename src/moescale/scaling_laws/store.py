@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -172,6 +173,7 @@ class EnsembleTable(BaseModel, extra="forbid", allow_inf_nan=False):
     family: FamilyTable | str
     members: list[MemberTable] = Field(min_length=1, max_length=64)
     n_draws: int = Field(ge=0, le=100_000)
+    fit_range: dict[str, tuple[float, float]] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     evidence: dict[str, object] = Field(default_factory=dict)
     run_noise: float = Field(default=0.0, ge=0, le=10)
@@ -238,9 +240,10 @@ def _ensemble_of(table: EnsembleTable) -> Law:
         with located(f"members.{i}"):
             law = _law_of(member.law) if isinstance(member.law, LawTable) else _member_of_catalogue(member.law)
         members.append(Member(law, member.weight, member.unit))
+    _check_ranges(table.fit_range, {name for member in members for name in member.law.form.extra_inputs})
     family = find_family(table.family) if isinstance(table.family, str) else ModelFamily(**table.family.model_dump())
     about = {key: getattr(table, key) for key in ("name", "source", "date", "notes", "evidence", "run_noise", "drift")}
-    return combine(members, family=family, draws=table.n_draws, **about)
+    return combine(members, family=family, draws=table.n_draws, fit_range=table.fit_range, **about)
 
 
 def _member_of_catalogue(name: str) -> Law:
@@ -262,12 +265,16 @@ def _check_parts(table: LawTable, form: LawForm) -> None:
         if len(row) != len(form.names):
             advice = f"expected {len(form.names)}, one for each of {names}"
             raise DamagedFileError(f"damaged law file at draws.{i}: {len(row)} numbers", next_step=advice)
-    for name, (low, high) in table.fit_range.items():
-        if not (0 < low <= high or (low == 0 < high and name in form.extra_inputs)):
-            what = f"{low:g} to {high:g} is not a range of positive numbers"
-            raise DamagedFileError(f"damaged law file at fit_range.{name}: {what}")
+    _check_ranges(table.fit_range, form.extra_inputs)
     if _is_deep(table.evidence):
         raise DamagedFileError(f"damaged law file at evidence: nested more than {MOST_NESTED} deep", next_step=AGAIN)
+
+
+def _check_ranges(ranges: Mapping[str, tuple[float, float]], may_be_zero: Collection[str]) -> None:
+    for name, (low, high) in ranges.items():
+        if not (0 < low <= high or (low == 0 < high and name in may_be_zero)):
+            what = f"{low:g} to {high:g} is not a range of positive numbers"
+            raise DamagedFileError(f"damaged law file at fit_range.{name}: {what}")
 
 
 def law_text(law: Law) -> str:
@@ -284,6 +291,7 @@ def _document(law: Law) -> dict[str, object]:
             "format": FORMAT,
             **{key: plain(getattr(law, key)) for key in about},
             "n_draws": len(law.draws),
+            "fit_range": plain(law.fit_range),
             "family": record(law.family),
             "members": [
                 {"weight": member.weight, "unit": member.unit, "law": _document(member.law)} for member in law.members
