@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from moescale.errors import InputError
 from moescale.io.frames import COLUMN_LIMIT
 from moescale.runs.table import RunTable, read_runs, write_runs
-from reference_data import JOINT_MOE_RUNS
+from reference_data import JOINT_MOE_RUNS, PUBLIC
 
 HEADER = "run_id,n_params_dense,n_experts,tokens,loss,split\n"
 ROWS = "a,1e8,1,2e9,3.1,train\nb,2e8,8,4000000000,2.9,train\nc,400000000,4,5e21,2.5,test\n"
@@ -83,6 +83,10 @@ def _parquet(table: pa.Table) -> bytes:
         ("runs.csv", "\ufeff" + CSV),
         ("runs.csv", CSV.replace(",", " , ").replace(" , split", ",split").replace(" , t", ",t")),
         ("runs.csv", CSV.replace(",", ";")),
+        ("runs.csv", '# source: here, "there\n\n  # licence: MIT\n' + CSV),
+        ("runs.csv", "\ufeff" + '"# a, quoted by a spreadsheet",,,,,\r\n' + CSV.replace("\n", "\r\n")),
+        ("runs", "# no comma\n" + CSV),
+        ("runs.tsv", "# no tab\n" + CSV.replace(",", "\t")),
         ("runs.csv", CSV.rstrip("\n")),
         ("runs.csv", HEADER + "\n" + ROWS.replace("2.9", '"2.9"')),
         ("runs.tsv", CSV.replace(",", "\t")),
@@ -275,7 +279,6 @@ BAD = ("#N/A", "", "nan", "0", "-3", "inf", "-inf", "1e400")
     [
         *((name, cell) for name in ("val/loss", "tokens", "n_experts") for cell in BAD),
         ("n_experts", "0.5"),
-        ("n_experts", "2.5"),
     ],
 )
 def test_the_filter_that_an_error_advises_works(tmp_path: Path, column: str, cell: str) -> None:
@@ -347,6 +350,80 @@ def test_repeats_are_kept_with_a_warning_that_follows_the_filter(tmp_path: Path)
     assert len(runs.where("n_experts == 1").warnings) == 1
 
 
+def test_fractional_experts_are_an_expansion(tmp_path: Path) -> None:
+    runs = read_runs(_write(tmp_path, CSV.replace("2e8,8,", "2e8,4.375,")))
+    assert runs.experts.tolist() == [1, 4.375, 4]
+    assert runs.expansion.tolist() == [1, 4.375, 4]
+
+
+SWEEP = (
+    "name,n_params_dense,n_experts,tokens,unique_tokens,loss\n"
+    "a,1e8,1,2e9,2e9,3.30\nb,1e8,1,2e9,2e9,3.00\nc,1e8,1,2e9,1e9,3.40\nd,1e8,1,4e9,4e9,2.80\ne,1e8,4,4e9,4e9,2.71\nf,1e8,4,4e9,4e9,2.70\n"
+)
+
+
+def test_a_sweep_of_settings_is_counted_and_the_best_of_each_is_kept(tmp_path: Path) -> None:
+    path = _write(tmp_path, SWEEP)
+    (note,) = read_runs(path).warnings
+    assert note.startswith(
+        "2 repeats of another run's size, tokens and experts; losses differ in 1 group, by up to 10%"
+    )
+    assert "--best-of" in note
+    best = read_runs(path, best_of=True)
+    assert best.columns["name"].tolist() == ["b", "c", "d", "f"]  # c sees other data
+    assert best.row_numbers.tolist() == [2, 3, 4, 6]
+    assert best.warnings == ("kept 4 of 6 runs: the lowest loss of each size, tokens and experts",)
+    assert best.best_of().warnings == best.warnings
+    assert read_runs(path, best_of=True, where="loss > 3").columns["name"].tolist() == ["a", "c"]
+
+
+POINTS = (
+    "run_id,n_params_dense,n_experts,tokens,loss\n"
+    "7,1e8,1,1e9,3.5\n7,1e8,1,3e9,3.1\n7,1e8,1,2e9,3.3\n8,2e8,1,1e9,3.3\n8,2e8,1,2e9,3.0\n9,2e8,4,2e9,2.9\n"
+)
+
+
+def test_points_of_one_run_are_counted_and_the_last_is_kept(tmp_path: Path) -> None:
+    path = _write(tmp_path, POINTS)
+    (note,) = read_runs(path).warnings
+    assert note.startswith("5 rows are points of 2 runs (column 'run_id')")
+    assert "--last-point" in note
+    last = read_runs(path, last_point=True)
+    assert last.row_numbers.tolist() == [2, 5, 6]
+    assert last.warnings == ("kept 3 of 6 rows: the last point of each run (column 'run_id')",)
+    assert read_runs(path, last_point=True, where="tokens < 3e9").row_numbers.tolist() == [3, 5, 6]
+
+
+@pytest.mark.parametrize("column", ["run_id,", "trunk,"])
+def test_a_column_that_is_not_of_one_model_names_no_runs(tmp_path: Path, column: str) -> None:
+    path = _write(tmp_path, POINTS.replace("run_id,", column).replace("8,2e8", "7,2e8"))
+    assert read_runs(path).warnings == ()
+    with pytest.raises(InputError, match="no column names the run of each row") as caught:
+        read_runs(path, last_point=True)
+    assert "add a column run_id" in str(caught.value)
+
+
+def test_losses_may_be_missing_where_they_are_to_be_predicted(tmp_path: Path) -> None:
+    path = _write(tmp_path, CSV.replace("2.9", ""))
+    with pytest.raises(InputError, match="an empty cell is missing"):
+        read_runs(path)
+    np.testing.assert_array_equal(read_runs(path, needs_loss=False).loss, [3.1, np.nan, 2.5])
+    without = _write(tmp_path, CSV.replace(",loss", ",other"), "without.csv")
+    with pytest.raises(InputError, match="no column 'loss'"):
+        read_runs(without)
+    assert np.isnan(read_runs(without, needs_loss=False).loss).all()
+    with pytest.raises(InputError, match="is not a number"):
+        read_runs(_write(tmp_path, CSV.replace("2.9", "x")), needs_loss=False)
+
+
+def test_points_of_the_public_routing_runs() -> None:
+    ends = read_runs(PUBLIC / "routing_S-Base.csv")
+    halves = {**ends.to_columns(), "tokens": ends.tokens / 2, "loss": ends.loss * 1.05}
+    curves = read_runs({name: np.concatenate((values, halves[name])) for name, values in ends.to_columns().items()})
+    assert curves.warnings[0].startswith("122 rows are points of 61 runs (column 'run_id')")
+    np.testing.assert_array_equal(curves.last_points().loss, ends.loss)
+
+
 def _bad_csv_cases() -> list[tuple[str, tuple[str, ...]]]:
     def cell(old: str, new: str) -> str:
         return CSV.replace(old, new)
@@ -363,7 +440,6 @@ def _bad_csv_cases() -> list[tuple[str, tuple[str, ...]]]:
         (cell("2e8", "true"), ("data row 2, column 'n_params_dense'", "'true' is not a number")),
         (cell("b,2e8,8", "b,2e8,0.5"), ("column 'n_experts'", "'0.5' is less than 1")),
         (cell("b,2e8,8", "b,2e8,0"), ("column 'n_experts'", "dense models have 1")),
-        (cell("b,2e8,8", "b,2e8,2.5"), ("'2.5' is not a whole number",)),
         (cell("2.9", "0"), ("column 'loss'", "a cross-entropy loss is positive")),
         (cell("2.9", "-1"), ("column 'loss'", "a cross-entropy loss is positive")),
         (CSV + "d,1,1,x,1,t\ne,1,1,y,1,t\n", ("data row 4", "and 1 more such rows")),
@@ -381,7 +457,9 @@ def _bad_csv_cases() -> list[tuple[str, tuple[str, ...]]]:
         (cell("split", "diverged"), ("data row 1, column 'diverged'", "'train' is neither true nor false")),
         (CSV.replace("split", "diverged").replace("train", "1").replace("test", "1"), ("marked as diverged",)),
         (ROWS, ("no size column",)),
-        ("# runs of March\n" + CSV, ("first line is a comment", "remove it")),
+        ("# runs of March\n", ("begin with # and nothing else", "column names")),
+        ("# runs of March\n# 3,4\n" + CSV.replace("2.9", "x"), ("data row 2, column 'loss'", "'x' is not a number")),
+        ("# runs\n" + CSV + "d,1\n", ("data row 4", "a row of 2 cells")),
         (CSV.replace("b,", '"b,'), ("data row 2", "quotes do not pair up")),
     ]
 

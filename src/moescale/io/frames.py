@@ -46,6 +46,9 @@ FRAME = "frame"
 _SUFFIXES = {"csv": "csv", "tsv": "tsv tab", "parquet": "parquet pq", "json": "jsonl ndjson json"}
 _FORMATS = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _MAGIC = {b"PK\x03\x04": "a ZIP archive or a spreadsheet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
+_COMMENTS = re.compile(rb'(?:\xef\xbb\xbf)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
+"""Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, and empty ones between them."""
+
 _NUMBER = r"^(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity))$"
 
 
@@ -215,7 +218,7 @@ def _sniff(data: bytes, path: str) -> str:
     suffix = Path(path).suffix
     if suffix.lower() in _FORMATS:
         return _FORMATS[suffix.lower()]
-    head = data[:65536].removeprefix(b"\xef\xbb\xbf").lstrip()
+    head = _without_comments(data[:65536]).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] in (b"{", b"["):
         return "json"
     if b"\0" not in head and re.search(rb"[\t,;]", head.split(b"\n", 1)[0]):
@@ -225,9 +228,19 @@ def _sniff(data: bytes, path: str) -> str:
 
 
 def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
-    """A CSV or TSV with every column as text, so that a bad number can be quoted where it stands."""
+    """A CSV or TSV with every column as text, so that a bad number can be quoted where it stands.
+
+    Lines at the top that begin with # are read past, and data rows counted from the line of column names.
+    """
     pa, _ = arrow()
-    delimiter, header = _header(decode_utf8(data, where=path)[:HEADER_LIMIT].lstrip("\r\n"), path, delimiter)
+    text = decode_utf8(data, where=path)
+    if len(table_only := _without_comments(data)) < len(data):
+        data = table_only
+        text = data.decode("utf-8-sig")
+    if not text or text.isspace():
+        advice = "write the column names after them, in a line without #"
+        raise DamagedFileError("has lines that begin with # and nothing else", where=path, next_step=advice)
+    delimiter, header = _header(text[:HEADER_LIMIT].lstrip("\r\n"), path, delimiter)
     # Spreadsheets leave columns without a name.
     names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
     _refuse_duplicates(names, path)
@@ -251,6 +264,12 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
     return table.rename_columns(names)
 
 
+def _without_comments(data: bytes) -> bytes:
+    """The bytes after the lines of `_COMMENTS` at their start; as they are where there are none."""
+    found = _COMMENTS.match(data)
+    return data[found.end() :] if found and b"#" in found.group() else data
+
+
 def _header(head: str, path: str, delimiter: str) -> tuple[str, list[str]]:
     """The delimiter, which may be another than the suffix says, and the cells of the first row that is not empty."""
     first_line = head.split("\n", 1)[0]
@@ -261,9 +280,6 @@ def _header(head: str, path: str, delimiter: str) -> tuple[str, list[str]]:
     except (csv.Error, StopIteration) as error:
         raise DamagedFileError(f"the first line is no row of column names ({error})", where=path) from error
     _refuse_many_columns(len(header), path)
-    if header[0].startswith("#"):
-        what = f"the first line is a comment, not column names: {header[0][:60]!r}"
-        raise InputError(what, where=path, next_step="remove it")
     return delimiter, header
 
 

@@ -226,8 +226,11 @@ def match_family(
 ) -> tuple[ModelFamily, list[str]]:
     """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
 
-    All arrays are (n,). Without either column the paper's family is assumed, and the remark says so.
+    All arrays are (n,). Dense runs are of the catalogue's dense family. Without either column other runs are taken for the
+    paper's family, and the remark says so.
     """
+    if (experts == 1.0).all():
+        return find_family("dense"), []
     # N of the runs is a dense-equivalent size: families whose law counts all experts are for --family to name.
     known = {name: family for name, family in families().items() if family.n_counts == "dense"}
     if top_k is None and n_params_total is None:

@@ -18,6 +18,9 @@ from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.io.frames import BoolArray
+from moescale.runs import expansion as model_columns
+from moescale.runs.expansion import VOCABULARY_COLUMN
+from moescale.runs.groups import RUN_COLUMNS, SWEEP_SPREAD, of_one_model, of_one_run, spreads
 from moescale.typing import FloatArray
 
 Rows = NDArray[np.int64]
@@ -41,7 +44,7 @@ class RunTable:
     """Training runs as float64 columns of one length; arrays and mapping are read-only.
 
     `n_params` is the size in the sense of `size_column`, `tokens` the training tokens, `experts` the experts of a layer
-    (1 for dense), `loss` in nats per token. `row_numbers` are the 1-based data rows of `source`, kept through filters;
+    (1 for dense) or an expansion, `loss` in nats per token (NaN where it is not known). `row_numbers` are the 1-based data rows of `source`, kept through filters;
     `columns` are all others (float64, bool, or object arrays of str). Arrays of different length raise InputError.
     """
 
@@ -82,6 +85,16 @@ class RunTable:
         state = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return partial(RunTable, **{**state, "columns": dict(self.columns)}), ()
 
+    @property
+    def active_body(self) -> FloatArray | None:
+        """Parameters without embeddings that one token meets, (n,); None where the columns do not tell."""
+        return model_columns.active_body(self.n_params, self.experts, self.size_column, self.columns)
+
+    @property
+    def expansion(self) -> FloatArray:
+        """X, FFN weights of all experts over those that one token meets, (n,); see `moescale.runs.expansion`."""
+        return model_columns.expansion(self.experts, self.columns)
+
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """All columns under the names they have in a file: what a filter sees and `write_runs` writes."""
         return {
@@ -105,14 +118,33 @@ class RunTable:
         if chosen.dtype != np.bool_ or chosen.shape != (len(self),):
             what = f"the mask has shape {chosen.shape} and type {chosen.dtype}"
             raise InputError(what, next_step=f"give one boolean a run, shape {(len(self),)}")
-        old_note = _repeats_warning(self.n_params, self.tokens, self.experts, self.row_numbers)
         arrays = {
             name: getattr(self, name)[chosen] for name in ("n_params", "tokens", "experts", "loss", "row_numbers")
         }
         kept = replace(self, **arrays, columns={name: values[chosen] for name, values in self.columns.items()})
-        note = _repeats_warning(kept.n_params, kept.tokens, kept.experts, kept.row_numbers)
-        others = tuple(warning for warning in self.warnings if warning != old_note)
-        return replace(kept, warnings=(*others, note) if note else others)
+        old = _group_notes(self)
+        others = tuple(warning for warning in self.warnings if warning not in old)
+        return replace(kept, warnings=(*others, *_group_notes(kept)))
+
+    def best_of(self) -> RunTable:
+        """The run of the lowest loss of each size, tokens and experts, and of one value of each further input."""
+        groups = of_one_model(self.n_params, self.tokens, self.experts, self.columns, self.loss)
+        return self._only(groups.first(), "runs", "the lowest loss of each size, tokens and experts")
+
+    def last_points(self) -> RunTable:
+        """The row of most tokens of each run, by a column that names runs; InputError where there is none."""
+        found = of_one_run(self.n_params, self.tokens, self.experts, self.columns)
+        if found is None:
+            what = f"no column names the run of each row: none of {', '.join(RUN_COLUMNS)} has one size and E a value"
+            raise ColumnError(what, where=self.source, next_step="add a column run_id, or choose rows with --where")
+        return self._only(found[1].first(), "rows", f"the last point of each run (column {found[0]!r})")
+
+    def _only(self, rows: NDArray[np.intp], noun: str, what: str) -> RunTable:
+        mask = np.zeros(len(self), dtype=np.bool_)
+        mask[rows] = True
+        kept = self.select(mask)
+        note = f"kept {len(kept):,} of {len(self):,} {noun}: {what}"
+        return replace(kept, warnings=(*kept.warnings, note)) if len(kept) < len(self) else kept
 
 
 def read_runs(
@@ -123,12 +155,18 @@ def read_runs(
     tokens_column: str = TOKENS_COLUMN,
     experts_column: str = EXPERTS_COLUMN,
     where: str | None = None,
+    last_point: bool = False,
+    best_of: bool = False,
+    vocab_size: float | None = None,
+    needs_loss: bool = True,
 ) -> RunTable:
     """The training runs in a file (CSV, TSV, Parquet, JSON lines) or data frame, validated and filtered.
 
     Needs the columns `experts_column`, `tokens_column`, `loss_column` and a size: `size_column`, else the first of
     `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or `flagged` column are left out. Only the rows that `where` keeps and
-    only the columns that are used are validated. Raises InputError with file, row, column, value and next step.
+    only the columns that are used are validated. Of these rows `last_point` keeps the last of each run, and then `best_of`
+    the best of each size, tokens and experts. `vocab_size` stands for a column of that name. Unless the table `needs_loss`,
+    losses may be missing. Raises InputError with file, row, column, value and next step.
     """
     if isinstance(source, RunTable):
         raise InputError("is a RunTable already", next_step="filter it with its method where(..)")
@@ -136,33 +174,47 @@ def read_runs(
     warnings: list[str] = []
     size = _size_column(table, size_column, warnings)
     named = {"size": size, "experts": experts_column, "tokens": tokens_column, "loss": loss_column}
+    if not needs_loss and loss_column not in table.columns:
+        del named["loss"]
+    if vocab_size is not None and VOCABULARY_COLUMN in table.columns:
+        what, advice = f"the table has a column {VOCABULARY_COLUMN!r} of its own", "leave the option out"
+        raise InputError(what, where="--vocab-size", next_step=advice)
     roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
     numbers = {name: frames.as_numbers(table.columns[name]) for name in roles}
     others: dict[str, NDArray[Any]] = {}
     rows = _kept_rows(table, where, numbers, others, warnings)
-    _validate(table, numbers, rows, roles)
+    _validate(table, numbers, rows, roles, needs_loss=needs_loss)
     values = {role: numbers[name][0][rows - 1] for name, role in roles.items()}
-    repeats = _repeats_warning(values["size"], values["tokens"], values["experts"], rows)
-    warnings += _unit_warnings({size: values["size"], tokens_column: values["tokens"]}, values["loss"], loss_column)
+    loss = values.get("loss", np.full(len(rows), np.nan))
+    warnings += _unit_warnings({size: values["size"], tokens_column: values["tokens"]}, loss, loss_column)
     for name in (name for name in table.columns if name not in roles and name not in others):
         others[name] = frames.as_values(table.columns[name])
-    return RunTable(
+    columns = {name: others[name][rows - 1] for name in table.columns if name not in roles}
+    if vocab_size is not None:
+        columns[VOCABULARY_COLUMN] = np.full(len(rows), float(vocab_size))
+    warnings += _model_warnings(columns, values["experts"], rows)
+    runs = RunTable(
         n_params=values["size"],
         tokens=values["tokens"],
         experts=values["experts"],
-        loss=values["loss"],
+        loss=loss,
         size_column=size,
         loss_column=loss_column,
         tokens_column=tokens_column,
         experts_column=experts_column,
         source=table.source,
         row_numbers=rows,
-        columns={name: others[name][rows - 1] for name in table.columns if name not in roles},
-        warnings=(*warnings, repeats) if repeats else tuple(warnings),
+        columns=columns,
+        warnings=tuple(warnings),
         sha256=table.sha256,
     )
+    if last_point:
+        runs = runs.last_points()
+    if best_of:
+        runs = runs.best_of()
+    return replace(runs, warnings=tuple(dict.fromkeys((*runs.warnings, *_group_notes(runs)))))
 
 
 def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike[str]) -> Path:
@@ -302,7 +354,12 @@ def _require_rows(n_kept: int, n_before: int, expression: str, source: str) -> N
 
 
 def _validate(
-    table: frames.Table, numbers: Mapping[str, tuple[FloatArray, BoolArray]], rows: Rows, roles: Mapping[str, str]
+    table: frames.Table,
+    numbers: Mapping[str, tuple[FloatArray, BoolArray]],
+    rows: Rows,
+    roles: Mapping[str, str],
+    *,
+    needs_loss: bool,
 ) -> None:
     """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
     faults: list[tuple[int, str, str, Rows]] = []
@@ -311,12 +368,11 @@ def _validate(
         experts, loss = roles[name] == "experts", "; a cross-entropy loss is positive" * (roles[name] == "loss")
         checks = [
             (is_text, "is not a number"),
-            (np.isnan(array) & ~is_text, "is missing"),
+            (np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss"), "is missing"),
             (np.isinf(array), "is not finite"),
             (array < 0, f"is negative{loss}"),
             (array == 0, "is zero; dense models have 1" if experts else f"is zero{loss}"),
             (experts & (array > 0) & (array < 1), "is less than 1 expert"),
-            (experts & np.isfinite(array) & (array != np.floor(array)), "is not a whole number of experts"),
         ]
         faults += [(int(np.argmax(mask)), name, what, rows[mask]) for mask, what in checks if mask.any()]
     if faults:
@@ -336,8 +392,6 @@ def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str) -> ColumnEr
         sound = f"0 < {column} < 1e300"
         if "less than 1" in what:
             sound = f"{column} >= 1"
-        elif "whole number" in what:
-            sound = f"{column} != {_text(table, name, row)}"
         quote = "'" if "`" in sound else '"'
         leave_out = f"by --where {quote}{sound}{quote} (where=)"
     advice = f"{hint}, or leave such rows out {leave_out}"
@@ -379,12 +433,13 @@ def _unit_warnings(counts: Mapping[str, FloatArray], loss: FloatArray, loss_colu
                 f"column {name!r} reaches {values.max():g} at most: if that is in millions or billions, write plain "
                 "numbers (7e9), or every answer of the law will be in that unit"
             )
-    if loss.max() < LOWEST_PLAUSIBLE_LOSS:
+    loss = loss[~np.isnan(loss)]
+    if loss.size and loss.max() < LOWEST_PLAUSIBLE_LOSS:
         found.append(
             f"column {loss_column!r} reaches {loss.max():g} at most: if that is bits a byte, multiply by ln 2 and the bytes "
             "a token; the law takes it for nats a token"
         )
-    if loss.max() > HIGHEST_PLAUSIBLE_LOSS:
+    if loss.size and loss.max() > HIGHEST_PLAUSIBLE_LOSS:
         found.append(
             f"column {loss_column!r} reaches {loss.max():g}: if that is perplexity, take its natural logarithm; "
             "the law takes it for nats a token"
@@ -392,18 +447,47 @@ def _unit_warnings(counts: Mapping[str, FloatArray], loss: FloatArray, loss_colu
     return found
 
 
-def _repeats_warning(n_params: FloatArray, tokens: FloatArray, experts: FloatArray, rows: Rows) -> str | None:
-    """A note on rows with the size, tokens and experts of another: repeats of one run, which are all kept."""
-    if len(rows) < 2:
-        return None
-    order = np.lexsort((rows, experts, tokens, n_params))
-    same = np.ones(len(rows) - 1, dtype=np.bool_)
-    for values in (n_params, tokens, experts):
-        same &= np.diff(values[order]) == 0
-    if not same.any():
-        return None
-    repeated = np.sort(rows[order[1:][same]])
-    return f"{_count(same, 'repeat')} of another run's size, tokens and experts; all are kept ({_rows_text(repeated)})"
+def _model_warnings(columns: Mapping[str, NDArray[Any]], experts: FloatArray, rows: Rows) -> list[str]:
+    """Notes on columns that would describe models, were it not for some of their cells."""
+    found: list[str] = []
+    for name in (name for name in model_columns.LEAST if name in columns):
+        wrong = model_columns.unusable(columns[name], name, experts)
+        # A column of another kind is not the one that is meant.
+        if wrong.any() and columns[name].dtype.kind == "f":
+            what = f"{_count(wrong, 'cell')} of it {'is' if wrong.sum() == 1 else 'are'} no number from"
+            found.append(
+                f"column {name!r} is not used: {what} {model_columns.LEAST[name]:g} ({_rows_text(rows[wrong])})"
+            )
+    return found
+
+
+def _group_notes(runs: RunTable) -> tuple[str, ...]:
+    """Notes on rows that are points of one run, and on runs of one size, tokens and experts, which are all kept."""
+    notes: list[str] = []
+    model = (runs.n_params, runs.tokens, runs.experts, runs.columns)
+    if (found := of_one_run(*model)) is not None:
+        name, groups = found
+        ordered = runs.tokens[groups.order]
+        several = np.maximum.reduceat(ordered, groups.starts) > np.minimum.reduceat(ordered, groups.starts)
+        if several.any():
+            notes.append(
+                f"{int(groups.sizes[several].sum()):,} rows are points of {_count(several, 'run')} (column {name!r}): losses "
+                "before the learning rate has decayed lie too high; --last-point keeps the last of each"
+            )
+    groups = of_one_model(*model, runs.row_numbers.astype(float))
+    repeats = np.ones(len(runs), dtype=np.bool_)
+    repeats[groups.starts] = False
+    if repeats.any():
+        said = f"{_count(repeats, 'repeat')} of another run's size, tokens and experts"
+        spread = spreads(groups, runs.loss)
+        wide = spread > SWEEP_SPREAD
+        if wide.any():
+            where = f"{_count(wide, 'group')}, by up to {100 * spread[wide].max():.2g}%"
+            said += f"; losses differ in {where}: settings that were tried? --best-of keeps the lowest of each"
+        else:
+            said += "; all are kept"
+        notes.append(f"{said} ({_rows_text(np.sort(runs.row_numbers[groups.order[repeats]]))})")
+    return tuple(notes)
 
 
 def _read_only(values: NDArray[Any]) -> NDArray[Any]:

@@ -1,0 +1,117 @@
+"""What a table says of its models: the body that one token meets, and how far experts expand the FFNs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moescale.typing import FloatArray, Real
+
+Columns = Mapping[str, NDArray[Any]]
+
+BODY_COLUMNS = ("n_params_active_nonemb", "n_params_nonemb")
+"""Columns of parameters that one token meets, embedding tables not counted, in the order of preference."""
+
+VOCABULARY_COLUMN = "vocab_size"
+WIDTH_COLUMNS = ("d_model", "width")
+LEAST = dict.fromkeys((*BODY_COLUMNS, VOCABULARY_COLUMN, *WIDTH_COLUMNS, "expansion", "top_k", "moe_every"), 1.0) | {
+    "routing_frequency": 1e-6,
+    "expert_width": 1e-6,
+    "shared_width": 0.0,
+    "ffn_width": 1e-6,
+}
+"""Smallest value of each column that describes a model; a column with another cell is not used."""
+
+OF_ROUTED = ("expansion", "top_k", "moe_every", "routing_frequency", "expert_width", "shared_width", "ffn_width")
+"""Columns that say nothing of a dense model, whose cells may be empty."""
+
+
+def layer_expansion(
+    experts: Real,
+    top_k: Real = 1.0,
+    routed_share: Real = 1.0,
+    expert_width: Real = 1.0,
+    shared_width: Real = 0.0,
+    dense_width: Real | None = None,
+) -> FloatArray:
+    """X: FFN weights of all experts over those that one token meets, dense and shared ones in both; arguments broadcast.
+
+    `routed_share` of the layers have experts. The widths of an expert, of the shared experts of a layer together, and of the
+    FFN of a layer without experts (default: top_k experts) are in one unit, whichever. 1 where there is one expert.
+    """
+    e, k, f, w, s = (np.asarray(v, dtype=float) for v in (experts, top_k, routed_share, expert_width, shared_width))
+    met = np.minimum(k, e) * w
+    without = (1.0 - f) * (met if dense_width is None else np.asarray(dense_width, dtype=float))
+    return np.where(e == 1.0, 1.0, (f * (e * w + s) + without) / (f * (met + s) + without))
+
+
+def expansion(experts: FloatArray, columns: Columns) -> FloatArray:
+    """X of each run of a table, (n,): its column expansion, else by `layer_expansion` from what it states.
+
+    Experts that are no whole numbers are expansions themselves. Experts whose width no column states are copies of a dense
+    layer's FFN, which is then one expert wide.
+    """
+
+    def stated(name: str) -> FloatArray | None:
+        values = usable(columns, name, experts)
+        return None if values is None else np.where(experts == 1.0, 1.0, values)
+
+    if (given := stated("expansion")) is not None:
+        return given
+    if (experts != np.floor(experts)).any():
+        return experts
+    every, share, width = stated("moe_every"), stated("routing_frequency"), stated("expert_width")
+    top_k, shared, dense = stated("top_k"), stated("shared_width"), stated("ffn_width")
+    if share is None:
+        share = np.asarray(1.0) if every is None else 1.0 / every
+    if dense is None and width is None:
+        dense = np.asarray(1.0)
+    return np.broadcast_to(
+        layer_expansion(
+            experts,
+            1.0 if top_k is None else top_k,
+            np.minimum(share, 1.0),
+            1.0 if width is None else width,
+            0.0 if shared is None else shared,
+            dense,
+        ),
+        experts.shape,
+    )
+
+
+def active_body(n_params: FloatArray, experts: FloatArray, size_column: str, columns: Columns) -> FloatArray | None:
+    """Parameters without embeddings that one token meets, (n,); None where a table does not tell.
+
+    The first of `BODY_COLUMNS`; else the active size less two tables of vocab_size rows, d_model or width wide: the column
+    n_params_active, or the sizes in use unless these count all experts.
+    """
+    named = {**columns, size_column: n_params}
+    for name in BODY_COLUMNS:
+        if (body := usable(named, name, experts)) is not None:
+            return body
+    rows = usable(named, VOCABULARY_COLUMN, experts)
+    widths = (usable(named, name, experts) for name in WIDTH_COLUMNS)
+    width = next((values for values in widths if values is not None), None)
+    active = named.get("n_params_active", n_params)
+    counts_all = size_column == "n_params_total" and "n_params_active" not in named and bool((experts > 1.0).any())
+    if rows is None or width is None or counts_all or active.dtype.kind != "f":
+        return None
+    body = active - 2.0 * rows * width
+    return body if bool((body > 0.0).all()) else None
+
+
+def usable(columns: Columns, name: str, experts: FloatArray) -> FloatArray | None:
+    """The column that describes models, (n,), where every cell that matters is a number in its range; else None."""
+    values = columns.get(name)
+    if values is None or values.dtype.kind != "f" or unusable(values, name, experts).any():
+        return None
+    return values.astype(float)
+
+
+def unusable(values: NDArray[Any], name: str, experts: FloatArray) -> NDArray[np.bool_]:
+    """Which runs have no number, or one out of range, where a column describes models, (n,)."""
+    wrong = ~(np.isfinite(values) & (values >= LEAST[name])) if values.dtype.kind == "f" else np.full(len(values), True)
+    return wrong & (experts > 1.0) if name in OF_ROUTED else wrong
