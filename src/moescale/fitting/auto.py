@@ -22,8 +22,8 @@ from moescale.typing import FloatArray
 BoolArray = NDArray[np.bool_]
 
 NAME = "auto"
-# Runs of one E: the sum with two exponents and a floor, the p-norm with a floor; for repeated data the law that has it.
-DENSE, REPEATED = ("chinchilla", "moescale2026"), "muennighoff2023"
+# Runs of one E: the sum with two exponents and a floor, the p-norm with a floor; for repeated data those that have it.
+DENSE, REPEATED = ("chinchilla", "moescale2026"), ("muennighoff2023", "moescale2026-repeated")
 # Runs of several E, where E of three routers was extrapolated best; abnar2025 counts all experts and needs the sparsity.
 WITH_EXPERTS, BY_SPARSITY = ("moescale2026", "yun2024-centred", "ludziejewski2025"), "abnar2025"
 
@@ -69,8 +69,8 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
     """
     errors = np.array([residuals(found, runs) for found, runs in zip(fits, arrays, strict=True)])  # (forms, n)
     sound = ~_broken(errors)
-    parameters = [len(found.form.parameters) for found in fits]
-    splits = {name: mask for name, mask in inner_splits(table, max(parameters)).items() if (mask & sound).any()}
+    parameters = np.array([told(f.form, runs) for f, runs in zip(fits, arrays, strict=True)])
+    splits = {name: mask for name, mask in inner_splits(table, int(parameters.max())).items() if (mask & sound).any()}
     if not splits:
         weights = np.full(len(fits), 1.0 / len(fits))
         noise = _noise(weights @ errors, float(weights @ parameters))
@@ -90,6 +90,17 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
     noise = _noise(weights @ errors, float(weights @ parameters))
     drift = _drift(np.concatenate([weights @ error for error in missed]), np.concatenate(beyond), noise)
     return Choice(tuple(scores.tolist()), tuple(weights.tolist()), tuple(splits), noise, drift)
+
+
+def told(form: LawForm, runs: RunArrays) -> int:
+    """Parameters of a form that these runs can tell at all: those of the experts do not count where all runs are dense."""
+    x = inputs_of(form, runs)
+    box = (form.linear.region if form.linear else form.region or form.bounds)(
+        Problem.of(form, x, np.log(runs.loss)).observed
+    )
+    theta = np.zeros(len(form.parameters))
+    theta[list(form.linear.shape) if form.linear else slice(None)] = box @ (0.45, 0.55)
+    return int((np.abs(form.jacobian(theta, x)) > 1e-12).any(axis=0).sum())
 
 
 def inner_splits(runs: RunArrays, fewest_left: int) -> dict[str, BoolArray]:

@@ -16,7 +16,7 @@ from moescale.errors import InputError, unknown_name
 from moescale.fitting import auto
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.auto import Choice, Chosen
-from moescale.fitting.fit import Fit, fit, fit_range
+from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of
 from moescale.fitting.objective import HUBER_DELTA, Progress
 from moescale.fitting.prior import calibrate
@@ -33,7 +33,7 @@ from moescale.scaling_laws.law import Law, Member
 from moescale.scaling_laws.store import find_form
 from moescale.typing import FloatArray
 
-AUTO_STARTS = 32  # polished for each form of an ensemble
+AUTO_STARTS, AUTO_FINISHED = 32, 4  # polished for each form of an ensemble, and carried on
 OPTIMISER = "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective"
 
 
@@ -119,16 +119,25 @@ def fit_runs(
     return FittedLaw(law, found, None if draws is None else resampling.parameter_intervals(found, draws), arrays)
 
 
-def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress) -> Fit:
+def _fit_one(
+    form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, finished: int = FINISHED_STARTS
+) -> Fit:
     """The form as fitted, or the prior as calibrated, to runs in its letters."""
     if how.prior:
         return calibrate(how.prior, inputs_of(form, arrays), np.log(arrays.loss), fix=how.fix)
     given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
-    return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, progress=report)
+    return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, finished=finished, progress=report)
 
 
 def _draws(
-    found: Fit, arrays: RunArrays, runs: RunTable, how: FitSettings, replicates: int, report: Progress
+    found: Fit,
+    arrays: RunArrays,
+    runs: RunTable,
+    how: FitSettings,
+    replicates: int,
+    report: Progress,
+    *,
+    quick: bool = False,
 ) -> FloatArray | None:
     """The bootstrap's replicates (k, p), or None for none."""
     clusters, columns = None, runs.to_columns()
@@ -139,26 +148,30 @@ def _draws(
     if not replicates:
         return None
     x, ln_loss = inputs_of(found.form, arrays), np.log(arrays.loss)
-    return resampling.bootstrap(found, x, ln_loss, replicates, how.seed, clusters=clusters, progress=report)
+    given = (found, x, ln_loss, replicates, how.seed)
+    return resampling.bootstrap(*given, clusters=clusters, progress=report, quick=quick)
 
 
-def _fit_auto(
-    runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress
-) -> FittedLaw:
+def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
     """The ensemble of the candidates by inner hold-outs."""
     if how.free or how.starts == "paper":
-        what, advice = f"{auto.NAME} compares forms in their physical boxes by the default search", "name one with --law"
+        what, advice = (
+            f"{auto.NAME} compares forms in their physical boxes by the default search",
+            "name one with --law",
+        )
         raise InputError(what, where="--free" if how.free else "--starts", next_step=advice)
     quick = replace(how, starts=AUTO_STARTS if how.starts == "auto" else how.starts)
     forms = candidates(runs)
     extra = {name: value for name, value in how.extra.items()}
     check_names(forms, extra)
-    letters = [_letters(form, runs, known_to(form, extra), family) for form in forms]
-    arrays = [each for each, _ in letters]
+    letters = [(form, *_letters(form, runs, known_to(form, extra), family)) for form in forms]
+    letters.sort(key=lambda each: auto.told(each[0], each[1]))
+    letters = [each for each in letters if 2 * auto.told(each[0], each[1]) <= len(runs)] or letters[:1]
+    forms, arrays = [form for form, _, _ in letters], [own for _, own, _ in letters]
     fits: list[Fit] = []
     for i, (form, own) in enumerate(zip(forms, arrays, strict=True)):
         report(f"fit {form.name}", i / len(forms))
-        fits.append(_fit_one(form, own, quick, lambda step, share: None))
+        fits.append(_fit_one(form, own, quick, lambda step, share: None, AUTO_FINISHED))
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     choice = auto.choose(fits, arrays, table, report)
     winner = int(np.argmax(choice.weights))
@@ -169,14 +182,14 @@ def _fit_auto(
             continue
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-        draws = _draws(found, own, runs, how, wanted, lambda step, share: None)
+        draws = _draws(found, own, runs, how, wanted, lambda step, share: None, quick=True)
         law = fitted_law(found, law_family(found.form, family), draws=draws, **about | {"name": found.form.name})
         members.append(Member(law, weight))
         if i == winner and how.bootstrap and draws is not None:
             intervals = resampling.parameter_intervals(found, draws)
     chosen = _chosen(forms, choice)
     ranges = fit_range({"n_params": runs.n_params, "tokens": runs.tokens, "experts": runs.experts})
-    notes = (*runs.warnings, *remarks, *letters[winner][1], *_auto_notes(choice), *fits[winner].warnings)
+    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice), *fits[winner].warnings)
     best = replace(fits[winner], warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
     about["evidence"] |= {
         "law": auto.NAME,
@@ -184,7 +197,9 @@ def _fit_auto(
         "inner_hold_outs": ", ".join(f"large {name}" for name in choice.splits),
     }
     if family.n_counts == "total":
-        law = replace(members[np.argmax([m.weight for m in members])].law, run_noise=choice.run_noise, drift=choice.drift)
+        law = replace(
+            members[np.argmax([m.weight for m in members])].law, run_noise=choice.run_noise, drift=choice.drift
+        )
         law = replace(law, name=about["name"], evidence=about["evidence"], notes=best.warnings)
     else:
         law = combine(
@@ -222,16 +237,15 @@ def candidates(runs: RunTable) -> list[LawForm]:
     if np.unique(runs.experts).size == 1:
         unique = runs.columns.get("unique_tokens")
         repeats = unique is not None and unique.dtype.kind == "f" and bool((unique < runs.tokens).any())
-        names = (*auto.DENSE, auto.REPEATED) if repeats else auto.DENSE
+        names = auto.REPEATED if repeats else auto.DENSE
     else:
         by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
         names = (*auto.WITH_EXPERTS, auto.BY_SPARSITY) if by_sparsity else auto.WITH_EXPERTS
-    forms = sorted((find_form(name) for name in names), key=lambda form: len(form.parameters))
-    few = [form for form in forms if 2 * len(form.parameters) <= len(runs)] or forms[:1]
+    forms = [find_form(name) for name in names]
     pairs = np.unique(np.stack((runs.experts, np.round(runs.expansion, 9))), axis=1)
     if pairs.shape[1] > np.unique(runs.experts).size and runs.active_body is not None:
-        return [replace(form, of_models=True) for form in few]
-    return few
+        return [replace(form, of_models=True) for form in forms]
+    return forms
 
 
 def compare_laws(
@@ -289,7 +303,9 @@ def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArr
     body = runs.active_body
     if body is None:
         body = model_of(plain, runs.n_params, runs.experts)[0] if family.n_counts == "dense" else runs.n_params
-        notes.append(f"the table states no sizes without embeddings (n_params_nonemb): takes {runs.size_column} for them")
+        notes.append(
+            f"the table states no sizes without embeddings (n_params_nonemb): takes {runs.size_column} for them"
+        )
     if not stated and (runs.experts > 1.0).any():
         notes.append(f"the table does not state top_k: takes experts as those of the family {family.name}")
     return body, x, notes
