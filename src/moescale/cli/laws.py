@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +15,10 @@ from moescale.cli.output import HeldBack, made_with, print_json, say, show_progr
 from moescale.errors import InputError
 from moescale.options.fields import FilePath, at_option
 from moescale.options.law import ChosenLaw, InputOptions, PointOptions
-from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, RunOptions
+from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, PredictedOptions, RunOptions
+
+if TYPE_CHECKING:
+    from moescale.scaling_laws import Law
 
 
 @app.command(
@@ -24,8 +28,21 @@ from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, RunOption
     )
 )
 @flat(
-    *("runs", "law", "where", "starts", "free", "bootstrap", "cluster", "seed", "prior", "fix"),
-    then=(*COLUMNS, "family"),
+    *[
+        "runs",
+        "law",
+        "where",
+        "best_of",
+        "last_point",
+        "starts",
+        "free",
+        "bootstrap",
+        "cluster",
+        "seed",
+        "prior",
+        "fix",
+    ],
+    then=(*COLUMNS, "vocab_size", "family"),
 )
 def fit(
     context: typer.Context,
@@ -56,6 +73,7 @@ def fit(
     if output is not None:
         made = made_with(context)
         origin = {"where": runs.where or "", "prior": wanted.prior or "", "command": made.get("command", "")}
+        origin |= runs.choices()
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
         with held_back, at_option("-o"):
             save_law(found.named(output.stem, **origin), output)
@@ -87,11 +105,14 @@ def laws(json_: Json = False) -> None:
     epilog=examples(
         "moescale predict --n-params 567M --tokens 374B --experts 8",
         "moescale predict --law hoffmann2022 --n-params 7B --tokens 2T --json",
+        'moescale predict --law law.toml --runs runs.csv --where "tokens >= 12e9"',
     )
 )
-@flat("n_params", "tokens", "law")
-def predict(law: ChosenLaw, model: PointOptions, inputs: InputOptions, json_: Json = False) -> None:
-    """Predict the loss of one model."""
+@flat("n_params", "tokens", "runs", "law", "experts")
+def predict(
+    law: ChosenLaw, model: PointOptions, table: PredictedOptions, inputs: InputOptions, json_: Json = False
+) -> None:
+    """Predict the loss of one model, or of each in a table."""
     import numpy as np
 
     from moescale.planning.rationale import unknown_range_notes
@@ -99,10 +120,14 @@ def predict(law: ChosenLaw, model: PointOptions, inputs: InputOptions, json_: Js
     from moescale.views.terminal import show_prediction, terminal
 
     chosen = law.find_law()
-    if not chosen.form.uses_experts and model.experts != 1:
-        warn(f"{chosen.name} has no term in the number of experts: --experts {model.experts:g} changes nothing")
+    if table.runs is not None:
+        _predict_table(chosen, model, table, table.runs, inputs, json_=json_)
+        return
+    n_params, tokens, experts = model.point()
+    if not chosen.form.uses_experts and experts != 1:
+        warn(f"{chosen.name} has no term in the number of experts: --experts {experts:g} changes nothing")
     with np.errstate(over="ignore"):  # told below
-        predicted = predict_loss(chosen, model.n_params, model.tokens, model.experts, extra=inputs.inputs())
+        predicted = predict_loss(chosen, n_params, tokens, experts, extra=inputs.inputs())
     if not math.isfinite(predicted.loss):
         raise InputError(
             f"{chosen.name} gives no finite loss at this size, tokens and experts",
@@ -116,6 +141,32 @@ def predict(law: ChosenLaw, model: PointOptions, inputs: InputOptions, json_: Js
         show_prediction(terminal(), chosen, predicted)
 
 
+def _predict_table(
+    law: Law, model: PointOptions, table: PredictedOptions, path: Path, inputs: InputOptions, *, json_: bool
+) -> None:
+    from moescale.fitting.workflow import predict_runs
+    from moescale.planning.rationale import unknown_range_notes
+    from moescale.views.terminal import show_predictions, terminal
+
+    for name in ("n_params", "tokens"):
+        if getattr(model, name) is not None:
+            what, where = "a table states it of each run", f"--{name.replace('_', '-')}"
+            raise InputError(what, where=where, next_step="leave out this option or --runs")
+    if table.size_column is None and isinstance(known := law.evidence.get("size_column"), str):
+        table = replace(table, size_column=known)  # what the law's N is
+    runs = table.read_from(path, needs_loss=False)
+    with at_option(str(path)):
+        predicted = predict_runs(law, runs, extra=inputs.inputs())
+    if json_:
+        print_json([one.to_dict() for one in predicted])
+    else:
+        show_predictions(terminal(), law, predicted, runs)
+    if not law.form.uses_experts and (runs.experts != 1).any():
+        warn(f"{law.name} has no term in the number of experts, which the runs vary")
+    warn(note.rstrip(".") for note in unknown_range_notes(law))
+    warn(runs.warnings)
+
+
 @app.command(
     epilog=examples(
         'moescale compare runs.csv --law yun2024 --law chinchilla --holdout "tokens >= 12e9"',
@@ -127,6 +178,7 @@ def compare(
     context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, plot: Plot = None, json_: Json = False
 ) -> None:
     """Fit laws to some runs and test them on the others."""
+    from moescale.fitting.remarks import unused_columns
     from moescale.fitting.workflow import compare_laws
     from moescale.views.figures import comparison_figure
     from moescale.views.terminal import show_comparison, terminal
@@ -146,5 +198,5 @@ def compare(
         print_json([r.to_dict() | {"held_out": r.runs_to_dict(), "made_with": made} for r in records])
     else:
         show_comparison(terminal(), records)
-    warn(table.warnings)
+    warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))
     held_back.tell()

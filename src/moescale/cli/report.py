@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date as calendar_date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moescale.cli.flat import flat
 from moescale.cli.options import app, examples
@@ -13,7 +13,7 @@ from moescale.cli.output import say, warn
 from moescale.errors import InputError, located
 from moescale.options.fields import at_option
 from moescale.options.pages import ReportOptions
-from moescale.options.runs import COLUMNS
+from moescale.options.runs import CHOICES, COLUMNS
 
 if TYPE_CHECKING:
     from moescale.fitting.holdout import RunArrays
@@ -71,7 +71,9 @@ def _runs_of(law: Law, path: Path) -> RunArrays:
 
     known = {name: str(law.evidence.get(name) or "") for name in (*COLUMNS, "where", "table_sha256")}
     with at_option("--runs"):
-        table = read_runs(path, where=known["where"] or None, **{name: known[name] for name in COLUMNS if known[name]})
+        chosen: dict[str, Any] = {name: known[name] for name in COLUMNS if known[name]}
+        chosen |= {n: v for n in CHOICES if isinstance(v := law.evidence.get(n), int) and v > 0}
+        table = read_runs(path, where=known["where"] or None, **chosen)
     if known["table_sha256"] and table.sha256 != known["table_sha256"]:
         warn(f"{path} is not the table that {law.name} was fitted to: its SHA-256 is another")
     return run_arrays(law.form, table, {})

@@ -38,6 +38,7 @@ class Fit:
     parameters: dict[str, float]
     n_runs: int
     rmsle: float  # sqrt(mean((ln L - ln Lhat)^2))
+    mad: float  # 1.4826 median(|ln L - ln Lhat|): what broken runs hardly move; of normal errors the same as rmsle
     huber: float  # mean of the Huber terms
     objective: float  # their sum: what was minimised
     starts: int
@@ -210,6 +211,7 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
         parameters={name: float(v) for name, v in zip(form.names, form.decode(theta), strict=True)},
         n_runs=int(problem.ln_loss.size),
         rmsle=float(np.sqrt(np.mean(residual**2))),
+        mad=robust_spread(residual),
         huber=float(terms.mean()),
         objective=float(terms.sum()),
         starts=len(candidates),
@@ -221,6 +223,11 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
         fit_range={},
         warnings=tuple(notes),
     )
+
+
+def robust_spread(residual: FloatArray) -> float:
+    """1.4826 times the median absolute residual: the standard deviation of normal errors, whatever a few runs do."""
+    return 1.4826 * float(np.median(np.abs(residual)))
 
 
 def _standard_errors(
@@ -236,7 +243,7 @@ def _standard_errors(
     values, vectors = np.linalg.eigh((slope / norm).T @ (slope / norm))
     # With delta well below the noise the fit is close to a median regression, whose variance is pi/2 times that of least
     # squares under normal errors; the noise is judged by the median residual, so that a few broken runs do not count.
-    noise = 1.4826 * float(np.median(np.abs(residual)))
+    noise = robust_spread(residual)
     variance = 0.5 * np.pi * noise**2 * residual.size / spread
     # An eigenvalue at rounding level is a direction without information.
     inverse = np.where(values > 1e-13, 1.0 / np.maximum(values, 1e-300), np.inf)

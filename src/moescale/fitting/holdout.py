@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -12,6 +12,7 @@ from moescale.fitting.fit import Fit, fit
 from moescale.fitting.objective import Progress
 from moescale.scaling_laws.covariates import further_inputs, known_to
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
+from moescale.scaling_laws.law import Prediction
 from moescale.typing import FloatArray
 
 
@@ -91,6 +92,30 @@ def hold_out(
     rmsle, bias, parameters = float(np.sqrt(np.mean(error**2))), float(np.mean(error)), len(form.parameters)
     sizes = (train.loss.size, test.loss.size)
     return HoldOut(form.name, *sizes, found.rmsle, rmsle, bias, parameters, test, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How predictions compare with what was measured of `n_runs` runs; errors are of ln L, `bias` as in `HoldOut`.
+
+    `coverage` is the share of the runs that their 90% intervals hold, None where there are no intervals.
+    """
+
+    n_runs: int
+    rmsle: float
+    bias: float
+    coverage: float | None
+
+
+def score(predicted: Sequence[Prediction], loss: FloatArray) -> Score | None:
+    """The score of one prediction a run against the losses (n,), of those that are not NaN; None where all are."""
+    pairs = [(p, measured) for p, measured in zip(predicted, loss.tolist(), strict=True) if not np.isnan(measured)]
+    if not pairs:
+        return None
+    error = np.log([p.loss / measured for p, measured in pairs])
+    held = [p.interval[0] <= measured <= p.interval[1] for p, measured in pairs if p.interval is not None]
+    coverage = float(np.mean(held)) if held else None
+    return Score(len(pairs), float(np.sqrt(np.mean(error**2))), float(np.mean(error)), coverage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from moescale.fitting import auto
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.auto import Choice, Chosen
 from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
-from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of
+from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
 from moescale.fitting.prior import calibrate
+from moescale.fitting.remarks import table_remarks
 from moescale.io.files import as_text
 from moescale.io.records import record
 from moescale.models.coordinates import expansion, in_family, model_of
@@ -29,7 +30,7 @@ from moescale.runs.table import RunTable
 from moescale.scaling_laws.covariates import check_names, from_columns, further_inputs, known_to, option
 from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, combine
 from moescale.scaling_laws.form import LawForm
-from moescale.scaling_laws.law import Law, Member
+from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form
 from moescale.typing import FloatArray
 
@@ -112,6 +113,7 @@ def fit_runs(
     arrays, notes = _letters(form, runs, how.extra, family)
     found = _fit_one(form, arrays, how, report)
     draws = _draws(found, arrays, runs, how, how.bootstrap, report)
+    remarks += table_remarks(form, residuals(found, arrays), runs)
     found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
     law = fitted_law(found, law_family(form, family), draws=draws, **_about(runs, how, family))
     if prior and prior.max_experts is not None:  # the law speaks of more experts than these few runs
@@ -175,6 +177,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     choice = auto.choose(fits, arrays, table, report)
     winner = int(np.argmax(choice.weights))
+    remarks += table_remarks(forms[winner], residuals(fits[winner], arrays[winner]), runs)
     about, members = _about(runs, how, family), list[Member]()
     intervals = None
     for i, (found, own, weight) in enumerate(zip(fits, arrays, choice.weights, strict=True)):
@@ -266,6 +269,31 @@ def compare_laws(
     # The same name may mean another thing to another form, so each takes its own from the table.
     arrays = [run_arrays(form, runs, known_to(form, given)) for form in forms]
     return [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
+
+
+def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None = None) -> list[Prediction]:
+    """What a law predicts of each run of a table, whose losses may be missing, with the 90% interval of a run.
+
+    `extra` are further inputs that hold for all runs. Raises InputError where a further input is missing and where the law
+    gives no finite loss.
+    """
+    arrays = run_arrays(law.form, runs, dict(extra or {}))
+    where = (arrays.n_params, arrays.tokens, arrays.experts)
+    with np.errstate(over="ignore"):  # told below
+        losses, low, high = predict_many(law, *where, extra=arrays.extra)
+    if not np.isfinite(losses).all():
+        row = int(runs.row_numbers[np.argmin(np.isfinite(losses))])
+        what = f"{law.name} gives no finite loss at this size, tokens and experts"
+        advice = "stay nearer to the range that it was fitted on, or take another law"
+        raise InputError(what, where=f"{runs.source}, data row {row}", next_step=advice)
+    found: list[Prediction] = []
+    for i, value in enumerate(losses):
+        bounds = None if np.isnan(low[i]) else (float(low[i]), float(high[i]))
+        further = {name: values[i] for name, values in arrays.extra.items()}
+        n_params, tokens, experts = (float(values[i]) for values in where)
+        beyond = extrapolation(law, n_params, tokens, experts, further)
+        found.append(Prediction(float(value), bounds, beyond))
+    return found
 
 
 def run_arrays(form: LawForm, runs: RunTable, given: Mapping[str, float]) -> RunArrays:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from moescale.errors import InputError, located
 from moescale.options.fields import LEAST, MOST_PARAMETERS, MOST_TOKENS, Group, quantity, text
@@ -82,8 +82,16 @@ class LawOptions(InputOptions, ChosenLaw):
 class PointOptions(Group):
     """One model, as a law counts it."""
 
-    n_params: float = quantity(
-        "Size N as the law counts it, such as 1.5B.", most=MOST_PARAMETERS, unit="parameters", default=MISSING
+    n_params: float | None = quantity(
+        "Size N as the law counts it, such as 1.5B.", most=MOST_PARAMETERS, unit="parameters"
     )
-    tokens: float = quantity("Training tokens D, such as 300B.", most=MOST_TOKENS, unit="tokens", default=MISSING)
-    experts: int = quantity("Experts E of a layer; 1 is dense.", default=1, whole=True)
+    tokens: float | None = quantity("Training tokens D, such as 300B.", most=MOST_TOKENS, unit="tokens")
+    experts: float = quantity("Experts E of a layer; 1 is dense.", default=1)
+
+    def point(self) -> tuple[float, float, float]:
+        """Size, tokens and experts; InputError that names what is missing."""
+        for name in ("n_params", "tokens"):
+            if getattr(self, name) is None:
+                advice = "give --n-params and --tokens of one model, or --runs with a table of many"
+                raise InputError("is missing", where=f"--{name.replace('_', '-')}", next_step=advice)
+        return cast("float", self.n_params), cast("float", self.tokens), self.experts

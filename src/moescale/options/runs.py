@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moescale.errors import InputError, located
-from moescale.options.fields import MOST_REPLICATES, MOST_SEED, Group, Quantity, at_option, flag, path, quantity, text
+from moescale.options.fields import (
+    MOST_PARAMETERS,
+    MOST_REPLICATES,
+    MOST_SEED,
+    Group,
+    Quantity,
+    at_option,
+    flag,
+    path,
+    quantity,
+    text,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,28 +30,58 @@ if TYPE_CHECKING:
 
 STARTS = Quantity("", 1, MOST_REPLICATES, whole=True)
 COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
+CHOICES = ("best_of", "last_point", "vocab_size")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(Group):
+class TableOptions(Group):
+    """Which rows and columns of a table of runs to use."""
+
+    where: str | None = text("Rows to keep, such as 'tokens / n_params_active >= 2'.", metavar="EXPR")
+    best_of: bool = flag("Keep the lowest loss of each N, D and E.")
+    last_point: bool = flag("Keep the last row of each run, by a column run_id.")
+    size_column: str | None = text("Column that is N; default n_params_dense.", metavar="COL")
+    tokens_column: str = text("Column that is D, the training tokens.", default="tokens", metavar="COL")
+    experts_column: str = text("Column that is E, 1 for a dense model.", default="n_experts", metavar="COL")
+    loss_column: str = text("Column that is the loss.", default="loss", metavar="COL")
+    vocab_size: int | None = quantity(
+        "Rows of an embedding table, for sizes without it; needs a column d_model.", most=MOST_PARAMETERS, whole=True
+    )
+
+    def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
+        """The runs; InputError that names the file or the option."""
+        from moescale.runs.table import read_runs
+
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        with at_option("--where"):
+            return read_runs(path, where=self.where, needs_loss=needs_loss, **columns, **self.choices())
+
+    def choices(self) -> dict[str, Any]:
+        """What is stated beyond the filter and the names of columns, as `read_runs` takes it."""
+        return {name: getattr(self, name) for name in CHOICES if getattr(self, name)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(TableOptions):
     """A table of runs, the rows of it to use, and the columns to take.
 
     >>> table = RunOptions(runs=Path("runs.csv"), where="tokens >= 5e9").read()
     """
 
     runs: Path = path("Table of runs: CSV, TSV, Parquet or JSON lines.", name="RUNS", default=MISSING)
-    where: str | None = text("Rows to keep, such as 'tokens / n_params_active >= 2'.", metavar="EXPR")
-    size_column: str | None = text("Column that is N; default n_params_dense.", metavar="COL")
-    tokens_column: str = text("Column that is D, the training tokens.", default="tokens", metavar="COL")
-    experts_column: str = text("Column that is E, 1 for a dense model.", default="n_experts", metavar="COL")
-    loss_column: str = text("Column that is the loss.", default="loss", metavar="COL")
 
     def read(self) -> RunTable:
         """The runs; InputError that names the file or the option."""
-        from moescale.runs.table import read_runs
+        return self.read_from(self.runs)
 
-        with at_option("--where"):
-            return read_runs(self.runs, where=self.where, **{name: getattr(self, name) for name in COLUMNS})
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedOptions(TableOptions):
+    """A table of runs to predict."""
+
+    HEADING = "Many models"
+
+    runs: Path | None = path("Table of runs to predict, in place of one model; losses may be missing.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,9 @@ RUN_COLUMNS = ("run_id", "run", "run_name", "name")
 MODEL_COLUMNS = ("unique_tokens", "granularity", "sparsity", "expansion", "top_k", "expert_width", "shared_width")
 """Columns that make two runs of one size, tokens and experts differ by more than their settings."""
 
+DATA_COLUMNS = ("dataset", "data", "train", "corpus", "source", "tokenizer")
+"""The same of columns of text: losses on two kinds of data do not compare."""
+
 SWEEP_SPREAD = 0.01  # of the loss: seeds of one run differ by a few parts in a thousand
 
 
@@ -53,9 +56,13 @@ def grouped(keys: Sequence[NDArray[Any]], then: FloatArray) -> Groups:
 def of_one_model(
     n_params: FloatArray, tokens: FloatArray, experts: FloatArray, columns: Mapping[str, NDArray[Any]], then: FloatArray
 ) -> Groups:
-    """Runs of one size, tokens and experts, and of one value in each of `MODEL_COLUMNS`; sorted by `then` within."""
+    """Runs of one size, tokens and experts, and of one value in each of `MODEL_COLUMNS` and `DATA_COLUMNS`.
+
+    Sorted by `then` within a group.
+    """
     others = [columns[name] for name in MODEL_COLUMNS if name in columns and columns[name].dtype.kind == "f"]
-    return grouped((n_params, tokens, experts, *others), then)
+    texts = [_numbered(columns[name]) for name in DATA_COLUMNS if name in columns and columns[name].dtype.kind == "O"]
+    return grouped((n_params, tokens, experts, *others, *texts), then)
 
 
 def of_one_run(
@@ -66,9 +73,7 @@ def of_one_run(
     A column names runs where each of its values belongs to one size and one expert count.
     """
     for name in (column for column in RUN_COLUMNS if column in columns):
-        number: dict[Any, int] = {}  # a missing number is equal to no other
-        codes = [number.setdefault(value, len(number)) for value in columns[name].tolist()]
-        by_run = grouped((np.array(codes),), -tokens)
+        by_run = grouped((_numbered(columns[name]),), -tokens)
         of_run = np.repeat(by_run.order[by_run.starts], by_run.sizes)  # the first row of each row's run
         if all((values[by_run.order] == values[of_run]).all() for values in (n_params, experts)):
             return name, by_run
@@ -79,3 +84,9 @@ def spreads(groups: Groups, loss: FloatArray) -> FloatArray:
     """Largest over smallest loss of each group, less 1."""
     ordered = loss[groups.order]
     return np.maximum.reduceat(ordered, groups.starts) / np.minimum.reduceat(ordered, groups.starts) - 1.0
+
+
+def _numbered(column: NDArray[Any]) -> Rows:
+    """The cells of a column as numbers that are equal where the cells are; a missing number is equal to no other."""
+    number: dict[Any, int] = {}
+    return np.array([number.setdefault(value, len(number)) for value in column.tolist()], dtype=np.intp)

@@ -414,6 +414,10 @@ def _at(table: frames.Table, row: int, column: str) -> str:
 # What is said of rows.
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%" if share >= 0.1 else f"{100 * share:.2g}%"
+
+
 def _count(mask: BoolArray, noun: str) -> str:
     number = int(mask.sum())
     return f"{number:,} {noun}{'s' if number != 1 else ''}"
@@ -482,7 +486,7 @@ def _group_notes(runs: RunTable) -> tuple[str, ...]:
         spread = spreads(groups, runs.loss)
         wide = spread > SWEEP_SPREAD
         if wide.any():
-            where = f"{_count(wide, 'group')}, by up to {100 * spread[wide].max():.2g}%"
+            where = f"{_count(wide, 'group')}, by up to {_percent(spread[wide].max())}"
             said += f"; losses differ in {where}: settings that were tried? --best-of keeps the lowest of each"
         else:
             said += "; all are kept"

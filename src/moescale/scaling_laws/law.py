@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,12 @@ from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import LawForm, make_inputs
 from moescale.typing import FloatArray, Real
 
+NOISE_NODES = np.array([0.0, *map(NormalDist().inv_cdf, np.arange(1, 40) / 40), 0.0])
+"""A normal distribution as 41 equally likely points: its 40-quantiles, 5% and 95% among them, and two ends that make the variance 1."""
+
+NOISE_NODES[[0, -1]] = np.sqrt((NOISE_NODES.size - (NOISE_NODES**2).sum()) / 2) * np.array([-1.0, 1.0])
+MOST_DRAWN = 2_000_000  # losses of draws and nodes at once, 16 MB
+
 INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}
 
 
@@ -23,7 +30,8 @@ class Law:
     """A form, its coefficients, the family its N and E belong to, the ranges it was fitted on, and its uncertainty.
 
     `draws` (k, p) are further coefficient sets, in search coordinates, about as good as `theta`: a bootstrap's
-    replicates, or the family of solutions of an under-determined recovery. Empty where unknown.
+    replicates, or the family of solutions of an under-determined recovery. Empty where unknown. `run_noise` and `drift`
+    widen what is predicted of a run.
     """
 
     name: str
@@ -79,7 +87,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A predicted loss, its 90% interval where the law has draws, and how far the point lies outside the fitted range."""
+    """A predicted loss, the 90% interval of a run where the law tells one, and how far outside the fitted range it lies."""
 
     loss: float
     interval: tuple[float, float] | None
@@ -143,18 +151,56 @@ def unknown_ranges(law: Law) -> tuple[str, ...]:
 def interval(values: FloatArray, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
     """Lower and upper quantiles of draws along the first axis that hold `level` of them."""
     tail = 50.0 * (1.0 - level)
-    low, high = np.nanpercentile(values, [tail, 100.0 - tail], axis=0)
+    quantiles = np.nanpercentile if np.isnan(values).any() else np.percentile  # the first takes a loop over columns
+    low, high = quantiles(values, [tail, 100.0 - tail], axis=0)
     return low, high
+
+
+def efolds_beyond(law: Law, n_params: Real, tokens: Real, experts: Real) -> FloatArray:
+    """How many e-folds points lie outside the fitted range, summed over N, D and E; arguments broadcast."""
+    given = {"n_params": n_params, "tokens": tokens, "experts": experts}
+    beyond = np.zeros(np.broadcast_shapes(*(np.shape(values) for values in given.values())))
+    for name in given.keys() & law.fit_range.keys():
+        values, (low, high) = np.log(np.asarray(given[name], dtype=float)), np.log(law.fit_range[name])
+        beyond = beyond + np.maximum(values - high, 0.0) + np.maximum(low - values, 0.0)
+    return beyond
+
+
+def predict_many(
+    law: Law, n_params: Real, tokens: Real, experts: Real = 1.0, *, extra: Mapping[str, Real] | None = None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Predicted losses and the lower and upper end of the 90% interval of a run's loss; arguments broadcast to one shape.
+
+    The interval is of the law's draws, each spread by `run_noise` and, times the e-folds beyond the fitted range, `drift`;
+    NaN where the law has none of these. `extra` as in `loss`.
+    """
+    value = loss(law, n_params, tokens, experts, extra=extra)
+    if not (len(law.draws) or law.run_noise or law.drift):
+        return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
+    further = further_inputs(law.form, extra, where=law.name)
+    names, shape = list(further), value.shape
+    flat = [
+        np.broadcast_to(np.asarray(v, float), shape).ravel() for v in (n_params, tokens, experts, *further.values())
+    ]
+    draws = law.draws if len(law.draws) else law.theta[None]
+    spread = np.hypot(law.run_noise, law.drift * efolds_beyond(law, *flat[:3]))
+    nodes = NOISE_NODES if spread.any() else np.zeros(1)
+    rows = max(1, MOST_DRAWN // (len(draws) * len(nodes)))  # at once
+    ends: list[tuple[FloatArray, FloatArray]] = []
+    for start in range(0, value.size, rows):
+        n, d, e, *others = (values[start : start + rows] for values in flat)
+        drawn = loss(law, n, d, e, extra=dict(zip(names, others, strict=True)), theta=draws)
+        noisy = drawn * np.exp(nodes[:, None, None] * spread[start : start + rows])
+        ends.append(interval(noisy.reshape(-1, n.size)))
+    low, high = (np.concatenate([np.empty(0), *parts]).reshape(shape) for parts in zip(*ends, strict=True))
+    return value, low, high
 
 
 def predict(
     law: Law, n_params: float, tokens: float, experts: float = 1.0, *, extra: Mapping[str, float] | None = None
 ) -> Prediction:
     """Predicted loss of one model with its interval and its distance from the fitted range; `extra` as in `loss`."""
-    bounds = None
-    if len(law.draws):
-        low, high = interval(loss(law, n_params, tokens, experts, extra=extra, theta=law.draws))
-        bounds = (float(low), float(high))
-    value = float(loss(law, n_params, tokens, experts, extra=extra))
+    value, low, high = (float(v) for v in predict_many(law, n_params, tokens, experts, extra=extra))
+    bounds = None if math.isnan(low) else (low, high)
     further = further_inputs(law.form, extra)
     return Prediction(value, bounds, extrapolation(law, n_params, tokens, experts, further))

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from moescale.planning.candidate import Life, Trained, Unreachable
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
+    from moescale.runs.table import RunTable
     from moescale.scaling_laws.form import LawForm
-    from moescale.scaling_laws.law import Law
+    from moescale.scaling_laws.law import Law, Prediction
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import LeftOut, OperatingPoints, Platform
     from moescale.typing import FloatArray
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 FRONTIER_ROWS = 10
 SWEEP_ROWS = 16
 SUSPECT_ROWS = 10
+PREDICTION_ROWS = 40
 VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
 GLOSSARY = (
     "N is the dense-equivalent size, N/own its share of that expert count's own loss-optimal N; active and total are "
@@ -208,6 +210,31 @@ def prediction_table(law: Law) -> Table | None:
     with_interval = " with the interval of 90% of its draws" if len(law.draws) else ""
     title = f"Losses that the law predicts{with_interval}"
     return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
+
+
+def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Table:
+    """Predicted and measured losses of the first runs of a table."""
+    shown = range(min(len(runs), PREDICTION_ROWS))
+    more = len(runs) - len(shown)
+    known = ~np.isnan(runs.loss)
+
+    def residual(i: int) -> str:
+        return f"{100 * math.log(predicted[i].loss / runs.loss[i]):+.2f}%" if known[i] else ""
+
+    return table_of(
+        "Losses predicted and measured" + (f" (the first {len(shown)}; --json has {more:,} more)" if more else ""),
+        shown,
+        (
+            (Column("row"), lambda i: f"{runs.row_numbers[i]}"),
+            (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
+            (Column("D"), lambda i: format_count(float(runs.tokens[i]))),
+            (Column("E"), lambda i: f"{runs.experts[i]:g}"),
+            (Column("predicted"), lambda i: f"{predicted[i].loss:.4f}"),
+            (Column("90% interval", rank=1), lambda i: span_text(predicted[i].interval, ".4f")),
+            (Column("measured", rank=3), lambda i: f"{runs.loss[i]:.4f}" if known[i] else ""),
+            (Column("residual", rank=2), residual),
+        ),
+    )
 
 
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.fit import Fit, huber
+from moescale.fitting.fit import Fit, huber, robust_spread
 from moescale.fitting.holdout import RunArrays, diagnose, inputs_of
 from moescale.scaling_laws import Law
 from moescale.scaling_laws.law import interval
@@ -170,6 +170,7 @@ def _fit_of(law: Law, runs: RunArrays) -> Fit:
         parameters=law.parameters,
         n_runs=int(runs.loss.size),
         rmsle=float(np.sqrt(np.mean(error**2))),
+        mad=robust_spread(error),
         huber=float(terms.mean()),
         objective=float(terms.sum()),
         starts=0,

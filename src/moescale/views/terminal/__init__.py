@@ -7,6 +7,7 @@ from moescale.views.terminal.fits import show_fit as show_fit
 from moescale.views.terminal.fits import show_isoflop as show_isoflop
 from moescale.views.terminal.fits import show_laws as show_laws
 from moescale.views.terminal.fits import show_prediction as show_prediction
+from moescale.views.terminal.fits import show_predictions as show_predictions
 from moescale.views.terminal.plan import show_export as show_export
 from moescale.views.terminal.plan import show_plan as show_plan
 from moescale.views.terminal.runs import show_latencies as show_latencies

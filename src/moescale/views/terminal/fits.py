@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moescale.units import format_flops, format_seconds
-from moescale.views.tables import Column, Table, comparison_table, fit_remarks, parameter_table, range_text, span_text
+from moescale.units import format_flops, format_seconds, plural
+from moescale.views.tables import (
+    Column,
+    Table,
+    comparison_table,
+    fit_remarks,
+    parameter_table,
+    range_text,
+    run_prediction_table,
+    span_text,
+)
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -15,6 +24,7 @@ if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
     from moescale.fitting.holdout import HoldOut
     from moescale.fitting.isoflop import IsoFlop
+    from moescale.runs.table import RunTable
     from moescale.scaling_laws.law import Law, Prediction
 
 
@@ -23,7 +33,7 @@ def show_fit(console: Console, found: Fit, intervals: dict[str, tuple[float, flo
     write_paragraph(console, found.form.equation, lead=found.form.title)
     write_paragraph(
         console,
-        f"{found.n_runs} runs, RMSLE {found.rmsle:.4g}, mean Huber {found.huber:.4g}, "
+        f"{found.n_runs} runs, RMSLE {found.rmsle:.4g} (robust {found.mad:.4g}), mean Huber {found.huber:.4g}, "
         f"{found.starts_at_optimum} of {found.starts} starts at the optimum",
     )
     write_line(console, f"fitted in {format_seconds(found.seconds)}")
@@ -79,11 +89,30 @@ def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
     write_table(console, comparison_table(records))
 
 
+def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction], runs: RunTable) -> None:
+    """What a law predicts of each run of a table beside what was measured, and how well."""
+    from moescale.fitting.holdout import score
+
+    write_table(console, run_prediction_table(predicted, runs))
+    write_line(console)
+    if (found := score(predicted, runs.loss)) is not None:
+        held = "" if found.coverage is None else f", {100 * found.coverage:.0f}% within their 90% interval"
+        errors = f"RMSLE {found.rmsle:.4g}, bias {100 * found.bias:+.2f}%{held}"
+        write_paragraph(console, f"{plural(found.n_runs, 'run')} measured: {errors}.")
+    beyond = sum(bool(one.extrapolation) for one in predicted)
+    if beyond:
+        write_paragraph(
+            console, f"{beyond} of {plural(len(predicted), 'run')} outside the range that the law was fitted on."
+        )
+    write_paragraph(console, f"law {law.name}: {law.source}")
+
+
 def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
     """A predicted loss and how far to trust it."""
     text = f"loss {predicted.loss:.4f} nats per token"
     if predicted.interval:
-        text += f"  (90% of the law's draws: {predicted.interval[0]:.4f} to {predicted.interval[1]:.4f})"
+        of = "a run's losses" if law.run_noise or law.drift else "the law's draws"
+        text += f"  (90% of {of}: {predicted.interval[0]:.4f} to {predicted.interval[1]:.4f})"
     write_line(console, text, bold=len(f"loss {predicted.loss:.4f}"))
     for name, factor in predicted.extrapolation.items():
         end = "largest" if factor > 1 else "smallest"

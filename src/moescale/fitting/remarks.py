@@ -1,0 +1,117 @@
+"""What a fit has to say of the table that it was made from: far-off runs, unlike sources, columns that it does not use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moescale.io.filters import quoted_name
+from moescale.runs.groups import RUN_COLUMNS
+from moescale.runs.table import RunTable
+from moescale.scaling_laws.form import LawForm
+from moescale.scaling_laws.store import FORMS
+from moescale.typing import FloatArray
+
+FAR = 8.0  # robust standard deviations: of 10,000 runs with normal errors none lies so far out
+FAR_AT_LEAST = 0.02  # of ln L: what a run without a fault may be off by where the others fit very well
+NAMED = 5  # runs that are named in a filter
+
+MOST_SOURCES, FEWEST_OF_SOURCE = 12, 3
+UNLIKE = 0.1  # of ln L between sources: more than misfit of a form leaves, less than bits a byte are off from nats
+
+
+def far_off(residuals: FloatArray) -> tuple[NDArray[np.bool_], FloatArray]:
+    """Which residuals of ln L lie far outside the others, (n,), and how many robust standard deviations out all lie."""
+    away = np.abs(residuals - np.median(residuals))
+    usual = 1.4826 * float(np.median(away))
+    return (away > FAR * usual) & (away > FAR_AT_LEAST), away / max(usual, 1e-12)
+
+
+def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
+    """A remark on the runs that the fit misses by far, with the way to leave them out."""
+    far, times = far_off(residuals)
+    if not (count := int(far.sum())):
+        return []
+    rows, low, high = runs.row_numbers[far], times[far].min(), times[far].max()
+    much = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{_short(low)} to {_short(high)}"
+    shown = ", ".join(map(str, rows[:NAMED].tolist())) + (" .." if count > NAMED else "")
+    lie, s, them = ("lies", "", "it") if count == 1 else ("lie", "s", "them")
+    advice = f"mark {them} true in a column diverged"
+    if (names := _names(runs, far)) is not None:
+        advice = f'leave {them} out with --where "{names}", or {advice}'
+    said = f"{count:,} run{s} {lie} {much} times the usual error from the fit (data row{s} {shown})"
+    return [f"{said}: diverged, or beyond what the form can say? {advice}"]
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value < 1e6 else f"{value:.1g}"
+
+
+def _names(runs: RunTable, far: NDArray[np.bool_]) -> str | None:
+    """A filter that leaves out these runs and no other, by a column that names runs; None where none does."""
+    for name in (column for column in RUN_COLUMNS if column in runs.columns):
+        column = runs.columns[name]
+        values: list[Any] = list(dict.fromkeys(column[far].tolist()))
+        texts = [f"{v:.15g}" if isinstance(v, float) else f"'{v}'" for v in values]
+        clean = not any(set("'\"`\n\\") & set(str(v)) for v in values)
+        if len(values) <= NAMED and clean and (np.isin(column, values) == far).all():
+            return f"{quoted_name(name)} not in {{{', '.join(texts)}}}"
+    return None
+
+
+def source_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
+    """A remark on each text column that parts the runs into sources whose losses lie apart: other data, or another unit."""
+    found: list[str] = []
+    for name, column in runs.columns.items():
+        if column.dtype.kind not in "OU":
+            continue
+        values, number, counts = np.unique(column.astype(np.str_), return_inverse=True, return_counts=True)
+        if not 2 <= len(values) <= MOST_SOURCES or counts.min() < FEWEST_OF_SOURCE:
+            continue
+        parts = [residuals[number == i] for i in range(len(values))]
+        middles = np.array([np.median(part) for part in parts])
+        within = float(np.median(np.abs(residuals - middles[number])))
+        low, high = int(np.argmax(middles)), int(np.argmin(middles))  # the law promises too much of the lowest losses
+        if middles[low] - middles[high] <= max(UNLIKE, 4.0 * within):
+            continue
+        below = 100.0 * (1.0 - np.exp(middles[high] - middles[low]))
+        quoted = [f"{quoted_name(name)} == '{values[i]}'" for i in (low, high)]
+        found.append(
+            f"runs with {quoted[0]} lie {below:.2g}% below those with {quoted[1]} at equal size and tokens: other data, or "
+            f'another unit of loss? fit one at a time with --where "{quoted[1]}"'
+        )
+    return found
+
+
+def unused_columns(form: LawForm, runs: RunTable) -> list[str]:
+    """Remarks on columns that tell runs apart and that the form has no input for."""
+
+    def advice(name: str) -> str:
+        return "fit --law " + " or ".join(other.name for other in FORMS.values() if name in other.extra_inputs)
+
+    found: list[str] = []
+    distinct = _unused(form, runs, "unique_tokens")
+    if distinct is not None and (repeats := distinct < runs.tokens * (1.0 - 1e-9)).any():
+        count = int(repeats.sum())
+        what = f"{count:,} run{'s' * (count > 1)} that repeat{'s' * (count == 1)} data count as fresh"
+        found.append(f"column 'unique_tokens' is not used by {form.name}: {what}; {advice('unique_tokens')}")
+    fine = _unused(form, runs, "granularity")
+    if fine is not None and np.unique(fine[runs.experts > 1.0]).size > 1:
+        what = f"column 'granularity' varies and is not used by {form.name}"
+        found.append(f"{what}; {advice('granularity')}")
+    return found
+
+
+def _unused(form: LawForm, runs: RunTable, name: str) -> FloatArray | None:
+    column = runs.columns.get(name)
+    if name in form.extra_inputs or column is None or column.dtype.kind != "f" or np.isnan(column).any():
+        return None
+    return column
+
+
+def table_remarks(form: LawForm, residuals: FloatArray, runs: RunTable) -> Sequence[str]:
+    """All remarks of a fit of the form on its table, with the residuals ln(predicted / measured) of the runs."""
+    return (*unused_columns(form, runs), *source_remarks(residuals, runs), *far_off_remarks(residuals, runs))
