@@ -163,8 +163,9 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         )
         raise InputError(what, where="--free" if how.free else "--starts", next_step=advice)
     quick = replace(how, starts=AUTO_STARTS if how.starts == "auto" else how.starts)
+    family = _with_tables(family, runs)
     forms = candidates(runs)
-    extra = {name: value for name, value in how.extra.items()}
+    extra = dict(how.extra)
     check_names(forms, extra)
     letters = [(form, *_letters(form, runs, known_to(form, extra), family)) for form in forms]
     letters.sort(key=lambda each: auto.told(each[0], each[1]))
@@ -207,7 +208,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     else:
         law = combine(
             members,
-            family=_with_tables(family, runs),
+            family=family,
             notes=best.warnings,
             run_noise=choice.run_noise,
             drift=choice.drift,
@@ -350,7 +351,7 @@ def _with_tables(family: ModelFamily, runs: RunTable) -> ModelFamily:
     """The family with tables as large as the runs', where these state their bodies."""
     body = runs.active_body
     plain = replace(family, embedding_matrices=0)
-    if body is None:
+    if body is None or family.n_counts == "total":
         return plain
     without = in_family(plain, body, runs.expansion)[0]
     rows = float(np.median((runs.n_params - without) / width(plain, without))) / 2.0
