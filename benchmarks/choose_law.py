@@ -4,6 +4,7 @@
 
     python benchmarks/choose_law.py dense                      the dense part, on four sources of dense runs
     python benchmarks/choose_law.py experts --dense NAME       the gain of experts, on two sources of routed runs
+    python benchmarks/choose_law.py repeated --dense NAME      repeated data, on datablations
 
     L = (F + S norm) m,   norm = ((e^s)^(1/kappa) + (e^t)^(1/kappa))^kappa,  s = -alpha ln N,  t = ln q - beta ln D_eff
 
@@ -18,6 +19,10 @@ A candidate's score on a source is the geometric mean of its inner held-out RMSL
 Among the candidates within 5% of the best score the one of fewest parameters is chosen, among equals the best. A source is
 scored with the choice made on the other sources; what ships is the choice on all. A gain is admissible if, fitted to all
 rows of the sources that decide, the loss nowhere rises with N, D or X on N 1e7 to 1e11, D / N 2 to 2000, X 1 to 512.
+
+Repeated data: outer split of datablations: unique_tokens >= 6e11 or N >= 4.2465e9 held out, every row of it scored. A candidate
+is a way to count repeated tokens, what overfitting adds to the loss, and which rows are fitted. Inner splits: N >= 1.5e9 and
+N >= 2.8e9 held out of the training rows, every row of them scored by the root mean square error of the loss; the choice as above.
 """
 
 from __future__ import annotations
@@ -155,6 +160,47 @@ class Runs:
         return Runs(self.n[keep], self.d[keep], self.x[keep], self.ln_loss[keep])
 
 
+@dataclass(frozen=True)
+class Repeats(Runs):
+    """Runs with ln of their unique tokens, in units of the search."""
+
+    u: np.ndarray
+
+    def where(self, keep: np.ndarray) -> Repeats:
+        return Repeats(self.n[keep], self.d[keep], self.x[keep], self.ln_loss[keep], self.u[keep])
+
+
+def saturated(p: Complex, runs: Repeats) -> Complex:
+    """ln of U + U R_D (1 - exp(-(D/U - 1) / R_D))."""
+    r = np.exp(p[0])
+    return runs.u + np.log(1 + r * -(np.exp(-np.maximum(np.expm1(runs.d - runs.u), 0.0) / r) - 1))
+
+
+COUNTED = {
+    "D": part(lambda p, runs: runs.d),
+    "R_D": part(saturated, (logs(2.0, 100.0), logs(0.01, 1e4))),
+}
+
+
+def ln_excess(p: Complex, runs: Repeats) -> Complex:
+    """ln of e^c0 (N/U)^c1 (epochs - 1)^c2, which needs c2 > 0."""
+    return p[0] + p[1] * (runs.n - runs.u) + p[2] * np.log(np.maximum(np.expm1(runs.d - runs.u), 1e-6))
+
+
+LEVEL, POWER = ((-12.0, 2.0), (-40.0, 10.0)), ((0.2, 2.0), (0.0, 4.0))
+TOP = (4.0, 10.0), (0.5, 40.0)
+# What overfitting adds to the loss.
+OVER = {
+    "none": part(lambda p, runs: 0.0),
+    "NU": part(lambda p, runs: np.exp(ln_excess(p, runs)), LEVEL, POWER, POWER),
+    "NU-top": part(lambda p, runs: p[3] / (1 + np.exp(-ln_excess(p, runs))), LEVEL, POWER, POWER, TOP),
+    "NUD": part(lambda p, runs: np.exp(ln_excess(p, runs) - p[3] * runs.u), LEVEL, POWER, POWER, TURN),
+    "NUD-top": part(
+        lambda p, runs: p[3] / (1 + np.exp(-ln_excess(p, runs) + p[4] * runs.u)), LEVEL, POWER, POWER, TOP, TURN
+    ),
+}
+
+
 class Form:
     """A named combination of parts: ln F, ln S, then the parameters of dense, data, gain and ceiling."""
 
@@ -180,10 +226,14 @@ class Form:
         s, t = -alpha * (n + more_n * e), ratio - beta * (d + more_d * e)
         return kappa * _ln_sum(s / kappa, t / kappa) - reducible * e, -whole * e
 
+    def added(self, p: Complex, runs: Runs) -> Complex:
+        """What is added to F and the norm."""
+        return np.zeros(1)
+
     def log_loss(self, p: Complex, runs: Runs) -> Complex:
         """ln L of each run."""
         norm, whole = self.terms(p, runs)
-        return np.log(np.exp(p[0]) + np.exp(p[1] + norm)) + whole
+        return np.log(np.exp(p[0]) + np.exp(p[1] + norm) + self.added(p, runs)) + whole
 
     def box(self, runs: Runs) -> np.ndarray:
         """Hard limits, (p, 2)."""
@@ -193,6 +243,27 @@ class Form:
         if self.has_ceiling:
             out[self.ends[3], 0] = np.log(max(4.0, float(runs.x.max()) / 2))
         return out
+
+
+class RepeatedForm(Form):
+    """dense:data:counted:over, for runs with repeated data."""
+
+    def __init__(self, name: str) -> None:
+        dense, data, counted, over = name.split(":")
+        super().__init__(f"{dense}:{data}")
+        self.name, self.parts = name, [*self.parts, COUNTED[counted], OVER[over]]
+        self.ends = np.cumsum([2, *(len(one.ranges) for one in self.parts)])
+        self.ranges = np.array([r for one in self.parts for r in one.ranges])
+        self.size = int(self.ends[-1])
+
+    def terms(self, p: Complex, runs: Runs) -> tuple[Complex, Complex]:
+        """The dense norm of the tokens as they count."""
+        counted = self.parts[2].function(p[self.ends[2] : self.ends[3]], runs)
+        return super().terms(p, Runs(runs.n, counted, runs.x, runs.ln_loss))  # pyright: ignore
+
+    def added(self, p: Complex, runs: Runs) -> Complex:
+        """What overfitting adds."""
+        return self.parts[3].function(p[self.ends[3] :], runs)  # pyright: ignore
 
 
 def _ln_sum(a: Complex, b: Complex) -> Complex:
@@ -207,11 +278,13 @@ def scan(form: Form, runs: Runs, low: np.ndarray, high: np.ndarray) -> np.ndarra
     norm, whole = form.terms(p + 0j, runs)
     one = np.broadcast_to(np.exp(np.real(whole) - runs.ln_loss), (SCANNED, runs.n.size))
     two = one * np.exp(np.real(norm))
-    aa, ab, bb, a, b = (one**2).sum(1), (one * two).sum(1), (two**2).sum(1), one.sum(1), two.sum(1)
+    more = np.real(form.added(p + 0j, runs)) * one
+    aa, ab, bb = (one**2).sum(1), (one * two).sum(1), (two**2).sum(1)
+    a, b = (one * (1 - more)).sum(1), (two * (1 - more)).sum(1)
     floor = np.clip((a * bb - b * ab) / (aa * bb - ab**2 + 1e-300), 0.0, np.exp(high[0]) * (1 - 1e-6))
     scale = np.maximum((b - floor * ab) / bb, 1e-6)
     p[0, :, 0], p[1, :, 0] = np.log(np.maximum(floor, 2e-6)), np.log(scale)
-    error = np.abs(np.log(np.maximum(floor[:, None] * one + scale[:, None] * two, 1e-300))).sum(1)
+    error = np.abs(np.log(np.maximum(floor[:, None] * one + scale[:, None] * two + more, 1e-300))).sum(1)
     return p[:, np.argsort(error)[:POLISHED], 0].T
 
 
@@ -354,13 +427,50 @@ def report(names: list[str], sources: dict[str, list[tuple[Runs, list[Split], li
     print(f"{time.perf_counter() - began:.0f} s; RMSLE in 1e-3")
 
 
+def repeated(dense: str) -> None:
+    """Score every candidate for repeated data, apply the rule, print."""
+    with (PUBLIC / "datablations.csv").open(newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    n, d, u, loss = (
+        np.array([float(r[k]) for r in rows]) for k in ("n_params_dense", "tokens", "unique_tokens", "loss")
+    )
+    runs = Repeats(np.log(n) - LN_N, np.log(d) - LN_D, np.ones(n.size), np.log(loss), np.log(u) - LN_D)
+    test = (u >= 6e11) | (n >= 4.2465e9)
+    # Overfitted or diverged: 1% above a run of the same unique tokens with less of size or tokens and no more of the other.
+    less = (u[:, None] == u) & (n <= n[:, None]) & (d <= d[:, None])
+    clean = ~(less & (loss * 1.01 < loss[:, None])).any(1)
+    which = {"all": np.ones(n.size, bool), "clean": clean, "D/N": d / n >= 2, "clean, D/N": clean & (d / n >= 2)}
+    inner = [n >= 2.8e9, n >= 1.5e9]
+    scores: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def error(form: Form, train: np.ndarray) -> np.ndarray:
+        p = fit(form, runs.where(train))
+        return np.exp(np.real(form.log_loss(p[:, None] + 0j, runs))) - loss
+
+    print("| form | rows | p | inner | N >= 2.8e9 | N >= 1.5e9 | R2 | R2 of clean rows | bias |")
+    for (counted, over), rows_name in itertools.product(itertools.product(COUNTED, OVER), which):
+        form, kept = RepeatedForm(f"{dense}:{counted}:{over}"), which[rows_name]
+        within = [float(np.sqrt(np.mean(error(form, kept & ~test & ~cut)[~test & cut] ** 2))) for cut in inner]
+        scores[form.name, rows_name] = mean(within), form.size
+        off = error(form, kept & ~test)
+        r2, r2_clean = (1 - (off[t] ** 2).sum() / ((loss[t] - loss[t].mean()) ** 2).sum() for t in (test, test & clean))
+        bias = float(np.mean(off[test] / loss[test]))
+        cells = [f"{v:.3f}" for v in (scores[form.name, rows_name][0], *within, r2, r2_clean, bias)]
+        print(f"| {form.name} | {rows_name} | {form.size} | " + " | ".join(cells) + " |", flush=True)
+    near = [key for key, (value, _) in scores.items() if value <= TIE * min(v for v, _ in scores.values())]
+    print("chosen:", min(near, key=lambda key: (scores[key][1], scores[key][0])))
+    print(f"{int(test.sum())} rows held out, {int((~test & ~clean).sum())} of {int((~test).sum())} others not clean")
+
+
 def main() -> None:
     """Print candidates with inner scores and outer errors by source, then what the rule chooses."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("stage", choices=("dense", "experts"))
+    parser.add_argument("stage", choices=("dense", "experts", "repeated"))
     parser.add_argument("--dense", default="norm-tied:D_0", help="the dense part of the second stage")
     options = parser.parse_args()
-    if options.stage == "dense":
+    if options.stage == "repeated":
+        repeated(options.dense)
+    elif options.stage == "dense":
         tables = {
             source: [
                 as_runs(t["b"], t["d"], np.ones(t["d"].size), t["loss"])
