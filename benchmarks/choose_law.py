@@ -3,7 +3,7 @@
 """How moescale2026 was chosen: hold-outs across public tables that leave the scored source out.
 
     python benchmarks/choose_law.py dense                      the dense part, on four sources of dense runs
-    python benchmarks/choose_law.py experts --dense NAME       the gain of experts, on two sources of routed runs
+    python benchmarks/choose_law.py experts --dense NAME ..    the gain of experts, on two sources of routed runs
     python benchmarks/choose_law.py repeated --dense NAME      repeated data, on datablations
 
     L = (F + S norm) m,   norm = ((e^s)^(1/kappa) + (e^t)^(1/kappa))^kappa,  s = -alpha ln N,  t = ln q - beta ln D_eff
@@ -466,10 +466,10 @@ def main() -> None:
     """Print candidates with inner scores and outer errors by source, then what the rule chooses."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("stage", choices=("dense", "experts", "repeated"))
-    parser.add_argument("--dense", default="norm-tied:D_0", help="the dense part of the second stage")
+    parser.add_argument("--dense", nargs="+", default=["norm:D", "norm:D_0"], help="dense parts of the later stages")
     options = parser.parse_args()
     if options.stage == "repeated":
-        repeated(options.dense)
+        repeated(options.dense[0])
     elif options.stage == "dense":
         tables = {
             source: [
@@ -481,7 +481,7 @@ def main() -> None:
         split = {source: [(runs, *dense_splits(runs)) for runs in some] for source, some in tables.items()}
         report([f"{a}:{b}" for a, b in itertools.product(DENSE, DATA)], split, physical=False)
     else:
-        names = [f"{options.dense}:{a}:{b}" for a, b in itertools.product(GAINS, CEILINGS)]
+        names = [f"{dense}:{a}:{b}" for dense, a, b in itertools.product(options.dense, GAINS, CEILINGS)]
         report(names, {"joint": [joint()], "routing": [routing()]}, physical=True)
 
 
