@@ -74,7 +74,12 @@ DENSE = {
     "sum-tied": part(lambda p: (p[0], p[1], p[0], 1.0), ALPHA, RATIO),
     "half": part(lambda p: (p[0], p[1], p[2], 0.5), ALPHA, RATIO, ALPHA),
     "half-tied": part(lambda p: (p[0], p[1], p[0], 0.5), ALPHA, RATIO),
+    "third": part(lambda p: (p[0], p[1], p[2], 1 / 3), ALPHA, RATIO, ALPHA),
     "third-tied": part(lambda p: (p[0], p[1], p[0], 1 / 3), ALPHA, RATIO),
+    "quarter": part(lambda p: (p[0], p[1], p[2], 0.25), ALPHA, RATIO, ALPHA),
+    "quarter-tied": part(lambda p: (p[0], p[1], p[0], 0.25), ALPHA, RATIO),
+    "fifth": part(lambda p: (p[0], p[1], p[2], 0.2), ALPHA, RATIO, ALPHA),
+    "fifth-tied": part(lambda p: (p[0], p[1], p[0], 0.2), ALPHA, RATIO),
     "norm": part(lambda p: (p[0], p[1], p[2], np.exp(p[3])), ALPHA, RATIO, ALPHA, SOFT),
     "norm-tied": part(lambda p: (p[0], p[1], p[0], np.exp(p[2])), ALPHA, RATIO, SOFT),
 }
@@ -466,7 +471,14 @@ def main() -> None:
     """Print candidates with inner scores and outer errors by source, then what the rule chooses."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("stage", choices=("dense", "experts", "repeated"))
-    parser.add_argument("--dense", nargs="+", default=["norm:D", "norm:D_0"], help="dense parts of the later stages")
+    parser.add_argument("--gains", nargs="+", default=list(GAINS), help="the gains of the second stage")
+    parser.add_argument("--ceilings", nargs="+", default=list(CEILINGS), help="the ceilings of the second stage")
+    parser.add_argument(
+        "--dense",
+        nargs="+",
+        default=[],
+        help="dense parts: of the first stage without D or D_0, of the later ones with it",
+    )
     options = parser.parse_args()
     if options.stage == "repeated":
         repeated(options.dense[0])
@@ -479,9 +491,11 @@ def main() -> None:
             for source, names in DENSE_SOURCES.items()
         }
         split = {source: [(runs, *dense_splits(runs)) for runs in some] for source, some in tables.items()}
-        report([f"{a}:{b}" for a, b in itertools.product(DENSE, DATA)], split, physical=False)
+        report([f"{a}:{b}" for a, b in itertools.product(options.dense or DENSE, DATA)], split, physical=False)
     else:
-        names = [f"{dense}:{a}:{b}" for dense, a, b in itertools.product(options.dense, GAINS, CEILINGS)]
+        names = [
+            f"{dense}:{a}:{b}" for dense, a, b in itertools.product(options.dense, options.gains, options.ceilings)
+        ]
         report(names, {"joint": [joint()], "routing": [routing()]}, physical=True)
 
 
