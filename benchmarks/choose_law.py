@@ -67,6 +67,7 @@ def logs(*numbers: float) -> Range:
 ALPHA = (0.05, 0.9), (0.0, 3.0)
 RATIO = (-2.0, 2.0), (-12.0, 12.0)
 SOFT = logs(0.1, 1.0), logs(0.02, 1.0)
+WALL = logs(0.2, 0.8), logs(0.2, 0.8)
 
 # (alpha, ln q, beta, kappa) from the parameters.
 DENSE = {
@@ -82,6 +83,10 @@ DENSE = {
     "fifth-tied": part(lambda p: (p[0], p[1], p[0], 0.2), ALPHA, RATIO),
     "norm": part(lambda p: (p[0], p[1], p[2], np.exp(p[3])), ALPHA, RATIO, ALPHA, SOFT),
     "norm-tied": part(lambda p: (p[0], p[1], p[0], np.exp(p[2])), ALPHA, RATIO, SOFT),
+}
+DENSE |= {
+    "wall": part(DENSE["norm"].function, ALPHA, RATIO, ALPHA, WALL),
+    "wall-tied": part(DENSE["norm-tied"].function, ALPHA, RATIO, WALL),
 }
 SPENT = logs(1e-4, 0.2), logs(1e-6, 1e2)
 DATA = {
