@@ -37,19 +37,20 @@ FORMAT = 1
 AGAIN = "write it again with `moescale fit -o`"
 MOST_NESTED = 20  # tables and lists of a law's evidence in each other
 FORMS: dict[str, LawForm] = {
-    module.FORM.name: module.FORM
-    for module in (
-        yun2024,
-        chinchilla,
-        kaplan2020,
-        clark2022,
-        muennighoff2023,
-        frantar2023,
-        krajewski2024,
-        ludziejewski2025,
-        abnar2025,
-        yun2024_centred,
-        moescale2026,
+    form.name: form
+    for form in (
+        yun2024.FORM,
+        chinchilla.FORM,
+        kaplan2020.FORM,
+        clark2022.FORM,
+        muennighoff2023.FORM,
+        frantar2023.FORM,
+        krajewski2024.FORM,
+        ludziejewski2025.FORM,
+        abnar2025.FORM,
+        yun2024_centred.FORM,
+        moescale2026.FORM,
+        moescale2026.FORM_REPEATED,
     )
 }
 _ALSO = {
@@ -260,7 +261,8 @@ def _check_parts(table: LawTable, form: LawForm) -> None:
     names = ", ".join(form.names)
     if set(table.parameters) != set(form.names):
         stated = ", ".join(sorted(table.parameters))
-        raise DamagedFileError(f"parameters {stated} are not those of {form.name}", next_step=f"expected {names}")
+        advice = f"expected {names}; where an older version wrote the file, fit the form to its runs again"
+        raise DamagedFileError(f"parameters {stated} are not those of {form.name}", next_step=advice)
     for i, row in enumerate(table.draws):
         if len(row) != len(form.names):
             advice = f"expected {len(form.names)}, one for each of {names}"
