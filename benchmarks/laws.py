@@ -253,7 +253,11 @@ def main() -> None:
 def page_parts(scores: Sequence[Score]) -> dict[str, list[str]]:
     """The tables of the page."""
     dense = [source for source in DENSE if any(s.split.source == source for s in scores)]
-    splits = list(dict.fromkeys((s.split.source, s.split.name) for s in scores if s.split.source not in DENSE and not s.split.reach))
+    splits = list(
+        dict.fromkeys(
+            (s.split.source, s.split.name) for s in scores if s.split.source not in DENSE and not s.split.reach
+        )
+    )
     public = [s for s in scores if s.split.name == "public"]
     header = ("source", "all splits", *(f"{name} times" for name in BAND_NAMES[1:]))
     parts = {
