@@ -59,7 +59,7 @@ PLAN |= {"recommendation"}
 
 
 def test_fit_answers_with_the_keys_of_the_contract() -> None:
-    found = answer_of("fit", RUNS, "--bootstrap", 4, "--starts", 16)
+    found = answer_of("fit", RUNS, "--law", "yun2024", "--bootstrap", 4, "--starts", 16)
     assert found.keys() >= FIT
     names = {"A", "alpha", "B", "beta", "C", "gamma", "F", "d", "E_start", "E_max"}
     assert found["parameters"].keys() == found["intervals"].keys() == names
@@ -648,7 +648,7 @@ def test_a_place_that_takes_no_files_is_refused_in_one_message() -> None:
 
 
 def test_warnings_go_to_standard_error_and_each_only_once(tmp_path: Path) -> None:
-    found = run("fit", RUNS, "--starts", 4, "--json")
+    found = run("fit", RUNS, "--law", "yun2024", "--starts", 4, "--json")
     assert found.code == 0
     told = [line.removeprefix("warning: ") for line in found.err.splitlines()]
     assert told == json.loads(found.out)["warnings"]
@@ -729,7 +729,10 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
 
 
 TABLES = [
-    (("fit", RUNS, "--starts", 8, "--bootstrap", 4), ("100 runs", "RMSLE", "alpha", "90% interval", "E_max")),
+    (
+        ("fit", RUNS, "--law", "yun2024", "--starts", 8, "--bootstrap", 4),
+        ("100 runs", "RMSLE", "alpha", "90% interval", "E_max"),
+    ),
     (("laws",), ("yun2024-recovered", "hoffmann2022", "406.4", "alpha 0.3392", "ln L =")),
     (("predict", "--n-params", "3B", "--tokens", "20B"), ("nats per token", "90%", "extrapolated: n_params")),
     (
@@ -814,7 +817,19 @@ def test_an_ascii_terminal_gets_ascii() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals and pipes as POSIX has them")
 def test_interrupting_a_fit_ends_it_quietly(tmp_path: Path) -> None:
     target = tmp_path / "law.toml"
-    command = [sys.executable, "-m", "moescale", "fit", RUNS, "--bootstrap", "100000", "-o", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "moescale",
+        "fit",
+        RUNS,
+        "--law",
+        "yun2024",
+        "--bootstrap",
+        "100000",
+        "-o",
+        str(target),
+    ]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
         time.sleep(1.5)  # long enough to be past the imports; the fit takes minutes
         assert started.poll() is None

@@ -31,7 +31,11 @@ PUBLISHED = {
     "abnar2025": "abnar2025",
     "zhao2025": "zhao2025",
 }
-OWN = {"yun2024-centred", "moescale2026"}  # forms of this project, which no publication has coefficients for
+OWN = {
+    "yun2024-centred",
+    "moescale2026",
+    "moescale2026-repeated",
+}  # forms of this project, which no publication has coefficients for
 
 
 def study(name: str) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, dict[str, FloatArray]]:

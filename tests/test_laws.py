@@ -69,7 +69,8 @@ INTERACTIONS = {
     "yun2024-centred": ["d"],
     "clark2022": ["c"],
     "ludziejewski2025": ["gamma", "zeta"],
-    "moescale2026": ["eta"],
+    "moescale2026": ["g"],
+    "moescale2026-repeated": ["g", "a", "b"],
 }
 
 

@@ -1,6 +1,8 @@
-"""moescale2026: its limits, what it promises about N, D and E, and what it reaches on the public joint runs."""
+"""moescale2026: its limits, what it promises about N, D and X, repeated data, and what it reaches on public runs."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,110 +10,123 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
+from moescale.errors import DamagedFileError
 from moescale.fitting.fit import fit
 from moescale.fitting.holdout import RunArrays, hold_out
 from moescale.fitting.objective import HUBER_DELTA
 from moescale.planning.allocation import SIZES, Budget, loss_on_budget, loss_optimal
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import find_form, find_law, loss, make_inputs, moescale2026, predict
+from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, parse_law, predict
 from moescale.scaling_laws.form import Observed
 from reference_data import JOINT_MOE_RUNS
 
-FORM = moescale2026.FORM
+FORM, REPEATED = moescale2026.FORM, moescale2026.FORM_REPEATED
 LAW = find_law("moescale2026-joint")
-P = LAW.parameters
+P = LAW.parameters | {"F": 1.2}  # the fit has no floor; the formula has
+THETA = FORM.encode(np.array([P[name] for name in FORM.names]))
+OVERFITTING = {"R_D": 5.0, "C": 6.0, "c": 1e-3, "a": 0.8, "b": 1.2}
+THETA_REPEATED = REPEATED.encode(np.array([(P | OVERFITTING)[name] for name in REPEATED.names]))
 
 sizes = st.floats(1e7, 1e12)
 ratios = st.floats(0.01, 1e5)  # tokens per parameter
-counts = st.floats(1.0, 32.0)
+expansions = st.floats(1.0, 1024.0)
 
 
 @pytest.fixture(scope="module")
 def runs() -> RunTable:
-    return read_runs(JOINT_MOE_RUNS, size_column="n_params_active", where="tokens / n_params_active >= 2")
+    where = "tokens / n_params_active >= 2"
+    return read_runs(JOINT_MOE_RUNS, size_column="n_params_active_nonemb", where=where)
 
 
-def arrays(runs: RunTable) -> RunArrays:
-    return RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
+def at(n: float, d: float, x: float) -> float:
+    return float(np.exp(FORM.log_loss(THETA, make_inputs(n, d, x)))[0])
 
 
-def as_written(n: float, d: float, e: float) -> float:
-    """The formula without logarithms; N_b by the root of its cubic."""
-    omega = 2 * 50257 * (64 / 13) ** (1 / 3)
-    root = next(r.real for r in np.roots([1, 0, omega, -n]) if abs(r.imag) < 1e-6 * abs(r))
-    tokens = d / (1 + P["D_0"] / d)
-    size = P["L_N"] * (5e8 / root**3) ** P["alpha"]
-    data = P["L_D"] * (1e10 / tokens) ** P["alpha"]
-    dense = (size ** (1 / P["kappa"]) + data ** (1 / P["kappa"])) ** P["kappa"]
-    reach = 1 / (1 / (e - 1 + 1 / (1 - 1 / P["E_max"])) + 1 / P["E_max"])
-    return dense / reach ** (P["eta"] * d / (d + P["R"] * n))
+def repeated(n: float, d: float, unique: float) -> float:
+    return float(np.exp(REPEATED.log_loss(THETA_REPEATED, make_inputs(n, d, 1.0, {"unique_tokens": unique})))[0])
+
+
+def as_written(n: float, d: float, x: float) -> float:
+    """The formula without logarithms."""
+    reach = 1 / (1 / (x - 1 + 1 / (1 - 1 / P["E_max"])) + 1 / P["E_max"])
+    size = P["A"] * (1e9 / (n * reach ** (P["g"] * d / (d + P["R"] * n)))) ** P["alpha"]
+    data = P["B"] * (1e10 / (d / (1 + P["D_0"] / d))) ** P["beta"]
+    return P["F"] + (size ** (1 / P["kappa"]) + data ** (1 / P["kappa"])) ** P["kappa"]
 
 
 @pytest.mark.parametrize("n", [1e8, 3e9])
 @pytest.mark.parametrize("d", [1e9, 1e12])
-@pytest.mark.parametrize("e", [1.0, 2.0, 32.0])
-def test_the_formula_as_it_is_written(n: float, d: float, e: float) -> None:
-    assert float(loss(LAW, n, d, e)) == pytest.approx(as_written(n, d, e), rel=1e-10)
-
-
-def test_size_without_embeddings_is_that_of_the_smallest_and_the_largest_model_of_the_runs() -> None:
-    # d_model 512 with 8 blocks and 2304 with 36: 13 width^2 a block, and two tables.
-    for width, blocks in ((512, 8), (2304, 36)):
-        body = 13 * width**2 * blocks
-        found, _ = moescale2026.ln_body(np.array([np.log(body + 2 * width * 50257)]))
-        assert float(np.exp(found[0])) == pytest.approx(body, rel=1e-10)
-
-
-@given(sizes)
-def test_the_slope_of_the_body_is_a_difference(n: float) -> None:
-    ln, step = np.log(n), 1e-5
-    values, slope = moescale2026.ln_body(np.array([ln - step, ln, ln + step]))
-    assert float(slope[1]) == pytest.approx((values[2] - values[0]) / (2 * step), rel=1e-6)
+@pytest.mark.parametrize("x", [1.0, 4.375, 32.0])
+def test_the_formula_as_it_is_written(n: float, d: float, x: float) -> None:
+    assert at(n, d, x) == pytest.approx(as_written(n, d, x), rel=1e-10)
 
 
 @given(sizes, ratios)
 def test_a_dense_model_does_not_feel_the_parameters_of_experts(n: float, ratio: float) -> None:
-    other = LAW.theta.copy()
-    other[[moescale2026.ETA, moescale2026.R, moescale2026.MAX]] = 0.3, 1.0, 2.0
-    assert float(loss(LAW, n, n * ratio, 1.0, theta=other)) == pytest.approx(float(loss(LAW, n, n * ratio, 1.0)))
+    other = THETA.copy()
+    other[[moescale2026.G, moescale2026.R, moescale2026.MAX]] = 0.9, 1.0, 2.0
+    x = make_inputs(n, n * ratio, 1.0)
+    assert FORM.log_loss(other, x) == pytest.approx(FORM.log_loss(THETA, x), rel=1e-12)
 
 
-@given(sizes, counts)
-def test_endless_data_and_endless_size(n: float, e: float) -> None:
-    body = float(np.exp(moescale2026.ln_body(np.array([np.log(n)]))[0][0]))
-    reach = 1 / (1 / (e - 1 + 1 / (1 - 1 / P["E_max"])) + 1 / P["E_max"])
-    limit = P["L_N"] * (5e8 / body) ** P["alpha"] * reach ** -P["eta"]
-    assert float(loss(LAW, n, 1e60, e)) == pytest.approx(limit, rel=1e-6)
-    # An endless model trained on the same tokens: data alone, and experts that never ripen.
+@given(sizes, expansions)
+def test_endless_data_and_endless_size(n: float, x: float) -> None:
+    reach = 1 / (1 / (x - 1 + 1 / (1 - 1 / P["E_max"])) + 1 / P["E_max"])
+    limit = P["F"] + P["A"] * (1e9 / (n * reach ** P["g"])) ** P["alpha"]
+    assert at(n, 1e60, x) == pytest.approx(limit, rel=1e-6)
+    # An endless model trained on n tokens: data alone, and experts that never ripen.
     tokens = n / (1 + P["D_0"] / n)
-    assert float(loss(LAW, 1e60, n, e)) == pytest.approx(P["L_D"] * (1e10 / tokens) ** P["alpha"], rel=1e-6)
+    assert at(1e60, n, x) == pytest.approx(P["F"] + P["B"] * (1e10 / tokens) ** P["beta"], rel=1e-6)
 
 
-@given(sizes, ratios, counts, st.floats(1.001, 10.0))
-def test_more_size_more_tokens_and_more_experts_never_hurt(n: float, ratio: float, e: float, factor: float) -> None:
-    d = n * ratio
-    here = float(loss(LAW, n, d, e))
-    assert float(loss(LAW, n * factor, d, e)) < here
-    assert float(loss(LAW, n, d * factor, e)) < here
-    assert float(loss(LAW, n, d, e * factor)) <= here * (1 + 1e-14)
+@given(sizes, ratios, expansions, st.floats(1.001, 10.0))
+def test_more_size_more_tokens_and_more_experts_never_hurt(n: float, ratio: float, x: float, factor: float) -> None:
+    d, here = n * ratio, at(n, n * ratio, x)
+    assert at(n * factor, d, x) <= here * (1 + 1e-14)
+    assert at(n, d * factor, x) <= here * (1 + 1e-14)
+    assert at(n, d, x * factor) <= here * (1 + 1e-14)
 
 
 @given(st.integers(0, 200), sizes, ratios)
 def test_experts_help_and_saturate_at_any_point_of_the_box(seed: int, n: float, ratio: float) -> None:
     low, high = FORM.bounds(Observed(experts_max=32.0, loss_min=2.2)).T
     theta = low + (high - low) * np.random.default_rng(seed).uniform(size=low.size)
-    e = np.array([*np.geomspace(1.0, 1e6, 25), 1e14, 1e20])
-    ln = FORM.log_loss(theta, make_inputs(n, n * ratio, e))
+    ln = FORM.log_loss(theta, make_inputs(n, n * ratio, np.array([*np.geomspace(1.0, 1e6, 25), 1e14, 1e20])))
     scale = 1e-12 * (1.0 + np.abs(ln).max())
     assert np.all(np.diff(ln) <= scale)
     assert abs(ln[-1] - ln[-2]) <= 1e-8 + scale
 
 
-def test_expert_gains_grow_with_tokens_per_parameter_to_half_at_r() -> None:
-    ratio = np.array([0.1, 2.0, P["R"], 1e3, 1e9])
-    gain = np.log(loss(LAW, 1e9, 1e9 * ratio, 1.0) / loss(LAW, 1e9, 1e9 * ratio, 16.0))
-    assert np.all(np.diff(gain) > 0)
-    assert float(gain[2] / gain[4]) == pytest.approx(0.5, rel=1e-6)
+def test_experts_are_worth_half_their_size_at_r_tokens_a_parameter() -> None:
+    def dense_size(n: float, d: float, x: float) -> float:
+        """The dense size of the same loss, by bisection in ln N."""
+        low, high = math.log(n), math.log(n) + 20
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if at(math.exp(middle), d, 1.0) > at(n, d, x) else (low, middle)
+        return low - math.log(n)
+
+    reach = 1 / (1 / (16.0 - 1 + 1 / (1 - 1 / P["E_max"])) + 1 / P["E_max"])
+    assert dense_size(1e8, 1e8 * P["R"], 16.0) == pytest.approx(0.5 * P["g"] * math.log(reach), rel=1e-6)
+
+
+@given(sizes, ratios, st.floats(1.0, 100.0))
+def test_data_that_are_not_repeated_are_those_of_the_plain_form(n: float, ratio: float, spare: float) -> None:
+    d = n * ratio
+    assert repeated(n, d, d * spare) == pytest.approx(at(n, d, 1.0), rel=1e-12)
+    assert repeated(n, d, math.inf) == pytest.approx(at(n, d, 1.0), rel=1e-12)
+
+
+@given(st.floats(1e7, 1e11), st.floats(1e8, 1e12), st.floats(1.01, 1e3))
+def test_repeated_tokens_are_worth_less_than_fresh_ones(n: float, d: float, epochs: float) -> None:
+    assert repeated(n, d, d / epochs) >= at(n, d, 1.0) * (1 - 1e-12)
+
+
+def test_overfitting_raises_the_loss_of_large_models_on_few_tokens() -> None:
+    few = [repeated(1e9, 1e8 * epochs, 1e8) for epochs in (1, 4, 30, 300)]
+    assert few[3] > few[2] > few[0] > few[1]
+    assert repeated(1e9, 3e10, 1e8) > repeated(1e8, 3e10, 1e8)
+    assert repeated(1e9, 1e20, 1e8) < P["F"] + 20 + OVERFITTING["C"]
 
 
 @pytest.mark.parametrize("flops", [1e19, 1e21, 5.15e21, 1e24])
@@ -119,28 +134,42 @@ def test_expert_gains_grow_with_tokens_per_parameter_to_half_at_r() -> None:
 def test_one_optimum_on_a_budget(flops: float, experts: float) -> None:
     budget = Budget(flops)
     best = loss_optimal(LAW, budget, experts)
-    at = float(np.ravel(best.n_params)[0])
+    size = float(np.ravel(best.n_params)[0])
     losses = np.ravel(loss_on_budget(LAW, budget, SIZES, np.full(SIZES.size, experts)))
-    assert np.all(np.diff(losses[at > SIZES]) < 0)
-    assert np.all(np.diff(losses[at < SIZES]) > 0)
+    assert np.all(np.diff(losses[size > SIZES]) < 0)
+    assert np.all(np.diff(losses[size < SIZES]) > 0)
     assert float(np.ravel(best.loss)[0]) <= losses.min()
 
 
-def test_the_shipped_law_carries_its_draws() -> None:
-    assert LAW.draws.shape == (100, 8)
+def test_the_shipped_law_speaks_of_bodies_and_carries_its_draws() -> None:
+    assert FORM.of_models
+    assert REPEATED.of_models
+    assert (LAW.family.embedding_matrices, LAW.family.vocab_size) == (0, 0)
+    assert LAW.draws.shape == (60, 10)
     inside = predict(LAW, 3.2e8, 8e9, 8.0)
     assert inside.interval is not None
-    low, high = inside.interval
-    assert float(low) < float(inside.loss) < float(high)
+    assert inside.interval[0] < inside.loss < inside.interval[1]
     assert LAW.max_experts == 32.0
+
+
+def test_a_law_file_of_the_old_form_is_refused() -> None:
+    old = law_text(LAW).replace("\nA = ", "\nL_N = ").replace("\ng = ", "\neta = ")
+    with pytest.raises(
+        DamagedFileError, match=r"are not those of moescale2026.*expected F, A, B.*fit the form .* again"
+    ):
+        parse_law(old, where="old.toml")
 
 
 def search(runs: RunTable, starts: int) -> float:
     """The lowest summed Huber objective of trust-region least squares from random starts."""
     inputs, y = make_inputs(runs.n_params, runs.tokens, runs.experts), np.log(runs.loss)
     observed = Observed(experts_max=float(runs.experts.max()), loss_min=float(runs.loss.min()))
-    (low, high), region = FORM.bounds(observed).T, FORM.region(observed) if FORM.region else FORM.bounds(observed)
-    draws = np.random.default_rng(3).uniform(*region.T, size=(starts, len(region)))
+    low, high = FORM.bounds(observed).T
+    assert FORM.linear is not None
+    box = np.array([low, high]).T.copy()
+    box[:2] = np.log((1e-3, 2.0)), np.log((0.5, 4.0))
+    box[list(FORM.linear.shape)] = FORM.linear.region(observed)
+    draws = np.random.default_rng(3).uniform(*box.T, size=(starts, len(box)))
     found = [
         least_squares(
             lambda p: FORM.log_loss(p, inputs) - y,
@@ -150,7 +179,7 @@ def search(runs: RunTable, starts: int) -> float:
             loss="huber",
             f_scale=HUBER_DELTA,
             x_scale="jac",
-            max_nfev=300,
+            max_nfev=500,
         )
         for start in draws
     ]
@@ -159,23 +188,21 @@ def search(runs: RunTable, starts: int) -> float:
 
 @pytest.mark.system
 def test_the_fit_is_the_optimum_of_an_independent_search(runs: RunTable) -> None:
-    found = fit(find_form("moescale2026"), runs.n_params, runs.tokens, runs.experts, runs.loss)
+    found = fit(FORM, runs.n_params, runs.tokens, runs.experts, runs.loss)
     other = search(runs, 12)
     assert found.objective <= other * (1 + 1e-7)
-    assert found.objective == pytest.approx(other, rel=1e-4)
-    assert found.starts_at_optimum >= 12
-    assert found.at_bound == ("E_max",)
-    np.testing.assert_allclose(list(found.parameters.values()), list(LAW.parameters.values()), rtol=1e-4)
+    assert found.objective == pytest.approx(other, rel=1e-3)
+    assert found.at_bound == ("F",)
+    np.testing.assert_allclose(list(found.parameters.values()), list(LAW.parameters.values()), rtol=1e-3)
 
 
 @pytest.mark.system
-def test_errors_in_and_out_of_sample_are_those_that_were_measured(runs: RunTable) -> None:
-    found = fit(FORM, runs.n_params, runs.tokens, runs.experts, runs.loss)
-    assert found.rmsle <= 2.093e-3 * 1.01
-    table = arrays(runs)
+def test_errors_out_of_sample_are_those_that_were_measured(runs: RunTable) -> None:
+    table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
+    with_embeddings = runs.columns["n_params_active"].astype(float)
     for held_out, measured in (
-        (table.tokens >= 12e9, 3.694e-3),
-        (table.experts >= 16, 3.368e-3),
-        (table.n_params >= 6e8, 2.524e-3),
+        (table.tokens >= 12e9, 4.17e-3),
+        (table.experts > 8, 4.85e-3),
+        (with_embeddings >= 6e8, 4.03e-3),
     ):
-        assert hold_out(FORM, table, held_out).rmsle_holdout <= measured * 1.01
+        assert hold_out(FORM, table, held_out).rmsle_holdout <= measured * 1.02

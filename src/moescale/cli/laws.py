@@ -58,7 +58,7 @@ def fit(
     from moescale.io.files import check_target
     from moescale.scaling_laws import save_law
     from moescale.views.figures import fit_figure
-    from moescale.views.terminal import show_fit, terminal
+    from moescale.views.terminal import show_chosen, show_fit, terminal
 
     # All that can be refused is refused before the fit, which may take minutes.
     how = wanted.settings(inputs.inputs())
@@ -81,6 +81,7 @@ def fit(
     if json_:
         print_json(found.to_dict())
     else:
+        show_chosen(terminal(), found.chosen)
         show_fit(terminal(), found.fit, found.intervals)
         if output is not None and not held_back.errors:
             say(f"wrote {output}")

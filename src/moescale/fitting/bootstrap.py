@@ -16,6 +16,7 @@ from moescale.scaling_laws.law import interval
 from moescale.typing import FloatArray
 
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
+QUICK: dict[str, Any] = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
 JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
 
 
@@ -28,8 +29,12 @@ def bootstrap(
     *,
     clusters: npt.NDArray[Any] | None = None,
     progress: Progress | None = None,
+    quick: bool = False,
 ) -> FloatArray:
     """Refit `replicates` resamples of the runs (with replacement), each from the optimum and from a point near it.
+
+    `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of theirs in
+    a quarter of the time.
 
     Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. `clusters` (n,) names what
     each run shares with others, such as the trunk that it branched off: whole clusters are drawn then. Without it runs
@@ -51,6 +56,11 @@ def bootstrap(
         if progress:
             progress("bootstrap", first / replicates)
         drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)[:, members]
+        if quick:
+            found[first : first + size], _ = polish(
+                problem, np.repeat(fit.theta[None], size, axis=0), weights=drawn, **QUICK
+            )
+            continue
         near = fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size)))
         starts = np.concatenate((np.repeat(fit.theta[None], size, axis=0), near))
         weights = np.concatenate((drawn, drawn))

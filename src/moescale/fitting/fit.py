@@ -93,6 +93,7 @@ def fit(
     extra: Mapping[str, Real] | None = None,
     starts: str | int = "auto",
     free: bool = False,
+    finished: int = FINISHED_STARTS,
     progress: Progress | None = None,
 ) -> Fit:
     """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box, or `free` of it.
@@ -100,8 +101,8 @@ def fit(
     `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
     `starts` is "auto" (scan, polish the best 128), an integer (how many scanned points to polish) or "paper" (every
     start of the publication's grid; Ctrl-C ends it early and keeps the best, with a warning). `free` replaces the box
-    by limits that only keep the arithmetic finite: the optimum may then be unphysical. Raises InputError for tables
-    that cannot hold a fit.
+    by limits that only keep the arithmetic finite: the optimum may then be unphysical. `finished` of the polished points, the
+    best, are carried on until they stop. Raises InputError for tables that cannot hold a fit.
 
     `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
     "paper" the best 400 distinct ends are carried on, each counted as often as starts share it (the box makes many of
@@ -118,7 +119,7 @@ def fit(
     if starts == "paper":
         candidates, reached, tried = polish_grid(few, report, notes)
     else:
-        candidates, reached = polish_scan(few, POLISHED_STARTS if starts == "auto" else int(starts), report)
+        candidates, reached = polish_scan(few, POLISHED_STARTS if starts == "auto" else int(starts), finished, report)
         tried = len(candidates)
     if few is not problem:
         report("polish on all runs", 0.0)
@@ -139,15 +140,15 @@ def fit_range(columns: Mapping[str, FloatArray]) -> dict[str, tuple[float, float
     return {name: (float(v.min()), float(v.max())) for name, v in columns.items() if np.isfinite(v).all()}
 
 
-def polish_scan(problem: Problem, count: int, report: Progress) -> tuple[FloatArray, FloatArray]:
-    """Polish the best `count` points of a scan: theta (count, p) and their objectives (count,)."""
+def polish_scan(problem: Problem, count: int, finished: int, report: Progress) -> tuple[FloatArray, FloatArray]:
+    """Polish the best `count` points of a scan, the best `finished` to the end: theta (count, p), their objectives (count,)."""
     report("scan", 0.0)
     scanned, values = scan(problem, max(SCAN_POINTS, 4 * count))
     report("polish", 0.5)
     chosen = scanned[np.argsort(values, kind="stable")[:count]]
     candidates, reached = polish(problem, chosen, max_iterations=FIRST_ITERATIONS)
     # Flat directions (E_max, F) take many steps; only searches that can still win are carried to the end.
-    leading = np.argsort(reached, kind="stable")[:FINISHED_STARTS]
+    leading = np.argsort(reached, kind="stable")[:finished]
     candidates[leading], reached[leading] = polish(problem, candidates[leading])
     return candidates, reached
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from moescale.fitting.objective import HUBER_DELTA, Problem, huber
 from moescale.typing import FloatArray
 
-PATIENCE = 12  # steps without a gain after which a search ends
+PATIENCE = 12  # steps without a gain after which a search ends, where no other number is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,12 @@ def polish(
     penalty: Penalty | None = None,
     max_iterations: int = 2000,
     tolerance: float = 1e-13,
+    patience: int = PATIENCE,
 ) -> tuple[FloatArray, FloatArray]:
     """Minimise the summed Huber objective from each of k starts (k, p): the optima (k, p) and their objectives (k,).
 
     `weights`, (k, n) or (n,), multiplies the terms (a bootstrap's counts). A search ends when a step improves the
-    objective by less than `tolerance` relative.
+    objective by less than `tolerance` relative, `patience` times in a row.
     """
     theta = problem.clipped(np.atleast_2d(starts).astype(float))
     count = len(theta)
@@ -64,7 +65,7 @@ def polish(
         damping[active] = np.where(better, damping[active] / 8.0, damping[active] * 6.0)
         np.clip(damping, 1e-12, 1e8, out=damping)
         stalled[active] = np.where(better & ~small, 0, stalled[active] + 1)
-        active = active[stalled[active] < PATIENCE]
+        active = active[stalled[active] < patience]
     return theta, best
 
 

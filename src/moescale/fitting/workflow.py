@@ -13,21 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, unknown_name
+from moescale.fitting import auto
 from moescale.fitting import bootstrap as resampling
-from moescale.fitting.fit import Fit, fit
+from moescale.fitting.auto import Choice, Chosen
+from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
 from moescale.fitting.prior import calibrate
 from moescale.fitting.remarks import table_remarks
 from moescale.io.files import as_text
-from moescale.models.family import ModelFamily, match_family
+from moescale.io.records import record
+from moescale.models.coordinates import expansion, in_family, model_of
+from moescale.models.family import ModelFamily, match_family, width
+from moescale.runs.expansion import OF_ROUTED
 from moescale.runs.table import RunTable
 from moescale.scaling_laws.covariates import check_names, from_columns, further_inputs, known_to, option
+from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, combine
 from moescale.scaling_laws.form import LawForm
-from moescale.scaling_laws.law import Law, Prediction, extrapolation, predict_many
+from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form
 from moescale.typing import FloatArray
 
+AUTO_STARTS, AUTO_FINISHED = 32, 4  # polished for each form of an ensemble, and carried on
 OPTIMISER = "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective"
 
 
@@ -62,16 +69,21 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class FittedLaw:
-    """A law, the fit that it is, the 90% intervals of its parameters where there was a bootstrap, and the runs."""
+    """A law, the fit that it is, the 90% intervals of its parameters where there was a bootstrap, and the runs.
+
+    Of an ensemble, `fit` and `intervals` are those of the winner, `runs` are in its letters, and `chosen` are all candidates.
+    """
 
     law: Law
     fit: Fit
     intervals: dict[str, tuple[float, float]] | None
     runs: RunArrays
+    chosen: tuple[Chosen, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
-        return self.fit.to_dict(self.intervals)
+        chosen = [record(each) for each in self.chosen if each.weight > 0.0]
+        return self.fit.to_dict(self.intervals) | ({"chosen": chosen} if chosen else {})
 
     def named(self, name: str, **evidence: object) -> Law:
         """The law under a name, with further evidence of how it came to be."""
@@ -80,45 +92,164 @@ class FittedLaw:
 
 def fit_runs(
     runs: RunTable,
-    form: LawForm | str = "yun2024",
+    form: LawForm | str = auto.NAME,
     settings: FitSettings | None = None,
     *,
     progress: Progress | None = None,
 ) -> FittedLaw:
     """Fit a form, or the form of that name, to a table of runs, or calibrate `settings.prior` to it.
 
-    Raises InputError for a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
+    "auto" fits several forms, scores them by inner hold-outs and gives their ensemble (docs/fitting.md). Raises InputError for
+    a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
     """
     how = settings or FitSettings()
-    prior, remarks = how.prior, list[str]()
+    family = how.family or (how.prior.family if how.prior else None)
+    family, remarks = (family, list[str]()) if family else family_of(runs)
+    report: Progress = progress or (lambda step, share: None)
+    if how.prior is None and form == auto.NAME:
+        return _fit_auto(runs, how, family, remarks, report)
+    prior = how.prior
     form = prior.form if prior else find_form(form) if isinstance(form, str) else form
-    family = how.family or (prior.family if prior else None)
-    if family is None:
-        family, remarks = family_of(runs)
-    arrays = run_arrays(form, runs, how.extra)
+    arrays, notes = _letters(form, runs, how.extra, family)
+    found = _fit_one(form, arrays, how, report)
+    draws = _draws(found, arrays, runs, how, how.bootstrap, report)
+    remarks += table_remarks(form, residuals(found, arrays), runs)
+    found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
+    law = fitted_law(found, law_family(form, family), draws=draws, **_about(runs, how, family))
+    if prior and prior.max_experts is not None:  # the law speaks of more experts than these few runs
+        law = replace(law, max_experts=max(prior.max_experts, law.max_experts or 1.0))
+    return FittedLaw(law, found, None if draws is None else resampling.parameter_intervals(found, draws), arrays)
+
+
+def _fit_one(
+    form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, finished: int = FINISHED_STARTS
+) -> Fit:
+    """The form as fitted, or the prior as calibrated, to runs in its letters."""
+    if how.prior:
+        return calibrate(how.prior, inputs_of(form, arrays), np.log(arrays.loss), fix=how.fix)
+    given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
+    return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, finished=finished, progress=report)
+
+
+def _draws(
+    found: Fit,
+    arrays: RunArrays,
+    runs: RunTable,
+    how: FitSettings,
+    replicates: int,
+    report: Progress,
+    *,
+    quick: bool = False,
+) -> FloatArray | None:
+    """The bootstrap's replicates (k, p), or None for none."""
     clusters, columns = None, runs.to_columns()
     if how.cluster is not None:
         if how.cluster not in columns:
             raise unknown_name("column", how.cluster, columns, where="--cluster")
         clusters = columns[how.cluster]
-    x, ln_loss = inputs_of(form, arrays), np.log(runs.loss)
-    if prior:
-        found = calibrate(prior, x, ln_loss, fix=how.fix)
+    if not replicates:
+        return None
+    x, ln_loss = inputs_of(found.form, arrays), np.log(arrays.loss)
+    given = (found, x, ln_loss, replicates, how.seed)
+    return resampling.bootstrap(*given, clusters=clusters, progress=report, quick=quick)
+
+
+def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
+    """The ensemble of the candidates by inner hold-outs."""
+    if how.free or how.starts == "paper":
+        what, advice = (
+            f"{auto.NAME} compares forms in their physical boxes by the default search",
+            "name one with --law",
+        )
+        raise InputError(what, where="--free" if how.free else "--starts", next_step=advice)
+    quick = replace(how, starts=AUTO_STARTS if how.starts == "auto" else how.starts)
+    family = _with_tables(family, runs)
+    forms = candidates(runs)
+    extra = dict(how.extra)
+    check_names(forms, extra)
+    letters = [(form, *_letters(form, runs, known_to(form, extra), family)) for form in forms]
+    letters.sort(key=lambda each: auto.told(each[0], each[1]))
+    letters = [each for each in letters if 2 * auto.told(each[0], each[1]) <= len(runs)] or letters[:1]
+    forms, arrays = [form for form, _, _ in letters], [own for _, own, _ in letters]
+    fits: list[Fit] = []
+    for i, (form, own) in enumerate(zip(forms, arrays, strict=True)):
+        report(f"fit {form.name}", i / len(forms))
+        fits.append(_fit_one(form, own, quick, lambda step, share: None, AUTO_FINISHED))
+    table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
+    choice = auto.choose(fits, arrays, table, report)
+    winner = int(np.argmax(choice.weights))
+    remarks += table_remarks(forms[winner], residuals(fits[winner], arrays[winner]), runs)
+    about, members = _about(runs, how, family), list[Member]()
+    intervals = None
+    for i, (found, own, weight) in enumerate(zip(fits, arrays, choice.weights, strict=True)):
+        if weight == 0.0:
+            continue
+        report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
+        wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
+        draws = _draws(found, own, runs, how, wanted, lambda step, share: None, quick=True)
+        law = fitted_law(found, law_family(found.form, family), draws=draws, **about | {"name": found.form.name})
+        members.append(Member(law, weight))
+        if i == winner and how.bootstrap and draws is not None:
+            intervals = resampling.parameter_intervals(found, draws)
+    chosen = _chosen(forms, choice)
+    ranges = fit_range({"n_params": runs.n_params, "tokens": runs.tokens, "experts": runs.experts})
+    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice), *fits[winner].warnings)
+    best = replace(fits[winner], warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
+    about["evidence"] |= {
+        "law": auto.NAME,
+        "chosen": "; ".join(_said(each) for each in chosen),
+        "inner_hold_outs": ", ".join(f"large {name}" for name in choice.splits),
+    }
+    if family.n_counts == "total":
+        law = replace(
+            members[np.argmax([m.weight for m in members])].law, run_noise=choice.run_noise, drift=choice.drift
+        )
+        law = replace(law, name=about["name"], evidence=about["evidence"], notes=best.warnings)
     else:
-        given = (runs.n_params, runs.tokens, runs.experts, runs.loss)
-        found = fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, progress=progress)
-    draws = intervals = None
-    if how.bootstrap:
-        draws = resampling.bootstrap(found, x, ln_loss, how.bootstrap, how.seed, clusters=clusters, progress=progress)
-        intervals = resampling.parameter_intervals(found, draws)
-    remarks += table_remarks(form, residuals(found, arrays), runs)
-    found = replace(found, warnings=(*runs.warnings, *remarks, *found.warnings))
-    source, today = f"fitted to {as_text(os.path.basename(runs.source))}", date.today().isoformat()
-    evidence = _evidence(runs, how, family)
-    law = fitted_law(found, family, name="fitted", source=source, date=today, draws=draws, evidence=evidence)
-    if prior and prior.max_experts is not None:  # the law speaks of more experts than these few runs
-        law = replace(law, max_experts=max(prior.max_experts, law.max_experts or 1.0))
-    return FittedLaw(law, found, intervals, arrays)
+        law = combine(
+            members,
+            family=family,
+            notes=best.warnings,
+            run_noise=choice.run_noise,
+            drift=choice.drift,
+            fit_range=ranges | {k: v for m in members for k, v in m.law.fit_range.items() if k not in ranges},
+            draws=max(how.bootstrap, DRAWS),
+            **about,
+        )
+    return FittedLaw(law, best, intervals, arrays[winner], chosen)
+
+
+def _chosen(forms: Sequence[LawForm], choice: Choice) -> tuple[Chosen, ...]:
+    """The candidates, the best first."""
+    scores = choice.scores or (None,) * len(forms)
+    rows = [Chosen(f.name, w, s) for f, w, s in zip(forms, choice.weights, scores, strict=True)]
+    return tuple(sorted(rows, key=lambda each: (-each.weight, each.score or 0.0)))
+
+
+def _said(each: Chosen) -> str:
+    return f"{each.law} {each.weight:.3f}" + ("" if each.score is None else f" (held-out RMSLE {each.score:.4g})")
+
+
+def _auto_notes(choice: Choice) -> list[str]:
+    if choice.splits:
+        return []
+    return ["too few runs for inner hold-outs: the forms have equal weights, and which predicts better is not known"]
+
+
+def candidates(runs: RunTable) -> list[LawForm]:
+    """The forms that auto compares on a table, in the letters that its models are told apart by."""
+    if np.unique(runs.experts).size == 1:
+        unique = runs.columns.get("unique_tokens")
+        repeats = unique is not None and unique.dtype.kind == "f" and bool((unique < runs.tokens).any())
+        names = auto.REPEATED if repeats else auto.DENSE
+    else:
+        by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
+        names = (*auto.WITH_EXPERTS, auto.BY_SPARSITY) if by_sparsity else auto.WITH_EXPERTS
+    forms = [find_form(name) for name in names]
+    pairs = np.unique(np.stack((runs.experts, np.round(runs.expansion, 9))), axis=1)
+    if pairs.shape[1] > np.unique(runs.experts).size and runs.active_body is not None:
+        return [replace(form, of_models=True) for form in forms]
+    return forms
 
 
 def compare_laws(
@@ -167,16 +298,66 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
 
 
 def run_arrays(form: LawForm, runs: RunTable, given: Mapping[str, float]) -> RunArrays:
-    """What a form takes of a table: its further inputs are columns, or else the given values for all runs."""
+    """What a form takes of a table, in its letters: its further inputs are columns, or else the given values for all runs."""
+    return _letters(form, runs, given, None)[0]
+
+
+def _letters(
+    form: LawForm, runs: RunTable, given: Mapping[str, float], family: ModelFamily | None
+) -> tuple[RunArrays, list[str]]:
+    """What a form takes of a table of runs of a family (by default that of its columns), and remarks."""
     found: dict[str, Any] = from_columns(form, runs.columns, runs.experts, source=runs.source)
     for name, value in given.items():
         if name in runs.columns:
             what = f"the table has a column {name!r} of its own"
             raise InputError(what, where=option(name), next_step="leave the option out")
         found[name] = value
+    n, e, notes = runs.n_params, runs.experts, list[str]()
+    if form.of_models or MODEL_INPUTS[0] in form.extra_inputs:
+        body, x, notes = models_of(runs, family or family_of(runs)[0])
+        if form.of_models:
+            n, e = body, x
+        else:
+            found |= dict(zip(MODEL_INPUTS, (body, x), strict=True))
     further = further_inputs(form, found)
     extra = {name: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for name, v in further.items()}
-    return RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, extra)
+    return RunArrays(n, runs.tokens, e, runs.loss, extra), [f"{form.name}: {note}" for note in notes]
+
+
+def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray, list[str]]:
+    """Active body and expansion of each run, (n,) each, as the table states them, else as the family has them; remarks."""
+    plain, notes = replace(family, embedding_matrices=0), list[str]()
+    stated = any(name in runs.columns for name in OF_ROUTED)
+    x = runs.expansion if stated else expansion(plain, runs.experts)
+    body = runs.active_body
+    if body is None:
+        body = model_of(plain, runs.n_params, runs.experts)[0] if family.n_counts == "dense" else runs.n_params
+        notes.append(
+            f"the table states no sizes without embeddings (n_params_nonemb): takes {runs.size_column} for them"
+        )
+    if not stated and (runs.experts > 1.0).any():
+        notes.append(f"the table does not state top_k: takes experts as those of the family {family.name}")
+    return body, x, notes
+
+
+def law_family(form: LawForm, family: ModelFamily) -> ModelFamily:
+    """The family whose N and E are the letters of a form: of one that speaks of models, the active body and X."""
+    if not form.of_models:
+        return family
+    return replace(family, top_k=1, moe_every=1, embedding_matrices=0, n_counts="dense")
+
+
+def _with_tables(family: ModelFamily, runs: RunTable) -> ModelFamily:
+    """The family with tables as large as the runs', where these state their bodies."""
+    body = runs.active_body
+    plain = replace(family, embedding_matrices=0)
+    if body is None or family.n_counts == "total":
+        return plain
+    without = in_family(plain, body, runs.expansion)[0]
+    rows = float(np.median((runs.n_params - without) / width(plain, without))) / 2.0
+    if abs(rows * 2.0 - family.vocab_size * family.embedding_matrices) < 0.05 * rows:
+        return family
+    return replace(family, embedding_matrices=2, vocab_size=rows) if rows > 1.0 else plain
 
 
 def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
@@ -184,7 +365,7 @@ def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
     stated = {name: runs.columns.get(name) for name in ("top_k", "n_params_total")}
     numeric = {name: c if c is not None and c.dtype.kind == "f" else None for name, c in stated.items()}
     family, remarks = match_family(runs.n_params, runs.experts, **numeric)
-    if runs.size_column == "n_params_total":
+    if runs.size_column == "n_params_total" and (runs.experts > 1.0).any():
         family = replace(family, n_counts="total")
     return family, remarks
 
@@ -214,6 +395,13 @@ def fitted_law(
         max_experts=found.fit_range["experts"][1] if found.form.uses_experts else None,
         evidence=facts | {"objective": f"sum of Huber terms, delta {HUBER_DELTA:g}, of ln L"} | (evidence or {}),
     )
+
+
+def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, Any]:
+    """What a law says of itself."""
+    source = f"fitted to {as_text(os.path.basename(runs.source))}"
+    today = date.today().isoformat()
+    return {"name": "fitted", "source": source, "date": today, "evidence": _evidence(runs, how, family)}
 
 
 def _evidence(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, object]:

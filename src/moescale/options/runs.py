@@ -118,7 +118,7 @@ class HoldOutOptions(RunOptions):
 class FitOptions(Group):
     """How a law is fitted to a table of runs."""
 
-    law: str = text("Form of the law, such as yun2024 or chinchilla.", default="yun2024")
+    law: str = text("Form of the law, or auto: the best few by hold-outs within the runs.", default="auto")
     starts: str = text("auto, paper (all 810,000; a minute or more), or how many.", default="auto")
     free: bool = flag("Without the physical box: then the problem is ill-posed; to see that it is.")
     bootstrap: int = quantity("Replicates for 90% intervals; 0: none.", 0, MOST_REPLICATES, default=0, whole=True)
@@ -142,7 +142,7 @@ class FitOptions(Group):
                 members = ", ".join(dict.fromkeys(member.law.name for member in prior.members))
                 raise InputError(f"{prior.name} averages laws", next_step=f"calibrate one of them: {members}")
         with located("--law"):
-            if prior is None:
+            if prior is None and self.law != "auto":
                 find_form(self.law)
         with located("--family"):
             family = None if self.family is None else find_family(self.family)

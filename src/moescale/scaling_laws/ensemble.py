@@ -4,6 +4,9 @@
 
 (N_k, E_k) is the model (N, E) as law k's family counts it; u_k turns the unit of its loss into that of the ensemble. A draw
 is a draw of one law, of each law as many as its weight says, so that what the laws disagree about is part of all intervals.
+
+Where the model itself is known, as in a table of runs, the further inputs `active_body` and `expansion` state it, and laws in
+other letters are asked about it rather than about the family's model of that size.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from moescale.typing import FloatArray
 DRAWS = 400  # of an ensemble: a law of weight 0.05 still has 20
 STEP = 1e-4  # of ln N, in central differences of one family's size by another's, which is nearly a power
 NAME = "ensemble"
+MODEL_INPUTS = ("active_body", "expansion")
 
 
 def combine(
@@ -38,10 +42,11 @@ def combine(
     evidence: Mapping[str, object] | None = None,
     run_noise: float = 0.0,
     drift: float = 0.0,
+    fit_range: Mapping[str, tuple[float, float]] | None = None,
 ) -> Law:
     """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
 
-    Members with the form and family of the ensemble keep their letters. Raises InputError for no members, weights that are
+    Members with the form and family of the ensemble keep their letters. `fit_range` is by default that of the members. Raises InputError for no members, weights that are
     not positive, and a family whose law counts all experts.
     """
     total = sum(member.weight for member in members)
@@ -59,7 +64,7 @@ def combine(
         family=family,
         source=source,
         date=date,
-        fit_range=_ranges(members, family),
+        fit_range=dict(fit_range or _ranges(members, family)),
         draws=_draws(members, draws),
         notes=tuple(notes),
         max_experts=_most_experts(members, family),
@@ -100,17 +105,20 @@ class _Part:
         extra = {name: x.extra[name] for name in form.extra_inputs if name in x.extra}
         if own == self.family and not form.implied_inputs:
             return replace(x, extra=extra)
-        e = experts_at(own, expansion(self.family, x.experts))
+        e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))
         if form.implied_inputs:
             extra = {**form.implied_inputs(e, own.top_k), **extra}
         distinct, index = np.unique(e, return_inverse=True)
-        return Inputs(self.ln_size(x.ln_n, x.experts), x.ln_d, e, distinct, index, extra)
+        return Inputs(self.ln_size(x.ln_n, x.experts, x), x.ln_d, e, distinct, index, extra)
 
-    def ln_size(self, ln_n: FloatArray, experts: FloatArray) -> FloatArray:
-        """ln N as the member's law counts it."""
+    def ln_size(self, ln_n: FloatArray, experts: FloatArray, stated: Inputs | None = None) -> FloatArray:
+        """ln N as the member's law counts it, of the models that `stated` states where it does."""
         if self.law.family == self.family:
             return np.log(law_size(self.family, np.exp(ln_n), experts))
-        n, e = in_family(self.law.family, *model_of(self.family, np.exp(ln_n), experts))
+        body, x = model_of(self.family, np.exp(ln_n), experts)
+        if stated is not None:
+            body, x = _stated(stated, "active_body", body), _stated(stated, "expansion", x)
+        n, e = in_family(self.law.family, body, x)
         return np.log(law_size(self.law.family, n, e))
 
     def elasticity(self, x: Inputs) -> FloatArray | float:
@@ -119,6 +127,11 @@ class _Part:
             return 1.0
         up, down = (self.ln_size(x.ln_n + step, x.experts) for step in (STEP, -STEP))
         return (up - down) / (2.0 * STEP)
+
+
+def _stated(x: Inputs, name: str, otherwise: FloatArray) -> FloatArray:
+    """A further input where it is stated, which is where it is finite."""
+    return np.where(np.isfinite(x.extra[name]), x.extra[name], otherwise) if name in x.extra else otherwise
 
 
 def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
@@ -138,6 +151,8 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     for form in forms:
         implied = set(form.implied_inputs(np.ones(1), 1.0)) if form.implied_inputs else set[str]()
         needed |= {name: value for name, value in form.extra_inputs.items() if name not in implied}
+    if any(member.law.family != family for member in members):
+        needed |= dict.fromkeys(MODEL_INPUTS, np.inf)
     return LawForm(
         name=alone.name if alone else NAME,
         title=alone.title if alone else f"average of {len(forms)} laws",

@@ -1,142 +1,377 @@
-"""moescale's own MoE law: size and data as bottlenecks of each other, experts that pay off with tokens per parameter.
+"""moescale's own law, of models rather than of letters: body size, expansion, tokens, repeated or not.
 
-    L = ((L_N (N_ref / N_b)^alpha)^(1/kappa) + (L_D (D_ref / D_eff)^alpha)^(1/kappa))^kappa / Ehat^g
-    N   = N_b + omega N_b^(1/3)          N_b: size without the embedding tables, which grow as width, not as width cubed
-    D_eff = D / (1 + D_0 / D)            D_0: tokens spent on the start of training, a cost paid once
-    g   = eta r / (r + R), r = D / N     experts gain nothing without tokens, Ehat^-eta with many
-    1 / Ehat = 1 / (E - 1 + 1 / (1 - 1 / E_max)) + 1 / E_max       (Clark et al. 2022, with E_start = 1)
+    L     = F + ((A (1e9 / N_eff)^alpha)^(1/kappa) + (B (1e10 / D_eff)^beta)^(1/kappa))^kappa
+    N_eff = N Xhat^(g r / (r + R)), r = D / N        experts are worth size, once there are tokens enough to train them
+    D_eff = D / (1 + D_0 / D)                        D_0: tokens spent on the start of training, a cost paid once
+    1 / Xhat = 1 / (X - 1 + 1 / (1 - 1 / E_max)) + 1 / E_max        (Clark et al. 2022, with E_start = 1)
 
-N counts active parameters with both embedding tables, D training tokens, E the experts of every layer; E = 1 is dense and
-has Ehat = 1. One exponent serves size and data: tokens per parameter then stay the same along the loss-optimal path of
-dense models, but for embeddings and D_0. N_ref and D_ref are units, not parameters: L_N is the loss of N_ref body parameters with endless data, L_D
-that of an endless model after D_ref tokens. Chosen by cross-validation, see docs/moescale2026.md.
+N is the ACTIVE BODY (parameters that a token meets, without embedding tables), X the EXPANSION (FFN weights of all experts over
+those that one token meets; 1 is dense), D training tokens. 1e9 and 1e10 are units, not parameters: A is what a body of 1e9
+loses by its size, B what 1e10 tokens lose by being few, F what no model of the family avoids.
+
+`moescale2026-repeated` is the same law of data with `unique_tokens` U < D: D gives way to the effective tokens of Muennighoff et
+al. (arXiv 2305.16264), U + U R_D (1 - exp(-(D/U - 1) / R_D)), and overfitting adds
+C / (1 + (c (N/U)^a (D/U - 1)^b)^-1).
+
+Chosen by hold-outs across public tables, docs/moescale2026.md. The search moves ln(B / A) in place of ln B.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.form import EXPONENT, Inputs, LawForm, Observed, Parameter, ln_sum, log_coordinates
+from moescale.scaling_laws.form import (
+    AMPLITUDE,
+    EXPONENT,
+    Inputs,
+    LawForm,
+    LinearPart,
+    Observed,
+    Parameter,
+    add_bends,
+    ln_sum,
+    log_coordinates,
+)
+from moescale.scaling_laws.muennighoff2023 import ln_unique, saturated
 from moescale.typing import FloatArray
 
-LN_N_REF, LN_D_REF = float(np.log(5e8)), float(np.log(1e10))
-# Models of arXiv 2502.05172: two tables of 50257 tokens, 13 width^2 parameters a block, and width / 64 blocks.
-VOCAB_SIZE, BLOCK_PARAMS, WIDTH_PER_BLOCK = 50257, 13, 64
-OMEGA = 2 * VOCAB_SIZE * (WIDTH_PER_BLOCK / BLOCK_PARAMS) ** (1 / 3)
+LN_N_REF, LN_D_REF = float(np.log(1e9)), float(np.log(1e10))
 
 PARAMETERS = (
-    Parameter("L_N", True, "loss of 5e8 parameters without embeddings and endless data"),
-    Parameter("alpha", False, "exponent of size and of data"),
-    Parameter("L_D", True, "loss of an endless model after 1e10 effective tokens"),
+    Parameter("F", True, "irreducible loss"),
+    Parameter("A", True, "loss that a body of 1e9 parameters adds with endless data"),
+    Parameter("B", True, "loss that 1e10 effective tokens add at endless size"),
+    Parameter("alpha", False, "exponent of size"),
+    Parameter("beta", False, "exponent of data"),
     Parameter("kappa", True, "softness of the bottleneck: 1 adds size and data, near 0 the worse one rules"),
     Parameter("D_0", True, "tokens that the start of training costs"),
-    Parameter("eta", False, "exponent of effective experts with many tokens per parameter"),
-    Parameter("R", True, "tokens per parameter at which experts give half of that exponent"),
+    Parameter("g", False, "exponent of the expansion in the effective size, with many tokens per parameter"),
+    Parameter("R", True, "tokens per parameter at which the expansion has half of that exponent"),
     effective_experts.PARAMETERS[1],
 )
-L_N, ALPHA, L_D, KAPPA, D_0, ETA, R, MAX = range(len(PARAMETERS))
-encode_all, decode = log_coordinates(PARAMETERS)
+F, A, B, ALPHA, BETA, KAPPA, D_0, G, R, MAX = range(len(PARAMETERS))
+Q = B  # its column holds ln(B / A) during a search
+REPEATED = (
+    *PARAMETERS,
+    Parameter("R_D", True, "epochs of repetition after which more add little"),
+    Parameter("C", True, "largest loss that overfitting adds"),
+    Parameter("c", True, "odds of that loss at one parameter a unique token and two epochs"),
+    Parameter("a", False, "exponent of parameters per unique token in these odds"),
+    Parameter("b", False, "exponent of repeats in these odds"),
+)
+R_D, OVER, ODDS, BY_SIZE, BY_REPEATS = range(len(PARAMETERS), len(REPEATED))
+LEAST_FLOOR = 1e-3  # nats per token: as good as none
+FEWEST_REPEATS = 1e-9  # D/U - 1 below which nothing is repeated, and nothing overfitted
+NO_ODDS = -700.0  # its logarithm, as good as none
 
 
-def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 8); NaN unless E_max > 1."""
-    theta = encode_all(public)
-    theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
-    return theta
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What ln L is made of at each point: values, derivatives by column of theta, second ones by pairs of columns.
+
+    `size` and `data` are ln of the two terms over A; `reducible` is ln of their norm; `over` what overfitting adds.
+    """
+
+    size: FloatArray
+    data: FloatArray
+    over: FloatArray | None
+    size_rows: dict[int, FloatArray]
+    data_rows: dict[int, FloatArray]
+    over_rows: dict[int, FloatArray]
+    size_bends: dict[tuple[int, int], FloatArray]
+    data_bends: dict[tuple[int, int], FloatArray]
+    over_bends: dict[tuple[int, int], FloatArray]
+    size_slopes: tuple[FloatArray, FloatArray]  # in ln N and ln D
+    data_slope: FloatArray
+    over_slopes: tuple[FloatArray, FloatArray]
 
 
-def ln_body(ln_n: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln N_b, the size without embeddings, and d ln N_b / d ln N: the real root of N_b + omega N_b^(1/3) = N."""
-    z = np.arcsinh(np.exp(ln_n + np.log(1.5) + 0.5 * np.log(3.0) - 1.5 * np.log(OMEGA)))
-    root = 2.0 * np.sqrt(OMEGA / 3.0) * np.sinh(z / 3.0)
-    return 3.0 * np.log(root), 3.0 * (root**2 + OMEGA) / (3.0 * root**2 + OMEGA)
+def _gain(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ln Xhat at each point, and its first and second derivative in ln E_max."""
+    e, _, e_m, _, _, e_mm = effective_experts.derivatives(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
+    return e, e_m, e_mm
 
 
-def _dense(theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-    """Of the loss at E = 1: its logarithm, ln of the two limits, their shares, ln(N_b / N_ref), ln(D_eff / D_ref), D_0's share."""
+def _softplus(z: FloatArray) -> FloatArray:
+    """ln(1 + e^z); faster than logaddexp."""
+    return np.maximum(z, 0.0) + np.log1p(np.exp(-np.abs(z)))
+
+
+def _values(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """`size`, `data` and `over` of `Terms` alone, for searches that look at many theta."""
     t = theta[..., None, :]
-    body = ln_body(x.ln_n)[0] - LN_N_REF
-    start = np.logaddexp(0.0, t[..., D_0] - x.ln_d)  # ln(1 + D_0 / D)
-    data = x.ln_d - LN_D_REF - start
-    limit_n = t[..., L_N] - t[..., ALPHA] * body
-    limit_d = t[..., L_D] - t[..., ALPHA] * data
-    kappa = np.exp(t[..., KAPPA])
-    total, (size_share, data_share) = ln_sum(limit_n / kappa, limit_d / kappa)
-    return kappa * total, limit_n, limit_d, size_share, data_share, body, data, -np.expm1(-start)
+    tokens, over = x.ln_d, None
+    if theta.shape[-1] > len(PARAMETERS):
+        tokens = saturated(x.ln_d, ln_unique(x), t[..., R_D])[0]
+        over = t[..., OVER] - _softplus(-_ln_odds(theta, x)[0])
+    gain = t[..., G] * effective_experts.ln_effective(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
+    body = x.ln_n - LN_N_REF + gain / (1.0 + np.exp(t[..., R] + x.ln_n - tokens))
+    data = tokens - LN_D_REF - _softplus(t[..., D_0] - tokens)
+    return -t[..., ALPHA] * body, t[..., Q] - t[..., BETA] * data, over
 
 
-def _ripeness(theta: FloatArray, x: Inputs) -> FloatArray:
-    """r / (r + R): how much of the experts' gain the tokens per parameter bring out, (..., n)."""
+def _ln_odds(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """ln of the odds of overfitting, (..., n), and its variables, (n,): ln N / U, ln of repeats, repeats."""
     t = theta[..., None, :]
-    return np.exp(-np.logaddexp(0.0, t[..., R] + x.ln_n - x.ln_d))
+    per_unique = x.ln_n - ln_unique(x)
+    extra = np.expm1(np.clip(x.ln_d - ln_unique(x), 0.0, 300.0))
+    repeats = np.log(np.maximum(extra, FEWEST_REPEATS))
+    odds = t[..., ODDS] + t[..., BY_SIZE] * per_unique + t[..., BY_REPEATS] * repeats
+    return np.where(extra > FEWEST_REPEATS, odds, NO_ODDS), per_unique, repeats, extra
 
 
-def _ln_effective(theta: FloatArray, x: Inputs) -> FloatArray:
-    return effective_experts.ln_effective(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
+def _terms(theta: FloatArray, x: Inputs) -> Terms:
+    t = theta[..., None, :]
+    repeated = theta.shape[-1] > len(PARAMETERS)
+    alpha, beta, g, zero = t[..., ALPHA], t[..., BETA], t[..., G], np.zeros_like(x.ln_n)
+    e, e_m, e_mm = _gain(theta, x)
+    tokens, per_d, _, tokens_r, tokens_rr = (
+        saturated(x.ln_d, ln_unique(x), t[..., R_D]) if repeated else (x.ln_d, 1.0, zero, zero, zero)
+    )
+    ripe = 1.0 / (1.0 + np.exp(t[..., R] + x.ln_n - tokens))  # r / (r + R)
+    turn = ripe * (1.0 - ripe)  # its derivative in ln r
+    bend = turn * (1.0 - 2.0 * ripe)
+    body = x.ln_n - LN_N_REF + g * ripe * e
+    start = _softplus(t[..., D_0] - tokens)  # ln(1 + D_0 / D)
+    spent = -np.expm1(-start)
+    left = spent * (1.0 - spent)
+    data = tokens - LN_D_REF - start
+    pull = alpha * g
+    size_rows = {
+        ALPHA: -body,
+        G: -alpha * ripe * e,
+        R: pull * turn * e,
+        MAX: -pull * ripe * e_m,
+    }
+    size_bends = {
+        (ALPHA, G): -ripe * e,
+        (ALPHA, R): g * turn * e,
+        (ALPHA, MAX): -g * ripe * e_m,
+        (G, R): alpha * turn * e,
+        (G, MAX): -alpha * ripe * e_m,
+        (R, R): -pull * bend * e,
+        (R, MAX): pull * turn * e_m,
+        (MAX, MAX): -pull * ripe * e_mm,
+    }
+    data_rows = {Q: zero + 1.0, BETA: -data, D_0: beta * spent}
+    data_bends = {(BETA, D_0): spent, (D_0, D_0): beta * left}
+    over, over_rows, over_bends, over_slopes = None, {}, {}, (zero, zero)
+    if repeated:
+        size_rows[R_D] = -pull * turn * e * tokens_r
+        data_rows[R_D] = -beta * (1.0 + spent) * tokens_r
+        size_bends |= {
+            (ALPHA, R_D): -g * turn * e * tokens_r,
+            (G, R_D): -alpha * turn * e * tokens_r,
+            (R, R_D): pull * bend * e * tokens_r,
+            (MAX, R_D): -pull * turn * e_m * tokens_r,
+            (R_D, R_D): -pull * e * (bend * tokens_r**2 + turn * tokens_rr),
+        }
+        data_bends |= {
+            (BETA, R_D): -(1.0 + spent) * tokens_r,
+            (D_0, R_D): -beta * left * tokens_r,
+            (R_D, R_D): -beta * ((1.0 + spent) * tokens_rr - left * tokens_r**2),
+        }
+        odds, per_unique, repeats, extra = _ln_odds(theta, x)
+        rest = np.exp(-_softplus(odds))  # what is left of the way to C
+        over = t[..., OVER] - _softplus(-odds)
+        within = {ODDS: zero + 1.0, BY_SIZE: per_unique, BY_REPEATS: repeats}
+        over_rows = {OVER: zero + 1.0} | {column: rest * value for column, value in within.items()}
+        over_bends = {(i, j): -rest * (1.0 - rest) * within[i] * within[j] for i in within for j in within if i <= j}
+        per_repeat = np.where(extra > FEWEST_REPEATS, 1.0 + 1.0 / np.maximum(extra, FEWEST_REPEATS), 0.0)
+        over_slopes = rest * t[..., BY_SIZE], rest * t[..., BY_REPEATS] * per_repeat
+    return Terms(
+        size=-alpha * body,
+        data=t[..., Q] - beta * data,
+        over=over,
+        size_rows=size_rows,
+        data_rows=data_rows,
+        over_rows=over_rows,
+        size_bends=size_bends,
+        data_bends=data_bends,
+        over_bends=over_bends,
+        size_slopes=(-alpha * (1.0 - g * turn * e), -alpha * g * turn * e * per_d),
+        data_slope=-beta * (1.0 + spent) * per_d,
+        over_slopes=over_slopes,
+    )
+
+
+def _ln_norm(theta: FloatArray, size: FloatArray, data: FloatArray) -> FloatArray:
+    """ln of the norm of size and data over A."""
+    kappa = np.exp(theta[..., KAPPA, None])
+    return data + kappa * _softplus((size - data) / kappa)
+
+
+def _norm(theta: FloatArray, terms: Terms) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ln of the norm of size and data over A, and their shares in it."""
+    norm, kappa = _ln_norm(theta, terms.size, terms.data), np.exp(theta[..., KAPPA, None])
+    return norm, np.exp((terms.size - norm) / kappa), np.exp((terms.data - norm) / kappa)
+
+
+def _shares(theta: FloatArray, terms: Terms, norm: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ln L, and the shares of F, of the reducible part and of overfitting in L, (2 or 3, ..., n)."""
+    over = [] if terms.over is None else [terms.over]
+    return ln_sum(theta[..., F, None], theta[..., A, None] + norm, *over)
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    gain = theta[..., None, ETA] * _ripeness(theta, x) * _ln_effective(theta, x)
-    return _dense(theta, x)[0] - gain
+    size, data, over = _values(theta, x)
+    loss = np.exp(theta[..., F, None]) + np.exp(theta[..., A, None] + _ln_norm(theta, size, data))
+    return np.log(loss if over is None else loss + np.exp(over))
+
+
+def _rows(shape: tuple[int, ...], columns: dict[int, FloatArray]) -> FloatArray:
+    """Derivatives by column, (..., p, n), of an array of `shape` (..., p, n)."""
+    out = np.zeros(shape)
+    for column, values in columns.items():
+        out[..., column, :] = values
+    return out
+
+
+def _slopes_in_theta(theta: FloatArray, terms: Terms) -> tuple[FloatArray, list[FloatArray], FloatArray, FloatArray]:
+    """Shares in L, the derivatives of ln of each term of L, those of ln(size / data) / kappa, and the shares in the norm."""
+    norm, by_size, by_data = _norm(theta, terms)
+    shares = _shares(theta, terms, norm)[1]
+    shape = (*theta.shape[:-1], theta.shape[-1], norm.shape[-1])
+    size, data = _rows(shape, terms.size_rows), _rows(shape, terms.data_rows)
+    apart = (size - data) / np.exp(theta[..., KAPPA, None, None])
+    apart[..., KAPPA, :] = (terms.data - terms.size) / np.exp(theta[..., KAPPA, None])
+    reducible = by_size[..., None, :] * size + by_data[..., None, :] * data
+    reducible[..., A, :] = 1.0
+    reducible[..., KAPPA, :] = norm - by_size * terms.size - by_data * terms.data
+    floor = _rows(shape, {F: np.ones_like(norm)})
+    over = [] if terms.over is None else [_rows(shape, terms.over_rows)]
+    return shares, [floor, reducible, *over], apart, np.stack((by_size, by_data))
 
 
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
-    """Derivatives of ln L in search coordinates, shape (..., n, 8)."""
-    total, limit_n, limit_d, size, data, body, tokens, spent = _dense(theta, x)
-    e, _, e_m, *_ = effective_experts.derivatives(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
-    ripe, eta, alpha = _ripeness(theta, x), theta[..., None, ETA], theta[..., None, ALPHA]
-    columns = (
-        size,
-        -size * body - data * tokens,
-        data,
-        total - size * limit_n - data * limit_d,
-        data * alpha * spent,
-        -ripe * e,
-        eta * ripe * (1.0 - ripe) * e,
-        -eta * ripe * e_m,
-    )
-    return np.stack(np.broadcast_arrays(*columns), axis=-1)
+    """Derivatives of ln L in search coordinates, shape (..., n, p)."""
+    shares, rows, _, _ = _slopes_in_theta(theta, _terms(theta, x))
+    return np.swapaxes(sum(share[..., None, :] * row for share, row in zip(shares, rows, strict=True)), -1, -2)
+
+
+def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
+    """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
+    terms = _terms(theta, x)
+    shares, rows, apart, (by_size, by_data) = _slopes_in_theta(theta, terms)
+    mean = sum(share[..., None, :] * row for share, row in zip(shares, rows, strict=True))
+    h = _squares(mean, -w)
+    for share, row in zip(shares, rows, strict=True):
+        h += _squares(row, w * share)
+    pull = w * shares[1]
+    h += _squares(apart, pull * np.exp(theta[..., KAPPA, None]) * by_size * by_data)
+    h[..., KAPPA, KAPPA] += (pull * rows[1][..., KAPPA, :]).sum(axis=-1)
+    bends = [(*pair, pull * by_size * value) for pair, value in terms.size_bends.items()]
+    bends += [(*pair, pull * by_data * value) for pair, value in terms.data_bends.items()]
+    if terms.over is not None:
+        bends += [(*pair, w * shares[2] * value) for pair, value in terms.over_bends.items()]
+    return add_bends(h, bends)
+
+
+def _squares(rows: FloatArray, weights: FloatArray) -> FloatArray:
+    return (rows * weights[..., None, :]) @ np.swapaxes(rows, -1, -2)
 
 
 def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-    *_, size, data, _, _, spent = _dense(theta, x)
-    ripe = _ripeness(theta, x)
-    ripening = theta[..., None, ETA] * ripe * (1.0 - ripe) * _ln_effective(theta, x)
-    in_n = ripening - theta[..., None, ALPHA] * size * ln_body(x.ln_n)[1]
-    return in_n, -theta[..., None, ALPHA] * data * (1.0 + spent) - ripening
+    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n); unique tokens stay as they are."""
+    terms = _terms(theta, x)
+    norm, by_size, by_data = _norm(theta, terms)
+    _, reducible, *over = _shares(theta, terms, norm)[1]
+    in_n = reducible * by_size * terms.size_slopes[0]
+    in_d = reducible * (by_size * terms.size_slopes[1] + by_data * terms.data_slope)
+    for share in over:
+        in_n, in_d = in_n + share * terms.over_slopes[0], in_d + share * terms.over_slopes[1]
+    return in_n, in_d
+
+
+SATURATION = (float(np.log(0.01)), float(np.log(1e4)))
 
 
 def bounds(observed: Observed) -> FloatArray:
-    """The physical box in search coordinates, (8, 2): exponents not negative, kappa at most 1, E_max as in other laws."""
-    limit, softness, start = np.log((1e-3, 1e3)), (np.log(0.02), 0.0), np.log((1e4, 1e12))
-    e_max = effective_experts.box(observed)[1]
-    return np.array([limit, EXPONENT, limit, softness, start, (0.0, 1.0), np.log((1e-3, 1e4)), e_max])
+    """The physical box in search coordinates, (10, 2): the loss falls with N, D and X; F lies below the smallest loss."""
+    softness, start, ripening = np.log((0.2, 0.8)), np.log((1e4, 1e12)), np.log((1e-3, 1e5))
+    size_and_data = [AMPLITUDE, (-12.0, 12.0), EXPONENT, EXPONENT]
+    experts = [EXPONENT, ripening, effective_experts.box(observed)[1]]
+    floor = np.log(LEAST_FLOOR), observed.irreducible[1]
+    return np.array([floor, *size_and_data, softness, start, *experts])
 
 
-def region(observed: Observed) -> FloatArray:
-    """Where a search starts, (8, 2): both limits near the smallest loss seen."""
-    near, softness, start = np.log(observed.loss_min) + np.array((-0.5, 0.5)), (np.log(0.1), 0.0), np.log((1e7, 2e9))
-    e_max = effective_experts.region(observed)[1]
-    return np.array([near, (0.02, 0.4), near, softness, start, (0.0, 0.2), np.log((1.0, 200.0)), e_max])
+def bounds_repeated(observed: Observed) -> FloatArray:
+    """That of `bounds` with repetition, (15, 2): R_D in [0.01, 1e4], odds of overfitting that rise with N / U and D / U."""
+    over = [np.log((0.1, 100.0)), (-60.0, 30.0), (0.0, 6.0), (0.1, 6.0)]
+    return np.vstack((bounds(observed), [SATURATION, *over]))
+
+
+def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
+    """1, the norm and, with repeats, the share of C: what F, A and C multiply."""
+    repeated = shape.shape[-1] > len(SHAPE)
+    theta = np.zeros((*shape.shape[:-1], len(REPEATED) if repeated else len(PARAMETERS)))
+    theta[..., SHAPE_REPEATED if repeated else SHAPE] = shape
+    size, data, over = _values(theta, x)
+    norm = np.exp(_ln_norm(theta, size, data))
+    return np.stack([np.ones_like(norm), norm, *([] if over is None else [np.exp(over)])], axis=-1)
+
+
+def _region(observed: Observed) -> FloatArray:
+    softness, start, ripening = np.log((0.2, 0.8)), np.log((1e6, 2e9)), np.log((1.0, 3e3))
+    experts = [(0.0, 1.2), ripening, effective_experts.region(observed)[1]]
+    return np.array([(-2.0, 2.0), (0.05, 0.5), (0.05, 0.5), softness, start, *experts])
+
+
+def _region_repeated(observed: Observed) -> FloatArray:
+    return np.vstack((_region(observed), [np.log((2.0, 100.0)), (-12.0, 2.0), (0.2, 2.0), (0.2, 2.0)]))
+
+
+SHAPE = (Q, ALPHA, BETA, KAPPA, D_0, G, R, MAX)
+SHAPE_REPEATED = (*SHAPE, R_D, ODDS, BY_SIZE, BY_REPEATS)
+
+
+def _form(parameters: tuple[Parameter, ...]) -> dict[str, object]:
+    """The coordinates of a form with these parameters."""
+    to_logs, from_logs = log_coordinates(parameters)
+
+    def encode(public: FloatArray) -> FloatArray:
+        theta = to_logs(public)
+        theta[..., Q] -= theta[..., A]
+        theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
+        return theta
+
+    def decode(theta: FloatArray) -> FloatArray:
+        logs = np.array(theta, dtype=float)
+        logs[..., Q] += logs[..., A]
+        return from_logs(logs)
+
+    return {"parameters": parameters, "encode": encode, "decode": decode}
 
 
 FORM = LawForm(
     name="moescale2026",
-    title="MoE law of size and data as bottlenecks, with experts that ripen",
-    equation="L = ((L_N (5e8/N_b)^alpha)^(1/kappa) + (L_D (1e10/D_eff)^alpha)^(1/kappa))^kappa Ehat^(-eta D/(D + R N)); "
-    "D_eff = D/(1 + D_0/D); N = N_b + omega N_b^(1/3)",
-    source="moescale, chosen by cross-validation on the runs of arXiv 2502.05172 (docs/moescale2026.md)",
-    parameters=PARAMETERS,
-    encode=encode,
-    decode=decode,
+    title="MoE law of models: size and data as bottlenecks above a floor, experts as size",
+    equation="L = F + ((A (1e9/N_eff)^alpha)^(1/kappa) + (B (1e10/D_eff)^beta)^(1/kappa))^kappa; "
+    "N_eff = N Xhat^(g D/(D + R N)), D_eff = D/(1 + D_0/D); N the active body, X the expansion",
+    source="moescale, chosen by hold-outs across public tables (docs/moescale2026.md)",
     log_loss=log_loss,
     jacobian=jacobian,
+    curvature=curvature,
     slopes=slopes,
     bounds=bounds,
-    region=region,
+    linear=LinearPart((F, A), SHAPE, _basis, _region),
     uses_experts=True,
+    of_models=True,
     domain="amplitudes are positive and E_max > 1",
+    **_form(PARAMETERS),
+)
+FORM_REPEATED = replace(
+    FORM,
+    name="moescale2026-repeated",
+    title="the same for repeated data",
+    equation=FORM.equation.replace("D_0/D);", "D_0/D), D repeating U as in muennighoff2023;")
+    + "; and L + C/(1 + 1/(c (N/U)^a (D/U - 1)^b)) for overfitting",
+    bounds=bounds_repeated,
+    linear=LinearPart((F, A, OVER), SHAPE_REPEATED, _basis, _region_repeated),
+    extra_inputs={"unique_tokens": float("inf")},
+    **_form(REPEATED),
 )

@@ -49,28 +49,34 @@ def decode(theta: FloatArray) -> FloatArray:
     return public
 
 
-def _saturated(ln_x: FloatArray, ln_unit: FloatArray, ln_r: FloatArray) -> tuple[FloatArray, ...]:
-    """ln of u + u R (1 - exp(-(x/u - 1) / R)), or ln x where x <= u, and its derivatives in ln x, ln u and ln R."""
+def saturated(ln_x: FloatArray, ln_unit: FloatArray, ln_r: FloatArray) -> tuple[FloatArray, ...]:
+    """ln of u + u R (1 - exp(-(x/u - 1) / R)), or ln x where x <= u, and its derivatives.
+
+    Those in ln x, ln u and ln R, and the second in ln R.
+    """
     over = np.clip(ln_x - ln_unit, 0.0, 300.0)  # beyond e^300 times the unit nothing changes, and e^x stays finite
     r, excess = np.exp(ln_r), np.expm1(over)
     decay = np.exp(-excess / r)
     whole = 1.0 + r * -np.expm1(-excess / r)
     in_x = (excess + 1.0) * decay / whole
-    in_r = (r * -np.expm1(-excess / r) - excess * decay) / whole
+    by_r = r * -np.expm1(-excess / r) - excess * decay
+    in_r = by_r / whole
+    in_rr = (by_r - excess**2 / r * decay) / whole - in_r**2
     within = over <= 0.0
     value = np.where(within, ln_x, ln_unit + np.log(whole))
-    return value, in_x, np.where(within, 0.0, 1.0 - in_x), in_r
+    return value, in_x, np.where(within, 0.0, 1.0 - in_x), in_r, in_rr
 
 
 def _effective(shape: tuple[FloatArray, ...], x: Inputs) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
     """Effective ln N' and ln D' with their derivatives, for ln G, alpha, beta, ln R_D and ln R_N of shape (..., 1)."""
     ln_g, alpha, beta, ln_rd, ln_rn = shape
-    ln_u = _ln_unique(x)
-    size = _saturated(x.ln_n, ln_g + beta / alpha * (ln_u + ln_g), ln_rn)
-    return size, _saturated(x.ln_d, ln_u, ln_rd)
+    ln_u = ln_unique(x)
+    size = saturated(x.ln_n, ln_g + beta / alpha * (ln_u + ln_g), ln_rn)
+    return size, saturated(x.ln_d, ln_u, ln_rd)
 
 
-def _ln_unique(x: Inputs) -> FloatArray:
+def ln_unique(x: Inputs) -> FloatArray:
+    """ln of the tokens of distinct data among those seen, (n,)."""
     return np.minimum(np.log(x.extra["unique_tokens"]), x.ln_d)
 
 
@@ -98,8 +104,8 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     """Derivatives of ln L in search coordinates, shape (..., n, 7)."""
     ln_g, alpha, beta, *_ = _columns(theta)
-    _, (e, a, b), (ln_n, _, n_v, n_r), (ln_d, _, _, d_r) = _terms(theta, x)
-    base = _ln_unique(x) + ln_g
+    _, (e, a, b), (ln_n, _, n_v, n_r, _), (ln_d, _, _, d_r, _) = _terms(theta, x)
+    base = ln_unique(x) + ln_g
     columns = (
         e,
         a + b,
@@ -118,7 +124,7 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     Where nothing is repeated a further token is fresh: it enlarges the unique data, and the size that suits them.
     """
     _, alpha, beta, *_ = _columns(theta)
-    _, (_, a, b), (_, n_x, n_v, _), (_, d_x, _, _) = _terms(theta, x)
+    _, (_, a, b), (_, n_x, n_v, *_), (_, d_x, *_) = _terms(theta, x)
     fresh = np.log(x.extra["unique_tokens"]) >= x.ln_d
     return -alpha * a * n_x, -beta * b * d_x - np.where(fresh, a * beta * n_v, 0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -37,20 +38,21 @@ FORMAT = 1
 AGAIN = "write it again with `moescale fit -o`"
 MOST_NESTED = 20  # tables and lists of a law's evidence in each other
 FORMS: dict[str, LawForm] = {
-    module.FORM.name: module.FORM
-    for module in (
-        yun2024,
-        chinchilla,
-        kaplan2020,
-        clark2022,
-        muennighoff2023,
-        frantar2023,
-        krajewski2024,
-        ludziejewski2025,
-        abnar2025,
-        yun2024_centred,
-        moescale2026,
-        zhao2025,
+    form.name: form
+    for form in (
+        yun2024.FORM,
+        chinchilla.FORM,
+        kaplan2020.FORM,
+        clark2022.FORM,
+        muennighoff2023.FORM,
+        frantar2023.FORM,
+        krajewski2024.FORM,
+        ludziejewski2025.FORM,
+        abnar2025.FORM,
+        yun2024_centred.FORM,
+        moescale2026.FORM,
+        moescale2026.FORM_REPEATED,
+        zhao2025.FORM,
     )
 }
 _ALSO = {
@@ -153,8 +155,6 @@ class LawTable(BaseModel, extra="forbid", allow_inf_nan=False):
     notes: list[str] = Field(default_factory=list)
     evidence: dict[str, object] = Field(default_factory=dict)
     draws: list[list[float]] = Field(default_factory=list)
-    run_noise: float = Field(default=0.0, ge=0, le=10)
-    drift: float = Field(default=0.0, ge=0, le=10)
 
 
 class MemberTable(BaseModel, extra="forbid", allow_inf_nan=False):
@@ -175,6 +175,7 @@ class EnsembleTable(BaseModel, extra="forbid", allow_inf_nan=False):
     family: FamilyTable | str
     members: list[MemberTable] = Field(min_length=1, max_length=64)
     n_draws: int = Field(ge=0, le=100_000)
+    fit_range: dict[str, tuple[float, float]] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     evidence: dict[str, object] = Field(default_factory=dict)
     run_noise: float = Field(default=0.0, ge=0, le=10)
@@ -241,9 +242,10 @@ def _ensemble_of(table: EnsembleTable) -> Law:
         with located(f"members.{i}"):
             law = _law_of(member.law) if isinstance(member.law, LawTable) else _member_of_catalogue(member.law)
         members.append(Member(law, member.weight, member.unit))
+    _check_ranges(table.fit_range, {name for member in members for name in member.law.form.extra_inputs})
     family = find_family(table.family) if isinstance(table.family, str) else ModelFamily(**table.family.model_dump())
     about = {key: getattr(table, key) for key in ("name", "source", "date", "notes", "evidence", "run_noise", "drift")}
-    return combine(members, family=family, draws=table.n_draws, **about)
+    return combine(members, family=family, draws=table.n_draws, fit_range=table.fit_range, **about)
 
 
 def _member_of_catalogue(name: str) -> Law:
@@ -260,17 +262,22 @@ def _check_parts(table: LawTable, form: LawForm) -> None:
     names = ", ".join(form.names)
     if set(table.parameters) != set(form.names):
         stated = ", ".join(sorted(table.parameters))
-        raise DamagedFileError(f"parameters {stated} are not those of {form.name}", next_step=f"expected {names}")
+        advice = f"expected {names}; where an older version wrote the file, fit the form to its runs again"
+        raise DamagedFileError(f"parameters {stated} are not those of {form.name}", next_step=advice)
     for i, row in enumerate(table.draws):
         if len(row) != len(form.names):
             advice = f"expected {len(form.names)}, one for each of {names}"
             raise DamagedFileError(f"damaged law file at draws.{i}: {len(row)} numbers", next_step=advice)
-    for name, (low, high) in table.fit_range.items():
-        if not (0 < low <= high or (low == 0 < high and name in form.extra_inputs)):
-            what = f"{low:g} to {high:g} is not a range of positive numbers"
-            raise DamagedFileError(f"damaged law file at fit_range.{name}: {what}")
+    _check_ranges(table.fit_range, form.extra_inputs)
     if _is_deep(table.evidence):
         raise DamagedFileError(f"damaged law file at evidence: nested more than {MOST_NESTED} deep", next_step=AGAIN)
+
+
+def _check_ranges(ranges: Mapping[str, tuple[float, float]], may_be_zero: Collection[str]) -> None:
+    for name, (low, high) in ranges.items():
+        if not (0 < low <= high or (low == 0 < high and name in may_be_zero)):
+            what = f"{low:g} to {high:g} is not a range of positive numbers"
+            raise DamagedFileError(f"damaged law file at fit_range.{name}: {what}")
 
 
 def law_text(law: Law) -> str:
@@ -287,6 +294,7 @@ def _document(law: Law) -> dict[str, object]:
             "format": FORMAT,
             **{key: plain(getattr(law, key)) for key in about},
             "n_draws": len(law.draws),
+            "fit_range": plain(law.fit_range),
             "family": record(law.family),
             "members": [
                 {"weight": member.weight, "unit": member.unit, "law": _document(member.law)} for member in law.members

@@ -21,6 +21,7 @@ from moescale.views.terminal.text import write_line, write_paragraph, write_tabl
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from moescale.fitting.auto import Chosen
     from moescale.fitting.fit import Fit
     from moescale.fitting.holdout import HoldOut
     from moescale.fitting.isoflop import IsoFlop
@@ -40,6 +41,17 @@ def show_fit(console: Console, found: Fit, intervals: dict[str, tuple[float, flo
     write_table(console, parameter_table(found.form, found.parameters, intervals, fit_remarks(found)))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range)}.")
+
+
+def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
+    """The forms of an ensemble with their weights and scores; nothing for a single form."""
+    if not chosen:
+        return
+    columns = (Column("form"), Column("weight"), Column("held-out RMSLE"))
+    rows = tuple((c.law, f"{c.weight:.2f}", "not known" if c.score is None else f"{c.score:.4f}") for c in chosen)
+    write_table(console, Table("Forms by inner hold-outs: the law is their weighted average", columns, rows))
+    write_line(console)
+    write_paragraph(console, f"The best of them, {chosen[0].law}:")
 
 
 def show_isoflop(console: Console, found: IsoFlop) -> None:

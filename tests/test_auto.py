@@ -1,0 +1,138 @@
+"""`fit --law auto`: which form wins, what the ensemble predicts, and how sure it is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import answer_of
+from moescale.errors import InputError
+from moescale.fitting import auto
+from moescale.fitting.holdout import RunArrays
+from moescale.fitting.workflow import FitSettings, FittedLaw, fit_runs, predict_runs
+from moescale.runs.table import RunTable, read_runs, write_runs
+from moescale.scaling_laws import find_form, law_text, make_inputs, parse_law
+from moescale.typing import FloatArray
+
+pytestmark = pytest.mark.system
+
+PUBLIC = Path(__file__).parent / "data" / "public"
+CHINCHILLA = find_form("chinchilla")
+TRUE = CHINCHILLA.encode(np.array([1.8, 400.0, 400.0, 0.34, 0.28]))
+
+
+def dense(noise: float, seed: int = 0, *, sizes: int = 6, tokens: int = 7) -> RunTable:
+    """Runs of chinchilla's law on a grid, without embeddings."""
+    n, d = (g.ravel() for g in np.meshgrid(np.geomspace(5e7, 2e9, sizes), np.geomspace(1e9, 6e10, tokens)))
+    return table_of(n, d, noise, seed)
+
+
+def table_of(n: FloatArray, d: FloatArray, noise: float, seed: int) -> RunTable:
+    x = make_inputs(n, d, np.ones_like(n))
+    loss = np.exp(CHINCHILLA.log_loss(TRUE, x) + noise * np.random.default_rng(seed).normal(size=n.size))
+    return RunTable(n_params=n, tokens=d, experts=np.ones_like(n), loss=loss, columns={"n_params_nonemb": n})
+
+
+@pytest.fixture(scope="module")
+def found() -> FittedLaw:
+    return fit_runs(dense(0.002))
+
+
+def test_the_true_form_wins_and_the_weights_are_shares(found: FittedLaw) -> None:
+    assert found.chosen[0].law == found.fit.form.name == "chinchilla"
+    assert sum(c.weight for c in found.chosen) == pytest.approx(1.0)
+    scores = [c.score for c in found.chosen if c.score is not None]
+    assert scores == sorted(scores)
+    assert found.law.run_noise == pytest.approx(0.002, rel=0.5)
+    assert found.law.drift >= auto.LEAST_DRIFT
+
+
+def test_the_ensemble_extrapolates(found: FittedLaw) -> None:
+    beyond = table_of(np.array([4e9, 8e9]), np.array([1.2e11, 2.4e11]), 0.0, 0)
+    for predicted, loss in zip(predict_runs(found.law, beyond), beyond.loss, strict=True):
+        assert predicted.loss == pytest.approx(loss, rel=0.01)
+        assert predicted.interval is not None
+        assert predicted.interval[0] < loss < predicted.interval[1]
+
+
+def test_the_same_runs_give_the_same_digits(found: FittedLaw) -> None:
+    again = fit_runs(dense(0.002))
+    assert again.chosen == found.chosen
+    np.testing.assert_array_equal(again.law.theta, found.law.theta)
+    np.testing.assert_array_equal(again.law.draws, found.law.draws)
+
+
+def test_its_file_reads_back(found: FittedLaw) -> None:
+    again = parse_law(law_text(found.law), where="law.toml")
+    runs = dense(0.0, sizes=2, tokens=2)
+    for a, b in zip(predict_runs(found.law, runs), predict_runs(again, runs), strict=True):
+        assert b.loss == pytest.approx(a.loss, rel=1e-9)
+        assert b.interval == pytest.approx(a.interval, rel=1e-9)
+    assert again.fit_range == found.law.fit_range
+    assert (again.run_noise, again.drift) == (found.law.run_noise, found.law.drift)
+
+
+def test_intervals_cover_new_runs_of_the_law(found: FittedLaw) -> None:
+    held, many = 0, 0
+    for seed in range(3):
+        law = fit_runs(dense(0.004, seed=seed)).law
+        new = dense(0.004, seed=100 + seed, sizes=7, tokens=6)
+        for predicted, loss in zip(predict_runs(law, new), new.loss, strict=True):
+            assert predicted.interval is not None
+            held += predicted.interval[0] <= loss <= predicted.interval[1]
+            many += 1
+    assert 0.80 <= held / many <= 0.97
+
+
+def test_too_few_runs_are_said_to_be_too_few() -> None:
+    small = fit_runs(dense(0.001, sizes=3, tokens=2))
+    assert any("too few runs for inner hold-outs" in warning for warning in small.fit.warnings)
+    assert all(c.score is None for c in small.chosen)
+    assert small.law.drift == auto.BLIND_DRIFT
+
+
+def test_the_size_of_a_body_counts_where_it_is_stated() -> None:
+    runs = read_runs(PUBLIC / "gemstones_cool.csv", where="tokens / n_params_dense >= 2")
+    law = fit_runs(runs).law
+    other = replace(runs, columns={**runs.columns, "n_params_nonemb": 2.0 * runs.columns["n_params_nonemb"]})
+    stated, doubled = ([p.loss for p in predict_runs(law, table)][:5] for table in (runs, other))
+    assert all(a > b for a, b in zip(stated, doubled, strict=True))
+
+
+def test_experts_have_forms_of_their_own() -> None:
+    runs = read_runs(PUBLIC / "joint_moe_runs.csv", where="tokens / n_params_active >= 2")
+    fitted = fit_runs(runs)
+    assert fitted.fit.rmsle < 0.005
+    assert {c.law for c in fitted.chosen} == set(auto.WITH_EXPERTS)
+    assert fitted.law.family.name == "ludziejewski2025"
+
+
+def test_what_is_held_out_is_large() -> None:
+    n, d = (g.ravel() for g in np.meshgrid([1e8, 2e8, 4e8, 8e8], [1e9, 2e9, 4e9, 8e9]))
+    runs = RunArrays(n, d, np.ones(16), np.full(16, 3.0), {})
+    splits = auto.inner_splits(runs, 5)
+    assert set(splits) == {"N", "D", "N D", "D/N"}
+    assert (n[splits["N"]] == 8e8).all()
+    assert not auto.inner_splits(runs, 13)
+
+
+def test_weights_fall_with_the_score_and_small_ones_are_dropped() -> None:
+    weights = auto.weigh(np.array([1.0, 2.0, 30.0]))
+    assert weights[0] > weights[1] > 0.0 == weights[2]
+    assert auto.weigh(np.array([1.0, 100.0]))[1] > 0.0  # two forms always stay
+
+
+def test_auto_takes_no_paper_grid() -> None:
+    with pytest.raises(InputError, match="--starts"):
+        fit_runs(dense(0.0), settings=FitSettings(starts="paper"))
+
+
+def test_the_record_of_the_command_line(tmp_path: Path) -> None:
+    runs, law = tmp_path / "runs.csv", tmp_path / "law.toml"
+    write_runs(dense(0.002), runs)
+    record = answer_of("fit", runs, "-o", law)
+    assert sum(c["weight"] for c in record["chosen"]) == pytest.approx(1.0)
+    assert record["law"] == record["chosen"][0]["law"]
+    predicted = answer_of("predict", "--law", law, "--n-params", "4e9", "--tokens", "1e11")
+    assert predicted["interval"][0] < predicted["loss"] < predicted["interval"][1]
