@@ -68,7 +68,7 @@ INTERACTIONS = {
     "clark2022": ["c"],
     "ludziejewski2025": ["gamma", "zeta"],
     "moescale2026": ["g"],
-    "moescale2026-repeated": ["g", "a", "b"],
+    "moescale2026-repeated": ["g", "a", "b", "e"],
 }
 
 

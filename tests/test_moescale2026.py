@@ -24,7 +24,7 @@ FORM, REPEATED = moescale2026.FORM, moescale2026.FORM_REPEATED
 LAW = find_law("moescale2026-joint")
 P = LAW.parameters | {"F": 1.2}  # the fit has no floor; the formula has
 THETA = FORM.encode(np.array([P[name] for name in FORM.names]))
-OVERFITTING = {"R_D": 5.0, "C": 6.0, "c": 1e-3, "a": 0.8, "b": 1.2}
+OVERFITTING = {"R_D": 5.0, "C": 6.0, "c": 1e-3, "a": 0.8, "b": 1.2, "e": 0.2}
 THETA_REPEATED = REPEATED.encode(np.array([(P | OVERFITTING)[name] for name in REPEATED.names]))
 
 sizes = st.floats(1e7, 1e12)
