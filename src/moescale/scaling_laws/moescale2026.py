@@ -26,6 +26,7 @@ from moescale.scaling_laws import effective_experts
 from moescale.scaling_laws.form import (
     AMPLITUDE,
     EXPONENT,
+    Coordinates,
     Inputs,
     LawForm,
     LinearPart,
@@ -336,22 +337,27 @@ SHAPE = (Q, ALPHA, BETA, KAPPA, D_0, G, R, MAX)
 SHAPE_REPEATED = (*SHAPE, R_D, ODDS, BY_SIZE, BY_REPEATS, BY_UNIQUE)
 
 
-def _form(parameters: tuple[Parameter, ...]) -> dict[str, object]:
-    """The coordinates of a form with these parameters."""
-    to_logs, from_logs = log_coordinates(parameters)
+_PLAIN, _ALL = log_coordinates(PARAMETERS), log_coordinates(REPEATED)
 
-    def encode(public: FloatArray) -> FloatArray:
-        theta = to_logs(public)
-        theta[..., Q] -= theta[..., A]
-        theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
-        return theta
 
-    def decode(theta: FloatArray) -> FloatArray:
-        logs = np.array(theta, dtype=float)
-        logs[..., Q] += logs[..., A]
-        return from_logs(logs)
+def _logs(values: FloatArray) -> tuple[Coordinates, Coordinates]:
+    """(to logarithms, and back) of the form with so many parameters."""
+    return _ALL if np.asarray(values).shape[-1] > len(PARAMETERS) else _PLAIN
 
-    return {"parameters": parameters, "encode": encode, "decode": decode}
+
+def encode(public: FloatArray) -> FloatArray:
+    """Search coordinates from public units, any leading shape (..., p); NaN unless E_max > 1."""
+    theta = _logs(public)[0](public)
+    theta[..., Q] -= theta[..., A]
+    theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
+    return theta
+
+
+def decode(theta: FloatArray) -> FloatArray:
+    """Public units from search coordinates, any leading shape (..., p)."""
+    logs = np.array(theta, dtype=float)
+    logs[..., Q] += logs[..., A]
+    return _logs(logs)[1](logs)
 
 
 FORM = LawForm(
@@ -360,6 +366,9 @@ FORM = LawForm(
     equation="L = F + ((A (1e9/N_eff)^alpha)^(1/kappa) + (B (1e10/D_eff)^beta)^(1/kappa))^kappa; "
     "N_eff = N Xhat^(g D/(D + R N)), D_eff = D/(1 + D_0/D); N the active body, X the expansion",
     source="moescale, chosen by hold-outs across public tables (docs/moescale2026.md)",
+    parameters=PARAMETERS,
+    encode=encode,
+    decode=decode,
     log_loss=log_loss,
     jacobian=jacobian,
     curvature=curvature,
@@ -369,7 +378,6 @@ FORM = LawForm(
     uses_experts=True,
     of_models=True,
     domain="amplitudes are positive and E_max > 1",
-    **_form(PARAMETERS),
 )
 FORM_REPEATED = replace(
     FORM,
@@ -377,8 +385,8 @@ FORM_REPEATED = replace(
     title="the same for repeated data",
     equation=FORM.equation.replace("D_0/D);", "D_0/D), D repeating U as in muennighoff2023;")
     + "; and L + C/(1 + 1/(c (N/U)^a (D/U - 1)^b (U/1e10)^e)) for overfitting",
+    parameters=REPEATED,
     bounds=bounds_repeated,
     linear=LinearPart((F, A, OVER), SHAPE_REPEATED, _basis, _region_repeated),
     extra_inputs={"unique_tokens": float("inf")},
-    **_form(REPEATED),
 )
