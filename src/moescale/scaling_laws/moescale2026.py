@@ -234,7 +234,7 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
 
 def _rows(shape: tuple[int, ...], columns: dict[int, FloatArray]) -> FloatArray:
     """Derivatives by column, (..., p, n), of an array of `shape` (..., p, n)."""
-    out = np.zeros(shape)
+    out = np.zeros(shape, dtype=np.result_type(*columns.values()))  # of complex steps too
     for column, values in columns.items():
         out[..., column, :] = values
     return out
@@ -310,7 +310,7 @@ def bounds(observed: Observed) -> FloatArray:
 def bounds_repeated(observed: Observed) -> FloatArray:
     """That of `bounds` with repetition, (16, 2): R_D in [0.01, 1e4], odds of overfitting that rise with N / U and D / U."""
     over = [np.log((0.1, 100.0)), (-60.0, 30.0), (0.0, 6.0), (0.1, 6.0), (-3.0, 3.0)]
-    return np.vstack((bounds(observed), [SATURATION, *over]))
+    return np.array([*bounds(observed), SATURATION, *over])
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
@@ -330,7 +330,8 @@ def _region(observed: Observed) -> FloatArray:
 
 
 def _region_repeated(observed: Observed) -> FloatArray:
-    return np.vstack((_region(observed), [np.log((2.0, 100.0)), (-12.0, 2.0), (0.2, 2.0), (0.2, 2.0), (-0.5, 1.0)]))
+    over = [(-12.0, 2.0), (0.2, 2.0), (0.2, 2.0), (-0.5, 1.0)]
+    return np.array([*_region(observed), np.log((2.0, 100.0)), *over])
 
 
 SHAPE = (Q, ALPHA, BETA, KAPPA, D_0, G, R, MAX)
