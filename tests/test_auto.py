@@ -89,7 +89,7 @@ def test_too_few_runs_are_said_to_be_too_few() -> None:
     small = fit_runs(dense(0.001, sizes=3, tokens=2))
     assert any("too few runs for inner hold-outs" in warning for warning in small.fit.warnings)
     assert all(c.score is None for c in small.chosen)
-    assert small.law.drift == auto.BLIND_DRIFT
+    assert small.law.drift == auto.LEAST_DRIFT
 
 
 def test_the_size_of_a_body_counts_where_it_is_stated() -> None:

@@ -725,7 +725,10 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
 
 
 TABLES = [
-    (("fit", RUNS, "--law", "yun2024", "--starts", 8, "--bootstrap", 4), ("100 runs", "RMSLE", "alpha", "90% interval", "E_max")),
+    (
+        ("fit", RUNS, "--law", "yun2024", "--starts", 8, "--bootstrap", 4),
+        ("100 runs", "RMSLE", "alpha", "90% interval", "E_max"),
+    ),
     (("laws",), ("yun2024-recovered", "hoffmann2022", "406.4", "alpha 0.3392", "ln L =")),
     (("predict", "--n-params", "1B", "--tokens", "20B"), ("nats per token", "90%", "extrapolated: n_params")),
     (
@@ -810,7 +813,19 @@ def test_an_ascii_terminal_gets_ascii() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals and pipes as POSIX has them")
 def test_interrupting_a_fit_ends_it_quietly(tmp_path: Path) -> None:
     target = tmp_path / "law.toml"
-    command = [sys.executable, "-m", "moescale", "fit", RUNS, "--law", "yun2024", "--bootstrap", "100000", "-o", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "moescale",
+        "fit",
+        RUNS,
+        "--law",
+        "yun2024",
+        "--bootstrap",
+        "100000",
+        "-o",
+        str(target),
+    ]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
         time.sleep(1.5)  # long enough to be past the imports; the fit takes minutes
         assert started.poll() is None
