@@ -15,7 +15,7 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,8 +235,7 @@ def main() -> None:
             for split in splits_of(source, name):
                 every = ("chinchilla", *(() if options.quick else DENSE_FORMS if source in DENSE else ROUTED_FORMS))
                 few = JUDGED if split.reach and not options.quick else every
-                for law in dict.fromkeys(("auto", *few)):
-                    scores.append(scored(split, law))
+                scores += [scored(split, law) for law in dict.fromkeys(("auto", *few))]
                 said = ", ".join(f"{s.law} {1e3 * s.rmsle:.1f}" for s in scores if s.split is split)
                 print(f"{name} {split.name} ({len(split.inside)} to {len(split.outside)}): {said}", file=sys.stderr)
     parts = page_parts(scores)
