@@ -42,7 +42,7 @@ SOURCES = {
 DENSE = ("gadre", "porian", "gemstones", "olmo", "datablations")
 DENSE_FORMS = ("chinchilla", "moescale2026", "muennighoff2023", "kaplan2020", "yun2024")
 ROUTED_FORMS = ("yun2024", "yun2024-centred", "ludziejewski2025", "moescale2026", "clark2022", "chinchilla")
-REPLICATES = 64
+JUDGED, REPLICATES = ("chinchilla", "moescale2026"), 64  # forms whose own bootstrap is judged beside auto
 FEWEST_FITTED = 15  # runs, on splits that judge intervals far from the runs
 BANDS = ((0.0, 1.0 + 1e-9), (1.0 + 1e-9, 4.0), (4.0, 16.0), (16.0, np.inf))  # of N D over the largest that was fitted
 BAND_NAMES = ("within", "to 4", "4 to 16", "over 16")
@@ -114,8 +114,7 @@ def splits_of(source: str, name: str) -> list[Split]:
 
 def scored(split: Split, name: str) -> Score:
     """Fit a form, or auto, to the runs of a split and predict the others."""
-    auto = name == "auto"
-    how = FitSettings() if auto else FitSettings(starts=32, bootstrap=REPLICATES)
+    how = FitSettings() if name == "auto" else FitSettings(starts=32, bootstrap=REPLICATES if name in JUDGED else 0)
     law = fit_runs(split.inside, name, how).law
     value, low, high = predicted(law, split.outside)
     error = np.log(value / split.outside.loss)
@@ -126,9 +125,7 @@ def scored(split: Split, name: str) -> Score:
 
 def predicted(law: Law, runs: RunTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Losses of runs under a law, and the ends of their intervals."""
-    of_models = law.form.of_models
     arrays = run_arrays(law.form, runs, {})
-    del of_models
     return predict_many(law, arrays.n_params, arrays.tokens, arrays.experts, extra=arrays.extra)
 
 
@@ -151,7 +148,7 @@ def error_rows(scores: Sequence[Score]) -> list[list[str]]:
     sources = [source for source in DENSE if any(s.split.source == source for s in scores)]
     base = {source: over_splits(scores, source, "chinchilla") for source in sources}
     rows: list[list[str]] = []
-    for law in laws(scores, sources):
+    for law in laws(scores, sources) if sources else []:
         by = {source: over_splits(scores, source, law) for source in sources}
         ratios = [by[source] / base[source] for source in sources]
         ends = f"{min(ratios):.2f} to {max(ratios):.2f}"
@@ -237,9 +234,8 @@ def main() -> None:
         for name in names if not wanted else [n for n in names if n in wanted]:
             for split in splits_of(source, name):
                 every = ("chinchilla", *(() if options.quick else DENSE_FORMS if source in DENSE else ROUTED_FORMS))
-                few = ("chinchilla", "moescale2026") if split.reach and not options.quick else every
-                for law in dict.fromkeys(("auto", *few)):
-                    scores.append(scored(split, law))
+                few = JUDGED if split.reach and not options.quick else every
+                scores += [scored(split, law) for law in dict.fromkeys(("auto", *few))]
                 said = ", ".join(f"{s.law} {1e3 * s.rmsle:.1f}" for s in scores if s.split is split)
                 print(f"{name} {split.name} ({len(split.inside)} to {len(split.outside)}): {said}", file=sys.stderr)
     parts = page_parts(scores)
@@ -265,7 +261,7 @@ def page_parts(scores: Sequence[Score]) -> dict[str, list[str]]:
         "laws-routed": lines(("law", *(f"{source} {name}" for source, name in splits), "routing"), routed_rows(scores)),
         "laws-public": lines(("law", "RMSLE"), [[s.law, thousandths(s.rmsle)] for s in public]),
     }
-    for law in ("auto", "chinchilla", "moescale2026"):
+    for law in ("auto", *JUDGED):
         parts[f"laws-coverage-{law}"] = lines(header, coverage_rows(scores, law))
     return parts
 

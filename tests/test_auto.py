@@ -73,9 +73,9 @@ def test_its_file_reads_back(found: FittedLaw) -> None:
     assert (again.run_noise, again.drift) == (found.law.run_noise, found.law.drift)
 
 
-def test_intervals_cover_new_runs_of_the_law(found: FittedLaw) -> None:
+def test_intervals_cover_new_runs_of_the_law() -> None:
     held, many = 0, 0
-    for seed in range(3):
+    for seed in range(6):  # ten such studies cover 94%, one alone 83 to 100%
         law = fit_runs(dense(0.004, seed=seed)).law
         new = dense(0.004, seed=100 + seed, sizes=7, tokens=6)
         for predicted, loss in zip(predict_runs(law, new), new.loss, strict=True):
@@ -89,7 +89,7 @@ def test_too_few_runs_are_said_to_be_too_few() -> None:
     small = fit_runs(dense(0.001, sizes=3, tokens=2))
     assert any("too few runs for inner hold-outs" in warning for warning in small.fit.warnings)
     assert all(c.score is None for c in small.chosen)
-    assert small.law.drift == auto.BLIND_DRIFT
+    assert small.law.drift == auto.LEAST_DRIFT
 
 
 def test_the_size_of_a_body_counts_where_it_is_stated() -> None:

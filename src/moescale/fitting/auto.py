@@ -29,11 +29,13 @@ WITH_EXPERTS, BY_SPARSITY = ("moescale2026", "yun2024-centred", "ludziejewski202
 
 QUANTILE = 0.75  # what lies strictly above it is held out, as in the splits that laws are judged by
 FEWEST_HELD_OUT = 3
-POWER = 2.0  # weights ~ score^-2: inverse mean squared errors (Bates and Granger 1969)
+POWER = 4.0  # weights ~ score^-4, by hold-outs over sources (docs/fitting.md)
 LEAST_WEIGHT, LEAST_FORMS = 0.05, 2
 BROKEN = 10.0  # robust standard deviations
-LEAST_DRIFT = 0.005  # an e-fold; inner hold-outs look no further than two or three times beyond the runs
-BLIND_DRIFT = 0.01  # an e-fold, where there is no inner hold-out
+LEAST_DRIFT = (
+    0.02  # an e-fold; inner hold-outs look no further than two or three times beyond the runs (docs/fitting.md)
+)
+FEWEST_WITHIN = 4  # held-out runs inside the range of those left in that tell the noise
 LOWEST_SCORE = 1e-9  # of runs without noise
 REPLICATES, FEWEST_REPLICATES = 128, 32  # of all forms together and of each, where no --bootstrap says how many
 
@@ -74,7 +76,7 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
     if not splits:
         weights = np.full(len(fits), 1.0 / len(fits))
         noise = _noise(weights @ errors, float(weights @ parameters))
-        return Choice((), tuple(weights.tolist()), (), noise, BLIND_DRIFT)
+        return Choice((), tuple(weights.tolist()), (), noise, LEAST_DRIFT)
     missed: list[FloatArray] = []  # of each split, (forms, held out)
     beyond: list[FloatArray] = []  # e-folds, (held out,)
     for i, (name, mask) in enumerate(splits.items()):
@@ -87,8 +89,11 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
     rmsle = np.array([np.sqrt((error**2).mean(axis=1)) for error in missed])  # (splits, forms)
     scores = np.exp(np.log(np.maximum(rmsle, LOWEST_SCORE)).mean(axis=0))
     weights = weigh(scores)
+    error, out = np.concatenate([weights @ each for each in missed]), np.concatenate(beyond)
     noise = _noise(weights @ errors, float(weights @ parameters))
-    drift = _drift(np.concatenate([weights @ error for error in missed]), np.concatenate(beyond), noise)
+    drift = _drift(error, out, noise)
+    if (out == 0.0).sum() >= FEWEST_WITHIN:
+        noise = max(noise, _noise(error[out == 0.0], 0.0))
     return Choice(tuple(scores.tolist()), tuple(weights.tolist()), tuple(splits), noise, drift)
 
 
@@ -118,7 +123,7 @@ def inner_splits(runs: RunArrays, fewest_left: int) -> dict[str, BoolArray]:
 
 
 def weigh(scores: FloatArray) -> FloatArray:
-    """Shares of forms by their scores, (k,): proportional to score^-2, small ones dropped but for the best two."""
+    """Shares of forms by their scores, (k,): proportional to score^-4, small ones dropped but for the best two."""
     raw = (scores / scores.min()) ** -POWER
     rank = np.argsort(np.argsort(scores, kind="stable"), kind="stable")
     kept = np.where((raw / raw.sum() >= LEAST_WEIGHT) | (rank < LEAST_FORMS), raw, 0.0)
@@ -162,6 +167,6 @@ def _drift(error: FloatArray, beyond: FloatArray, noise: float) -> float:
     """Standard deviation of ln L that an e-fold beyond the runs adds, by held-out errors and e-folds, (n,) each."""
     out = beyond > 0.0
     if not out.any():
-        return BLIND_DRIFT
+        return LEAST_DRIFT
     excess = float((error[out] ** 2 - noise**2).sum() / (beyond[out] ** 2).sum())
     return max(float(np.sqrt(max(excess, 0.0))), LEAST_DRIFT)
