@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -228,8 +229,13 @@ class Form:
         """ln of the norm and ln of what multiplies the whole loss, for parameters (p, ..., 1)."""
         own = [p[a:b] for a, b in itertools.pairwise(self.ends)]
         alpha, ratio, beta, kappa = self.parts[0].function(own[0])  # pyright: ignore
-        n, d, e = runs.n, self.parts[1].function(own[1], runs.d), 0.0
-        more_n = more_d = reducible = whole = 0.0
+        e: Any = 0.0
+        n: Any = runs.n
+        d: Any = self.parts[1].function(own[1], runs.d)
+        more_n: Any = 0.0
+        more_d: Any = 0.0
+        reducible: Any = 0.0
+        whole: Any = 0.0
         if self.routed:
             e = self.parts[3].function(own[3], runs.x)
             more_n, more_d, reducible, whole = self.parts[2].function(own[2], runs.n, runs.d)  # pyright: ignore
@@ -276,7 +282,7 @@ class RepeatedForm(Form):
         return self.parts[3].function(p[self.ends[3] :], runs)  # pyright: ignore
 
 
-def _ln_sum(a: Complex, b: Complex) -> Complex:
+def _ln_sum(a: Any, b: Any) -> Complex:
     top = np.maximum(a.real, b.real)
     return top + np.log(np.exp(a - top) + np.exp(b - top))
 

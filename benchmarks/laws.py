@@ -276,7 +276,7 @@ def write(scores: Sequence[Score], parts: dict[str, list[str]]) -> None:
             numbers = (f"{x:.6g}" for x in (s.rmsle, s.held.mean(), s.width.mean()))
             out.writerow((s.split.source, s.split.table, s.split.name, s.law, *sizes, *numbers))
     sys.path.insert(0, str(HERE.parent / "scripts"))
-    import pages
+    import pages  # pyright: ignore[reportMissingImports]
 
     pages.write("fitting.md", pages.filled("fitting.md", parts))
 

@@ -128,9 +128,10 @@ def test_a_file_reads_back() -> None:
     np.testing.assert_allclose(again.draws, law.draws, rtol=1e-12)
 
 
-def test_experts_that_half_of_the_weight_speaks_of() -> None:
-    assert ensemble(3.0, 1.0).max_experts == pytest.approx(32.0)
-    assert ensemble(1.0, 3.0).max_experts == pytest.approx(95.0)  # 32 of top-1 in every layer
+def test_experts_that_every_law_speaks_of() -> None:
+    assert ensemble(1.0, 3.0).max_experts == pytest.approx(32.0)
+    top_1 = restate(find_law("ludziejewski2025"), PAPER)
+    assert top_1.max_experts == pytest.approx(95.0)  # 32 of top-1 in every layer
 
 
 @pytest.mark.parametrize("weights", [(), (1.0, 0.0), (1.0, -1.0)])

@@ -154,7 +154,8 @@ def _predicted(form: LawForm, runs: RunArrays, fitted: BoolArray, held_out: Bool
 def _broken(errors: FloatArray) -> BoolArray:
     """Runs that every candidate misses by far even when fitted to them, (n,), of residuals (forms, n)."""
     scale = 1.4826 * np.median(np.abs(errors), axis=1, keepdims=True)
-    return (np.abs(errors) > BROKEN * scale).all(axis=0) & (scale > 0.0).all()
+    far: BoolArray = (np.abs(errors) > BROKEN * scale).all(axis=0)
+    return far & (scale > 0.0).all(axis=0)
 
 
 def _noise(error: FloatArray, parameters: float) -> float:

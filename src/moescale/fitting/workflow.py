@@ -179,7 +179,8 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     choice = auto.choose(fits, arrays, table, report)
     winner = int(np.argmax(choice.weights))
     remarks += table_remarks(forms[winner], residuals(fits[winner], arrays[winner]), runs)
-    about, members = _about(runs, how, family), list[Member]()
+    about: dict[str, Any] = _about(runs, how, family)
+    members: list[Member] = []
     intervals = None
     for i, (found, own, weight) in enumerate(zip(fits, arrays, choice.weights, strict=True)):
         if weight == 0.0:
@@ -187,7 +188,8 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
         draws = _draws(found, own, runs, how, wanted, lambda step, share: None, quick=True)
-        law = fitted_law(found, law_family(found.form, family), draws=draws, **about | {"name": found.form.name})
+        named: dict[str, Any] = about | {"name": found.form.name}
+        law = fitted_law(found, law_family(found.form, family), draws=draws, **named)
         members.append(Member(law, weight))
         if i == winner and how.bootstrap and draws is not None:
             intervals = resampling.parameter_intervals(found, draws)

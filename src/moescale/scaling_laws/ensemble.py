@@ -268,17 +268,10 @@ def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[f
 
 
 def _most_experts(members: Sequence[Member], family: ModelFamily) -> float | None:
-    """The largest E that laws of at least half the weight may speak of."""
+    """The largest E that every member may speak of."""
     limits = [
-        (
-            np.inf
-            if m.law.max_experts is None
-            else float(experts_at(family, expansion(m.law.family, m.law.max_experts))),
-            m.weight,
-        )
-        for m in members
+        float(experts_at(family, expansion(member.law.family, member.law.max_experts)))
+        for member in members
+        if member.law.max_experts is not None
     ]
-    for most in sorted({limit for limit, _ in limits}, reverse=True):
-        if sum(weight for limit, weight in limits if limit >= most) >= 0.5 - 1e-9:
-            return None if most == np.inf else most
-    return None
+    return min(limits, default=None)

@@ -155,6 +155,8 @@ class LawTable(BaseModel, extra="forbid", allow_inf_nan=False):
     notes: list[str] = Field(default_factory=list)
     evidence: dict[str, object] = Field(default_factory=dict)
     draws: list[list[float]] = Field(default_factory=list)
+    run_noise: float = Field(default=0.0, ge=0, le=10)
+    drift: float = Field(default=0.0, ge=0, le=10)
 
 
 class MemberTable(BaseModel, extra="forbid", allow_inf_nan=False):

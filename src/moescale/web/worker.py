@@ -48,7 +48,7 @@ def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float]
     name, where = str(task["name"]), task.get("where")
     form = find_form(str(task["law"]))
     progress("read", 0.0)
-    columns = {key: str(task[key]) for key in COLUMNS if task.get(key)}
+    columns: dict[str, Any] = {key: str(task[key]) for key in COLUMNS if task.get(key)}
     table = read_runs(parse_table(data, name), where=where, **columns)
     how = FitSettings(bootstrap=int(task.get("bootstrap") or 0))
     found = fit_runs(table, form, how, progress=progress)
