@@ -18,13 +18,14 @@ from moescale.planning.allocation import SIZES, Budget, loss_on_budget, loss_opt
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, parse_law, predict
 from moescale.scaling_laws.form import Observed
+from moescale.typing import FloatArray
 from reference_data import JOINT_MOE_RUNS
 
 FORM, REPEATED = moescale2026.FORM, moescale2026.FORM_REPEATED
 LAW = find_law("moescale2026-joint")
 P = LAW.parameters | {"F": 1.2}  # the fit has no floor; the formula has
 THETA = FORM.encode(np.array([P[name] for name in FORM.names]))
-OVERFITTING = {"R_D": 5.0, "C": 6.0, "c": 1e-3, "a": 0.8, "b": 1.2}
+OVERFITTING = {"R_D": 5.0, "C": 6.0, "c": 1e-3, "a": 0.8, "b": 1.2, "e": 0.2}
 THETA_REPEATED = REPEATED.encode(np.array([(P | OVERFITTING)[name] for name in REPEATED.names]))
 
 sizes = st.floats(1e7, 1e12)
@@ -170,11 +171,18 @@ def search(runs: RunTable, starts: int) -> float:
     box[:2] = np.log((1e-3, 2.0)), np.log((0.5, 4.0))
     box[list(FORM.linear.shape)] = FORM.linear.region(observed)
     draws = np.random.default_rng(3).uniform(*box.T, size=(starts, len(box)))
+
+    def residual(theta: FloatArray) -> FloatArray:
+        return FORM.log_loss(theta, inputs) - y
+
+    def slope(theta: FloatArray) -> FloatArray:
+        return FORM.jacobian(theta, inputs)
+
     found = [
         least_squares(
-            lambda p: FORM.log_loss(p, inputs) - y,
+            residual,
             np.clip(start, low + 1e-9, high - 1e-9),
-            jac=lambda p: FORM.jacobian(p, inputs),
+            jac=slope,
             bounds=(low, high),
             loss="huber",
             f_scale=HUBER_DELTA,

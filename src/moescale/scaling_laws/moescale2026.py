@@ -11,7 +11,7 @@ loses by its size, B what 1e10 tokens lose by being few, F what no model of the 
 
 `moescale2026-repeated` is the same law of data with `unique_tokens` U < D: D gives way to the effective tokens of Muennighoff et
 al. (arXiv 2305.16264), U + U R_D (1 - exp(-(D/U - 1) / R_D)), and overfitting adds
-C / (1 + (c (N/U)^a (D/U - 1)^b)^-1).
+C / (1 + 1 / odds), odds = c (N/U)^a (D/U - 1)^b (U/1e10)^e.
 
 Chosen by hold-outs across public tables, docs/moescale2026.md. The search moves ln(B / A) in place of ln B.
 """
@@ -26,6 +26,7 @@ from moescale.scaling_laws import effective_experts
 from moescale.scaling_laws.form import (
     AMPLITUDE,
     EXPONENT,
+    Coordinates,
     Inputs,
     LawForm,
     LinearPart,
@@ -58,11 +59,12 @@ REPEATED = (
     *PARAMETERS,
     Parameter("R_D", True, "epochs of repetition after which more add little"),
     Parameter("C", True, "largest loss that overfitting adds"),
-    Parameter("c", True, "odds of that loss at one parameter a unique token and two epochs"),
+    Parameter("c", True, "odds of that loss at one parameter a unique token, two epochs and 1e10 unique tokens"),
     Parameter("a", False, "exponent of parameters per unique token in these odds"),
     Parameter("b", False, "exponent of repeats in these odds"),
+    Parameter("e", False, "exponent of unique tokens, in 1e10, in these odds"),
 )
-R_D, OVER, ODDS, BY_SIZE, BY_REPEATS = range(len(PARAMETERS), len(REPEATED))
+R_D, OVER, ODDS, BY_SIZE, BY_REPEATS, BY_UNIQUE = range(len(PARAMETERS), len(REPEATED))
 LEAST_FLOOR = 1e-3  # nats per token: as good as none
 FEWEST_REPEATS = 1e-9  # D/U - 1 below which nothing is repeated, and nothing overfitted
 NO_ODDS = -700.0  # its logarithm, as good as none
@@ -96,8 +98,9 @@ def _gain(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatAr
 
 
 def _softplus(z: FloatArray) -> FloatArray:
-    """ln(1 + e^z); faster than logaddexp."""
-    return np.maximum(z, 0.0) + np.log1p(np.exp(-np.abs(z)))
+    """ln(1 + e^z), of complex steps too; faster than logaddexp."""
+    positive = z.real > 0.0
+    return np.where(positive, z, 0.0) + np.log1p(np.exp(np.where(positive, -z, z)))
 
 
 def _values(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray | None]:
@@ -120,6 +123,7 @@ def _ln_odds(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, Floa
     extra = np.expm1(np.clip(x.ln_d - ln_unique(x), 0.0, 300.0))
     repeats = np.log(np.maximum(extra, FEWEST_REPEATS))
     odds = t[..., ODDS] + t[..., BY_SIZE] * per_unique + t[..., BY_REPEATS] * repeats
+    odds = odds + t[..., BY_UNIQUE] * (ln_unique(x) - LN_D_REF)
     return np.where(extra > FEWEST_REPEATS, odds, NO_ODDS), per_unique, repeats, extra
 
 
@@ -177,7 +181,12 @@ def _terms(theta: FloatArray, x: Inputs) -> Terms:
         odds, per_unique, repeats, extra = _ln_odds(theta, x)
         rest = np.exp(-_softplus(odds))  # what is left of the way to C
         over = t[..., OVER] - _softplus(-odds)
-        within = {ODDS: zero + 1.0, BY_SIZE: per_unique, BY_REPEATS: repeats}
+        within = {
+            ODDS: zero + 1.0,
+            BY_SIZE: per_unique,
+            BY_REPEATS: repeats,
+            BY_UNIQUE: ln_unique(x) - LN_D_REF,
+        }
         over_rows = {OVER: zero + 1.0} | {column: rest * value for column, value in within.items()}
         over_bends = {(i, j): -rest * (1.0 - rest) * within[i] * within[j] for i in within for j in within if i <= j}
         per_repeat = np.where(extra > FEWEST_REPEATS, 1.0 + 1.0 / np.maximum(extra, FEWEST_REPEATS), 0.0)
@@ -225,7 +234,7 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
 
 def _rows(shape: tuple[int, ...], columns: dict[int, FloatArray]) -> FloatArray:
     """Derivatives by column, (..., p, n), of an array of `shape` (..., p, n)."""
-    out = np.zeros(shape)
+    out = np.zeros(shape, dtype=np.result_type(*columns.values()))  # of complex steps too
     for column, values in columns.items():
         out[..., column, :] = values
     return out
@@ -258,9 +267,8 @@ def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
     terms = _terms(theta, x)
     shares, rows, apart, (by_size, by_data) = _slopes_in_theta(theta, terms)
     mean = sum(share[..., None, :] * row for share, row in zip(shares, rows, strict=True))
-    h = _squares(mean, -w)
-    for share, row in zip(shares, rows, strict=True):
-        h += _squares(row, w * share)
+    # As a variance: a difference of mean squares would lose the small terms.
+    h = sum(_squares(row - mean, w * share) for share, row in zip(shares, rows, strict=True))
     pull = w * shares[1]
     h += _squares(apart, pull * np.exp(theta[..., KAPPA, None]) * by_size * by_data)
     h[..., KAPPA, KAPPA] += (pull * rows[1][..., KAPPA, :]).sum(axis=-1)
@@ -300,9 +308,9 @@ def bounds(observed: Observed) -> FloatArray:
 
 
 def bounds_repeated(observed: Observed) -> FloatArray:
-    """That of `bounds` with repetition, (15, 2): R_D in [0.01, 1e4], odds of overfitting that rise with N / U and D / U."""
-    over = [np.log((0.1, 100.0)), (-60.0, 30.0), (0.0, 6.0), (0.1, 6.0)]
-    return np.vstack((bounds(observed), [SATURATION, *over]))
+    """That of `bounds` with repetition, (16, 2): R_D in [0.01, 1e4], odds of overfitting that rise with N / U and D / U."""
+    over = [np.log((0.1, 100.0)), (-60.0, 30.0), (0.0, 6.0), (0.1, 6.0), (-3.0, 3.0)]
+    return np.array([*bounds(observed), SATURATION, *over])
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
@@ -322,29 +330,35 @@ def _region(observed: Observed) -> FloatArray:
 
 
 def _region_repeated(observed: Observed) -> FloatArray:
-    return np.vstack((_region(observed), [np.log((2.0, 100.0)), (-12.0, 2.0), (0.2, 2.0), (0.2, 2.0)]))
+    over = [(-12.0, 2.0), (0.2, 2.0), (0.2, 2.0), (-0.5, 1.0)]
+    return np.array([*_region(observed), np.log((2.0, 100.0)), *over])
 
 
 SHAPE = (Q, ALPHA, BETA, KAPPA, D_0, G, R, MAX)
-SHAPE_REPEATED = (*SHAPE, R_D, ODDS, BY_SIZE, BY_REPEATS)
+SHAPE_REPEATED = (*SHAPE, R_D, ODDS, BY_SIZE, BY_REPEATS, BY_UNIQUE)
 
 
-def _form(parameters: tuple[Parameter, ...]) -> dict[str, object]:
-    """The coordinates of a form with these parameters."""
-    to_logs, from_logs = log_coordinates(parameters)
+_PLAIN, _ALL = log_coordinates(PARAMETERS), log_coordinates(REPEATED)
 
-    def encode(public: FloatArray) -> FloatArray:
-        theta = to_logs(public)
-        theta[..., Q] -= theta[..., A]
-        theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
-        return theta
 
-    def decode(theta: FloatArray) -> FloatArray:
-        logs = np.array(theta, dtype=float)
-        logs[..., Q] += logs[..., A]
-        return from_logs(logs)
+def _logs(values: FloatArray) -> tuple[Coordinates, Coordinates]:
+    """(to logarithms, and back) of the form with so many parameters."""
+    return _ALL if np.asarray(values).shape[-1] > len(PARAMETERS) else _PLAIN
 
-    return {"parameters": parameters, "encode": encode, "decode": decode}
+
+def encode(public: FloatArray) -> FloatArray:
+    """Search coordinates from public units, any leading shape (..., p); NaN unless E_max > 1."""
+    theta = _logs(public)[0](public)
+    theta[..., Q] -= theta[..., A]
+    theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
+    return theta
+
+
+def decode(theta: FloatArray) -> FloatArray:
+    """Public units from search coordinates, any leading shape (..., p)."""
+    logs = np.array(theta, dtype=float)
+    logs[..., Q] += logs[..., A]
+    return _logs(logs)[1](logs)
 
 
 FORM = LawForm(
@@ -353,6 +367,9 @@ FORM = LawForm(
     equation="L = F + ((A (1e9/N_eff)^alpha)^(1/kappa) + (B (1e10/D_eff)^beta)^(1/kappa))^kappa; "
     "N_eff = N Xhat^(g D/(D + R N)), D_eff = D/(1 + D_0/D); N the active body, X the expansion",
     source="moescale, chosen by hold-outs across public tables (docs/moescale2026.md)",
+    parameters=PARAMETERS,
+    encode=encode,
+    decode=decode,
     log_loss=log_loss,
     jacobian=jacobian,
     curvature=curvature,
@@ -362,16 +379,15 @@ FORM = LawForm(
     uses_experts=True,
     of_models=True,
     domain="amplitudes are positive and E_max > 1",
-    **_form(PARAMETERS),
 )
 FORM_REPEATED = replace(
     FORM,
     name="moescale2026-repeated",
     title="the same for repeated data",
     equation=FORM.equation.replace("D_0/D);", "D_0/D), D repeating U as in muennighoff2023;")
-    + "; and L + C/(1 + 1/(c (N/U)^a (D/U - 1)^b)) for overfitting",
+    + "; and L + C/(1 + 1/(c (N/U)^a (D/U - 1)^b (U/1e10)^e)) for overfitting",
+    parameters=REPEATED,
     bounds=bounds_repeated,
     linear=LinearPart((F, A, OVER), SHAPE_REPEATED, _basis, _region_repeated),
     extra_inputs={"unique_tokens": float("inf")},
-    **_form(REPEATED),
 )
