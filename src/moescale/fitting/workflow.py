@@ -187,7 +187,8 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
         draws = _draws(found, own, runs, how, wanted, lambda step, share: None, quick=True)
-        law = fitted_law(found, law_family(found.form, family), draws=draws, **{**about, "name": found.form.name})
+        named: dict[str, Any] = {**about, "name": found.form.name}
+        law = fitted_law(found, law_family(found.form, family), draws=draws, **named)
         members.append(Member(law, weight))
         if i == winner and how.bootstrap and draws is not None:
             intervals = resampling.parameter_intervals(found, draws)
