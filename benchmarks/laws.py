@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -276,8 +277,7 @@ def write(scores: Sequence[Score], parts: dict[str, list[str]]) -> None:
             numbers = (f"{x:.6g}" for x in (s.rmsle, s.held.mean(), s.width.mean()))
             out.writerow((s.split.source, s.split.table, s.split.name, s.law, *sizes, *numbers))
     sys.path.insert(0, str(HERE.parent / "scripts"))
-    import pages  # pyright: ignore[reportMissingImports]
-
+    pages = importlib.import_module("pages")
     pages.write("fitting.md", pages.filled("fitting.md", parts))
 
 

@@ -41,7 +41,7 @@ REPLICATES, FEWEST_REPLICATES = 128, 32  # of all forms together and of each, wh
 
 # An inner fit: a scan of so many points, its best polished, the best of these carried on. Rows are thinned beyond.
 INNER_POINTS, INNER_POLISHED, INNER_FINISHED, INNER_ROWS = 1024, 16, 3, 600
-INNER_ITERATIONS, INNER_LAST, INNER_TOLERANCE = 30, 200, 1e-9
+INNER_ITERATIONS, INNER_LAST, INNER_TOLERANCE, INNER_PATIENCE = 30, 200, 1e-9, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +147,16 @@ def _predicted(form: LawForm, runs: RunArrays, fitted: BoolArray, held_out: Bool
     starts = points[np.argsort(values, kind="stable")[:INNER_POLISHED]]
     theta, reached = polish(problem, starts, max_iterations=INNER_ITERATIONS)
     leading = np.argsort(reached, kind="stable")[:INNER_FINISHED]
-    theta, reached = polish(problem, theta[leading], max_iterations=INNER_LAST, tolerance=INNER_TOLERANCE)
+    theta, reached = polish(
+        problem, theta[leading], max_iterations=INNER_LAST, tolerance=INNER_TOLERANCE, patience=INNER_PATIENCE
+    )
     return form.log_loss(theta[np.argmin(reached)], inputs_of(form, outside)) - np.log(outside.loss)
 
 
 def _broken(errors: FloatArray) -> BoolArray:
     """Runs that every candidate misses by far even when fitted to them, (n,), of residuals (forms, n)."""
     scale = 1.4826 * np.median(np.abs(errors), axis=1, keepdims=True)
-    far: BoolArray = (np.abs(errors) > BROKEN * scale).all(axis=0)
-    return far & (scale > 0.0).all(axis=0)
+    return np.asarray((np.abs(errors) > BROKEN * scale).all(axis=0) & (scale > 0.0).all())
 
 
 def _noise(error: FloatArray, parameters: float) -> float:

@@ -34,7 +34,7 @@ from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, pr
 from moescale.scaling_laws.store import find_form
 from moescale.typing import FloatArray
 
-AUTO_STARTS, AUTO_FINISHED = 32, 4  # polished for each form of an ensemble, and carried on
+AUTO_STARTS, AUTO_FINISHED = 20, 3  # polished for each form of an ensemble, and carried on
 OPTIMISER = "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective"
 
 
@@ -188,7 +188,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
         draws = _draws(found, own, runs, how, wanted, lambda step, share: None, quick=True)
-        named: dict[str, Any] = about | {"name": found.form.name}
+        named: dict[str, Any] = {**about, "name": found.form.name}
         law = fitted_law(found, law_family(found.form, family), draws=draws, **named)
         members.append(Member(law, weight))
         if i == winner and how.bootstrap and draws is not None:
