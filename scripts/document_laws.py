@@ -6,6 +6,7 @@ python scripts/document_laws.py
 from __future__ import annotations
 
 import importlib
+import importlib.util
 
 import numpy as np
 
@@ -54,14 +55,19 @@ def data(law: Law) -> str:
     return " and ".join(dict.fromkeys(filter(None, named))) or "not stated"
 
 
+def told(form: LawForm) -> str:
+    """What a form's module says of it; of a form that shares another's module, its equation."""
+    module = f"moescale.scaling_laws.{form.name.replace('-', '_')}"
+    found = importlib.import_module(module).__doc__ if importlib.util.find_spec(module) else None
+    return (found or form.equation).strip()
+
+
 def form_section(form: LawForm) -> list[str]:
     """A form: what its module says of it, inputs, parameters, whether it plans."""
     return [
         f"### {form.name}: {form.title}",
         "",
-        (
-            importlib.import_module(f"moescale.scaling_laws.{form.name.replace('-', '_')}").__doc__ or form.equation
-        ).strip(),
+        told(form),
         "",
         f"- Source: {form.source}",
         f"- Inputs: {inputs(form)}",

@@ -532,7 +532,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5e21 --experts ,,,", 2, ("--experts", "1,4,8,16")),
     ("plan --budget 5e21 --experts 1e300", 2, ("--experts", "nearest: 1e+06")),
     (f"plan --budget 5e21 --experts {','.join(map(str, range(1, 301)))}", 2, ("--experts", "300 expert counts", "256")),
-    ("plan --budget 5e21 --experts 128 --match-experts 100", 2, ("--experts", "up to 95 experts", "nearest: 95")),
+    ("plan --budget 5e21 --experts 128 --match-experts 100", 2, ("--experts", "up to 32 experts", "nearest: 32")),
     ("plan --budget 5e21 --match-experts 0", 2, ("--match-experts", "nearest: 1")),
     ("plan --budget 5e21 --match-experts 1e300", 2, ("--match-experts", "nearest: 1e+06")),
     ("plan --budget 5e21 --top-k 0", 2, ("--top-k", "nearest: 1")),
@@ -903,7 +903,7 @@ def test_plan_prices_a_life() -> None:
 
 def test_plan_tells_a_life_in_words() -> None:
     told = run(*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8").out
-    assert "Over its life  Lowest loss for training and 1T served tokens within $20K: 64 experts" in told
+    assert "Over its life  Lowest loss for training and 1T served tokens within $20K: 32 experts" in told
     assert "Over 1T served tokens: lowest loss within $20K of training and serving" in told
 
 

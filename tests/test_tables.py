@@ -133,7 +133,8 @@ def test_repeated_data_that_a_form_has_no_term_for_is_told() -> None:
     columns["unique_tokens"] = columns["unique_tokens"] * np.where(np.arange(60) < 7, 0.25, 1.0)
     (note,) = [text for text in _warnings(columns) if "unique_tokens" in text]
     assert note == (
-        "column 'unique_tokens' is not used by chinchilla: 7 runs that repeat data count as fresh; fit --law muennighoff2023"
+        "column 'unique_tokens' is not used by chinchilla: 7 runs that repeat data count as fresh; fit --law muennighoff2023 "
+        "or moescale2026-repeated"
     )
     assert not [text for text in _warnings(columns, "muennighoff2023") if "not used" in text]
 

@@ -11,7 +11,15 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from moescale.errors import DamagedFileError, UnknownNameError, damaged, located, nearest_names, unknown_name
+from moescale.errors import (
+    DamagedFileError,
+    InputError,
+    UnknownNameError,
+    damaged,
+    located,
+    nearest_names,
+    unknown_name,
+)
 from moescale.io.files import read_text, write_atomically
 from moescale.io.records import plain, record
 from moescale.io.schema import parse_toml
@@ -241,8 +249,12 @@ def _ensemble_of(table: EnsembleTable) -> Law:
         raise DamagedFileError(f"damaged law file at evidence: nested more than {MOST_NESTED} deep", next_step=AGAIN)
     members: list[Member] = []
     for i, member in enumerate(table.members):
-        with located(f"members.{i}"):
+        try:
             law = _law_of(member.law) if isinstance(member.law, LawTable) else _member_of_catalogue(member.law)
+        except InputError as error:
+            raise DamagedFileError(
+                f"members.{i}: {error.what}", nearest=error.nearest, next_step=error.next_step
+            ) from None
         members.append(Member(law, member.weight, member.unit))
     _check_ranges(table.fit_range, {name for member in members for name in member.law.form.extra_inputs})
     family = find_family(table.family) if isinstance(table.family, str) else ModelFamily(**table.family.model_dump())

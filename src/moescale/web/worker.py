@@ -41,17 +41,15 @@ def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float]
     from moescale.fitting.workflow import FitSettings, fit_runs
     from moescale.io.frames import parse_table
     from moescale.runs.table import read_runs
-    from moescale.scaling_laws import find_form
     from moescale.scaling_laws.store import law_text
     from moescale.web.api import read_law
 
     name, where = str(task["name"]), task.get("where")
-    form = find_form(str(task["law"]))
     progress("read", 0.0)
     columns: dict[str, Any] = {key: str(task[key]) for key in COLUMNS if task.get(key)}
     table = read_runs(parse_table(data, name), where=where, **columns)
     how = FitSettings(bootstrap=int(task.get("bootstrap") or 0))
-    found = fit_runs(table, form, how, progress=progress)
+    found = fit_runs(table, str(task["law"]), how, progress=progress)
     law = found.named(name.rsplit(".", 1)[0] or "law", where=where or "")
     shown = np.linspace(0, len(table) - 1, min(len(table), MOST_DRAWN)).astype(int)
     drawn = {key: getattr(found.runs, key) for key in ("n_params", "tokens", "experts", "loss")}
