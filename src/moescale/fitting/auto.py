@@ -123,10 +123,11 @@ def inner_splits(runs: RunArrays, fewest_left: int) -> dict[str, BoolArray]:
 
 
 def weigh(scores: FloatArray) -> FloatArray:
-    """Shares of forms by their scores, (k,): proportional to score^-4, small ones dropped but for the best two."""
+    """Shares of forms by their scores, (k,): proportional to score^-4, below 5% dropped, the second best never below."""
     raw = (scores / scores.min()) ** -POWER
     rank = np.argsort(np.argsort(scores, kind="stable"), kind="stable")
-    kept = np.where((raw / raw.sum() >= LEAST_WEIGHT) | (rank < LEAST_FORMS), raw, 0.0)
+    share = raw / raw.sum()
+    kept = np.where(rank < LEAST_FORMS, np.maximum(share, LEAST_WEIGHT), np.where(share >= LEAST_WEIGHT, share, 0.0))
     return kept / kept.sum()
 
 

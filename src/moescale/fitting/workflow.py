@@ -195,7 +195,9 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
             intervals = resampling.parameter_intervals(found, draws)
     chosen = _chosen(forms, choice)
     ranges = fit_range({"n_params": runs.n_params, "tokens": runs.tokens, "experts": runs.experts})
-    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice), *fits[winner].warnings)
+    # That a dense table tells nothing of experts is no fault of it.
+    said = [note for note in fits[winner].warnings if len(np.unique(runs.experts)) > 1 or "n_experts" not in note]
+    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice), *said)
     best = replace(fits[winner], warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
     about["evidence"] |= {
         "law": auto.NAME,
