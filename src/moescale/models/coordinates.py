@@ -31,12 +31,25 @@ def experts_at(family: ModelFamily, expansion: Real) -> FloatArray:
     return np.where(x <= DENSE, 1.0, x * (family.top_k + without) - without)
 
 
+def same_letters(a: ModelFamily, b: ModelFamily) -> bool:
+    """Whether N and E mean the same in two families, whatever their names, data and convention of FLOPs."""
+    about = {"name": "", "tokenizer": "", "dataset": "", "source": "", "convention": "exact"}
+    return replace(a, **about) == replace(b, **about)
+
+
+def _share(family: ModelFamily) -> float:
+    """What every further expert adds as a share of N, where N is a multiple of d_model^3."""
+    return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
+
+
 def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatArray, FloatArray]:
     """Active parameters without embeddings, and X, of models that the family calls N and E. Arguments broadcast.
 
     N is dense-equivalent (also where the family's law counts all experts).
     """
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
+    if family.has_one_shape_factor:
+        return n * (1.0 + (np.minimum(family.top_k, e) - 1.0) * _share(family)), expansion(family, e)
     d = width(family, n)
     met = np.minimum(family.top_k, e)
     one_expert = family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every
@@ -51,6 +64,8 @@ def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[
     """
     body, x = np.broadcast_arrays(np.asarray(active_body, float), np.asarray(expansion, float))
     e = experts_at(family, x)
+    if family.has_one_shape_factor:
+        return body / (1.0 + np.where(e > 1.0, family.top_k - 1.0, 0.0) * _share(family)), e
     sparse = replace(family, ffn_ratio=family.ffn_ratio * (1.0 + (family.top_k - 1.0) / family.moe_every))
     dense_d, sparse_d = (width(replace(f, embedding_matrices=0), body) for f in (family, sparse))
     return dense_params(family, np.where(e > 1.0, sparse_d, dense_d)), e

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.models.coordinates import expansion, experts_at, in_family, model_of
+from moescale.models.coordinates import expansion, experts_at, in_family, model_of, same_letters
 from moescale.models.family import ModelFamily, law_size
 from moescale.scaling_laws.form import Inputs, LawForm, Parameter
 from moescale.scaling_laws.law import Law, Member
@@ -77,6 +77,8 @@ def combine(
 
 def restate(law: Law, family: ModelFamily) -> Law:
     """The same law with N and E as another family counts them; an ensemble's members are restated one by one."""
+    if same_letters(law.family, family) and not law.members:
+        return replace(law, family=replace(law.family, convention=family.convention))
     if law.family == family:
         return law
     about = {key: getattr(law, key) for key in ("name", "source", "date", "notes", "evidence", "run_noise", "drift")}
@@ -98,12 +100,13 @@ class _Part:
     weight: int  # column of its weight
     columns: slice  # of its own theta
     family: ModelFamily  # of the ensemble
+    same: bool  # whether both families have the same letters
 
     def inputs(self, x: Inputs) -> Inputs:
         """The inputs of the member's law."""
         form, own = self.law.form, self.law.family
         extra = {name: x.extra[name] for name in form.extra_inputs if name in x.extra}
-        if own == self.family and not form.implied_inputs:
+        if self.same and not form.implied_inputs:
             return replace(x, extra=extra)
         e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))
         if form.implied_inputs:
@@ -113,7 +116,7 @@ class _Part:
 
     def ln_size(self, ln_n: FloatArray, experts: FloatArray, stated: Inputs | None = None) -> FloatArray:
         """ln N as the member's law counts it, of the models that `stated` states where it does."""
-        if self.law.family == self.family:
+        if self.same:
             return np.log(law_size(self.family, np.exp(ln_n), experts))
         body, x = model_of(self.family, np.exp(ln_n), experts)
         if stated is not None:
@@ -123,7 +126,7 @@ class _Part:
 
     def elasticity(self, x: Inputs) -> FloatArray | float:
         """d ln N_k / d ln N."""
-        if self.law.family == self.family:
+        if self.same:
             return 1.0
         up, down = (self.ln_size(x.ln_n + step, x.experts) for step in (STEP, -STEP))
         return (up - down) / (2.0 * STEP)
@@ -140,7 +143,8 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     at = len(members)
     for column, member in enumerate(members):
         columns = slice(at, at + member.law.theta.size)
-        parts.append(_Part(member.law, member.unit, column, columns, family))
+        same = same_letters(member.law.family, family)
+        parts.append(_Part(member.law, member.unit, column, columns, family, same))
         at = columns.stop
     parameters = [Parameter(f"{label}.weight", False, f"share of {label} in the average") for label in labels]
     for label, member in zip(labels, members, strict=True):
@@ -151,7 +155,7 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     for form in forms:
         implied = set(form.implied_inputs(np.ones(1), 1.0)) if form.implied_inputs else set[str]()
         needed |= {name: value for name, value in form.extra_inputs.items() if name not in implied}
-    if any(member.law.family != family for member in members):
+    if not all(part.same for part in parts):
         needed |= dict.fromkeys(MODEL_INPUTS, np.inf)
     return LawForm(
         name=alone.name if alone else NAME,
@@ -259,7 +263,7 @@ def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[f
     for law in (member.law for member in members):
         for key, (low, high) in law.fit_range.items():
             ends = np.array([low, high])
-            if key == "n_params" and law.family != family:
+            if key == "n_params" and not same_letters(law.family, family):
                 ends = in_family(family, *model_of(law.family, ends, 1.0))[0]
             if key == "experts":
                 ends = experts_at(family, expansion(law.family, ends))
