@@ -720,7 +720,7 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
     for example in filter(None, examples):
         if command == "report" or any(name in example for name in OF_THE_READER):
             continue
-        if command in ("web", "reproduce"):  # test_page.py starts the one; test_snapshot.py asks the other, half a minute
+        if command in ("web", "reproduce"):  # test_page.py starts the one, test_snapshot.py asks the other
             continue
         arguments = [
             str(tmp_path / part) if part in ("law.toml", "corpus", "launch") else part for part in split(example)[1:]
