@@ -44,10 +44,9 @@ def bootstrap(
         what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
         raise InputError(what, nearest="2 to 100000", next_step=advice)
     members = np.arange(ln_loss.size) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    if clusters is not None:
+        check_clusters(clusters)
     count = int(members.max()) + 1
-    if count < 3:
-        what = f"{count} clusters are too few to resample"
-        raise InputError(what, where="--cluster", next_step="name a column with more values")
     rng = np.random.default_rng(seed)
     problem = Problem.of(fit.form, x, ln_loss)
     found = np.empty((replicates, fit.theta.size))
@@ -71,6 +70,13 @@ def bootstrap(
     spare = max(count - fit.theta.size, 1)
     wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)
     return problem.clipped(wider)
+
+
+def check_clusters(clusters: npt.NDArray[Any]) -> None:
+    """InputError where what is drawn whole has too few values to resample."""
+    if (count := np.unique(clusters).size) < 3:
+        what = f"{count} clusters are too few to resample"
+        raise InputError(what, where="--cluster", next_step="name a column with more values")
 
 
 def parameter_intervals(fit: Fit, draws: FloatArray) -> dict[str, tuple[float, float]]:

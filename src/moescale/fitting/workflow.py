@@ -103,6 +103,7 @@ def fit_runs(
     a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
     """
     how = settings or FitSettings()
+    _clusters(runs, how)  # refused before a fit that takes seconds
     family = how.family or (how.prior.family if how.prior else None)
     family, remarks = (family, list[str]()) if family else family_of(runs)
     report: Progress = progress or (lambda step, share: None)
@@ -142,16 +143,22 @@ def _draws(
     quick: bool = False,
 ) -> FloatArray | None:
     """The bootstrap's replicates (k, p), or None for none."""
-    clusters, columns = None, runs.to_columns()
-    if how.cluster is not None:
-        if how.cluster not in columns:
-            raise unknown_name("column", how.cluster, columns, where="--cluster")
-        clusters = columns[how.cluster]
     if not replicates:
         return None
     x, ln_loss = inputs_of(found.form, arrays), np.log(arrays.loss)
     given = (found, x, ln_loss, replicates, how.seed)
-    return resampling.bootstrap(*given, clusters=clusters, progress=report, quick=quick)
+    return resampling.bootstrap(*given, clusters=_clusters(runs, how), progress=report, quick=quick)
+
+
+def _clusters(runs: RunTable, how: FitSettings) -> NDArray[Any] | None:
+    """What the bootstrap draws whole, (n,); InputError for a column that is not there or has too few values."""
+    if how.cluster is None:
+        return None
+    columns = runs.to_columns()
+    if how.cluster not in columns:
+        raise unknown_name("column", how.cluster, columns, where="--cluster")
+    resampling.check_clusters(columns[how.cluster])
+    return columns[how.cluster]
 
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
