@@ -65,10 +65,10 @@ def test_dense_tables_are_of_the_dense_family() -> None:
 @pytest.mark.system
 def test_a_plan_with_the_law_of_a_dense_table_has_one_expert(tmp_path: Path) -> None:
     path = write_runs(_columns(), tmp_path / "dense.csv")
-    for form in ("chinchilla", "yun2024"):
+    for form in ("chinchilla", "yun2024", "auto"):
         law = tmp_path / f"{form}.toml"
         assert run("fit", path, "--law", form, "-o", law).code == 0
-        told = answer_of("plan", "--budget", "1e21", "--law", law, "--match-experts", 1, "--latency", "roofline")
+        told = answer_of("plan", "--budget", "1e21", "--law", law, "--latency", "roofline")
         assert form == "yun2024" or {row["experts"] for row in told["loss_optimal"]} == {1}
         assert told["recommendation"]["experts"] == 1
 

@@ -84,7 +84,8 @@ def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
     """The law under the question's convention and the question that it can answer, with notes on what was left out."""
     notes: list[str] = []
     experts, base = sorted({*question.experts, question.match_experts}), question.match_experts
-    if not (law.form.uses_experts or law.form.implied_inputs):
+    # A form with experts that dense runs alone were fitted to has learnt nothing of experts.
+    if not (law.form.uses_experts or law.form.implied_inputs) or law.max_experts == 1.0:
         least, most = law.fit_range.get("experts", (1.0, 1.0))
         only = least if least == most else 1.0
         if experts != [only]:
