@@ -134,11 +134,13 @@ def test_a_measured_window_costs_more_by_what_its_rows_say_at_most(
     model: Architecture, gpu: Gpu, count: float, batch: float, tokens: float, stage: str
 ) -> None:
     # Just beyond a window its kernels lose: with a window of 128 one request's 256 tokens take H200 15.7 us, and 12.5 in
-    # full attention. From 16 windows on they must gain.
+    # full attention. From 16 windows on they must gain. On L40S and RTX PRO 6000 the windowed rows lose more, and for longer: one
+    # request of Llama 4 on 8 of them is up to 1.72 times as dear just beyond its window of 8192, 1.46 times at 16 windows.
+    near, far = (1.72, 1.46) if gpu.silicon_system in ("l40s", "rtx_pro_6000_server") else (1.25, 1.0)
     source, full = Silicon(gpu, host_s=0.0), replace(model, n_window_layers=0.0)
     local, whole = (ask(source, stage, m, count, batch, tokens) for m in (model, full))
     assume(np.isfinite(whole))
-    assert local <= whole * (1.0 if tokens >= 16 * float(np.max(model.window_tokens)) else 1.25) * 1.02
+    assert local <= whole * (far if tokens >= 16 * float(np.max(model.window_tokens)) else near) * 1.02
 
 
 # Twice the GPUs: all that may take longer are the all-reduces, as they were measured.
