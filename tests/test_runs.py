@@ -617,6 +617,12 @@ _WRITERS: dict[str, Callable[[Path, RunTable], object]] = {
 }
 
 
+def test_losses_of_one_model_that_differ_by_any_factor_are_named(tmp_path: Path) -> None:
+    for lowest, words in [(1.0, "1 group, by up to 50%:"), (1e-300, "1 group, more than tenfold:")]:
+        table = f"n_params_dense,tokens,n_experts,loss\n1e8,1e9,1,{lowest!r}\n1e8,1e9,1,{1.5 if lowest == 1.0 else 1e300!r}\n"
+        assert words in " ".join(read_runs(_write(tmp_path, table)).warnings)
+
+
 @pytest.mark.system
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_row, min_size=1, max_size=8), st.sampled_from(list(_WRITERS)))

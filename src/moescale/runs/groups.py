@@ -80,10 +80,10 @@ def of_one_run(
     return None
 
 
-def spreads(groups: Groups, loss: FloatArray) -> FloatArray:
-    """Largest over smallest loss of each group, less 1."""
-    ordered = loss[groups.order]
-    return np.maximum.reduceat(ordered, groups.starts) / np.minimum.reduceat(ordered, groups.starts) - 1.0
+def log_spreads(groups: Groups, loss: FloatArray) -> FloatArray:
+    """ln of largest over smallest loss of each group; as a plain ratio it could overflow."""
+    ordered = np.log(loss[groups.order])
+    return np.maximum.reduceat(ordered, groups.starts) - np.minimum.reduceat(ordered, groups.starts)
 
 
 def _numbered(column: NDArray[Any]) -> Rows:

@@ -20,7 +20,7 @@ from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.io.frames import BoolArray
 from moescale.runs import expansion as model_columns
 from moescale.runs.expansion import VOCABULARY_COLUMN
-from moescale.runs.groups import RUN_COLUMNS, SWEEP_SPREAD, of_one_model, of_one_run, spreads
+from moescale.runs.groups import RUN_COLUMNS, SWEEP_SPREAD, log_spreads, of_one_model, of_one_run
 from moescale.typing import FloatArray
 
 Rows = NDArray[np.int64]
@@ -483,10 +483,12 @@ def _group_notes(runs: RunTable) -> tuple[str, ...]:
     repeats[groups.starts] = False
     if repeats.any():
         said = f"{_count(repeats, 'repeat')} of another run's size, tokens and experts"
-        spread = spreads(groups, runs.loss)
-        wide = spread > SWEEP_SPREAD
+        spread = log_spreads(groups, runs.loss)
+        wide = spread > np.log1p(SWEEP_SPREAD)
         if wide.any():
-            where = f"{_count(wide, 'group')}, by up to {_percent(spread[wide].max())}"
+            largest = float(spread.max())
+            most = "more than tenfold" if largest > np.log(10.0) else f"by up to {_percent(np.expm1(largest))}"
+            where = f"{_count(wide, 'group')}, {most}"
             said += f"; losses differ in {where}: settings that were tried? --best-of keeps the lowest of each"
         else:
             said += "; all are kept"
