@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.optimize import brentq
 
+from moescale.models.coordinates import experts_at
 from moescale.models.family import law_size, with_convention
 from moescale.planning.allocation import Allocation, Budget
 from moescale.planning.leverage import leverage
@@ -27,7 +28,6 @@ class Column:
     """A law as the tables ask it: its experts at X, its further inputs at a granularity, its dense model."""
 
     law: Law
-    experts_at: Callable[[float], float] = lambda x: x  # top-1 in every layer
     inputs_at: Callable[[float], Mapping[str, float]] = field(default=lambda _: {})
     granularities: tuple[float, ...] = (1.0,)
     sparsities: tuple[float, ...] = (*SPARSITIES, 48.0)
@@ -70,10 +70,8 @@ def columns() -> dict[str, Column]:
         "abnar2025": Column(find_law("abnar2025")),
         "ludziejewski2025": Column(find_law("ludziejewski2025")),
         "moescale2026-joint": Column(find_law("moescale2026-joint")),
-        # Top-2 in every other layer, FLOPs counted exactly: 3 of E + 1 FFNs, so the dense size is 3/4 of the active one.
-        "yun2024-recovered": Column(
-            replace(paper, family=with_convention(paper.family, "exact")), experts_at=lambda x: 3.0 * x - 1.0
-        ),
+        # FLOPs counted exactly, as the others.
+        "yun2024-recovered": Column(replace(paper, family=with_convention(paper.family, "exact"))),
     }
 
 
@@ -91,8 +89,8 @@ def is_outside(law: Law, models: Allocation, inputs: Mapping[str, float], flops:
 
 def cell(column: Column, x: float, grain: float, flops: float, over: float | None = None) -> Answer:
     """The leverage of a law over its dense model, or over its model at `over` times the weights, with its mark."""
-    inputs, experts = column.inputs_at(grain), column.experts_at(x)
-    reference, other = (1.0, column.dense) if over is None else (column.experts_at(over), None)
+    inputs, experts = column.inputs_at(grain), float(experts_at(column.law.family, x))
+    reference, other = (1.0, column.dense) if over is None else (float(experts_at(column.law.family, over)), None)
     budget = Budget(flops, extra=inputs)
     found = leverage(column.law, budget, experts, reference=other, reference_experts=reference)
     ratio = float(found.ratio[0])

@@ -44,7 +44,9 @@ def test_the_true_form_wins_and_the_weights_are_shares(found: FittedLaw) -> None
     assert sum(c.weight for c in found.chosen) == pytest.approx(1.0)
     scores = [c.score for c in found.chosen if c.score is not None]
     assert scores == sorted(scores)
-    assert 0.002 / 2.0 < found.law.run_noise < 0.002 * 2.0  # the larger of two estimates
+    # 42 runs tell a standard deviation to 12%, two of these here; the median that is used, to 19%.
+    assert found.fit.rmsle * np.sqrt(42 / 37) == pytest.approx(0.002, rel=0.25)
+    assert found.fit.mad <= found.law.run_noise < 0.002 * 2.0
     assert found.law.drift >= auto.LEAST_DRIFT
 
 

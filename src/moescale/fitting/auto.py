@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.fitting.fit import Fit
+from moescale.fitting.fit import Fit, fit_range, robust_spread
 from moescale.fitting.holdout import RunArrays, inputs_of, residuals
 from moescale.fitting.newton import polish
 from moescale.fitting.objective import Problem, Progress
 from moescale.fitting.scan import scan
 from moescale.scaling_laws.form import LawForm
+from moescale.scaling_laws.law import efolds_beyond
 from moescale.typing import FloatArray
 
 BoolArray = NDArray[np.bool_]
@@ -71,7 +72,7 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
     """
     errors = np.array([residuals(found, runs) for found, runs in zip(fits, arrays, strict=True)])  # (forms, n)
     sound = ~_broken(errors)
-    parameters = np.array([told(f.form, runs) for f, runs in zip(fits, arrays, strict=True)])
+    parameters = np.array([acting_parameters(f.form, runs) for f, runs in zip(fits, arrays, strict=True)])
     splits = {name: mask for name, mask in inner_splits(table, int(parameters.max())).items() if (mask & sound).any()}
     if not splits:
         weights = np.full(len(fits), 1.0 / len(fits))
@@ -85,7 +86,9 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
         missed.append(
             np.array([_predicted(f.form, runs, ~mask, counted) for f, runs in zip(fits, arrays, strict=True)])
         )
-        beyond.append(distance(table.where(~mask), table.where(counted)))
+        left, out = table.where(~mask), table.where(counted)
+        ranges = fit_range({"n_params": left.n_params, "tokens": left.tokens, "experts": left.experts})
+        beyond.append(efolds_beyond(ranges, out.n_params, out.tokens, out.experts))
     rmsle = np.array([np.sqrt((error**2).mean(axis=1)) for error in missed])  # (splits, forms)
     scores = np.exp(np.log(np.maximum(rmsle, LOWEST_SCORE)).mean(axis=0))
     weights = weigh(scores)
@@ -97,8 +100,8 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
     return Choice(tuple(scores.tolist()), tuple(weights.tolist()), tuple(splits), noise, drift)
 
 
-def told(form: LawForm, runs: RunArrays) -> int:
-    """Parameters of a form that these runs can tell at all: those of the experts do not count where all runs are dense."""
+def acting_parameters(form: LawForm, runs: RunArrays) -> int:
+    """How many parameters of a form act on these runs at all: those of the experts do not count where all runs are dense."""
     x = inputs_of(form, runs)
     box = (form.linear.region if form.linear else form.region or form.bounds)(
         Problem.of(form, x, np.log(runs.loss)).observed
@@ -131,15 +134,6 @@ def weigh(scores: FloatArray) -> FloatArray:
     return kept / kept.sum()
 
 
-def distance(inside: RunArrays, runs: RunArrays) -> FloatArray:
-    """E-folds by which runs lie beyond the range of those inside, N, D and E added up, (n,)."""
-    total = np.zeros(runs.loss.size)
-    for name in ("n_params", "tokens", "experts"):
-        within, at = np.log(getattr(inside, name)), np.log(getattr(runs, name))
-        total += np.maximum(at - within.max(), 0.0) + np.maximum(within.min() - at, 0.0)
-    return total
-
-
 def _predicted(form: LawForm, runs: RunArrays, fitted: BoolArray, held_out: BoolArray) -> FloatArray:
     """ln(predicted / measured) of the held-out runs under the form as fitted to others, from no knowledge of them."""
     inside, outside = runs.where(fitted), runs.where(held_out)
@@ -156,14 +150,14 @@ def _predicted(form: LawForm, runs: RunArrays, fitted: BoolArray, held_out: Bool
 
 def _broken(errors: FloatArray) -> BoolArray:
     """Runs that every candidate misses by far even when fitted to them, (n,), of residuals (forms, n)."""
-    scale = 1.4826 * np.median(np.abs(errors), axis=1, keepdims=True)
+    scale = np.array([[robust_spread(error)] for error in errors])
     return np.asarray((np.abs(errors) > BROKEN * scale).all(axis=0) & (scale > 0.0).all())
 
 
 def _noise(error: FloatArray, parameters: float) -> float:
     """Robust standard deviation of residuals (n,) of a fit with so many parameters."""
     n = error.size
-    return float(1.4826 * np.median(np.abs(error)) * np.sqrt(n / max(n - parameters, 1.0)))
+    return robust_spread(error) * float(np.sqrt(n / max(n - parameters, 1.0)))
 
 
 def _drift(error: FloatArray, beyond: FloatArray, noise: float) -> float:

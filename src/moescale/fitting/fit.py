@@ -74,7 +74,8 @@ def check_runs(
             # What further inputs say of the experts (a sparsity) may vary with their number.
             if np.unique(values).size > 1 and not (label == "n_experts" and form.implied_inputs):
                 notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
-        elif np.unique(values).size == 1:
+        elif np.unique(values).size == 1 and not (form.of_models and label == "n_experts" and values[0] == 1.0):
+            # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms cannot be told from the constant")
     for label, values in extra.items():
         distinct = np.unique(np.asarray(values, dtype=float))

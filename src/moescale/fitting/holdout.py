@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.fit import Fit, fit
+from moescale.fitting.fit import Fit, fit, robust_spread
 from moescale.fitting.objective import Progress
 from moescale.scaling_laws.covariates import further_inputs, known_to
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
@@ -196,7 +196,7 @@ def diagnose(found: Fit, runs: RunArrays, *, ranges: int = 4) -> Diagnosis:
     slope = found.form.jacobian(found.theta, x)
     vectors, sizes, _ = np.linalg.svd(slope / (np.linalg.norm(slope, axis=0) + 1e-300), full_matrices=False)
     basis = vectors[:, sizes > 1e-10 * sizes[0]]  # directions in which the runs move the fit
-    scale = 1.4826 * float(np.median(np.abs(error)))
+    scale = robust_spread(error)
     odd = np.flatnonzero(np.abs(error) > 5.0 * scale) if scale > 0 else np.array([], dtype=int)
     worst = odd[np.argsort(-np.abs(error[odd]), kind="stable")]
     return Diagnosis(tuple(groups), error, (basis**2).sum(axis=1), tuple(int(i) for i in worst))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moescale.fitting.fit import robust_spread
 from moescale.io.filters import quoted_name
 from moescale.runs.groups import RUN_COLUMNS
 from moescale.runs.table import RunTable
@@ -26,7 +27,7 @@ UNLIKE = 0.1  # of ln L between sources: more than misfit of a form leaves, less
 def far_off(residuals: FloatArray) -> tuple[NDArray[np.bool_], FloatArray]:
     """Which residuals of ln L lie far outside the others, (n,), and how many robust standard deviations out all lie."""
     away = np.abs(residuals - np.median(residuals))
-    usual = 1.4826 * float(np.median(away))
+    usual = robust_spread(away)
     return (away > FAR * usual) & (away > FAR_AT_LEAST), away / max(usual, 1e-12)
 
 

@@ -106,7 +106,7 @@ def fit_runs(
     _clusters(runs, how)  # refused before a fit that takes seconds
     family = how.family or (how.prior.family if how.prior else None)
     family, remarks = (family, list[str]()) if family else family_of(runs)
-    report: Progress = progress or (lambda step, share: None)
+    report: Progress = progress or _unheard
     if how.prior is None and form == auto.NAME:
         return _fit_auto(runs, how, family, remarks, report)
     prior = how.prior
@@ -164,70 +164,76 @@ def _clusters(runs: RunTable, how: FitSettings) -> NDArray[Any] | None:
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
     """The ensemble of the candidates by inner hold-outs."""
     if how.free or how.starts == "paper":
-        what, advice = (
-            f"{auto.NAME} compares forms in their physical boxes by the default search",
-            "name one with --law",
-        )
-        raise InputError(what, where="--free" if how.free else "--starts", next_step=advice)
-    quick = replace(how, starts=AUTO_STARTS if how.starts == "auto" else how.starts)
+        what = f"{auto.NAME} compares forms in their physical boxes by the default search"
+        raise InputError(what, where="--free" if how.free else "--starts", next_step="name one with --law")
     family = _with_tables(family, runs)
-    forms = candidates(runs)
-    extra = dict(how.extra)
-    check_names(forms, extra)
-    letters = [(form, *_letters(form, runs, known_to(form, extra), family)) for form in forms]
-    letters.sort(key=lambda each: auto.told(each[0], each[1]))
-    letters = [each for each in letters if 2 * auto.told(each[0], each[1]) <= len(runs)] or letters[:1]
-    forms, arrays = [form for form, _, _ in letters], [own for _, own, _ in letters]
+    quick = replace(how, starts=AUTO_STARTS if how.starts == "auto" else how.starts)
+    letters = _candidate_letters(runs, how, family)
     fits: list[Fit] = []
-    for i, (form, own) in enumerate(zip(forms, arrays, strict=True)):
-        report(f"fit {form.name}", i / len(forms))
-        fits.append(_fit_one(form, own, quick, lambda step, share: None, AUTO_FINISHED))
+    for i, (form, own, _) in enumerate(letters):
+        report(f"fit {form.name}", i / len(letters))
+        fits.append(_fit_one(form, own, quick, _unheard, AUTO_FINISHED))
+    arrays = [own for _, own, _ in letters]
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     choice = auto.choose(fits, arrays, table, report)
+    members = _members(fits, arrays, choice, runs, how, family, report)
     winner = int(np.argmax(choice.weights))
-    remarks += table_remarks(forms[winner], residuals(fits[winner], arrays[winner]), runs)
+    best, chosen = fits[winner], _chosen([found.form for found in fits], choice)
+    remarks += table_remarks(best.form, residuals(best, arrays[winner]), runs)
+    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice), *best.warnings)
+    best = replace(best, warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
+    leading = max(members, key=lambda member: member.weight).law
+    intervals = resampling.parameter_intervals(best, leading.draws) if how.bootstrap else None
     about: dict[str, Any] = _about(runs, how, family)
-    members: list[Member] = []
-    intervals = None
-    for i, (found, own, weight) in enumerate(zip(fits, arrays, choice.weights, strict=True)):
-        if weight == 0.0:
-            continue
-        report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
-        wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-        draws = _draws(found, own, runs, how, wanted, lambda step, share: None, quick=True)
-        named: dict[str, Any] = {**about, "name": found.form.name}
-        law = fitted_law(found, law_family(found.form, family), draws=draws, **named)
-        members.append(Member(law, weight))
-        if i == winner and how.bootstrap and draws is not None:
-            intervals = resampling.parameter_intervals(found, draws)
-    chosen = _chosen(forms, choice)
-    ranges = fit_range({"n_params": runs.n_params, "tokens": runs.tokens, "experts": runs.experts})
-    # That a dense table tells nothing of experts is no fault of it.
-    said = [note for note in fits[winner].warnings if len(np.unique(runs.experts)) > 1 or "n_experts" not in note]
-    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice), *said)
-    best = replace(fits[winner], warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
     about["evidence"] |= {
         "law": auto.NAME,
         "chosen": "; ".join(_said(each) for each in chosen),
         "inner_hold_outs": ", ".join(f"large {name}" for name in choice.splits),
     }
-    if family.n_counts == "total":
-        law = replace(
-            members[np.argmax([m.weight for m in members])].law, run_noise=choice.run_noise, drift=choice.drift
-        )
-        law = replace(law, name=about["name"], evidence=about["evidence"], notes=best.warnings)
-    else:
-        law = combine(
-            members,
-            family=family,
-            notes=best.warnings,
-            run_noise=choice.run_noise,
-            drift=choice.drift,
-            fit_range=ranges | {k: v for m in members for k, v in m.law.fit_range.items() if k not in ranges},
-            draws=max(how.bootstrap, DRAWS),
-            **about,
-        )
+    about |= {"notes": best.warnings, "run_noise": choice.run_noise, "drift": choice.drift}
+    if family.n_counts == "total":  # no other law can be asked in these letters
+        return FittedLaw(replace(leading, **about), best, intervals, arrays[winner], chosen)
+    ranges = fit_range({"n_params": runs.n_params, "tokens": runs.tokens, "experts": runs.experts})
+    ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()} | ranges
+    law = combine(members, family=family, fit_range=ranges, draws=max(how.bootstrap, DRAWS), **about)
     return FittedLaw(law, best, intervals, arrays[winner], chosen)
+
+
+def _candidate_letters(
+    runs: RunTable, how: FitSettings, family: ModelFamily
+) -> list[tuple[LawForm, RunArrays, list[str]]]:
+    """The forms that the runs are many enough for, fewest parameters first, each with the runs in its letters and remarks."""
+    forms, given = candidates(runs), dict(how.extra)
+    check_names(forms, given)
+    letters = [(form, *_letters(form, runs, known_to(form, given), family)) for form in forms]
+    counts = [auto.acting_parameters(form, own) for form, own, _ in letters]
+    ranked = sorted(zip(counts, letters, strict=True), key=lambda each: each[0])
+    return [each for count, each in ranked if 2 * count <= len(runs)] or [ranked[0][1]]
+
+
+def _members(
+    fits: Sequence[Fit],
+    arrays: Sequence[RunArrays],
+    choice: Choice,
+    runs: RunTable,
+    how: FitSettings,
+    family: ModelFamily,
+    report: Progress,
+) -> list[Member]:
+    """The laws of an ensemble, those of some weight, with bootstrap draws as many as their weights say."""
+    members: list[Member] = []
+    for i, (found, own, weight) in enumerate(zip(fits, arrays, choice.weights, strict=True)):
+        if weight > 0.0:
+            report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
+            wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
+            draws = _draws(found, own, runs, how, wanted, _unheard, quick=True)
+            about: dict[str, Any] = {**_about(runs, how, family), "name": found.form.name}
+            members.append(Member(fitted_law(found, law_family(found.form, family), draws=draws, **about), weight))
+    return members
+
+
+def _unheard(step: str, share: float) -> None:
+    """Progress of a part that its caller reports as one step."""
 
 
 def _chosen(forms: Sequence[LawForm], choice: Choice) -> tuple[Chosen, ...]:

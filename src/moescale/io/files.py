@@ -49,7 +49,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, foll
         data = content.encode("utf-8") if isinstance(content, str) else content
     except UnicodeEncodeError as error:
         raise InputError(f"character {error.start} cannot be written as UTF-8", where=name) from error
-    with _told(write_error, name):
+    with _explained(write_error, name):
         target = Path(os.path.realpath(name)) if follow_links else Path(name)
         old = _old_file(name, follow_links=follow_links)
         special = old is not None and not stat.S_ISREG(old.st_mode)
@@ -70,7 +70,7 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     disk) is left to `write_atomically`.
     """
     name = _name(path, "file name to write", "out.csv")
-    with _told(write_error, name):
+    with _explained(write_error, name):
         old = _old_file(name)
         target = Path(os.path.realpath(name))
         regular = old is not None and stat.S_ISREG(old.st_mode)
@@ -86,7 +86,7 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raise the InputError that `make_folder` would meet, before the work whose result it shall hold; makes nothing."""
     name = _name(folder, "name of the folder", "out")
-    with _told(_folder_error, name):
+    with _explained(_folder_error, name):
         whole = Path(os.path.realpath(name))
         place, found = next((p, s) for p in (whole, *whole.parents) if (s := _status(p)) is not None)
         if not stat.S_ISDIR(found.st_mode):
@@ -100,7 +100,7 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     Raises InputError where it cannot be made, is a file, or cannot be written to.
     """
     name = _name(folder, "name of the folder", "out")
-    with _told(_folder_error, name):
+    with _explained(_folder_error, name):
         Path(name).mkdir(parents=True, exist_ok=True)
         _check_writable(Path(name))
     return Path(name)
@@ -111,7 +111,7 @@ def opened_to_append(path: str | os.PathLike[str], *, follow_links: bool = True)
 
     Without `follow_links`, for files that the program names itself, a link or device of that name is refused.
     """
-    with _told(write_error, os.fspath(path)):
+    with _explained(write_error, os.fspath(path)):
         if follow_links:
             return Path(path).open("ab+")
         return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+")
@@ -157,7 +157,7 @@ def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BY
     """
     name = _name(path, "file name to read")
     try:
-        with _told(_read_error, name), Path(name).open("rb") as stream:
+        with _explained(_read_error, name), Path(name).open("rb") as stream:
             # Not the limit at once: Python would ask the system for all of it.
             size = os.fstat(stream.fileno()).st_size
             data = stream.read(min(limit_bytes, size) + 1)
@@ -204,7 +204,7 @@ def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def _told(explain: Callable[[str, OSError | ValueError], InputError], name: str) -> Generator[None]:
+def _explained(explain: Callable[[str, OSError | ValueError], InputError], name: str) -> Generator[None]:
     """Errors of the system as `explain` words them; ValueError is what Python raises for a NUL in a name."""
     try:
         yield

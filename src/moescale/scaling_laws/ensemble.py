@@ -51,7 +51,9 @@ def combine(
     """
     total = sum(member.weight for member in members)
     if not members or any(member.weight <= 0.0 for member in members):
-        raise InputError("an ensemble needs laws with positive weights", where=name)
+        raise InputError(
+            "an ensemble needs laws with positive weights", where=name, next_step="leave out laws without one"
+        )
     if family.n_counts != "dense":
         raise InputError(f"{family.name} counts all experts in N", where=name, next_step="take a family that does not")
     members = tuple(replace(member, weight=member.weight / total) for member in members)
@@ -83,7 +85,7 @@ def restate(law: Law, family: ModelFamily) -> Law:
         return law
     about = {key: getattr(law, key) for key in ("name", "source", "date", "notes", "evidence", "run_noise", "drift")}
     members = law.members or (Member(law, 1.0),)
-    return combine(members, family=family, draws=max(len(law.draws), 1) if len(law.draws) else 0, **about)
+    return combine(members, family=family, draws=len(law.draws), **about)
 
 
 def measured_on(law: Law) -> list[ModelFamily]:

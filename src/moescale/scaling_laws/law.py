@@ -16,10 +16,7 @@ from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import LawForm, make_inputs
 from moescale.typing import FloatArray, Real
 
-NOISE_NODES = np.array([0.0, *map(NormalDist().inv_cdf, np.arange(1, 40) / 40), 0.0])
-"""A normal distribution as 41 equally likely points: its 40-quantiles, 5% and 95% among them, and two ends that make the variance 1."""
-
-NOISE_NODES[[0, -1]] = np.sqrt((NOISE_NODES.size - (NOISE_NODES**2).sum()) / 2) * np.array([-1.0, 1.0])
+QUANTILES = 40  # of the noise of a run: 5% and 95% are among them
 MOST_DRAWN = 2_000_000  # losses of draws and nodes at once, 16 MB
 
 INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}
@@ -156,12 +153,19 @@ def interval(values: FloatArray, level: float = 0.9) -> tuple[FloatArray, FloatA
     return low, high
 
 
-def efolds_beyond(law: Law, n_params: Real, tokens: Real, experts: Real) -> FloatArray:
-    """How many e-folds points lie outside the fitted range, summed over N, D and E; arguments broadcast."""
+def _noise_nodes() -> FloatArray:
+    """A normal distribution as equally likely points, (QUANTILES + 1,): its quantiles, and two ends that make the variance 1."""
+    inner = np.array([NormalDist().inv_cdf(k / QUANTILES) for k in range(1, QUANTILES)])
+    end = np.sqrt((QUANTILES + 1 - (inner**2).sum()) / 2)
+    return np.array([-end, *inner, end])
+
+
+def efolds_beyond(ranges: Mapping[str, tuple[float, float]], n_params: Real, tokens: Real, experts: Real) -> FloatArray:
+    """How many e-folds points lie outside the ranges, as of `Law.fit_range`, summed over N, D and E; arguments broadcast."""
     given = {"n_params": n_params, "tokens": tokens, "experts": experts}
     beyond = np.zeros(np.broadcast_shapes(*(np.shape(values) for values in given.values())))
-    for name in (name for name in given if name in law.fit_range):
-        values, (low, high) = np.log(np.asarray(given[name], dtype=float)), np.log(law.fit_range[name])
+    for name in (name for name in given if name in ranges):
+        values, (low, high) = np.log(np.asarray(given[name], dtype=float)), np.log(ranges[name])
         beyond = beyond + np.maximum(values - high, 0.0) + np.maximum(low - values, 0.0)
     return beyond
 
@@ -183,8 +187,8 @@ def predict_many(
         np.broadcast_to(np.asarray(v, float), shape).ravel() for v in (n_params, tokens, experts, *further.values())
     ]
     draws = law.draws if len(law.draws) else law.theta[None]
-    spread = np.hypot(law.run_noise, law.drift * efolds_beyond(law, *flat[:3]))
-    nodes = NOISE_NODES if spread.any() else np.zeros(1)
+    spread = np.hypot(law.run_noise, law.drift * efolds_beyond(law.fit_range, *flat[:3]))
+    nodes = _noise_nodes() if spread.any() else np.zeros(1)
     rows = max(1, MOST_DRAWN // (len(draws) * len(nodes)))  # at once
     ends: list[tuple[FloatArray, FloatArray]] = []
     for start in range(0, value.size, rows):

@@ -58,7 +58,9 @@ def work(settings: RunSettings, *, resume: bool, report: Report, corpus: Corpus 
             layout = stack.enter_context(parallel.joined(settings.parallel, device))
             data = corpus or open_corpus(settings.data.corpus)
             told = (
-                stack.enter_context(_told(settings, folder, report, data.vocab_size)) if layout.rank == 0 else _silent
+                stack.enter_context(_reporting(settings, folder, report, data.vocab_size))
+                if layout.rank == 0
+                else _silent
             )
             run = Run(settings, data, layout, told)
             rows = run.rows(resume)
@@ -77,7 +79,7 @@ def work(settings: RunSettings, *, resume: bool, report: Report, corpus: Corpus 
 
 
 @contextmanager
-def _told(settings: RunSettings, folder: Path, report: Report, vocab_size: int) -> Generator[Report]:
+def _reporting(settings: RunSettings, folder: Path, report: Report, vocab_size: int) -> Generator[Report]:
     """Keeps every event as a line of progress.jsonl, sends it on, and logs metrics to the trackers that are asked for."""
     longest = stated_columns(settings, vocab_size, len(settings.training.tokens) - 1)
     config = {key: value for key, value in longest.items() if value is not None}
