@@ -58,9 +58,10 @@ def _row(name: str, shape: Shape) -> list[str]:
     a, counted = shape.architecture, count_parameters(shape.architecture)
     active, stated_active = "", ""
     if counted.experts > 0:
-        looked_up = 0.0 if shape.active_input_embedding else a.vocab_size * a.d_model
-        mark = "" if shape.active_input_embedding else "*"
-        active = f"{float(counted.active - looked_up) / 1e9:.2f}B{mark}"
+        left_out = 0.0 if shape.active_input_embedding else a.vocab_size * a.d_model
+        left_out = left_out if shape.embeddings_published else counted.embedding
+        mark = "**" if not shape.embeddings_published else "" if shape.active_input_embedding else "*"
+        active = f"{float(counted.active - left_out) / 1e9:.2f}B{mark}"
         stated_active = _published(shape.published_active, shape.published_active_digit)
     kv = "" if shape.published_kv_bytes is None else f"{shape.published_kv_bytes:,.0f}"
     window = f"{a.window_tokens:,.0f} in {a.n_window_layers:g} of {a.n_layers:g} layers" if a.n_window_layers else ""

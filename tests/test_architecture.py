@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.errors import InputError
+from moescale.errors import InputError, UnknownNameError
 from moescale.models.architecture import Architecture, Quantised, validate
 from moescale.models.family import architecture, aspect_ratio
 from moescale.models.hf_config import from_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
-from moescale.models.published import hl_coefficient, published_shapes, shapes
+from moescale.models.published import find_shape, hl_coefficient, published_shapes, shapes
+from moescale.models.recipe import text_ceiling
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -237,6 +238,57 @@ def test_published_configs(config: dict[str, Any], total_billions: float, active
 def test_a_config_gives_the_shape_of_the_catalogue(config: dict[str, Any], name: str) -> None:
     # The catalogue's counts and cache bytes are held to published figures in reference/test_published_shapes.py.
     assert replace(from_config(config), name="", quantised=Quantised()) == replace(shapes()[name], name="")
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama-3.1-8b"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+        ("unsloth/DeepSeek-V3-Base", "deepseek-v3"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("allenai/OLMo-2-0325-32B", "olmo-2-32b"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+        (" Qwen3-30B-A3B ", "qwen3-30b-a3b"),
+    ],
+)
+def test_a_published_model_is_found_by_its_names(asked: str, name: str) -> None:
+    assert find_shape(asked).architecture.name == name
+
+
+@given(st.sampled_from(sorted(published_shapes())), st.data())
+def test_every_name_of_a_published_model_is_its_own(name: str, data: st.DataObject) -> None:
+    shape = published_shapes()[name]
+    alias = data.draw(st.sampled_from([name, f"someone/{name}", *shape.hf]))
+    assert find_shape(data.draw(st.sampled_from([alias, alias.lower(), alias.upper()]))) == shape
+
+
+@pytest.mark.parametrize("asked", ["lama-3.1-8b", "meta-llama/Llama-3.2-8B", "llama-3.1-8b/config.json", "", "/"])
+def test_an_unknown_model_is_refused_with_the_nearest(asked: str) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown published model .*--config") as refused:
+        find_shape(asked)
+    assert (refused.value.nearest or "llama-3.1-8b").startswith("llama-3.1-8b")
+
+
+def test_tokens_are_the_publications_or_none() -> None:
+    known = published_shapes()
+    stated = {"llama-65b": 1.4e12, "llama-3.1-405b": 15.6e12, "qwen3-235b-a22b": 36e12, "olmo-2-13b": 5e12}
+    stated |= {"deepseek-v3": 14.8e12, "kimi-k2": 15.5e12, "llama-4-scout": 40e12, "gemma-2-27b": 13e12}
+    assert {name: known[name].tokens for name in stated} == stated
+    assert {known[name].tokens for name in ("gpt-oss-120b", "mixtral-8x7b", "qwen1.5-moe-a2.7b")} == {None}
+    for name, shape in known.items():
+        assert (shape.tokens is None) == (shape.tokens_source == ""), name
+        # Pre-training of released models: above 20 tokens an active parameter, and of more than a trillion.
+        assert shape.tokens is None or shape.tokens > max(1e12 - 1, 20 * shape.published_active), name
+
+
+def test_the_ceiling_of_text_is_what_the_largest_model_states() -> None:
+    ceiling = text_ceiling()
+    stated = {name: shape.tokens for name, shape in published_shapes().items() if shape.tokens is not None}
+    assert ceiling.largest_trained_tokens == max(stated.values()) == stated[ceiling.largest_trained_model]
+    assert (ceiling.stock_interval[0], ceiling.stock_tokens, ceiling.stock_interval[1]) == (1e14, 3e14, 1e15)
+    assert json.loads(json.dumps(ceiling.to_dict()))["largest_trained_tokens"] == 4e13
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -201,6 +201,33 @@ def test_cost_of_a_plans_model_is_the_plans_cost(experts: int) -> None:
     assert bare["n_params_total"] == pytest.approx(row["n_params_total"], rel=1e-12)
 
 
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite"])
+def test_cost_of_a_name_is_that_of_its_config(name: str) -> None:
+    asked = ("--gpu", "h200-sxm", "--gpus", 1, "--prompt", 512, "--output", 256)
+    config = answer_of("cost", "--config", ROOT / "examples" / "configs" / f"{name}.json", *asked, "--weights", "fp8")
+    named = answer_of("cost", name.upper(), *asked, "--weights", "fp8")
+    del config["weights"]["checkpoint"]  # what a config says of its weights, and a name does not
+    assert named == config
+    assert f"\n{name}: " in run("cost", name, *asked).out
+
+
+def test_a_published_model_is_priced_in_bf16_unless_told_otherwise() -> None:
+    asked = ("cost", "openai/gpt-oss-20b", "--gpu", "h100-sxm", "--gpus", 1)
+    assert answer_of(*asked)["weights"] == {"format": "bf16", "bytes_per_param": 2.0, "source": "default"}
+    assert answer_of(*asked, "--weights", "mxfp4")["weight_bytes"] < answer_of(*asked)["weight_bytes"]
+
+
+def test_models_lists_what_cost_takes_by_name() -> None:
+    found = answer_of("models")
+    assert list(nulls(found)) == []
+    assert all(one.keys() >= {"name", "published_total", "published_active", "source", "date"} for one in found)
+    one = next(one for one in found if one["name"] == "deepseek-v3")
+    assert (one["published_total"], one["published_active"], one["tokens"]) == (671e9, 37e9, 14.8e12)
+    table = run("models").out
+    assert "deepseek-v3  (671B parameters, 37B active; 14.8T tokens; 2024-12)" in table
+    assert all(f"{one['name']}  (" in table for one in found)
+
+
 def test_cost_scales_with_price_and_utilization() -> None:
     plain = answer_of(*MODEL, "--usd-per-gpu-hour", 2)["usd_per_mtok"]
     assert answer_of(*MODEL, "--usd-per-gpu-hour", 6)["usd_per_mtok"] == pytest.approx(3 * plain, rel=1e-12)
@@ -417,7 +444,13 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("predict --n-params 1e308 --tokens 1B", 2, ("--n-params", "nearest: 1e+18")),
     ("predict --n-params 1B --tokens 1e300", 2, ("--tokens", "nearest: 1e+24")),
     # Models of cost.
-    ("cost", 2, ("--config", "--n-params")),
+    ("cost", 2, ("NAME", "--config", "--n-params")),
+    ("cost llama-3.1-8b --n-params 1B", 2, ("NAME", "--config", "--n-params")),
+    ("cost llama-3.1-8b --config LLAMA.json", 2, ("NAME", "--config", "--n-params")),
+    ("cost lama-3.1-8b", 2, ("NAME: ", "'lama-3.1-8b'", "nearest: llama-3.1-8b,", "deepseek-v3", "--config")),
+    ("cost ''", 2, ("NAME: ", "llama-3.1-8b")),
+    ("cost llama-3.1-8b --experts 4", 2, ("--experts", "--n-params", "published model")),
+    ("cost llama-3.1-8b --kv-heads 2", 2, ("--kv-heads", "--n-params")),
     ("cost --n-params 1B --config LLAMA.json", 2, ("--config", "--n-params")),
     ("cost --config no.json", 2, ("no.json", "no such file")),
     ("cost --config FOLDER", 2, ("config.json", "no such file")),

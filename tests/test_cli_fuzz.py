@@ -71,6 +71,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--family": ["yun2024", "dense", "ludziejewski2025"],
     },
     "laws": {"--json": []},
+    "models": {"--json": []},
     "compare": {
         "--holdout": ["tokens > 1e10", "n_experts == 8", "loss < 2.2"],
         "--where": ["n_experts <= 1", "n_experts <= 4", "tokens > 1e10"],

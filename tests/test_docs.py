@@ -44,6 +44,7 @@ HERE = (
     "compare",
     "predict",
     "laws",
+    "models",
     "import",
     "pack",
 )  # commands that start no process

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer import Option
 
-from moescale.cli.cost import cost
+from moescale.cli.cost import cost, models
 from moescale.cli.importing import import_
 from moescale.cli.isoflop import isoflop
 from moescale.cli.laws import compare, fit, laws, predict
@@ -30,7 +30,7 @@ from moescale.io.signals import Terminated, sigterm_interrupts
 
 # Every command, in the order and under the headings of `moescale --help`.
 PANELS: dict[str, tuple[Callable[..., object], ...]] = {
-    "Decide": (plan, cost, web, report),
+    "Decide": (plan, cost, models, web, report),
     "Scaling laws": (fit, compare, isoflop, predict, laws),
     "Runs and measurements": (import_, pack, train, sweep, profile),
     "Check": (reproduce,),

@@ -1,4 +1,4 @@
-"""The command on serving: cost."""
+"""The commands on serving: cost, and models, those that it knows by name."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have 
 
 @app.command(
     epilog=examples(
+        "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 512 --output 256",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --prompt 512 --output 256",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
@@ -28,7 +29,20 @@ LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have 
     ),
 )
 @flat(
-    *("config", "n_params", "experts", "top_k", "gpu", "max_gpus", "gpus", "prompt", "output", "trace", "vocab_size"),
+    *(
+        "published",
+        "config",
+        "n_params",
+        "experts",
+        "top_k",
+        "gpu",
+        "max_gpus",
+        "gpus",
+        "prompt",
+        "output",
+        "trace",
+        "vocab_size",
+    ),
     *("plot",),
     then=("replicas", "expert_parallel"),
 )
@@ -46,7 +60,8 @@ def cost(
     model, checkpoint = described.model(serving.kv_heads, warn)
     source_of_traffic = None if serving.trace is None else serving.traffic().source
     if sweep.sweep:
-        _tell_sweep(sweep.points(model, serving, checkpoint, warn), sweep, source_of_traffic, json_)
+        points = sweep.points(model, serving, checkpoint, warn)
+        _tell_sweep(points, sweep, source_of_traffic, json_, named=described.published is not None)
         return
     priced = serving.has_price(warn)
     formats = serving.weight_formats(checkpoint, remark=warn)
@@ -66,12 +81,28 @@ def cost(
         print_json(record if priced else _without_dollars(record))
         return
     own = formats[0].name if checkpoint is not None and formats else None
-    show_cost(terminal(), answer, deployment, source_of_traffic, weights=own, priced=priced)
+    name = None if described.published is None else model.name
+    show_cost(terminal(), answer, deployment, source_of_traffic, name=name, weights=own, priced=priced)
     if run is not None:
         show_burst(terminal(), run, serving.host or "in-line", priced=priced)
 
 
-def _tell_sweep(points: OperatingPoints, sweep: SweepOptions, source_of_traffic: str | None, json_: bool) -> None:
+@app.command(epilog=examples("moescale models --json"))
+def models(json_: Json = False) -> None:
+    """List the published models that cost takes by name."""
+    from moescale.models.published import published_shapes
+    from moescale.views.terminal import show_models, terminal
+
+    known = list(published_shapes().values())
+    if json_:
+        print_json([shape.to_dict() for shape in known])
+    else:
+        show_models(terminal(), known)
+
+
+def _tell_sweep(
+    points: OperatingPoints, sweep: SweepOptions, source_of_traffic: str | None, json_: bool, *, named: bool
+) -> None:
     """Write, draw and print all operating points."""
     from moescale.runs.table import write_runs
     from moescale.views.figures import sweep_figure
@@ -85,7 +116,7 @@ def _tell_sweep(points: OperatingPoints, sweep: SweepOptions, source_of_traffic:
     if json_:
         print_json(points.to_dict())
     else:
-        show_sweep(terminal(), points, source_of_traffic)
+        show_sweep(terminal(), points, source_of_traffic, name=points.model.name if named else None)
     held_back.tell()
 
 

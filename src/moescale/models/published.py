@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from moescale import catalogue
-from moescale.errors import InputError
+from moescale.errors import InputError, unknown_name
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import dense_equivalent_params
 from moescale.typing import FloatArray
@@ -31,9 +31,24 @@ class Shape:
     date: str
     not_modelled: float = 0.0  # parameters of published_total outside of the architecture (vision, learned positions)
     active_input_embedding: bool = True  # whether published_active holds the input embedding, which is only looked up
+    embeddings_published: bool = True  # whether the published figures hold the embedding tables
     published_kv_bytes: float | None = None  # of bf16 cache a token, where a publication states it
     published_kv_digit: float = 0.0
     fits_hl: bool = True  # belongs to the dense models that the catalogue's mu of h l = mu N^(2/3) was fitted to
+    tokens: float | None = None  # of pre-training, where the authors state them
+    tokens_source: str = ""
+    hf: tuple[str, ...] = ()  # names at Hugging Face beside ORGANISATION/NAME
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready: what the authors state, and where."""
+        stated: dict[str, object] = {
+            "name": self.architecture.name,
+            "published_total": self.published_total,
+            "published_active": self.published_active,
+        }
+        if self.tokens is not None:
+            stated |= {"tokens": self.tokens, "tokens_source": self.tokens_source}
+        return stated | {"source": self.source, "date": self.date}
 
 
 def _last_digit(text: str) -> float:
@@ -45,6 +60,7 @@ def _last_digit(text: str) -> float:
 
 def _shape(name: str, entry: dict[str, Any]) -> Shape:
     total, kv = str(entry["published_total"]), str(entry.get("published_kv_bytes", ""))
+    tokens = str(entry.get("tokens", ""))
     active = str(entry.get("published_active", total))
     numbers = {field.name: entry[field.name] for field in fields(Architecture) if field.name in entry}
     return Shape(
@@ -57,9 +73,13 @@ def _shape(name: str, entry: dict[str, Any]) -> Shape:
         date=entry["date"],
         not_modelled=float(entry.get("not_modelled", 0)),
         active_input_embedding=entry.get("active_input_embedding", True),
+        embeddings_published=entry.get("embeddings_published", True),
         published_kv_bytes=parse_quantity(kv) if kv else None,
         published_kv_digit=_last_digit(kv) if kv else 0.0,
         fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
+        tokens=parse_quantity(tokens) if tokens else None,
+        tokens_source=entry.get("tokens_source", entry["source"]) if tokens else "",
+        hf=tuple(entry.get("hf", ())),
     )
 
 
@@ -71,6 +91,31 @@ def _read_shapes() -> dict[str, Shape]:
 def published_shapes() -> dict[str, Shape]:
     """Every published model of the catalogue with its stated counts and source."""
     return dict(_read_shapes())
+
+
+@cache
+def _names() -> dict[str, str]:
+    """The catalogue's name by every name that a model goes by, in lower case."""
+    known = {name.lower(): name for name in _read_shapes()}
+    listed = {_last_part(alias): name for name, shape in _read_shapes().items() for alias in shape.hf}
+    return listed | known
+
+
+def _last_part(name: str) -> str:
+    return name.strip().lower().rpartition("/")[2]
+
+
+def find_shape(name: str) -> Shape:
+    """The published model of this name, its own or that at Hugging Face, with or without the organisation.
+
+    `llama-3.1-8b`, `meta-llama/Llama-3.1-8B` and `Llama-3.1-8B-Instruct` are one shape; capitals do not matter. Raises
+    UnknownNameError, with the nearest names.
+    """
+    asked = _last_part(name)
+    if (found := _names().get(asked)) is None:
+        other = "any other as --config CONFIG.json, or --n-params and --experts"
+        raise unknown_name("published model", name, _read_shapes(), otherwise=other)
+    return _read_shapes()[found]
 
 
 def shapes() -> dict[str, Architecture]:

@@ -38,8 +38,9 @@ BURST = "Simulated burst"
 class ModelOptions(Group):
     """A model that is there already, or one of a size."""
 
-    config: Path | None = path("Hugging Face config.json, or its folder.")
-    n_params: float | None = quantity("Instead of --config: dense-equivalent size N.", 1e5, MOST_PARAMETERS)
+    published: str | None = text("A published model, such as llama-3.1-8b; `moescale models` lists them.", name="NAME")
+    config: Path | None = path("Instead of NAME: Hugging Face config.json, or its folder.")
+    n_params: float | None = quantity("Instead: dense-equivalent size N.", 1e5, MOST_PARAMETERS)
     experts: int | None = quantity("With --n-params: experts E; default 1, dense.", whole=True)
     top_k: int | None = quantity("With --n-params: experts a token meets; default 2.", whole=True)
     vocab_size: int | None = quantity(
@@ -51,19 +52,23 @@ class ModelOptions(Group):
     ) -> tuple[Architecture, CheckpointWeights | None]:
         """The model, and where a config states it, the format of its weights."""
         from moescale.models.hf_config import read_config
+        from moescale.models.published import find_shape
 
-        if (self.config is None) == (self.n_params is None):
+        if sum(stated is not None for stated in (self.published, self.config, self.n_params)) != 1:
             raise InputError(
-                "give the model either as --config CONFIG.json or as --n-params N with --experts E",
-                next_step="for example --n-params 1.5B --experts 16",
+                "give one model: the NAME of a published one, --config CONFIG.json, or --n-params N with --experts E",
+                next_step="for example llama-3.1-8b, or --n-params 1.5B --experts 16",
             )
-        if self.config is None:
+        if self.n_params is not None:
             return self._of_size(kv_heads, remark), None
         of_size = {"experts": self.experts, "top-k": self.top_k, "kv-heads": kv_heads, "vocab-size": self.vocab_size}
         for name, value in of_size.items():
             if value is not None:
-                what = "goes with --n-params; a config states its own"
-                raise InputError(what, where=f"--{name}", next_step="leave it out")
+                owner = "a published model has" if self.config is None else "a config states"
+                raise InputError(f"goes with --n-params; {owner} its own", where=f"--{name}", next_step="leave it out")
+        if self.config is None:
+            with located("NAME"):
+                return find_shape(str(self.published)).architecture, None
         checkpoint = read_config(self.config)
         for said in checkpoint.remarks:
             remark(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moescale.units import format_bytes, format_count, format_seconds, format_usd
@@ -11,10 +12,26 @@ from moescale.views.terminal.text import write_line, write_paragraph, write_tabl
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from moescale.models.published import Shape
     from moescale.serving.deployment import Deployment
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import OperatingPoints
     from moescale.serving.simulator import Run
+
+
+def show_models(console: Console, models: Sequence[Shape]) -> None:
+    """The published models, a paragraph each: what their authors state, and where."""
+    for model in models:
+        name, total, active = model.architecture.name, model.published_total, model.published_active
+        size = f"{format_count(total)} parameters" + ("" if active == total else f", {format_count(active)} active")
+        tokens = "" if model.tokens is None else f"; {format_count(model.tokens)} tokens"
+        write_line(console, f"{name}  ({size}{tokens}; {model.date})", bold=len(name))
+        source = (
+            model.source
+            if model.tokens_source in ("", model.source)
+            else f"{model.source}; tokens: {model.tokens_source}"
+        )
+        write_paragraph(console, f"{source}.", indent=2)
 
 
 def show_burst(console: Console, run: Run, host: str, *, priced: bool = True) -> None:
@@ -44,26 +61,27 @@ def show_cost(
     deployment: Deployment,
     traffic: str | None = None,
     *,
+    name: str | None = None,
     weights: str | None = None,
     priced: bool = True,
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
 
-    `traffic` names a trace, `weights` a format that is not the default. Without a price (`priced` False) all figures but
+    `traffic` names a trace, `name` a published model, `weights` a format that is not the default. Without a price (`priced` False) all figures but
     the dollars.
     """
-    name = deployment.gpu.name
+    gpu = deployment.gpu.name
     if cost.usd_per_mtok is not None:
-        text = f"{format_usd(cost.usd_per_mtok)} per million output tokens on {cost.gpus} x {name}"
+        text = f"{format_usd(cost.usd_per_mtok)} per million output tokens on {cost.gpus} x {gpu}"
         if not priced:
-            text = f"{cost.throughput_tok_s or 0.0:,.0f} output tokens a second on {cost.gpus} x {name}"
+            text = f"{cost.throughput_tok_s or 0.0:,.0f} output tokens a second on {cost.gpus} x {gpu}"
         copies = cost.replicas or 1
         shape = f" ({copies} replicas of {cost.tensor_parallel})" if copies > 1 else ""
         write_line(console, text + shape, bold=len(text))
     reserve = f"; reserve {format_bytes(cost.reserve_bytes)} a GPU" if cost.reserve_bytes else ""
     write_paragraph(
         console,
-        f"{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
+        f"{f'{name}: ' if name else ''}{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
         f"{format_bytes(cost.weight_bytes)}{f' in {weights}' if weights else ''}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token{reserve}",
     )
     write_paragraph(
@@ -75,7 +93,9 @@ def show_cost(
     write_table(console, cost_table(cost, priced=priced))
 
 
-def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = None) -> None:
+def show_sweep(
+    console: Console, points: OperatingPoints, traffic: str | None = None, *, name: str | None = None
+) -> None:
     """The Pareto set of a sweep, what each GPU and number format can do alone, and what has no answer."""
     from moescale.models.parameters import count_parameters
 
@@ -88,7 +108,7 @@ def show_sweep(console: Console, points: OperatingPoints, traffic: str | None = 
     sources = ", ".join(dict.fromkeys(k.latency.name for k in p.platforms))
     write_paragraph(
         console,
-        f"{format_count(float(parameters.total))} parameters, {format_count(float(parameters.active))} active; "
+        f"{f'{name}: ' if name else ''}{format_count(float(parameters.total))} parameters, {format_count(float(parameters.active))} active; "
         f"{_traffic(p.deployment)}{f', {traffic}' if traffic else ''}; utilization {p.deployment.utilization:g}; "
         f"latency from {sources}",
     )
