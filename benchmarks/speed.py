@@ -48,19 +48,18 @@ def cold(*arguments: str) -> Callable[[], object]:
 def warm_plan(*, silicon: bool) -> Callable[[], object]:
     """The default plan in this process, after one call that warms it; on measured kernels or the roofline."""
     from moescale import Budget, Deployment, Question, Roofline, Silicon, find_gpu, find_law, make_plan, price
-    from moescale.planning.second_laws import SECOND_LAWS
+    from moescale.options.law import DEFAULT_LAW
 
     gpu = find_gpu("a100-sxm-40gb")
     deployment = Deployment(
         gpu=gpu, usd_per_gpu_hour=price(gpu.name).usd_per_gpu_hour, prompt_tokens=230.0, output_tokens=203.0
     )
     question = Question(budget=Budget(5.15e21))
-    law, second = find_law("yun2024-recovered"), [find_law(name) for name in SECOND_LAWS]
-
+    law = find_law(DEFAULT_LAW)
     source = Silicon(gpu) if silicon else Roofline(gpu)
 
     def call() -> object:
-        return make_plan(law, question, deployment, source, second_laws=second)
+        return make_plan(law, question, deployment, source)
 
     call()
     return call

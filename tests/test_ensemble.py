@@ -16,7 +16,6 @@ from moescale.options.runs import FitOptions
 from moescale.planning.allocation import Budget
 from moescale.planning.plan import make_plan
 from moescale.planning.question import Question
-from moescale.planning.second_laws import laws_beside
 from moescale.scaling_laws import (
     Law,
     Member,
@@ -149,28 +148,6 @@ def test_the_public_ensemble_is_one_unit_and_equal_weights() -> None:
     assert float(loss(law, 1e9, 2e10, 1)) == pytest.approx(each[0], rel=1e-6)  # the dense model's N is its body
 
 
-@pytest.mark.system
-def test_a_plan_asks_the_members_in_its_own_letters() -> None:
-    law, gpu = find_law("public-2026"), find_gpu("a100-sxm-40gb")
-    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.45, prompt_tokens=230.0, output_tokens=203.0)
-    question = Question(budget=Budget(5.15e21), draws=0, max_loss=2.3)
-    plan = make_plan(law, question, deployment, Roofline(gpu), second_laws=laws_beside(law))
-    assert [opinion.law for opinion in plan.second_opinions] == [member.law.name for member in law.members]
-    assert any("(FineWeb-Edu, nats" in note for note in plan.recommendation.caveats)
-    own = find_law("moescale2026-joint")
-    alone = make_plan(restate(own, law.family), replace(question, max_loss=None), deployment, Roofline(gpu))
-    plan = make_plan(law, replace(question, max_loss=None), deployment, Roofline(gpu), second_laws=[own])
-    (opinion,) = plan.second_opinions
-    assert opinion.n_params == pytest.approx(
-        alone.recommendation.model.n_params, rel=0.02
-    )  # that one is of a whole shape
-    assert opinion.experts == alone.recommendation.model.experts
-
-
-def test_laws_beside_one_that_is_no_ensemble() -> None:
-    assert [law.name for law in laws_beside(find_law("yun2024-joint"))] == ["moescale2026-joint"]
-
-
 def test_views_show_members_and_no_coefficients() -> None:
     law, console = find_law("public-2026"), Console(file=io.StringIO(), width=100)
     show_laws(console, [law])
@@ -194,4 +171,5 @@ def test_intervals_of_a_plan_hold_its_answer() -> None:
     plan = make_plan(find_law("public-2026"), Question(budget=Budget(5.15e21)), deployment, Roofline(gpu))
     held = [(c.cost_ratio, c.intervals["cost_ratio"]) for c in plan.bounded_loss if "cost_ratio" in (c.intervals or {})]
     assert len(held) >= 4
-    assert all(low - 1e-9 <= ratio <= high + 1e-9 for ratio, (low, high) in held)
+    # Costs of the draws' models are interpolated.
+    assert all(0.998 * low <= ratio <= 1.002 * high for ratio, (low, high) in held)

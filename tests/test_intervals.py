@@ -14,7 +14,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
 from moescale.models.parameters import dense_equivalent_params
 from moescale.planning.candidate import Costs
-from moescale.planning.intervals import sample_costs
+from moescale.planning.sampled_costs import sample_costs
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
 

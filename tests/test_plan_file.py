@@ -36,8 +36,7 @@ def plan() -> Plan:
         lifetime_tokens=1e12,
         training=TrainingPrice(gpu=trainer, usd_per_gpu_hour=3.0, mfu=0.35),
     )
-    law = find_law("yun2024-recovered")
-    return make_plan(law, question, deployment, Roofline(gpu), second_laws=[find_law("yun2024-joint")])
+    return make_plan(find_law("public-2026"), question, deployment, Roofline(gpu))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,8 @@ def test_a_plan_comes_back_from_its_json(plan: Plan, record: dict[str, Any], tmp
     assert json.loads(json.dumps(read.to_dict())) == record
     assert read.recommendation == plan.recommendation
     assert read.training == plan.training
-    assert read.second_opinions == plan.second_opinions
+    assert read.laws == plan.laws
+    assert read.choices == plan.choices
     assert read.lifetime == plan.lifetime
     assert read.bounded_loss == plan.bounded_loss
     assert read.asked["max_gpus"] == 8
@@ -98,7 +98,7 @@ def test_a_plan_without_curves_or_conditions_is_read(record: dict[str, Any]) -> 
     old = {
         k: v
         for k, v in record.items()
-        if k not in ("curves", "asked", "second_opinions", "lifetime", "warnings", "training")
+        if k not in ("curves", "asked", "laws", "choices", "lifetime", "warnings", "training")
     }
     read = parse_plan(old, where="x")
     assert read.curves == ()

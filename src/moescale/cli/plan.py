@@ -28,7 +28,8 @@ from moescale.options.serving import ServingOptions
     ),
 )
 @flat(
-    "budget", "law", "experts", "gpu", "max_gpus", "prompt", "output", "trace", "match_experts", "top_k", "vocab_size"
+    *("budget", "train_gpus", "days", "budget_usd", "objective", "confidence", "law", "experts", "match_experts"),
+    *("gpu", "max_gpus", "prompt", "output", "trace", "top_k", "vocab_size"),
 )
 def plan(
     context: typer.Context,
@@ -36,6 +37,7 @@ def plan(
     law: LawOptions,
     serving: ServingOptions,
     export: ExportOptions,
+    details: Annotated[bool, Option("--details", help="Also the tables that the decision stands on.")] = False,
     plot: Plot = None,
     frontier_plot: Annotated[
         bool, Option("--frontier-plot", help="Draw the curves in letters also where the output is no terminal.")
@@ -46,7 +48,6 @@ def plan(
     import numpy as np
 
     from moescale.planning.plan import make_plan
-    from moescale.planning.second_laws import laws_beside
     from moescale.views.figures import plan_figure
     from moescale.views.terminal import show_export, show_plan, terminal
 
@@ -58,18 +59,18 @@ def plan(
     source = serving.open_latency(deployment, remark=warn)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"):
-        answer = make_plan(chosen, question, deployment, source, second_laws=laws_beside(chosen))
+        answer = make_plan(chosen, question, deployment, source)
     held_back = HeldBack(UnwrittenError)
     held_back.draw(plot, plan_figure, answer)
     exported = None
     with held_back, at_option("--export"):
-        exported = export.write(answer, bounds.training_gpu(deployment), bounds.mfu)
+        exported = export.write(answer, bounds.training_gpu(deployment), bounds.train_gpus, bounds.mfu)
     if json_:
         named = [Path(text) for text in (law.law, serving.gpu, serving.latency, serving.trace) if text is not None]
         record = answer.to_dict() | {"made_with": made_with(context, [path for path in named if path.is_file()])}
         print_json(record if exported is None else record | {"export": exported.to_dict()})
     else:
-        show_plan(terminal(), answer, chart=frontier_plot or None)
+        show_plan(terminal(), answer, details=details, chart=frontier_plot or None)
         if exported is not None:
             show_export(terminal(), exported)
     warn(answer.warnings)

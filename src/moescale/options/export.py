@@ -27,7 +27,6 @@ class ExportOptions(Group):
         "Write what training the recommended model needs: hf, torchtitan or megatron.", metavar="FORMAT"
     )
     export_folder: Path | None = path("With --export: folder to write.", name="-o")
-    train_gpus: int | None = quantity("With --export: GPUs to train on; default: enough for 30 days.", whole=True)
     peak_lr: float | None = quantity("With --export: peak learning rate; default: the paper's formula.", LEAST, 1)
 
     def check(self) -> None:
@@ -39,19 +38,22 @@ class ExportOptions(Group):
         if self.export is not None and self.export_folder is not None:
             check_export(self.export, self.export_folder)
             return
-        others = {"-o": self.export_folder, "--train-gpus": self.train_gpus, "--peak-lr": self.peak_lr}
+        others = {"-o": self.export_folder, "--peak-lr": self.peak_lr}
         for place, value in others.items():
             if value is not None:
                 raise InputError("goes with --export only", where=place, next_step=f"add --export {'|'.join(FORMATS)}")
 
-    def write(self, plan: Plan, gpu: Gpu, mfu: float | None) -> Export | None:
-        """Write the recommendation of a plan to the folder, to be trained on `gpu`; None where no format is stated."""
+    def write(self, plan: Plan, gpu: Gpu, gpus: int | None, mfu: float | None) -> Export | None:
+        """Write what a plan decides for to the folder, to be trained on so many GPUs (None: enough for 30 days).
+
+        None where no format is stated.
+        """
         from moescale.export.launch import export_model
         from moescale.planning.total_cost import default_mfu
 
         if self.export is None or self.export_folder is None:
             return None
-        best = plan.recommendation
+        best = plan.decision
         return export_model(
             best.architecture,
             best.model.tokens,
@@ -59,6 +61,6 @@ class ExportOptions(Group):
             self.export_folder,
             gpu=gpu,
             mfu=default_mfu() if mfu is None else mfu,
-            gpus=self.train_gpus,
+            gpus=gpus,
             peak_lr=self.peak_lr,
         )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
 
-from moescale.errors import InputError, located
+from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import (
     LEAST,
     LEAST_BOUND,
     MOST_LOSS,
+    MOST_PARAMETERS,
     MOST_REPLICATES,
     MOST_TOKENS,
     MOST_TOTAL_USD,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from moescale.serving.deployment import Deployment
 
 MOST_COUNTS = 256  # expert counts of one plan
+MOST_DAYS = 1e5
 COUNT = Quantity(whole=True)
 BOUNDS, LIFE = "Bounds", "Training days and dollars; the whole life of a model"
 
@@ -42,12 +44,26 @@ class BoundOptions(Group):
     >>> question = bounds.question(LawOptions().find_law(), ServingOptions().deployment())
     """
 
-    budget: float = quantity("Training FLOPs in all, such as 5.15e21.", 0, math.inf, default=MISSING)
+    budget: float | None = quantity(
+        "Training FLOPs in all, such as 5.15e21; or --train-gpus with --days, or --budget-usd.", 0, math.inf
+    )
+    train_gpus: int | None = quantity("GPUs to train on: with --days a budget, else how long it takes.", whole=True)
+    days: float | None = quantity("Days to train for on --train-gpus.", LEAST, MOST_DAYS)
+    budget_usd: float | None = quantity("Dollars to train for.", LEAST_BOUND, MOST_TOTAL_USD)
     experts: str = text("Expert counts to consider, by commas.", default="1,4,8,16,32,64", metavar="LIST")
     match_experts: int = quantity(
         "The base, whose loss or cost the others have to meet: the loss-optimal model with so many experts.",
         default=4,
         whole=True,
+    )
+    objective: str | None = text(
+        "serve (cheapest at the base's loss), quality (lowest loss at a serving cost), lifetime (fewest dollars of training "
+        "and serving) or loss; default: what the bounds say.",
+    )
+    confidence: float | None = quantity(
+        "Probability over all laws with which the loss is to be reached; default: 0.8, with one law its own curve.",
+        LEAST,
+        1,
     )
     max_loss: float | None = quantity(
         "Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND, MOST_LOSS, panel=BOUNDS
@@ -56,8 +72,18 @@ class BoundOptions(Group):
         "Best model within this cost per million output tokens.", LEAST_BOUND, MOST_USD_PER_MTOK, panel=BOUNDS
     )
     max_tokens: float | None = quantity(
-        "Training tokens that exist; no plan uses more.", most=MOST_TOKENS, unit="tokens", panel=BOUNDS
+        "Training tokens that exist; default: as many as a published model has seen.",
+        most=MOST_TOKENS,
+        unit="tokens",
+        panel=BOUNDS,
     )
+    max_active_params: float | None = quantity(
+        "Parameters that one token may meet, without embeddings.", most=MOST_PARAMETERS, unit="parameters", panel=BOUNDS
+    )
+    max_total_params: float | None = quantity(
+        "Parameters in all, without embeddings.", most=MOST_PARAMETERS, unit="parameters", panel=BOUNDS
+    )
+    max_days: float | None = quantity("Days of training on --train-gpus at most.", LEAST, MOST_DAYS, panel=BOUNDS)
     lifetime_tokens: float | None = quantity(
         "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
         most=MOST_TOKENS,
@@ -97,24 +123,65 @@ class BoundOptions(Group):
 
         Raises InputError that names the option.
         """
+        from moescale.models.recipe import text_ceiling
         from moescale.planning.allocation import Budget
-        from moescale.planning.plan import Question
+        from moescale.planning.question import Objective, Question
 
         stated = details or LawOptions()
+        training = self.training_price(deployment, unpriced=unpriced)
+        tokens = text_ceiling().largest_trained_tokens if self.max_tokens is None else self.max_tokens
+        objectives = {name: name for name in get_args(Objective)}
+        if self.objective is not None and self.objective not in objectives:
+            raise unknown_name("objective", self.objective, objectives, where="--objective")
         return Question(
-            budget=Budget(self.budget, self.max_tokens, stated.inputs()),
+            budget=Budget(self.flops(training), tokens, stated.inputs()),
             experts=self.expert_counts(law),
             match_experts=float(self.match_experts),
             max_loss=self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
             lifetime_tokens=self.lifetime_tokens,
-            training=self.training_price(deployment, unpriced=unpriced),
+            training=training,
+            train_gpus=None if self.train_gpus is None else float(self.train_gpus),
             max_total_usd=self.max_total_usd,
             kv_heads=kv_heads,
             vocab_size=self.vocab_size,
             draws=self.bootstrap,
             convention=stated.convention,
+            objective=None if self.objective is None else objectives[self.objective],
+            confidence=self.confidence,
+            max_active_params=self.max_active_params,
+            max_total_params=self.max_total_params,
         )
+
+    def flops(self, training: TrainingPrice | None) -> float:
+        """The training FLOPs that are stated, or that time or dollars buy; InputError for none, or for two budgets."""
+        stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
+        given = [name for name, value in stated.items() if value is not None]
+        if not given and self.max_total_usd is not None and training is not None:
+            return self.max_total_usd / training.usd_per_flop
+        if len(given) != 1:
+            what = "no budget" if not given else f"{' and '.join(given)} state a budget each"
+            raise InputError(
+                what, where="--budget", next_step="give --budget FLOPS, --train-gpus N --days X, or --budget-usd X"
+            )
+        flops = self.budget
+        if flops is None and training is None:
+            raise InputError(
+                "needs a priced GPU to train on", where=given[0], next_step="give --train-usd-per-gpu-hour as well"
+            )
+        if flops is None and training is not None:
+            flops = self._flops_of_days(training, "--days", self.days) if self.days else None
+            flops = flops or (self.budget_usd or 0.0) / training.usd_per_flop
+        if self.max_days is not None and training is not None:
+            return min(flops or math.inf, self._flops_of_days(training, "--max-days", self.max_days))
+        return flops or 0.0
+
+    def _flops_of_days(self, training: TrainingPrice, option: str, days: float) -> float:
+        from moescale.planning.total_cost import flops_of_gpu_hours
+
+        if self.train_gpus is None:
+            raise InputError("of how many GPUs?", where=option, next_step="give --train-gpus as well")
+        return flops_of_gpu_hours(training.gpu, 24.0 * days * self.train_gpus, training.mfu)
 
     def expert_counts(self, law: Law) -> tuple[float, ...]:
         """The expert counts to consider, of which the law may recommend one at least."""
@@ -143,15 +210,15 @@ class BoundOptions(Group):
             return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
 
     def training_price(self, deployment: Deployment, *, unpriced: bool = False) -> TrainingPrice | None:
-        """The price of training, where a lifetime, a GPU to train on, its price or its MFU is stated.
+        """The price of training; None for a GPU without a price that nothing needs.
 
-        A GPU without a price is refused, or where `unpriced` and no lifetime needs one, is as if none were stated.
+        Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
         """
         from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.total_cost import TrainingPrice, default_mfu
 
-        if (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour) == (None,) * 4:
-            return None
+        stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
+        unpriced = unpriced or stated == (None,) * 4
         gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
         if usd is None:
             try:

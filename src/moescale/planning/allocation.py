@@ -19,8 +19,9 @@ from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
-SECTIONS = 24  # of an interval in each step of a search that prices models
-CLOSE = 1e-8  # of a size, relative: far below what any price depends on
+SECTIONS = 12  # of an interval in each step of a search that prices models
+CLOSE = 1e-6  # of a size, relative: far below what any price depends on
+NEARBY = 0.1  # of ln N around a size that is expected to be the answer
 MOST_STEPS = 70  # halves the whole range of sizes to RESOLUTION, with SPARE_STEPS to spare
 RESOLUTION = 4e-14  # of a size, relative: just above the rounding of what is solved
 # Of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22.
@@ -249,31 +250,39 @@ def best_within_cost(
     *,
     theta: FloatArray | None = None,
     optimal: Allocation | None = None,
+    near: FloatArray | None = None,
 ) -> Allocation:
     """Algorithm 2: the lowest loss of each expert count whose serving cost stays within `usd_per_mtok`.
 
     Cost rises with size, so this is the largest size within the cost, but never beyond that expert count's own optimum,
     where more size would only raise the loss. NaN where even a model of a million parameters costs more. `optimal`
-    saves computing loss_optimal again.
+    saves computing loss_optimal again, and `near` (..., m), sizes that may be the answer, most of the search.
     """
     e = np.atleast_1d(np.asarray(experts, float))
     best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
-    n = largest_within_cost(np.broadcast_to(e, best.n_params.shape), usd_per_mtok, cost_of, largest=best.n_params)
+    n = largest_within_cost(
+        np.broadcast_to(e, best.n_params.shape), usd_per_mtok, cost_of, largest=best.n_params, near=near
+    )
     return at_size(law, budget, n, e, theta=theta)
 
 
 def largest_within_cost(
-    experts: FloatArray, usd_per_mtok: Real, cost_of: CostOf, *, largest: Real = SIZES[-1]
+    experts: FloatArray, usd_per_mtok: Real, cost_of: CostOf, *, largest: Real = SIZES[-1], near: Real | None = None
 ) -> FloatArray:
     """The largest size up to `largest` that serves at `usd_per_mtok` or less; arguments broadcast.
 
     NaN where even a model of a million parameters costs more. Assumes that cost rises with size; where it has steps, the
-    answer is below the first size that is too dear.
+    answer is below the first size that is too dear, or with `near`, a guess, one that is nearby.
     """
     e, limit, top = np.broadcast_arrays(*(np.asarray(x, float) for x in (experts, usd_per_mtok, largest)))
     low, high = np.full(e.shape, np.log(SIZES[0])), np.log(top)
-    reachable = cost_of(np.exp(low), e) <= limit
-    free = cost_of(top, e) <= limit
+    reachable, free = (cost <= limit for cost in cost_of(np.stack((np.exp(low), top)), np.stack((e, e))))
+    if near is not None:
+        guess = np.log(np.where(np.isfinite(near), near, top))
+        ends = np.clip(np.stack((guess - NEARBY, guess + NEARBY)), low, high)
+        below, beyond = cost_of(np.exp(ends), np.stack((e, e))) <= limit
+        known = below & ~beyond
+        low, high = np.where(known, ends[0], low), np.where(known, ends[1], high)
     # Sections instead of a root: they find the first size that is too dear where cost has steps, end on the affordable
     # side, so that the bound holds exactly, and at the same place for every limit that one step crosses.
     cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in e.shape))

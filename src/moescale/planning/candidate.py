@@ -39,10 +39,19 @@ class Unreachable:
     cost_ratio: None = None
     total_usd: None = None
     intervals: None = None
+    regret: None = None
 
     def to_dict(self) -> dict[str, object]:
         """The expert count and the reason."""
         return whole_numbers(record(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """What a choice loses against a lab that knows the law, as a share of the base's dollars a token (`panel`)."""
+
+    expected: float  # over all draws
+    worst: float  # the mean over the draws of the law under which it is largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +82,8 @@ class Trained:
     total_usd: float | None = None
     infeasible: str | None = None
     intervals: Limits | None = None
+    probability_at_least_base: float | None = None  # that its loss is the base's, or the one that is asked for, at most
+    regret: Regret | None = None
 
     def __post_init__(self) -> None:
         if math.isnan(self.training_flops):
@@ -233,6 +244,11 @@ def lives(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list
             figures |= {name: float(getattr(found, name)[i]) for name in dollars}
             rows.append(Life(**figures))
     return rows
+
+
+def sizes_of(rows: Sequence[Row]) -> FloatArray:
+    """The sizes of rows, NaN where there is no model."""
+    return np.array([np.nan if c.n_params is None else c.n_params for c in rows])
 
 
 AnyRow = TypeVar("AnyRow", Row, Life | Unreachable, Trained)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
+from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import Bounds, as_built
-from moescale.planning.candidate import Costs, Life, Unreachable, lives, with_intervals
-from moescale.planning.intervals import Spread, lifetime_limits, share_of_least
+from moescale.planning.candidate import Costs, Life, Regret, Unreachable, lives, with_intervals
+from moescale.planning.intervals import lifetime_limits
+from moescale.planning.panel import panel_of
 from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why
 from moescale.planning.search import Search, loss_goal
-from moescale.planning.second_laws import SecondOpinion
 from moescale.planning.total_cost import (
     Lifetime,
     LifetimeCost,
@@ -29,6 +30,9 @@ from moescale.planning.total_cost import (
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
+
+MOST_CORRECTIONS = 8  # of the loss that promises the goal
+CORRECTED = 1e-5  # of ln L
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +57,10 @@ class LifetimePlan:
     plans: tuple[Life | Unreachable, ...]
     least_training: Life | None = None
     recommendation: Recommendation[Life]
-    second_opinions: tuple[SecondOpinion, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
-        return record(self, without=() if self.second_opinions else ("second_opinions",))
+        return record(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +92,88 @@ class LifeSearch:
             tokens = format_count(self.life.served_tokens)
             reason = f"no size serves {tokens} tokens{at} for less than {format_usd(total)}"
             return best_within_total(law, experts, total, self.life, cost_of), [reason] * experts.size
-        found = cheapest_at_loss(law, experts, self.target, self.life, cost_of, tolerance=question.tolerance)
-        return found, self._out_of_reach(experts)
+        goals = np.full(experts.size, self.target)
+        if (confidence := self.search.confidence) is not None:
+            goals = self._promising(confidence, goals)
+        found = cheapest_at_loss(law, experts, goals, self.life, cost_of, tolerance=question.tolerance)
+        return found, self._out_of_reach(experts, goals)
 
-    def under_draws(self, spread: Spread) -> LifetimeCost:
-        """The best lives (k, m) under each of the law's draws; a base's loss moves with the draw, a given one does not."""
+    def _promising(self, confidence: float, goals: FloatArray) -> FloatArray:
+        """The losses (m,) of the law with which the goal is met with a probability of `confidence` over its draws.
 
-        def cost_of(n_params: FloatArray, _: FloatArray) -> FloatArray:
-            usd = spread.sampled.usd_per_mtok(n_params)
-            return np.where(np.isnan(usd), np.inf, usd)
+        The margin hardly depends on the loss, so that a few corrections find it.
+        """
+        law, experts = self.search.law, self.search.best.experts
+        for _ in range(MOST_CORRECTIONS):
+            found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, tolerance=0.0)
+            short = self._shortfall(found, confidence)
+            goals = goals * np.exp(np.where(np.isnan(short), 0.0, -short))
+            if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
+                break
+        return goals * (1.0 - CORRECTED)
 
-        law, question, experts, draws = self.search.law, self.search.question, self.search.best.experts, spread.draws
+    def _shortfall(self, found: LifetimeCost, confidence: float) -> FloatArray:
+        """By how much, in ln L, models (m,) miss the goal of the draw that is better satisfied than so many others."""
+        panel = self.search.asked(self.search.question.max_loss)
+        over = self._losses(found.n_params, found.tokens, found.experts) - np.log(panel.goal)[:, None]
+        order = np.argsort(over, axis=0)
+        enough = np.cumsum(panel.weights[order], axis=0) >= confidence - 1e-9
+        return np.take_along_axis(np.take_along_axis(over, order, 0), enough.argmax(axis=0)[None], 0)[0]
+
+    def _losses(self, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> FloatArray:
+        """ln L of models (j,) under each draw, (k, j); NaN where there is none."""
+        known = np.isfinite(n_params)
+        n, d = np.where(known, n_params, 1e9), np.where(known, tokens, 1e9)
+        x = inputs_at(self.search.law, self.life.extra, n, np.log(d), experts)
+        return np.where(known, self.search.law.form.log_loss(self.search.panel.draws, x), np.nan)
+
+    def probabilities(self, rows: Sequence[Life | Unreachable]) -> list[Life | Unreachable]:
+        """The rows with how probable it is that they meet the goal."""
+        panel = self.search.asked(self.search.question.max_loss)
+        if len(panel.draws) == 1:
+            return list(rows)
+        figures = [(c.n_params, c.tokens, c.experts) if isinstance(c, Life) else (np.nan, np.nan, 1.0) for c in rows]
+        losses = np.exp(self._losses(*np.array(figures).T))
+        sure = panel.probability(losses)
+        return [
+            replace(c, probability_at_least_base=float(p)) if isinstance(c, Life) else c
+            for c, p in zip(rows, sure, strict=True)
+        ]
+
+    def _sampled(self, n_params: FloatArray, _: FloatArray) -> FloatArray:
+        usd = self.search.sampled.usd_per_mtok(n_params)
+        return np.where(np.isnan(usd), np.inf, usd)
+
+    def under_draws(self) -> LifetimeCost:
+        """The best lives (k, m) under each of the law's draws."""
+        law, question, panel = self.search.law, self.search.question, self.search.asked(self.search.question.max_loss)
+        experts = self.search.best.experts
         if question.total_limit is not None:
-            return best_within_total(law, experts, question.total_limit, self.life, cost_of, theta=draws)
-        target = spread.base_losses if question.max_loss is None else np.full(len(draws), question.max_loss)
+            return best_within_total(law, experts, question.total_limit, self.life, self._sampled, theta=panel.draws)
         return cheapest_at_loss(
-            law, experts, target[:, None], self.life, cost_of, theta=draws, tolerance=question.tolerance
+            law, experts, panel.goal[:, None], self.life, self._sampled, theta=panel.draws, tolerance=question.tolerance
         )
+
+    def regret(self, model: Life, base: Life | None) -> Regret | None:
+        """What a life loses under each law's coefficients, as a share of the base's dollars, as in `panel`."""
+        search, law, question = self.search, self.search.law, self.search.question
+        if not law.members or base is None:
+            return None
+        alone = panel_of(law, question.budget, search.best.experts, search.base_model, draws=0)
+        alone = alone if question.max_loss is None else alone.asking(question.max_loss)
+        x = inputs_at(
+            law, self.life.extra, np.array([model.n_params]), np.log([model.tokens]), np.array([model.experts])
+        )
+        losses = np.exp(law.form.log_loss(alone.draws, x))
+
+        def least(goal: FloatArray) -> FloatArray:
+            found = cheapest_at_loss(law, search.best.experts, goal, self.life, self._sampled, theta=alone.draws)
+            return np.where(law.allows(search.best.experts), found.total_usd, np.inf).min(axis=1)
+
+        worth, goal = np.minimum(least(losses), model.total_usd), least(alone.goal[:, None])
+        missing = np.where(np.isfinite(goal), np.abs(worth - goal), 0.0)
+        lost = (model.total_usd - worth + missing) / base.total_usd
+        return Regret(expected=float(alone.weights @ lost), worst=float(lost.max()))
 
     def choose(self, rows: Sequence[Life | Unreachable]) -> tuple[Life, str]:
         """The recommended life and the rule that chose it; InfeasibleError where there is none."""
@@ -159,16 +227,16 @@ class LifeSearch:
     def _lowest_loss(self, experts: FloatArray) -> FloatArray:
         return lowest_loss(self.search.law, experts, max_tokens=self.life.max_tokens, extra=self.life.extra)
 
-    def _out_of_reach(self, experts: FloatArray) -> list[str]:
+    def _out_of_reach(self, experts: FloatArray, goals: FloatArray) -> list[str]:
         """Why each expert count has no model at the loss: the law's floor, or no GPU count that serves what reaches it."""
         data = "" if self.life.max_tokens is None else f" with {format_count(self.life.max_tokens)} tokens"
         limit = self.life.max_usd_per_mtok
         at = "" if limit is None else f" at {format_usd(limit)} a million tokens or less"
         return [
-            f"its loss never falls below {least:.4f}{data}, so never to {self.target:.4f}"
-            if least > self.target
-            else f"no size that reaches a loss of {self.target:.4f} can be served{at}"
-            for least in self._lowest_loss(experts).tolist()
+            f"its loss never falls below {least:.4f}{data}, so never to {goal:.4f}"
+            if least > goal
+            else f"no size that reaches a loss of {goal:.4f} can be served{at}"
+            for least, goal in zip(self._lowest_loss(experts).tolist(), goals.tolist(), strict=True)
         ]
 
     def _none_reaches(self, allowed: Sequence[Life | Unreachable]) -> InfeasibleError:
@@ -184,7 +252,7 @@ class LifeSearch:
         )
 
 
-def plan_lifetime(search: Search, spread: Spread | None = None) -> LifetimePlan:
+def plan_lifetime(search: Search) -> LifetimePlan:
     """The best life among the expert counts of a plan, with intervals where the law has draws.
 
     Raises InfeasibleError where no expert count that the law may speak of meets the bounds or can be served, and says why.
@@ -195,28 +263,27 @@ def plan_lifetime(search: Search, spread: Spread | None = None) -> LifetimePlan:
     within, target = question.total_limit is not None, question.max_loss or search.base.loss
     asked = LifeSearch(search, life, training, target)
     found, reasons = asked.best()
-    rows, shares = lives(found, search.costs, reasons), None
-    if spread is not None:
-        drawn = asked.under_draws(spread)
-        least = drawn.loss if within else drawn.total_usd
-        shares = share_of_least(least, search.law.allows(search.best.experts))
-        rows = with_intervals(rows, lifetime_limits(drawn))
+    rows = asked.probabilities(lives(found, search.costs, reasons))
+    if len(search.law.draws) and question.draws != 0:
+        rows = with_intervals(rows, lifetime_limits(asked.under_draws()))
     chosen, rule = asked.choose(rows)
-    share = None if shares is None else float(shares[rows.index(chosen)])
+    target = target if search.confidence is None else chosen.loss
     bounds = Bounds(None if within else target, question.max_usd_per_mtok, question.max_total_usd)
     built = as_built(search.law, search.costs, chosen, asked.built, bounds)
     if built.notes and not within and question.max_total_usd is not None:
         raise asked.exceeds_total(f"a loss of at most {target:g}", built.model.total_usd)
     above = zip(question.experts, found.above_fewest.tolist(), strict=True)
     dearer = {experts: share for experts, share in above if share >= 5e-4}  # less is not worth naming
-    base, model = None if within else asked.least_training(), built.model
+    base = None if within else asked.least_training()
+    (model,) = (c for c in asked.probabilities([built.model]) if isinstance(c, Life))
+    model = replace(model, regret=asked.regret(model, base))
     hours = training.gpu_hours(model.training_flops)
     return LifetimePlan(
         lifetime_tokens=life.served_tokens,
         train_gpu=training.gpu.name,
         mfu=training.mfu,
         train_usd_per_gpu_hour=training.usd_per_gpu_hour,
-        target_loss=None if within else target,
+        target_loss=None if within else asked.target,
         max_total_usd=question.max_total_usd,
         training_flops=model.training_flops,
         training_gpu_hours=hours,
@@ -228,7 +295,7 @@ def plan_lifetime(search: Search, spread: Spread | None = None) -> LifetimePlan:
         recommendation=Recommendation(
             model=model,
             rule=rule,
-            why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base, share),
+            why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
             caveats=(*built.notes, *lifetime_caveats(search, model, rows, dearer)),
             architecture=built.shape,
         ),

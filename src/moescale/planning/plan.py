@@ -10,12 +10,13 @@ import numpy as np
 from moescale.errors import InfeasibleError
 from moescale.io.records import record
 from moescale.latency import LatencySource
+from moescale.models.rounding import family_of
 from moescale.planning.as_built import Bounds, as_built
-from moescale.planning.candidate import Candidate, CostCurve, Row, Trained, whole, with_intervals
-from moescale.planning.intervals import Spread, spread_of
+from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
+from moescale.planning.decision import Choices, LawView, choices, law_views
+from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
-from moescale.planning.opinions import budget_opinions, life_opinions
-from moescale.planning.question import Question
+from moescale.planning.question import Objective, Question
 from moescale.planning.rationale import (
     Recommendation,
     TrainingUse,
@@ -26,11 +27,9 @@ from moescale.planning.rationale import (
     why,
 )
 from moescale.planning.search import Search, choose, too_dear
-from moescale.planning.second_laws import SecondOpinion, in_letters_of
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import NO_OVERHEAD
-from moescale.typing import FloatArray
 from moescale.units import expert_model
 
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
@@ -75,12 +74,21 @@ class Plan:
     training: TrainingUse | None = None  # None in files of before it was there
     lifetime: LifetimePlan | None = None  # where the question has a price of training
     lifetime_infeasible: str | None = None  # why it has no answer
-    second_opinions: tuple[SecondOpinion, ...] = ()
+    objective: Objective = "serve"
+    confidence: float | None = None
+    laws: tuple[LawView, ...] = ()  # of an ensemble
+    choices: Choices = field(default_factory=Choices)
+
+    @property
+    def decision(self) -> Recommendation[Candidate] | Recommendation[Life]:
+        """What to train: of the whole life where that is the objective, else of the budget."""
+        whole_life = self.objective == "lifetime" and self.lifetime is not None
+        return self.lifetime.recommendation if whole_life and self.lifetime else self.recommendation
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         base, usd = whole(self.base_experts), self.base_usd_per_mtok
-        told = record(self, without=(*BASE, *(() if self.second_opinions else ("second_opinions",))))
+        told = record(self, without=(*BASE, *(() if self.laws else ("laws",))))
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
         priced = {} if usd is None else {"usd_per_mtok": usd}
         told["bounded_cost"] = {"base_experts": base, **priced, "plans": told["bounded_cost"]}
@@ -90,24 +98,27 @@ class Plan:
         return told
 
 
-def make_plan(
-    law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, second_laws: Sequence[Law] = ()
-) -> Plan:
+def make_plan(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:
     """The plan of one training budget under a law and a deployment.
 
-    The base is the loss-optimal model with `question.match_experts` experts. `second_laws` answer the same question in
-    the letters of `law`, each with a sentence that says whether it agrees; a bound on loss is carried to them by the budget at which the base has it.
-    Raises InfeasibleError when no model meets the bounds or none can be served, InputError for impossible questions.
+    The base is the loss-optimal model with `question.match_experts` experts. Raises InfeasibleError when no model meets the
+    bounds or none can be served, InputError for impossible questions.
     """
-    asked = search = Search.of(law, question, deployment, latency)
-    spread = spread_of(search)
-    usd, base_loss = search.base.usd_per_mtok, search.base.loss
-    best = with_intervals(search.optima, spread and spread.loss_optimal)
-    at_loss = with_intervals(search.at_loss(base_loss), spread and spread.bounded_loss)
-    at_cost = [] if usd is None else with_intervals(search.within_cost(usd), spread and spread.bounded_cost)
-    lifetime, no_life = _lifetime(search, spread)
+    search = Search.of(law, question, deployment, latency)
+    panel = search.panel if len(search.law.draws) and question.draws != 0 else None
+    base, sampled = search.base, search.sampled
+    best = with_intervals(search.optima, panel and optima_limits(panel, sampled))
+    at_loss = search.at_loss()
+    at_loss = with_intervals(at_loss, panel and at_loss_limits(panel, sampled, base.usd_per_mtok, sizes_of(at_loss)))
+    at_cost: list[Row] = []
+    if base.usd_per_mtok is not None:
+        at_cost = search.within_cost(base.usd_per_mtok)
+        at_cost = with_intervals(at_cost, panel and loss_limits(panel, sizes_of(at_cost)))
+    lifetime, no_life = _lifetime(search)
     notes = [*search.notes, *_notes(search, no_life)]
-    rows = search.answering() if search.question.bounded else at_loss
+    rows = (
+        at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
+    )
     reached = any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
     if lifetime is not None and search.question.max_loss is not None and not reached:
         notes.append(
@@ -116,11 +127,8 @@ def make_plan(
         )
         search = replace(search, question=replace(search.question, max_loss=None, max_usd_per_mtok=None))
         rows = at_loss
-    share = spread.cheapest_share if spread is not None and rows is at_loss else None
-    advice = _recommendation(search, rows, at_cost, share)
-    others = in_letters_of(asked.law, [other for other in second_laws if other.name != law.name])
-    if lifetime is not None:
-        lifetime = replace(lifetime, second_opinions=life_opinions(asked, lifetime, others))
+    advice, views = _recommendation(search, rows)
+    frontier = search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])
     return Plan(
         budget_flops=question.budget.flops,
         law=law.name,
@@ -130,13 +138,13 @@ def make_plan(
         usd_per_gpu_hour=float(deployment.usd_per_gpu_hour),
         prompt_tokens=float(deployment.prompt_tokens),
         output_tokens=float(deployment.output_tokens),
-        base_experts=search.base.experts,
-        base_loss=base_loss,
-        base_usd_per_mtok=usd,
+        base_experts=base.experts,
+        base_loss=base.loss,
+        base_usd_per_mtok=base.usd_per_mtok,
         loss_optimal=tuple(best),
         bounded_loss=tuple(at_loss),
         bounded_cost=tuple(at_cost),
-        frontier=tuple(search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])),
+        frontier=tuple(frontier),
         recommendation=advice,
         warnings=tuple(notes),
         asked=_asked(search.question, deployment),
@@ -144,16 +152,19 @@ def make_plan(
         training=training_use(search.question, advice.model),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
-        second_opinions=budget_opinions(search, advice.model, others),
+        objective=search.question.goal,
+        confidence=search.confidence,
+        laws=views,
+        choices=choices(search, at_loss, at_cost, frontier),
     )
 
 
-def _lifetime(search: Search, spread: Spread | None) -> tuple[LifetimePlan | None, str | None]:
+def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
     """The plan of a model's whole life, or why there is none where the plan of the budget has an answer of its own."""
     if search.question.life is None:
         return None, None
     try:
-        return plan_lifetime(search, spread), None
+        return plan_lifetime(search), None
     except InfeasibleError as error:
         if search.question.max_loss is not None or search.question.max_total_usd is not None:
             raise
@@ -175,32 +186,28 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
     return notes
 
 
-def _recommendation(
-    search: Search, rows: Sequence[Row], bounded_cost: Sequence[Row], share_of_draws: FloatArray | None
-) -> Recommendation[Candidate]:
-    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by.
-
-    `share_of_draws` says for each expert count in which share of the law's draws it is the cheapest.
-    """
+def _recommendation(search: Search, rows: Sequence[Row]) -> tuple[Recommendation[Candidate], tuple[LawView, ...]]:
+    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by; and what each law says."""
     question = search.question
     chosen, rule = choose(search, rows)
-    loss = None if question.cost_limit is not None else question.max_loss or search.base.loss
-    built = as_built(search.law, search.costs, chosen, search.built, Bounds(loss, question.max_usd_per_mtok))
-    if built.notes and loss is not None and question.max_usd_per_mtok is not None:
+    loss = None
+    if question.budget_goal == "serve":  # as built at least as good as the one that was chosen, which is on the bound
+        loss = question.max_loss or search.base.loss
+        loss = loss if search.confidence is None else chosen.loss
+    limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
+    built = as_built(search.law, search.costs, chosen, search.built, Bounds(loss, limit))
+    if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
-    reasons = [why(search, model, rule, bounded_cost)]
-    if share_of_draws is not None:
-        share = share_of_draws[question.experts.index(model.experts)]
-        reasons.append(f"{model.experts:g} experts are the cheapest in {share:.0%} of the law's draws.")
-    reasons.append(training_words(training_use(question, model), question.budget.flops))
-    return Recommendation(
+    views = law_views(search, model, replace(search.law, family=family_of(built.shape, search.law.family)))
+    advice = Recommendation(
         model=model,
         rule=rule,
-        why=" ".join(reasons),
-        caveats=(*built.notes, *caveats(search, model, rows)),
+        why=f"{why(search, model, rule)} {training_words(training_use(question, model), question.budget.flops)}",
+        caveats=(*built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
     )
+    return advice, views
 
 
 def _asked(question: Question, deployment: Deployment) -> dict[str, object]:

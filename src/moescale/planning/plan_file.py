@@ -28,6 +28,8 @@ BOUNDS = {  # places of a record that are fields of a plan
     "bounded_loss.loss": "base_loss",
     "bounded_cost.usd_per_mtok": "base_usd_per_mtok",
 }
+MAY_BE_ZERO = ("probability_at_least_base", "probability", "expected", "worst", "regret", "weight")
+SHARES = ("mfu", "probability_at_least_base", "probability", "weight", "confidence")
 COLUMNS = ("n_params", "tokens", "loss", "usd_per_mtok", "gpus")
 AGAIN = "write it again with `moescale plan --json`"
 
@@ -146,6 +148,6 @@ def _faults(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
             if not least <= low <= high <= MOST:
                 yield path[:-1], f"intervals of {name}"
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        most = 1.0 if path[-1] == "mfu" else MOST
-        if not LEAST <= value <= most:
+        least, most = (0.0 if path[-1] in MAY_BE_ZERO else LEAST), (1.0 if path[-1] in SHARES else MOST)
+        if not least <= value <= most:
             yield path[:-1], f"{path[-1]} is {value:g}"

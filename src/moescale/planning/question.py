@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from moescale.bounds import Bound, check_bounds
 from moescale.errors import InputError
@@ -14,13 +14,20 @@ from moescale.scaling_laws.law import Law
 from moescale.units import expert_model
 
 EXPERTS = Bound(1, whole=True)
+CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
+
+SHARE = Bound(0, 1, above=True)
+
+Objective = Literal["serve", "quality", "lifetime", "loss"]
+"""Cheapest to serve at the base's loss; lowest loss at a serving cost; fewest dollars over a life; lowest loss outright."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What a plan is asked: the budget and its bounds, and the models that may be chosen; impossible ones raise InputError.
 
-    With `lifetime_tokens` and `training` also the best life is looked for: the cheapest at `max_loss` (None: the loss of the
+    A loss is reached where it is reached with probability `confidence` over the law's draws; where that is None, as the law
+    itself predicts, but for ensembles, which have no curve of their own to promise by. With `lifetime_tokens` and `training` also the best life is looked for: the cheapest at `max_loss` (None: the loss of the
     base), with `max_total_usd` alone the lowest loss within so many dollars, with both the cheapest if it stays within them.
     """
 
@@ -31,11 +38,16 @@ class Question:
     max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
     lifetime_tokens: Annotated[float | None, POSITIVE] = None
     training: TrainingPrice | None = None  # for training days and dollars; with lifetime_tokens also the cheapest life
+    train_gpus: Annotated[float | None, POSITIVE] = None  # for the days that training takes
     max_total_usd: Annotated[float | None, POSITIVE] = None  # of training and serving
     kv_heads: float | None = None  # key-value heads of a layer; None: the family's own, one a query head for most
     vocab_size: int | None = None  # rows of the tables that are served; None: those that N counts, or the recipe's
     draws: int | None = None  # how many of the law's draws intervals use; None: all, 0: no intervals
     convention: str | None = None
+    objective: Objective | None = None  # None: what the bounds say
+    confidence: Annotated[float | None, SHARE] = None
+    max_active_params: Annotated[float | None, POSITIVE] = None  # without embeddings, as are the next
+    max_total_params: Annotated[float | None, POSITIVE] = None
 
     def __post_init__(self) -> None:
         check_bounds(self, where="question")
@@ -47,9 +59,20 @@ class Question:
             )
 
     @property
-    def bounded(self) -> bool:
-        """Whether a loss or a serving cost is bounded, so that the base's loss is not the goal."""
-        return self.max_loss is not None or self.max_usd_per_mtok is not None
+    def goal(self) -> Objective:
+        """What is looked for: as stated, else a life where one is priced, quality where only a cost is bounded."""
+        if self.objective is not None:
+            return self.objective
+        if self.lifetime_tokens is not None and self.training is not None:
+            return "lifetime"
+        return "quality" if self.cost_limit is not None else "serve"
+
+    @property
+    def budget_goal(self) -> Objective:
+        """What is looked for within the budget, also where a life is decided for."""
+        if self.goal != "lifetime":
+            return self.goal
+        return "serve" if self.cost_limit is None else "quality"
 
     @property
     def cost_limit(self) -> float | None:

@@ -11,8 +11,8 @@ import numpy as np
 from moescale.io.records import record
 from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
-from moescale.planning.allocation import at_size
 from moescale.planning.candidate import Candidate, Life, Row
+from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search
 from moescale.planning.total_cost import NEAR_EQUAL
@@ -21,7 +21,7 @@ from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_r
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
 SPENT = 0.99  # of a budget: a plan that uses less says so
-FLAT = 1.001  # of the lowest loss: as good
+FLAT = 1.001  # of a loss: as good
 
 Model = TypeVar("Model", bound=Candidate)
 
@@ -37,6 +37,7 @@ class TrainingUse:
     train_gpu: str | None = None
     mfu: float | None = None
     gpu_days: float | None = None
+    days: float | None = None  # on the GPUs that are stated
     usd: float | None = None
 
     @property
@@ -60,7 +61,7 @@ class Recommendation(Generic[Model]):
         return self.model.to_dict() | record(self, without=("model",))
 
 
-def why(search: Search, model: Candidate, rule: str, bounded_cost: Sequence[Row]) -> str:
+def why(search: Search, model: Candidate, rule: str) -> str:
     """The recommendation in words, with its numbers."""
     base, share = search.base, model.n_params / search.own(model.experts).n_params
     parts = [
@@ -71,18 +72,7 @@ def why(search: Search, model: Candidate, rule: str, bounded_cost: Sequence[Row]
     ]
     if base.usd_per_mtok is not None and model.experts != base.experts:
         share = model.usd_per_mtok / base.usd_per_mtok
-        text = f"That is {share:.0%} of what the loss-optimal {expert_model(base.experts)} costs to serve"
-        spread = (model.intervals or {}).get("cost_ratio")
-        text += f" (90% of the law's draws: {spread[0]:.0%} to {spread[1]:.0%})." if spread else "."
-        parts.append(text)
-    better = [c for c in bounded_cost if isinstance(c, Candidate) and search.law.allows(c.experts)]
-    best = min(better, key=lambda c: c.loss, default=base)
-    if best.loss < base.loss - 1e-9:
-        parts.append(
-            f"If quality matters more: {plural(best.experts, 'expert')} at {format_count(best.n_params)} "
-            f"reach{'es' if best.experts == 1 else ''} {best.loss:.4f} at the cost of the loss-optimal "
-            f"{expert_model(base.experts)} ({base.loss:.4f})."
-        )
+        parts.append(f"That is {share:.0%} of what the loss-optimal {expert_model(base.experts)} costs to serve.")
     return " ".join(parts)
 
 
@@ -104,6 +94,7 @@ def training_use(question: Question, model: Candidate) -> TrainingUse:
         train_gpu=price and price.gpu.name,
         mfu=price and price.mfu,
         gpu_days=price and price.gpu_hours(flops) / 24.0,
+        days=price and question.train_gpus and price.gpu_hours(flops) / 24.0 / question.train_gpus,
         usd=price and price.usd_per_flop * flops,
     )
 
@@ -127,28 +118,39 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
     return f"{text} {1.0 - use.budget_share:.0%} of the budget stays unused{why_left}."
 
 
-def caveats(search: Search, model: Candidate, rows: Sequence[Row]) -> list[str]:
-    """What could make the recommendation wrong, `rows` being the models that it was chosen from."""
-    own, question = search.own(model.experts), search.question
-    notes = _extrapolated(search, model)
-    shares = np.linspace(0.05, 1.0, 400)
-    curve = at_size(search.law, question.budget, shares * own.n_params, np.full(shares.size, model.experts)).loss
-    flat = shares[curve <= own.loss * FLAT]
-    if flat.size:
-        notes.append(
-            f"The optimum is flat: from {flat[0]:.0%} of the loss-optimal size on, the loss is within 0.1% of the best."
-        )
+def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView]) -> list[str]:
+    """What could change the decision, the worst first; `rows` are the models that it was chosen from."""
+    question = search.question
+    notes = _doubting(model, laws)
     served = [c for c in rows if isinstance(c, Candidate)]
-    notes += _rivals(search.law, model, served, "cost", None if question.cost_limit else lambda c: c.usd_per_mtok)
-    notes += _cheaper_beyond(search.law, model, served, lambda c: c.usd_per_mtok)
-    return notes + _conditions(search)
+    price: Callable[[Candidate], float] | None = None if question.budget_goal in ("quality", "loss") else _usd_per_mtok
+    notes += _rivals(search.law, model, served, "cost", price)
+    notes += _excluded(search, model, served, price)
+    return notes + _extrapolated(search, model) + _conditions(search)
 
 
-def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life | None, share: float | None) -> str:
+def _usd_per_mtok(model: Candidate) -> float:
+    return model.usd_per_mtok
+
+
+def _doubting(model: Candidate, laws: Sequence[LawView]) -> list[str]:
+    """Laws under which the model is more likely worse than the base than not."""
+    doubting = [view for view in laws if view.probability < 0.5]
+    if not doubting:
+        return []
+    listed = ", ".join(f"{view.law} ({view.probability:.0%})" for view in doubting)
+    plans = [view for view in doubting if view.n_params is not None and view.n_params > model.n_params]
+    larger = (
+        f"; alone they would take N = {' and '.join(format_count(v.n_params or 0.0) for v in plans)}" if plans else ""
+    )
+    return [f"Likely worse than the base under {listed}{larger}. --confidence 0.95 asks for more."]
+
+
+def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life | None) -> str:
     """The recommendation of a lifetime plan in words.
 
-    `base` takes the least training for the same loss; `share` of the law's draws have the model's expert count as their
-    choice. Between draws the dollars vary at a target loss, the loss within total dollars.
+    `base` takes the least training for the same loss. Between draws the dollars vary at a target loss, the loss within
+    total dollars.
     """
     parts = [
         f"{_sentence(rule)}: {plural(model.experts, 'expert')} at {format_count(model.n_params)} on "
@@ -169,8 +171,6 @@ def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life 
             f"({format_count(base.n_params)}) would cost {format_usd(base.total_usd)}: this one is "
             f"{model.total_usd / base.total_usd:.0%} of it."
         )
-    if share is not None:
-        parts.append(f"{model.experts:g} experts are the best in {share:.0%} of the law's draws.")
     return " ".join(parts)
 
 
@@ -179,7 +179,8 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
 
     `dearer` holds the expert counts that are shown at another size than their cheapest, and by what share they cost more.
     """
-    notes, training = _extrapolated(search, model), search.question.training
+    notes: list[str] = []
+    training = search.question.training
     if dearer:
         listed = ", ".join(f"{e:g} experts ({share:+.1%})" for e, share in dearer.items())
         notes.append(
@@ -189,12 +190,11 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
     known = [c for c in rows if isinstance(c, Life)]
     within = search.question.total_limit is not None
     notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)
-    if not within:
-        notes += _cheaper_beyond(search.law, model, known, lambda c: c.total_usd)
+    notes += _excluded(search, model, known, None if within else lambda c: c.total_usd)
     if training is not None:
         priced = f"Training is priced at an MFU of {training.mfu:g} for every size and expert count"
         notes.append(f"{priced}; MoE runs often reach less (--mfu).")
-    return notes + _conditions(search)
+    return notes + _extrapolated(search, model) + _conditions(search)
 
 
 def no_interval_words(law: Law) -> str:
@@ -253,13 +253,21 @@ def _rivals(
     return [f"As good within 5% of the {what}: {', '.join(close)}."] if close else []
 
 
-def _cheaper_beyond(law: Law, model: Model, rows: Sequence[Model], cost: Callable[[Model], float]) -> list[str]:
-    """Expert counts beyond those that the law may speak of, where they look cheaper."""
-    beyond = [f"{c.experts:g}" for c in rows if not law.allows(c.experts) and cost(c) < cost(model)]
-    if not beyond:
+def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callable[[Model], float] | None) -> list[str]:
+    """Expert counts beyond those that the law may speak of, and how they look."""
+    law = search.law
+    beyond = [c for c in rows if not law.allows(c.experts)]
+    left_out = [e for e in search.question.experts if not law.allows(e)]
+    if not left_out:
         return []
-    fitted = f"the law was fitted up to {law.max_experts:g} experts and is not trusted beyond"
-    return [f"{', '.join(beyond)} experts look cheaper still, but {fitted}."]
+    looks = ""
+    if cost is not None and any(cost(c) < cost(model) for c in beyond):
+        best = min(beyond, key=cost)
+        looks = f"; {best.experts:g} look {1.0 - cost(best) / cost(model):.0%} cheaper"
+    listed = ", ".join(f"{e:g}" for e in left_out)
+    return [
+        f"Excluded: {listed} experts{looks}. {law.name} was fitted up to {law.max_experts:g} and is not trusted beyond."
+    ]
 
 
 def _conditions(search: Search) -> list[str]:
@@ -271,8 +279,8 @@ def _conditions(search: Search) -> list[str]:
             f"--max-loss is in the units of {law.name} ({data or 'its dataset'}, nats per token of its own "
             f"tokenizer): calibrate the law to your own runs before you rely on it."
         )
-    if not law.family.embedding_matrices:
-        notes.append("Sizes leave embeddings out, as the law does; serving counts them.")
     if search.costs.deployment.max_num_seqs is None:
         notes.append("The batch is limited by memory alone; a server's own limit (--max-num-seqs) makes tokens dearer.")
+    if not law.family.embedding_matrices:
+        notes.append("Sizes leave embeddings out, as the law does; serving counts them.")
     return notes

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
+from moescale.models.family import n_active, n_total, with_convention
 from moescale.models.rounding import vocabulary
 from moescale.planning.allocation import (
     Allocation,
     at_size,
     best_within_cost,
+    bracket,
     loss_optimal,
     smallest_at_loss,
 )
@@ -22,17 +24,21 @@ from moescale.planning.candidate import (
     Candidate,
     CostCurve,
     Costs,
+    Regret,
     Row,
     Trained,
     candidates,
     trained_models,
     with_ratios,
 )
-from moescale.planning.question import Question, prepare
+from moescale.planning.panel import Oracle, Panel, oracle_of, panel_of
+from moescale.planning.question import CONFIDENCE, Question, prepare
+from moescale.planning.sampled_costs import SampledCosts, sample_costs
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
-from moescale.units import expert_model, format_usd
+from moescale.typing import FloatArray
+from moescale.units import expert_model, format_count, format_usd
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
@@ -40,54 +46,141 @@ SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What every answer of a plan is looked for with: the law as asked, the costs, and the loss-optimal models."""
+    """What every answer of a plan is looked for with: the law as asked, its draws, the costs, and the loss-optimal models."""
 
     law: Law  # under the question's convention
     question: Question  # what of it the law can speak of
     costs: Costs
     best: Allocation  # the loss-optimal models
+    base_model: Allocation  # (1,)
     optima: tuple[Trained, ...]  # the same as rows
     notes: tuple[str, ...]  # on what was left out
+    sampled: SampledCosts
+    panel: Panel  # asks for the base's loss
+    oracle: Oracle
+    largest: FloatArray  # (m,): sizes that the bounds on parameters allow, infinite without any
 
     @classmethod
     def of(cls, law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Search:
         """The search for a question; raises InputError for what the law cannot be asked, InfeasibleError without optima."""
         law, question, notes = prepare(law, question)
         costs = costs_of(law, question, deployment, latency)
-        best = loss_optimal(law, question.budget, np.array(question.experts))
-        optima = tuple(trained_models(best, costs, lifetime_tokens=question.lifetime_tokens))
-        return cls(law=law, question=question, costs=costs, best=best, optima=optima, notes=tuple(notes))
+        experts = np.array(question.experts)
+        best = loss_optimal(law, question.budget, experts)
+        at = question.experts.index(question.match_experts)
+        base = Allocation(*(getattr(best, field.name)[[at]] for field in fields(Allocation)))
+        sampled, panel = (
+            sample_costs(costs, experts),
+            panel_of(law, question.budget, experts, base, draws=question.draws),
+        )
+        return cls(
+            law=law,
+            question=question,
+            costs=costs,
+            best=best,
+            base_model=base,
+            optima=tuple(trained_models(best, costs, lifetime_tokens=question.lifetime_tokens)),
+            notes=tuple(notes),
+            sampled=sampled,
+            panel=panel,
+            oracle=oracle_of(panel, sampled, law.allows(experts)),
+            largest=np.array([_largest(law, question, e) for e in question.experts]),
+        )
 
     @property
     def base(self) -> Trained:
         """The loss-optimal model that others are compared with."""
         return self.own(self.question.match_experts)
 
+    @property
+    def confidence(self) -> float | None:
+        """The probability with which a loss is promised; None where the law's own curve promises it."""
+        stated = self.question.confidence
+        return CONFIDENCE if stated is None and self.law.members else stated
+
     def own(self, experts: float) -> Trained:
         """The loss-optimal model of an expert count."""
         return self.optima[self.question.experts.index(experts)]
 
-    def at_loss(self, loss: float) -> list[Row]:
-        """Algorithm 1 at every expert count: the smallest, hence cheapest, models that reach a loss."""
-        found = smallest_at_loss(self.law, self.question.budget, self.best.experts, loss, optimal=self.best)
-        return self._rows(found, f"no size reaches a loss of {loss:.5g}")
+    def asked(self, loss: float | None) -> Panel:
+        """The panel that asks for a loss, or the base's."""
+        return self.panel if loss is None else self.panel.asking(loss)
+
+    def at_loss(self, loss: float | None = None) -> list[Row]:
+        """Algorithm 1 at every expert count: the smallest, hence cheapest, models that reach a loss, or the base's."""
+        panel, target = self.asked(loss), self.base.loss if loss is None else loss
+        if self.confidence is None:
+            found = smallest_at_loss(self.law, self.question.budget, self.best.experts, target, optimal=self.best)
+            sizes, reasons = found.n_params, [f"no size reaches a loss of {target:.5g}"] * self.best.experts.size
+        else:
+            sizes, goal = panel.sizes(self.confidence), "the base's loss" if loss is None else f"a loss of {loss:.5g}"
+            missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
+            reasons = [f"{missed}, {most:.0%} at most" for most in panel.most_sure()]
+        reasons = [
+            f"{_over(self.question, most, e)} what reaches {target:.5g}" if n > most else reason
+            for n, most, e, reason in zip(sizes, self.largest, self.question.experts, reasons, strict=True)
+        ]
+        return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), panel)
 
     def within_cost(self, usd_per_mtok: float) -> list[Row]:
         """Algorithm 2 at every expert count: the lowest loss within a serving cost."""
         cost_of, budget = self.costs.usd_per_mtok, self.question.budget
-        found = best_within_cost(self.law, budget, self.best.experts, usd_per_mtok, cost_of, optimal=self.best)
-        return self._rows(found, f"every size costs more than {format_usd(usd_per_mtok)}")
+        near = self.sampled.size_within(np.array([usd_per_mtok]))[0]
+        found = best_within_cost(
+            self.law, budget, self.best.experts, usd_per_mtok, cost_of, optimal=self.best, near=near
+        )
+        reasons = [f"every size costs more than {format_usd(usd_per_mtok)}"] * self.best.experts.size
+        return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.panel)
+
+    def outright(self) -> list[Row]:
+        """The lowest loss of every expert count, whatever it costs to serve."""
+        return self.judged(
+            self._rows(np.minimum(self.best.n_params, self.largest), [""] * len(self.optima)), self.panel
+        )
+
+    def judged(self, rows: Sequence[Row], panel: Panel, law: Law | None = None) -> list[Row]:
+        """Rows with how probable it is that they keep the panel's goal, and their regret; `law` counts built shapes."""
+        known = [c for c in rows if isinstance(c, Trained)]
+        if len(panel.draws) == 1 or not known:
+            return list(rows)
+        losses = panel.losses(np.array([c.n_params for c in known]), np.array([c.experts for c in known]), law)
+        probable = iter(panel.probability(losses).tolist())
+        usd = np.array([np.nan if c.usd_per_mtok is None else c.usd_per_mtok for c in known])
+        unit = self.base.usd_per_mtok
+        lost = self.oracle.regrets(panel, losses, usd, unit or 1.0)
+        expected, by_law = iter(panel.weights @ lost), iter((panel.by_law @ lost).max(axis=0))
+        found: list[Row] = []
+        for c in rows:
+            if not isinstance(c, Trained):
+                found.append(c)
+                continue
+            regret = Regret(expected=float(next(expected)), worst=float(next(by_law)))
+            priced = unit is not None and c.usd_per_mtok is not None
+            found.append(replace(c, probability_at_least_base=next(probable), regret=regret if priced else None))
+        return found
 
     def answering(self) -> list[Row]:
-        """The models among which the question chooses: within its cost, at its loss, or at the base's loss."""
-        limit, loss = self.question.cost_limit, self.question.max_loss
-        return self.at_loss(loss or self.base.loss) if limit is None else self.within_cost(limit)
+        """The models among which the question chooses."""
+        question = self.question
+        if question.budget_goal == "loss":
+            return self.outright()
+        if question.budget_goal != "quality":
+            return self.at_loss(question.max_loss)
+        limit = question.max_usd_per_mtok or self.base.usd_per_mtok
+        if limit is None:
+            raise InfeasibleError(
+                f"the loss-optimal {expert_model(self.base.experts)} cannot be served, so that nothing costs as much",
+                next_step="give --max-usd-per-mtok",
+            )
+        return self.within_cost(limit)
 
     def built(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
         """The model of the same size under another law and family, None where it cannot be served."""
         sized = at_size(law, self.question.budget, np.array([model.n_params]), np.array([model.experts]))
-        (found,) = with_ratios(self._models(sized, costs), self.optima, self.base)
-        return found if isinstance(found, Candidate) else None
+        rows = self.judged(
+            with_ratios(self._models(sized, costs), self.optima, self.base), self.asked(self.question.max_loss), law
+        )
+        return rows[0] if isinstance(rows[0], Candidate) else None
 
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""
@@ -114,10 +207,30 @@ class Search:
     def _models(self, found: Allocation, costs: Costs) -> list[Trained]:
         return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens)
 
-    def _rows(self, found: Allocation, missed: str) -> list[Row]:
-        reasons = [missed] * found.experts.size
+    def _rows(self, sizes: FloatArray, reasons: Sequence[str]) -> list[Row]:
+        """Rows of sizes (m,); reasons (m,) say why one is NaN."""
+        found = at_size(self.law, self.question.budget, sizes, self.best.experts)
         rows = candidates(found, self.costs, reasons, lifetime_tokens=self.question.lifetime_tokens)
         return with_ratios(rows, self.optima, self.base)
+
+
+def _largest(law: Law, question: Question, experts: float) -> float:
+    """The largest size of an expert count within the bounds on its active and total parameters."""
+    most = np.inf
+    for limit, count in ((question.max_active_params, n_active), (question.max_total_params, n_total)):
+        if limit is not None:
+            family, e = with_convention(law.family, "exact"), np.array([experts])
+            ends = np.log(np.array([1e3])), np.log(np.array([limit * 1e3]))
+            low, _ = bracket(lambda at, f=family, e=e, c=count, m=limit: c(f, np.exp(at), e) - m, *ends)
+            most = min(most, float(np.exp(low[0])))
+    return most
+
+
+def _over(question: Question, most: float, experts: float) -> str:
+    """Which bound on parameters a model exceeds, in words."""
+    stated = {"--max-active-params": question.max_active_params, "--max-total-params": question.max_total_params}
+    names = " and ".join(f"{name} {format_count(value)}" for name, value in stated.items() if value is not None)
+    return f"{names} leave{'s' if len(names.split(' and ')) == 1 else ''} N = {format_count(most)} at most, less than"
 
 
 def costs_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Costs:
@@ -140,7 +253,8 @@ def curve_models(law: Law, question: Question, best: Allocation) -> tuple[Alloca
 def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     """The recommended model among the rows that answer the question, and the rule that chose it.
 
-    Raises InfeasibleError when no model that the law may speak of meets the bounds and can be served.
+    At a loss it is the model of least expected regret, or without draws the cheapest. Raises InfeasibleError when no model
+    that the law may speak of meets the bounds and can be served.
     """
     law, question = search.law, search.question
     allowed = [c for c in rows if law.allows(c.experts)]
@@ -150,21 +264,30 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
             next_step=f"add smaller counts to --experts, such as {law.max_experts:g}, and to --match-experts",
         )
     served = [c for c in allowed if isinstance(c, Candidate)]
-    if (limit := question.cost_limit) is not None:
-        within = f"{format_usd(limit)} a million tokens or less"
+    if question.budget_goal in ("quality", "loss"):
+        limit = question.max_usd_per_mtok or search.base.usd_per_mtok
+        within = (
+            f" at {format_usd(limit)} a million tokens or less" if question.budget_goal == "quality" and limit else ""
+        )
         if not served:
             raise InfeasibleError(
-                f"no model of this budget serves at {within}{_reasons(allowed)}",
+                f"no model of this budget serves{within}{_reasons(allowed)}",
                 next_step="raise --max-usd-per-mtok, or take another GPU",
             )
-        return min(served, key=lambda c: (c.loss, c.experts)), f"lowest loss at {within}"
+        return min(served, key=lambda c: (c.loss, c.experts)), f"lowest loss{within}"
     goal = loss_goal(question)
     if not served:
         raise _none_reaches(search, allowed, goal)
-    best = min(served, key=lambda c: (c.usd_per_mtok, c.experts))
-    if question.max_usd_per_mtok is not None and best.usd_per_mtok > question.max_usd_per_mtok:
-        raise too_dear(question, best, goal)
-    return best, f"cheapest to serve at {goal}"
+    limit = question.max_usd_per_mtok or math.inf
+    cheapest = min(served, key=lambda c: (c.usd_per_mtok, c.experts))
+    if cheapest.usd_per_mtok > limit:
+        raise too_dear(question, cheapest, goal)
+    rule = f"cheapest to serve at {goal}"
+    if search.confidence is None or cheapest.regret is None:
+        return cheapest, rule
+    within = [c for c in served if c.usd_per_mtok <= limit]
+    best = min(within, key=lambda c: (c.regret.expected if c.regret else math.inf, c.usd_per_mtok, c.experts))
+    return best, f"{rule} with a probability of {search.confidence:.0%}"
 
 
 def loss_goal(question: Question) -> str:
@@ -191,10 +314,11 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
             next_step="allow more GPUs, take a GPU with more memory, or lower the budget",
         )
     lowest = min(c.loss for c in search.optima if search.law.allows(c.experts))
+    bounds = [c for c in allowed if c.infeasible and ("--max-" in c.infeasible or "probability" in c.infeasible)]
     return InfeasibleError(
-        f"{budget} with at most {max(c.experts for c in allowed):g} experts reaches {goal}",
+        f"{budget} with at most {max(c.experts for c in allowed):g} experts reaches {goal}{_reasons(bounds)}",
         nearest=f"the lowest loss of this budget is {lowest:.4f}",
-        next_step="raise --budget, relax --max-loss, or consider more experts",
+        next_step="raise --budget, relax --max-loss or the other bounds, or consider more experts",
     )
 
 

@@ -12,7 +12,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
 from moescale.planning.allocation import Allocation, Budget, loss_optimal, smallest_at_loss
 from moescale.planning.candidate import Costs
-from moescale.planning.intervals import SampledCosts
+from moescale.planning.sampled_costs import SampledCosts
 from moescale.planning.total_cost import flops_optimal
 from moescale.reproduction.claims import Setting
 from moescale.scaling_laws.ensemble import restate

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.units import expert_label, format_count, format_flops, format_seconds, format_usd, plural
+from moescale.units import expert_label, expert_model, format_count, format_flops, format_seconds, format_usd, plural
 
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
     from moescale.fitting.holdout import Diagnosis, HoldOut, RunArrays
     from moescale.latency.coverage import Coverage, Overview
     from moescale.models.rounding import Buildable
-    from moescale.planning.candidate import Life, Trained, Unreachable
+    from moescale.planning.candidate import Candidate, Life, Trained, Unreachable
+    from moescale.planning.decision import LawView
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
     from moescale.runs.table import RunTable
@@ -31,6 +32,7 @@ FRONTIER_ROWS = 10
 SWEEP_ROWS = 16
 SUSPECT_ROWS = 10
 PREDICTION_ROWS = 40
+ALIKE = 0.06  # of ln N: a model as built, and the real-valued one that it was built from
 VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
 GLOSSARY = (
     "N is the dense-equivalent size, N/own its share of that expert count's own loss-optimal N; active and total are "
@@ -439,11 +441,82 @@ def planned_runs_table(runs: Iterable[dict[str, Any]]) -> Table:
 
 
 def plan_headline(plan: Plan) -> str:
-    """The recommendation in one line."""
-    model, use = plan.recommendation.model, plan.training
-    experts = "a dense model" if model.experts == 1 else f"{model.experts:g} experts"
-    text = f"train {experts} at N = {format_count(model.n_params)} on {format_count(model.tokens)} tokens"
-    return text if use is None or use.spent else f"{text}, with {use.budget_share:.0%} of the budget"
+    """The decision in one line."""
+    model = plan.decision.model
+    if model.experts == 1:
+        text = f"Train a dense model of {format_count(model.n_params_active)} parameters"
+    else:
+        sizes = f"{format_count(model.n_params_active)} active of {format_count(model.n_params_total)}"
+        text = f"Train {model.experts:g} experts, {sizes} parameters,"
+    return f"{text} on {format_count(model.tokens)} tokens ({format_count(model.tokens / model.n_params_active)} per active parameter)"
+
+
+def decision_facts(plan: Plan) -> list[tuple[str, str]]:
+    """The decision fact by fact: what it takes to train and to serve, its loss, its regret, its shape, and the base."""
+    model, gpu = plan.decision.model, plan.gpu
+    facts = [("train", _training_text(plan)), ("serve", _serving_text(plan))]
+    if plan.lifetime is not None and model.total_usd is not None:
+        served = format_count(plan.lifetime.lifetime_tokens)
+        facts.append(("life", f"{format_usd(model.total_usd)} to train and to serve {served} tokens"))
+    facts.append(("loss", _loss_text(plan)))
+    if model.regret is not None:
+        facts.append(
+            (
+                "regret",
+                f"{model.regret.expected:.0%} of the base's cost expected, {model.regret.worst:.0%} under the worst law",
+            )
+        )
+    facts.append(("build", build_sentence(plan.decision.architecture)))
+    base = next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
+    usd = (
+        f"{format_usd(plan.base_usd_per_mtok)} a million tokens"
+        if plan.base_usd_per_mtok
+        else f"cannot be served on {gpu}"
+    )
+    text = f"the loss-optimal {expert_model(base.experts)}: {format_count(base.n_params_active)} active parameters"
+    facts.append(("base", f"{text}, {format_count(base.tokens)} tokens, loss {base.loss:.4f}, {usd}"))
+    return facts
+
+
+def _training_text(plan: Plan) -> str:
+    use = plan.training
+    if use is None:
+        return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
+    parts = [
+        f"{format_flops(use.flops_used)} FLOPs, {'the whole budget' if use.spent else f'{use.budget_share:.0%} of the budget'}"
+    ]
+    if use.gpu_days is not None and use.usd is not None:
+        days = f"{format_count(use.gpu_days)} GPU days of {use.train_gpu}"
+        days += f" ({use.days:.3g} days)" if use.days is not None else ""
+        parts.append(f"{days} at an MFU of {use.mfu:g}, {format_usd(use.usd)}")
+    if not use.spent and use.unused_because:
+        parts.append(use.unused_because)
+    return "; ".join(parts)
+
+
+def _serving_text(plan: Plan) -> str:
+    model = plan.decision.model
+    text = f"{format_usd(model.usd_per_mtok)} a million tokens on {model.gpus} x {plan.gpu}"
+    if plan.base_usd_per_mtok:
+        text += f", {model.usd_per_mtok / plan.base_usd_per_mtok:.0%} of the base"
+    return text
+
+
+def _loss_text(plan: Plan) -> str:
+    model = plan.decision.model
+    limits = (model.intervals or {}).get("loss")
+    gap = plan.base_loss - model.loss
+    text = f"{model.loss:.4f}" + (f" ({span_text(limits, '.3f')} in 90% of draws)" if limits else "")
+    text += (
+        f", {abs(gap):.4f} {'below' if gap >= 0 else 'above'} the base" if abs(gap) >= 5e-5 else ", that of the base"
+    )
+    if model.probability_at_least_base is not None:
+        goal = "as good as the base" if plan.asked.get("max_loss") is None else f"at most {plan.asked['max_loss']}"
+        text += f"; {goal} with a probability of {_percentage(model.probability_at_least_base)}"
+    if plan.laws:
+        least = min(plan.laws, key=lambda view: view.probability)
+        text += f", {least.probability:.0%} under {least.law}" if least.probability < 0.995 else ", under every law"
+    return text
 
 
 def build_sentence(a: Buildable) -> str:
@@ -452,20 +525,66 @@ def build_sentence(a: Buildable) -> str:
     if a.n_experts > 1:
         where = {1: "every layer", 2: "every other layer"}.get(a.moe_every, f"one layer in {a.moe_every}")
         text += f", {a.n_experts} experts in {where}, top-{a.top_k}"
-    return f"Build it as {text}: {format_count(a.n_params_total)} parameters without embeddings; the figures above are of this shape."
+    return f"{text}, {format_count(a.n_params_total)} parameters without embeddings; all figures are of this shape"
 
 
-def plan_paragraphs(plan: Plan) -> list[tuple[str, str]]:
-    """What a plan answers in words, each paragraph with its lead or none."""
-    best, life = plan.recommendation, plan.lifetime
-    told = [("", best.why), ("", build_sentence(best.architecture))]
-    told += [("", f"Second law: {opinion.sentence}") for opinion in plan.second_opinions]
-    if life is not None:
-        told.append(("Over its life", life.recommendation.why))
-        told += [("", f"Second law over the life: {opinion.sentence}") for opinion in life.second_opinions]
-    elif best.model.lifetime_usd is not None:
-        told.append(("", f"Serving the lifetime tokens costs {format_usd(best.model.lifetime_usd)}."))
-    return told
+def choices_table(plan: Plan) -> Table:
+    """Quality, balance and economy; the decision is marked where it is one of them."""
+    chosen = plan.decision.model
+    named = [(name, getattr(plan.choices, name)) for name in ("quality", "balanced", "cheapest")]
+    rows = [(name, model) for name, model in named if model is not None]
+    experts = tuple(model.experts for _, model in rows)
+
+    def mark(name: str, model: Candidate) -> str:
+        alike = model.experts == chosen.experts and abs(math.log(model.n_params / chosen.n_params)) < ALIKE
+        return f"> {name}" if alike else f"  {name}"
+
+    cells: list[Cell[tuple[str, Candidate]]] = [
+        (Column("", text=True), lambda r: mark(*r)),
+        (Column("E"), lambda r: f"{r[1].experts:g}"),
+        *((column, lambda r, text=text: text(r[1])) for column, text in (*SIZES[1:], LOSS, *SERVING)),
+        (Column("of base", rank=1), lambda r: _percentage(r[1].cost_ratio)),
+        (Column("as good as base", rank=2), lambda r: _percentage(r[1].probability_at_least_base)),
+        (Column("regret", rank=3), lambda r: "-" if r[1].regret is None else f"{r[1].regret.expected:.0%}"),
+    ]
+    return table_of("Three choices", rows, cells, experts=experts)
+
+
+def laws_table(plan: Plan) -> Table:
+    """What each law says of the decision, and what it would choose alone."""
+
+    def own(view: LawView) -> str:
+        if view.experts is None or view.n_params_active is None:
+            return "none"
+        return f"{expert_label(view.experts)}, {format_count(view.n_params_active)} active on {format_count(view.tokens or 0.0)}"
+
+    cells: tuple[Cell[LawView], ...] = (
+        (Column("", text=True), lambda v: v.law),
+        (Column("weight", rank=1), lambda v: f"{v.weight:.0%}"),
+        (Column("as good as base"), lambda v: f"{v.probability:.0%}"),
+        (Column("regret"), lambda v: "-" if v.regret is None else f"{v.regret:.0%}"),
+        (Column("alone it would train", text=True), own),
+        (Column("of base"), lambda v: _percentage(v.cost_ratio)),
+    )
+    return table_of("What each law says of this model", plan.laws, cells)
+
+
+def regrets_table(plan: Plan) -> Table:
+    """What the decision, and each law's own choice, lose under every law."""
+    names = [view.law for view in plan.laws]
+
+    def under(name: str) -> Callable[[LawView], str]:
+        def text(view: LawView) -> str:
+            found = (view.elsewhere or {}).get(name)
+            return "-" if found is None or found.regret is None else f"{found.regret:.0%} ({found.probability:.0%})"
+
+        return text
+
+    cells: list[Cell[LawView]] = [(Column("the choice of", text=True), lambda v: v.law)]
+    cells += [(Column(f"under {name}"), under(name)) for name in names]
+    table = table_of("Regret (and how surely as good as the base) of what each law would choose", plan.laws, cells)
+    ours = ["this plan", *("-" if v.regret is None else f"{v.regret:.0%} ({v.probability:.0%})" for v in plan.laws)]
+    return replace(table, rows=(*table.rows, ours))
 
 
 SIZES: tuple[Cell[Trained], ...] = (
@@ -495,11 +614,18 @@ def loss_optimal_table(plan: Plan) -> Table:
 
 def bounded_loss_table(plan: Plan) -> Table:
     """The cheapest model of each expert count at the base's loss."""
-    title = f"Same loss as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f}), cheapest to serve (Algorithm 1)"
+    goal = f"Same loss as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f})"
+    if plan.confidence is not None:
+        goal = f"As good as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f}) with {plan.confidence:.0%} probability"
+    title = f"{goal}, cheapest to serve (Algorithm 1)"
     drawn = _drawn("", "cost_ratio", ".0%")
     if plan.base_usd_per_mtok is None:  # then no cost has a share of the base's
         drawn = _drawn("$/Mtok", "usd_per_mtok")
-    return _models(title, plan.bounded_loss, (*SIZES, *SERVING, *RATIOS, drawn))
+    regret: Cell[Trained] = (
+        Column("regret", rank=1),
+        lambda c: "-" if c.regret is None else f"{c.regret.expected:.0%}",
+    )
+    return _models(title, plan.bounded_loss, (*SIZES, LOSS, *SERVING, *RATIOS, regret, drawn))
 
 
 def bounded_cost_table(plan: Plan) -> Table | None:

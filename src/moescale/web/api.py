@@ -16,7 +16,6 @@ from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import Plan, make_plan
-from moescale.planning.second_laws import laws_beside
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws import loss as law_loss
 from moescale.scaling_laws.law import Law
@@ -130,10 +129,9 @@ def plan(query: Query, laws: Laws) -> Record:
 
 
 def bands(query: Query, laws: Laws) -> Record:
-    """The plan as the command line gives it, intervals and second opinion with it, and the band around each curve."""
+    """The plan as the command line gives it, intervals with it, and the band around each curve."""
     asked = read_state(query, laws.find)
-    beside = laws_beside(asked.law)
-    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency, second_laws=beside)
+    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency)
     band = loss_band(asked.law, asked.question)
     record = _plan_record(found, asked)
     if band is not None:

@@ -61,7 +61,7 @@ def _question(plan: Plan) -> Html:
 
 
 def _answer(plan: Plan) -> Html:
-    model, headline = plan.recommendation.model, tables.plan_headline(plan)
+    model, headline = plan.decision.model, tables.plan_headline(plan)
     tiles: list[tuple[object, object]] = [
         ("loss (nats per token)", f"{model.loss:.4f}"),
         (f"US$ per million output tokens, on {model.gpus} {plan.gpu}", format_usd(model.usd_per_mtok)),
@@ -75,11 +75,12 @@ def _answer(plan: Plan) -> Html:
     ]
     if plan.training is not None:
         tiles += _training_tiles(plan.training)
-    further = [f"{lead}: {text}" if lead else text for lead, text in tables.plan_paragraphs(plan)]
     return joined(
-        tag("div", tag("p", headline[0].upper() + headline[1:] + ".", class_="lead"), class_="answer"),
+        tag("div", tag("p", headline + ".", class_="lead"), class_="answer"),
         facts(tiles, "tiles"),
-        *(tag("p", linked(text)) for text in further),
+        facts([(name, linked(text)) for name, text in tables.decision_facts(plan)]),
+        html_table(tables.choices_table(plan), emphasised=model.experts),
+        *([html_table(tables.laws_table(plan)), html_table(tables.regrets_table(plan))] if plan.laws else []),
     )
 
 

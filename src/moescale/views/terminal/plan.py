@@ -13,18 +13,29 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.export.launch import Export
-    from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
 
+CAVEATS = 2  # on the first screen
 
-def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> None:
-    """The recommendation first, then the tables it stands on; `chart` draws the curves (None: on a terminal)."""
-    headline = f"Recommendation: {tables.plan_headline(plan)}"
+
+def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: bool | None = None) -> None:
+    """The decision on one screen; `details` adds the tables that it stands on, `chart` the curves (None: on a terminal)."""
+    headline = tables.plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    for lead, text in tables.plan_paragraphs(plan):
-        write_paragraph(console, text, lead=lead)
+    for name, text in tables.decision_facts(plan):
+        write_paragraph(console, text, indent=9, first=f"  {name:7}")
+    write_table(console, tables.choices_table(plan))
+    if plan.laws:
+        write_table(console, tables.laws_table(plan))
     write_line(console)
-    _listed(console, plan.recommendation.caveats)
+    best = plan.decision
+    _listed(console, best.caveats if details else best.caveats[:CAVEATS])
+    if details:
+        _details(console, plan)
+    elif len(best.caveats) > CAVEATS:
+        write_line(console, f"  {len(best.caveats) - CAVEATS} more, and the tables behind this, with --details.")
+    if chart or (chart is None and console.is_terminal):
+        show_chart(console, plan)
     write_line(console)
     write_paragraph(
         console,
@@ -33,25 +44,21 @@ def show_plan(console: Console, plan: Plan, *, chart: bool | None = None) -> Non
         f"tokens a request; latency from {plan.latency_source}.",
         lead="Basis",
     )
-    write_table(console, tables.loss_optimal_table(plan))
+
+
+def _details(console: Console, plan: Plan) -> None:
+    if plan.laws:
+        write_table(console, tables.regrets_table(plan))
     write_table(console, tables.bounded_loss_table(plan))
     if (table := tables.bounded_cost_table(plan)) is not None:
         write_table(console, table)
+    write_table(console, tables.loss_optimal_table(plan))
     if plan.lifetime is not None:
-        _lifetime(console, plan.lifetime)
-    if chart or (chart is None and console.is_terminal):
-        show_chart(console, plan)
+        write_table(console, tables.lifetime_table(plan.lifetime))
+        write_paragraph(console, tables.training_sentence(plan.lifetime))
     write_table(console, tables.frontier_table(plan))
     write_line(console)
     write_paragraph(console, tables.GLOSSARY.format(base=tables.base_name(plan)))
-
-
-def _lifetime(console: Console, plan: LifetimePlan) -> None:
-    write_table(console, tables.lifetime_table(plan))
-    write_paragraph(
-        console, f"{tables.training_sentence(plan)} {tables.build_sentence(plan.recommendation.architecture)}"
-    )
-    _listed(console, plan.recommendation.caveats)
 
 
 def _listed(console: Console, lines: tuple[str, ...]) -> None:

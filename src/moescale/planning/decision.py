@@ -1,0 +1,160 @@
+"""The decision beside its rivals: quality, balance and economy, and what each law alone would choose and lose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from moescale.io.records import record
+from moescale.models.family import n_active
+from moescale.planning.allocation import Allocation, at_size
+from moescale.planning.candidate import Candidate, Row, whole_numbers, with_ratios
+from moescale.planning.panel import panel_of
+from moescale.planning.search import Search
+from moescale.scaling_laws.law import Law
+from moescale.typing import FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawView:
+    """What one law says: of the recommended model, and which it would choose alone; without the latter where it knows none.
+
+    Regrets are means over the law's draws. `elsewhere` holds, for each law, the probability and the regret under it of what
+    this one would choose.
+    """
+
+    law: str
+    weight: float
+    probability: float  # that the recommended model is as good as the base
+    regret: float | None = None  # of the recommended model
+    experts: float | None = None
+    n_params: float | None = None
+    n_params_active: float | None = None
+    tokens: float | None = None
+    cost_ratio: float | None = None
+    elsewhere: Mapping[str, Elsewhere] | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; keys that do not apply are absent."""
+        return whole_numbers(record(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What another law says of a law's own choice."""
+
+    probability: float
+    regret: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Three models between quality and cost; None where there is no such model."""
+
+    quality: Candidate | None = None  # the lowest loss at the base's serving cost
+    balanced: Candidate | None = None  # the knee of the frontier between the two
+    cheapest: Candidate | None = None  # at the base's loss
+
+
+def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], frontier: Sequence[Candidate]) -> Choices:
+    """The choices among rows that a plan has, and the knee of its frontier between them.
+
+    The knee is the model farthest from the straight line between both, loss against the logarithm of cost.
+    """
+    allowed = search.law.allows
+    good = [c for c in at_cost if isinstance(c, Candidate) and allowed(c.experts)]
+    cheap = [c for c in at_loss if isinstance(c, Candidate) and allowed(c.experts)]
+    quality = min(good, key=lambda c: (c.loss, c.experts), default=None)
+    cheapest = min(cheap, key=lambda c: (c.usd_per_mtok, c.experts), default=None)
+    if quality is None or cheapest is None:
+        return Choices(quality=quality, cheapest=cheapest)
+    between = [c for c in frontier if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok]
+    between = [c for c in between if quality.loss < c.loss < cheapest.loss]
+    if not between:
+        return Choices(quality=quality, cheapest=cheapest)
+    ln_usd = np.log([c.usd_per_mtok for c in (cheapest, *between, quality)])
+    loss = np.array([c.loss for c in (cheapest, *between, quality)])
+    below = (loss[0] - loss) / (loss[0] - loss[-1]) - (ln_usd - ln_usd[0]) / (ln_usd[-1] - ln_usd[0])
+    knees = with_ratios([between[int(np.argmax(below[1:-1]))]], search.optima, search.base)
+    (knee,) = search.judged(knees, search.panel)
+    return Choices(quality=quality, balanced=knee if isinstance(knee, Candidate) else None, cheapest=cheapest)
+
+
+def law_views(search: Search, model: Candidate, built: Law) -> tuple[LawView, ...]:
+    """What each law of an ensemble says; `built` is the law in the counts of the recommended model's shape."""
+    members = search.law.members
+    if len(members) < 2:
+        return ()
+    panel = search.asked(search.question.max_loss)
+    own = _own_choices(search)
+    served = [i for i, usd in enumerate(own.usd) if np.isfinite(usd)]
+    sizes, experts = own.models.n_params[served], own.models.experts[served]
+    losses = np.concatenate(
+        (
+            panel.losses(np.array([model.n_params]), np.array([model.experts]), built),
+            panel.losses(sizes, experts),
+        ),
+        axis=1,
+    )
+    usd = np.array([model.usd_per_mtok, *own.usd[served]])
+    unit = search.base.usd_per_mtok
+    lost = panel.by_law @ search.oracle.regrets(panel, losses, usd, unit or 1.0)  # (laws, 1 + served)
+    sure = np.minimum(panel.by_law @ panel.meets(losses), 1.0)
+    names = [member.law.name for member in members]
+    views: list[LawView] = []
+    for i, member in enumerate(members):
+        view = LawView(
+            law=member.law.name,
+            weight=member.weight,
+            probability=float(sure[i, 0]),
+            regret=None if unit is None else float(lost[i, 0]),
+        )
+        if i in served:
+            at = 1 + served.index(i)
+            rows = zip(names, sure[:, at].tolist(), lost[:, at].tolist(), strict=True)
+            view = LawView(
+                law=view.law,
+                weight=view.weight,
+                probability=view.probability,
+                regret=view.regret,
+                experts=float(own.models.experts[i]),
+                n_params=float(own.models.n_params[i]),
+                n_params_active=float(n_active(search.law.family, own.models.n_params[i], own.models.experts[i])),
+                tokens=float(own.models.tokens[i]),
+                cost_ratio=None if unit is None else float(own.usd[i]) / unit,
+                elsewhere={n: Elsewhere(p, None if unit is None else r) for n, p, r in rows},
+            )
+        views.append(view)
+    return tuple(views)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What each law would choose, arrays (laws,); infinite dollars where it knows no model."""
+
+    models: Allocation
+    usd: FloatArray
+
+
+def _own_choices(search: Search) -> _Own:
+    """The question answered by each law alone, by its coefficients."""
+    question, law = search.question, search.law
+    alone = panel_of(law, question.budget, search.best.experts, search.base_model, draws=0)
+    alone = alone if question.max_loss is None else alone.asking(question.max_loss)
+    by_loss = question.budget_goal in ("quality", "loss")
+    if question.budget_goal == "quality":
+        limit = question.max_usd_per_mtok or search.base.usd_per_mtok or np.inf
+        most = np.fmin(alone.best.n_params, search.sampled.size_within(np.full(len(alone.draws), limit)))
+    else:
+        most = alone.best.n_params if by_loss else alone.smallest.n_params
+    sizes = np.minimum(most, search.largest) if by_loss else np.where(most > search.largest, np.nan, most)
+    found = at_size(law, question.budget, sizes, search.best.experts, theta=alone.draws)
+    usd = search.sampled.usd_per_mtok(sizes)
+    ranked = np.where(np.isfinite(usd) & law.allows(search.best.experts), found.loss if by_loss else usd, np.inf)
+    at = ranked.argmin(axis=1)
+    rows = np.arange(len(at))
+    known = np.isfinite(ranked[rows, at])
+    models = Allocation(*(getattr(found, field.name)[rows, at] for field in fields(Allocation)))
+    return _Own(models, np.where(known, usd[rows, at], np.inf))

@@ -1,0 +1,179 @@
+"""What all draws of a law say of a plan: which sizes keep its promise, and what a choice loses where a draw is right.
+
+A draw of an ensemble is a draw of one of its laws, so that the laws' disagreement is counted as each law's own doubt is.
+Losses of different laws are in different units: every draw judges a model by its own loss of the base, one fixed model.
+
+Regret is what a choice loses against a lab that knows the draw to be true, as a share of the base's dollars a token:
+
+    (usd - c(L)) / base + |c(L) - c(goal)| / base
+
+with L the loss of the choice under the draw and c(l) the least that any model costs to serve at a loss of l. The first part is
+paid for nothing; the second is loss that was not asked for, or that is missing, at its price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moescale.planning.allocation import Allocation, Budget, at_size, inputs_at, loss_optimal, smallest_at_loss
+from moescale.planning.sampled_costs import SampledCosts
+from moescale.scaling_laws.law import Law
+from moescale.typing import FloatArray
+
+CURVE_SIZES = 40  # of a draw's curve of loss against cost, of each expert count
+SMALLEST = 0.01  # of a draw's loss-optimal size: where its curve begins
+TRIED = 33  # sizes that are tried where those that satisfy some draws are too large for others
+MET = 1e-9  # of a loss or a probability, relative: rounding
+TINY = 1e-300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """The draws (k, p) of a law, the loss that each asks for, and its own models of m expert counts on a budget."""
+
+    law: Law
+    budget: Budget
+    experts: FloatArray  # (m,)
+    draws: FloatArray  # (k, p)
+    weights: FloatArray  # (k,): sum to 1
+    goal: FloatArray  # (k,): the loss that a model must not exceed
+    best: Allocation  # (k, m): loss-optimal
+    smallest: Allocation  # (k, m): at the goal, NaN where the draw knows none
+
+    @property
+    def by_law(self) -> FloatArray:
+        """The weights of the draws of each law of an ensemble, (laws, k), each row a mean over them."""
+        count = len(self.law.members) or 1
+        own = self.draws[:, :count].T != 0.0 if count > 1 else np.ones((1, len(self.draws)), dtype=np.bool_)
+        weights = own * self.weights
+        return weights / np.maximum(weights.sum(axis=1, keepdims=True), TINY)
+
+    def asking(self, loss: float) -> Panel:
+        """The panel that asks for a loss instead."""
+        goal = np.full(len(self.draws), loss)
+        return replace(self, goal=goal, smallest=_smallest(self.law, self.budget, goal, self.draws, self.best))
+
+    def losses(self, n_params: FloatArray, experts: FloatArray, law: Law | None = None) -> FloatArray:
+        """Loss under each draw of models (j,) that use the budget, (k, j); `law` counts the sizes of a built shape."""
+        return at_size(law or self.law, self.budget, n_params, experts, theta=self.draws).loss
+
+    def probability(self, losses: FloatArray) -> FloatArray:
+        """With which losses (k, j) meet the goals, (j,)."""
+        return np.minimum(self.weights @ self.meets(losses), 1.0)  # rounding of the sum
+
+    def meets(self, losses: FloatArray) -> FloatArray:
+        """Which losses (k, j) meet the goals, as 0 and 1."""
+        return (losses <= self.goal[:, None] * (1.0 + MET)).astype(float)
+
+    def sizes(self, confidence: float) -> FloatArray:
+        """The smallest size of each expert count that meets the goal with such a probability, (m,); NaN where none does."""
+        needed = np.where(np.isnan(self.smallest.n_params), np.inf, self.smallest.n_params)
+        order = np.argsort(needed, axis=0, kind="stable")
+        enough = np.cumsum(self.weights[order], axis=0) >= confidence - MET
+        needed = np.take_along_axis(needed, order, axis=0)
+        found = np.take_along_axis(needed, enough.argmax(axis=0)[None], axis=0)[0]
+        known = np.where(np.isfinite(found), found, self.best.n_params.max(axis=0))
+        sure = self.probability(self.losses(known, self.experts)) >= confidence - MET
+        found = np.where(sure & np.isfinite(found), found, np.nan)
+        # On a budget large models see fewer tokens: a size may be large enough for most draws and too large for some.
+        for j in np.flatnonzero(~sure & np.isfinite(needed[0])):
+            tried = np.geomspace(needed[0, j], self.best.n_params[:, j].max(), TRIED)
+            good = self.probability(self.losses(tried, np.full(TRIED, self.experts[j]))) >= confidence - MET
+            found[j] = tried[good.argmax()] if good.any() else np.nan
+        return found
+
+    def most_sure(self) -> FloatArray:
+        """The largest probability with which one size of an expert count meets the goal, (m,): no confidence exceeds it."""
+        sizes = self.best.n_params.max(axis=0) * np.geomspace(SMALLEST, 1.0, TRIED)[:, None]
+        losses = self.losses(sizes.ravel(), np.broadcast_to(self.experts, sizes.shape).ravel())
+        return self.probability(losses).reshape(sizes.shape).max(axis=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """What each of k draws knows of loss and serving cost: a curve for each expert count that may be chosen."""
+
+    sampled: SampledCosts
+    allowed: NDArray[np.intp]  # columns of the expert counts
+    curves: list[list[tuple[FloatArray, FloatArray]]]  # of each draw: ln loss, rising, and ln dollars
+
+    def usd_at(self, losses: FloatArray) -> FloatArray:
+        """The least dollars a million tokens at losses (k, j), (k, j); infinite below what any model reaches."""
+        ln = np.log(losses)
+        found = np.full(ln.shape, np.inf)
+        for k, curves in enumerate(self.curves):
+            for ln_loss, ln_usd in curves:
+                found[k] = np.minimum(found[k], np.interp(ln[k], ln_loss, ln_usd, left=np.inf))
+        return np.exp(found)
+
+    def usd_at_goal(self, panel: Panel) -> FloatArray:
+        """The least dollars with which each draw meets its goal, (k,); infinite where it does not."""
+        usd = self.sampled.usd_per_mtok(panel.smallest.n_params)[:, self.allowed]
+        return np.where(np.isnan(usd), np.inf, usd).min(axis=1, initial=np.inf)
+
+    def regrets(self, panel: Panel, losses: FloatArray, usd: FloatArray, base_usd: float) -> FloatArray:
+        """Regret of models that cost `usd` (j,) and have losses (k, j), (k, j)."""
+        worth = np.minimum(self.usd_at(losses), usd)  # that of the model itself at most, whatever the curves' steps
+        goal = self.usd_at_goal(panel)[:, None]
+        with np.errstate(invalid="ignore"):
+            wrong = np.where(np.isfinite(goal), np.abs(worth - goal), 0.0)
+        return (usd - worth + wrong) / base_usd
+
+
+def panel_of(law: Law, budget: Budget, experts: FloatArray, base: Allocation, *, draws: int | None = None) -> Panel:
+    """The panel of a law, which asks for each draw's own loss of the base model (1,).
+
+    `draws` says how many draws, spread evenly over all; with none, an ensemble's laws speak by their coefficients, and a
+    single law by its own.
+    """
+    picked, weights = _picked(law, draws)
+    known = inputs_at(law, budget.extra, base.n_params, np.log(base.tokens), base.experts)
+    goal = np.exp(law.form.log_loss(picked, known))[:, 0]
+    best = loss_optimal(law, budget, experts, theta=picked)
+    return Panel(
+        law=law,
+        budget=budget,
+        experts=experts,
+        draws=picked,
+        weights=weights,
+        goal=goal,
+        best=best,
+        smallest=_smallest(law, budget, goal, picked, best),
+    )
+
+
+def _picked(law: Law, draws: int | None) -> tuple[FloatArray, FloatArray]:
+    """Some of a law's draws (k, p) and their weights (k,)."""
+    count = len(law.draws) if draws is None else min(draws, len(law.draws))
+    if count:
+        at = np.round(np.linspace(0, len(law.draws) - 1, count)).astype(int)
+        return law.draws[at], np.full(count, 1.0 / count)
+    if not law.members:
+        return law.theta[None], np.ones(1)
+    alone = np.tile(law.theta, (len(law.members), 1))
+    alone[:, : len(law.members)] = np.eye(len(law.members))
+    return alone, np.array([member.weight for member in law.members])
+
+
+def _smallest(law: Law, budget: Budget, goal: FloatArray, draws: FloatArray, best: Allocation) -> Allocation:
+    return smallest_at_loss(law, budget, best.experts[0], goal[:, None], theta=draws, optimal=best)
+
+
+def oracle_of(panel: Panel, sampled: SampledCosts, allowed: NDArray[np.bool_]) -> Oracle:
+    """The curves of a panel over the expert counts that are allowed, (m,), from serving costs on a grid of sizes."""
+    at = np.flatnonzero(allowed)
+    if at.size == 0:
+        return Oracle(sampled, at, [[] for _ in panel.draws])
+    sizes = panel.best.n_params[:, at, None] * np.geomspace(SMALLEST, 1.0, CURVE_SIZES)  # (k, a, s)
+    flat, experts = sizes.reshape(len(sizes), -1), np.repeat(panel.experts[at], CURVE_SIZES)
+    losses = at_size(panel.law, panel.budget, flat, experts, theta=panel.draws).loss
+    ln_loss = np.log(losses).reshape(sizes.shape)[..., ::-1]
+    ln_usd = np.log(np.stack([sampled.usd_of(int(j), sizes[:, i]) for i, j in enumerate(at)], axis=1))[..., ::-1]
+    known = np.isfinite(ln_usd)
+    curves = [
+        [(ln_loss[k, i, ok], ln_usd[k, i, ok]) for i, ok in enumerate(known[k]) if ok.any()] for k in range(len(sizes))
+    ]
+    return Oracle(sampled, at, curves)

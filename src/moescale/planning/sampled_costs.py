@@ -1,0 +1,76 @@
+"""Serving costs on a grid of sizes: what searches that price millions of models read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale.planning.candidate import Costs
+from moescale.typing import FloatArray
+
+CURVE_SIZES = 128  # of the cost curve of an expert count
+WIDEST_SIZES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SampledCosts:
+    """Serving costs on a grid of sizes, one curve for each of m expert counts, interpolated in logarithms.
+
+    For searches that price millions of models. Answers are NaN where nothing serves and beyond the sampled sizes.
+    """
+
+    ln_n: FloatArray  # (s,)
+    ln_usd: FloatArray  # (s, m)
+    served: npt.NDArray[np.bool_]  # (s, m)
+
+    def usd_per_mtok(self, n_params: FloatArray) -> FloatArray:
+        """Dollars per million tokens at sizes (..., m)."""
+        return np.stack([self.usd_of(j, n_params[..., j]) for j in range(n_params.shape[-1])], axis=-1)
+
+    def usd_of(self, column: int, n_params: FloatArray) -> FloatArray:
+        """Dollars per million tokens at sizes of any shape of one expert count; NaN sizes stay NaN."""
+        ok = self.served[:, column]
+        if not ok.any():
+            return np.full(n_params.shape, np.nan)
+        ln_usd = np.interp(np.log(n_params), self.ln_n[ok], self.ln_usd[ok, column], left=np.nan, right=np.nan)
+        return np.exp(ln_usd)
+
+    def size_within(self, usd_limit: FloatArray) -> FloatArray:
+        """The largest size of each expert count within limits (k,), shape (k, m)."""
+        out = np.full((usd_limit.size, self.served.shape[1]), np.nan)
+        known = np.isfinite(usd_limit)
+        for j in range(out.shape[1]):
+            ok = self.served[:, j]
+            if ok.any():
+                rising = np.maximum.accumulate(self.ln_usd[ok, j])
+                out[known, j] = np.interp(np.log(usd_limit[known]), rising, self.ln_n[ok], left=np.nan)
+        return np.exp(out)
+
+
+def sample_costs(costs: Costs, experts: FloatArray) -> SampledCosts:
+    """The serving costs of expert counts (m,) on a grid of sizes.
+
+    A source that does not answer for the smallest of the usual sizes or for most of them, such as a table of measured
+    latencies, is sampled between the ends of what it knows.
+    """
+    curve = _sampled(costs, experts, (1e7, 1e11), CURVE_SIZES)
+    if curve.served[0].all() and curve.served.any(axis=1).mean() > 0.5:
+        return curve
+    wide = _sampled(costs, experts, (1e4, 1e13), WIDEST_SIZES)  # steps of 4%
+    known = np.flatnonzero(wide.served.any(axis=1))
+    if known.size == 0:
+        return curve
+    ends = wide.ln_n[[max(known[0] - 1, 0), min(known[-1] + 1, WIDEST_SIZES - 1)]]
+    return _sampled(costs, experts, (math.exp(ends[0]), math.exp(ends[1])), CURVE_SIZES)
+
+
+def _sampled(costs: Costs, experts: FloatArray, sizes: tuple[float, float], count: int) -> SampledCosts:
+    """Curves over dense-equivalent sizes between two."""
+    ln_n = np.linspace(math.log(sizes[0]), math.log(sizes[1]), count)
+    shape = (count, experts.size)
+    usd = costs.usd_per_mtok(np.broadcast_to(np.exp(ln_n)[:, None], shape), np.broadcast_to(experts, shape))
+    served = np.isfinite(usd)
+    return SampledCosts(ln_n, np.log(np.where(served, usd, 1.0)), served)
