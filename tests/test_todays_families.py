@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from moescale.errors import InputError
 from moescale.export.huggingface import config_of
 from moescale.export.launch import export_model, huggingface_config
+from moescale.export.parallelism import Split, Trainer, layer_elements_per_token, memory_of
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import validate
@@ -143,8 +144,10 @@ def test_more_is_never_less(family: ModelFamily, n_params: float, experts: float
 
 def test_a_token_of_narrow_experts_meets_the_dense_model() -> None:
     for family in (FINE_GRAINED, DEEPSEEK):
-        np.testing.assert_allclose(n_active(family, [1e9, 1e11], [16.0, 256.0]), [1e9, 1e11], rtol=1e-14)
-        np.testing.assert_allclose(expansion(family, [1.0, 8.0, 16.0, 128.0]), [1.0, 1.0, 17 / 9, 129 / 9])
+        np.testing.assert_allclose(
+            n_active(family, np.array([1e9, 1e11]), np.array([16.0, 256.0])), [1e9, 1e11], rtol=1e-14
+        )
+        np.testing.assert_allclose(expansion(family, np.array([1.0, 8.0, 16.0, 128.0])), [1.0, 1.0, 17 / 9, 129 / 9])
 
 
 def test_the_default_expert_counts_have_about_the_same_expansions_in_each() -> None:
@@ -323,6 +326,20 @@ def test_trainers_refuse_what_their_files_do_not_say(name: str, tmp_path: Path) 
             export_model(shape, 1e11, name, tmp_path / "none", gpu=H100, mfu=0.4, peak_lr=3e-4)
     assert not (tmp_path / "none").exists()
     export_model(buildable(MIXTRAL, 2e9, 8.0), 1e11, name, tmp_path / "some", gpu=H100, mfu=0.4, peak_lr=3e-4)
+
+
+@pytest.mark.parametrize("family", [FINE_GRAINED, DEEPSEEK], ids=lambda family: family.name)
+def test_the_memory_of_a_run_holds_every_parameter(family: ModelFamily) -> None:
+    model = buildable(family, 1e9, 16.0).architecture()
+    whole = Trainer(states="full", pipeline=False, tensor=False)
+    one = Split(gpus=1, tensor=1, pipeline=1, expert=1, data=1, micro_batch=1, accumulation=256, recompute=False)
+    found = memory_of(model, recipe_for(2e8, 1e10), H100, one, whole)
+    held = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
+    assert held == pytest.approx(16.0 * float(count_parameters(model).total), rel=1e-12)
+    # Experts as wide as those that a token shares, one more of which it meets, keep as much and their copy of the token.
+    routed = replace(model, top_k=model.top_k + 1, d_shared_expert=0)
+    more = layer_elements_per_token(routed, moe=True) - layer_elements_per_token(model, moe=True)
+    assert more == 2 * model.d_model
 
 
 def test_shared_experts_in_every_layer_or_none() -> None:

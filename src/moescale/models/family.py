@@ -7,14 +7,15 @@ out the gain of the experts, so a plan takes all of it from the law.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
+from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.models.flops import CONVENTIONS, active_multiple, total_params
 from moescale.typing import FloatArray, Real
@@ -58,6 +59,11 @@ class ModelFamily:
     ladder: tuple[float, ...] = LADDER  # expert counts that a plan compares
     base_experts: float = BASE_EXPERTS  # the one of them whose loss the others match
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values, without what says that the shape and the counts are the usual ones."""
+        usual = (f.name for f in fields(self) if f.name in UNUSUAL and getattr(self, f.name) == f.default)
+        return record(self, without=tuple(usual))
+
     @property
     def layer_multiple(self) -> float:
         """Parameters of a dense layer in units of d_model^2: four attention matrices (no grouped queries) and the FFN."""
@@ -67,6 +73,20 @@ class ModelFamily:
     def has_one_shape_factor(self) -> bool:
         """Whether N is a multiple of d_model^3 and nothing else: no embeddings, no grouped queries, no latent attention."""
         return self.embedding_matrices * self.vocab_size == 0.0 and self.kv_heads is None and not self.kv_lora_rank
+
+
+UNUSUAL = (
+    *(
+        "expert_width",
+        "shared_experts",
+        "attention_ratio",
+        "kv_lora_rank",
+        "q_lora_rank",
+        "qk_rope_head_dim",
+        "v_head_dim",
+    ),
+    *("ladder", "base_experts"),
+)
 
 
 @cache

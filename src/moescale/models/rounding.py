@@ -79,8 +79,8 @@ class Buildable:
             numbers |= {"d_expert": self.expert_width, "d_shared_expert": self.d_shared_expert}
         kind = self.model_type
         # The bias that corrects the scores of these classes' routers.
-        flags = {"qk_norm": kind != "deepseek_v3", "router_bias": kind in ("deepseek_v3", "glm4_moe")}
-        return Architecture(**numbers, **flags, n_moe_layers=moe_layers, name=kind)
+        numbers |= {"qk_norm": kind != "deepseek_v3", "router_bias": kind in ("deepseek_v3", "glm4_moe")}
+        return Architecture(**numbers, n_moe_layers=moe_layers, name=kind)
 
 
 LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")

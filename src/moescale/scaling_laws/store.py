@@ -318,7 +318,7 @@ def _document(law: Law) -> dict[str, object]:
             **{key: plain(getattr(law, key)) for key in about},
             "n_draws": len(law.draws),
             "fit_range": plain(law.fit_range),
-            "family": record(law.family),
+            "family": law.family.to_dict(),
             "members": [
                 {"weight": member.weight, "unit": member.unit, "law": _document(member.law)} for member in law.members
             ],
@@ -330,7 +330,7 @@ def _document(law: Law) -> dict[str, object]:
         "draws": law.form.decode(law.draws).tolist(),
         "parameters": law.parameters,
         "fit_range": plain(law.fit_range),
-        "family": record(law.family),
+        "family": law.family.to_dict(),
         "evidence": law.evidence,
     }
 
