@@ -160,6 +160,12 @@ def test_the_default_expert_counts_have_about_the_same_expansions_in_each() -> N
 def test_latent_attention_has_no_groups() -> None:
     with pytest.raises(InputError, match="deepseek: latent attention holds one compressed key"):
         architecture(DEEPSEEK, 1e9, 16.0, kv_heads=8)
+    with pytest.raises(InputError, match="deepseek: latent attention holds one compressed key"):
+        replace(DEEPSEEK, kv_heads=8.0)
+    with pytest.raises(InputError, match="deepseek: qk_rope_head_dim must be below head_dim"):
+        replace(DEEPSEEK, qk_rope_head_dim=192.0)
+    with pytest.raises(InputError, match="mixtral: q_lora_rank needs a positive kv_lora_rank"):
+        replace(MIXTRAL, q_lora_rank=64.0)
 
 
 def test_no_table_of_runs_is_taken_for_a_shape_without_a_dataset() -> None:

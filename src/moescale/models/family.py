@@ -30,7 +30,8 @@ BASE_EXPERTS = 4.0
 class ModelFamily:
     """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed).
 
-    N is the size of the dense model, whose FFN is `ffn_ratio` d_model wide, whatever the width of an expert.
+    N is the size of the dense model, whose FFN is `ffn_ratio` d_model wide, whatever the width of an expert. Raises InputError
+    where latent attention has key-value heads, or a positional part as wide as a head.
     """
 
     name: str
@@ -58,6 +59,14 @@ class ModelFamily:
     v_head_dim: float = 0.0
     ladder: tuple[float, ...] = LADDER  # expert counts that a plan compares
     base_experts: float = BASE_EXPERTS  # the one of them whose loss the others match
+
+    def __post_init__(self) -> None:
+        if self.kv_lora_rank and self.kv_heads is not None:
+            raise _no_groups(self.name)
+        if self.kv_lora_rank and self.qk_rope_head_dim >= self.head_dim:
+            raise InputError("qk_rope_head_dim must be below head_dim", where=self.name)
+        if self.q_lora_rank and not self.kv_lora_rank:
+            raise InputError("q_lora_rank needs a positive kv_lora_rank", where=self.name)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values, without what says that the shape and the counts are the usual ones."""
@@ -87,6 +96,11 @@ UNUSUAL = (
     ),
     *("ladder", "base_experts"),
 )
+
+
+def _no_groups(family: str) -> InputError:
+    what = "latent attention holds one compressed key and value for all heads, not kv_heads of them"
+    return InputError(what, where=family, next_step="leave kv_heads out, or take a family of grouped queries")
 
 
 @cache
@@ -259,8 +273,7 @@ def architecture(
         if not np.all((np.asarray(values) >= 1) & (np.asarray(values) < np.inf)):
             raise InputError(f"{name} must be finite and at least 1", where=family.name)
     if family.kv_lora_rank and cached is not None:
-        what = "latent attention holds one compressed key and value for all heads, not kv_heads of them"
-        raise InputError(what, where=family.name, next_step="leave kv_heads out, or take a family of grouped queries")
+        raise _no_groups(family.name)
     d = width(family, n)
     layers, heads = d / family.d_model_per_layer, family.attention_ratio * d / family.head_dim
     expert = family.expert_width * family.ffn_ratio * d

@@ -146,9 +146,9 @@ class FamilyTable(BaseModel, extra="forbid", allow_inf_nan=False):
     dataset: str = ""
     kv_heads: float | None = Field(default=None, ge=1, le=1e6)
     source: str = ""
-    expert_width: float = Field(default=1.0, gt=0, le=1e3)
+    expert_width: float = Field(default=1.0, ge=1e-4, le=1e3)
     shared_experts: float = Field(default=0.0, ge=0, le=1e4)
-    attention_ratio: float = Field(default=1.0, gt=0, le=1e3)
+    attention_ratio: float = Field(default=1.0, ge=1e-3, le=1e3)
     kv_lora_rank: float = Field(default=0.0, ge=0, le=1e6)
     q_lora_rank: float = Field(default=0.0, ge=0, le=1e6)
     qk_rope_head_dim: float = Field(default=0.0, ge=0, le=1e4)
