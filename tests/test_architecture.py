@@ -157,6 +157,25 @@ DEEPSEEK_V3: dict[str, Any] = DEEPSEEK_V2 | {
     "num_nextn_predict_layers": 1,
     "vocab_size": 129280,
 }
+GLM_4_5: dict[str, Any] = {
+    "model_type": "glm4_moe",
+    "architectures": ["Glm4MoeForCausalLM"],
+    "hidden_size": 5120,
+    "num_hidden_layers": 92,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "num_nextn_predict_layers": 1,
+    "attention_bias": True,
+    "use_qk_norm": True,
+    "vocab_size": 151552,
+}
 SCOUT_TEXT: dict[str, Any] = {
     "model_type": "llama4_text",
     "hidden_size": 5120,
@@ -190,6 +209,7 @@ EVERY_FAMILY = [
     DEEPSEEK_V2,
     DEEPSEEK_V2_LITE,
     DEEPSEEK_V3,
+    GLM_4_5,
     SCOUT_TEXT,
 ]
 
@@ -369,6 +389,22 @@ def test_deepseek_without_shared_experts_or_compressed_queries() -> None:
     assert from_config(DEEPSEEK_V3 | {"q_lora_rank": 0}).q_lora_rank == 0
     # Layers that predict further tokens are no part of the model that is served.
     assert from_config(DEEPSEEK_V3 | {"num_nextn_predict_layers": 3}) == from_config(DEEPSEEK_V3)
+
+
+def test_glm_4_5_as_published() -> None:
+    # arXiv 2508.06471, table 1: 355B and 32B, without tables, with the layer that predicts a second token: a layer with
+    # experts, and a projection of two states to one.
+    model = from_config(GLM_4_5)
+    assert (model.n_moe_layers, model.d_shared_expert, model.qkv_bias, model.attention_output_bias) == (
+        89,
+        1536,
+        True,
+        False,
+    )
+    further = count_parameters(from_config(GLM_4_5 | {"num_hidden_layers": 93}))
+    assert float(further.non_embedding_total) + 2 * 5120**2 == pytest.approx(355e9, abs=0.5e9)
+    assert float(count_parameters(model).non_embedding_active) == pytest.approx(32e9, abs=0.5e9)
+    assert from_config({k: v for k, v in GLM_4_5.items() if k != "first_k_dense_replace"}).n_moe_layers == 91
 
 
 def test_a_file_and_the_folder_that_holds_it_read_alike(tmp_path: Path) -> None:

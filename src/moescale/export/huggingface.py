@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from moescale.models.rounding import Buildable
+from moescale.errors import InputError
+from moescale.models.rounding import LATENT, Buildable
 
 
 def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
-    """The Hugging Face config of a shape of the paper's family: Qwen3, or Qwen3-MoE with experts every `moe_every` layers.
+    """The Hugging Face config of a shape, of the class that `shape.model_type` names.
 
-    These classes differ from Llama by a norm of every head's queries and keys alone, and vLLM builds them as well.
+    Qwen3, with experts every `moe_every` layers Qwen3-MoE; GLM-4-MoE where an expert is shared; DeepSeek-V3 where attention
+    is latent. The first two differ from Llama by a norm of every head's queries and keys alone, and vLLM builds all four.
+    Raises InputError for shared experts in some layers only, which the last two classes do not build.
     """
+    kind, moe = shape.model_type, shape.n_experts > 1
     common: dict[str, Any] = {
+        "model_type": kind,
+        "architectures": [_CLASSES[kind]],
         "vocab_size": vocab_size,
         "hidden_size": shape.d_model,
         "intermediate_size": shape.d_ffn,
@@ -26,16 +32,54 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "attention_bias": False,
     }
-    if shape.n_experts == 1:
-        return {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **common}
+    if kind == "deepseek_v3":
+        # Its class takes the channels with positions for head_dim, and sums these up itself.
+        common |= {name: getattr(shape, name) for name in LATENT} | {
+            "q_lora_rank": shape.q_lora_rank or None,
+            "head_dim": shape.qk_rope_head_dim,
+            "qk_nope_head_dim": shape.head_dim - shape.qk_rope_head_dim,
+        }
+        return common | _scored_experts(shape)
+    if kind == "glm4_moe":
+        return common | _scored_experts(shape) | {"use_qk_norm": True, "partial_rotary_factor": 0.5}
+    return common | (_softmax_experts(shape) if moe else {})
+
+
+_CLASSES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+}
+
+
+def _softmax_experts(shape: Buildable) -> dict[str, Any]:
     return {
-        "model_type": "qwen3_moe",
-        "architectures": ["Qwen3MoeForCausalLM"],
-        **common,
         "num_experts": shape.n_experts,
         "num_experts_per_tok": shape.top_k,
-        "moe_intermediate_size": shape.d_ffn,
+        "moe_intermediate_size": shape.expert_width,
         "decoder_sparse_step": shape.moe_every,
         "mlp_only_layers": [],
         "norm_topk_prob": False,
+    }
+
+
+def _scored_experts(shape: Buildable) -> dict[str, Any]:
+    """Experts as DeepSeek-V3 routes them (arXiv 2412.19437, section 2.1.2): sigmoid scores, one group, scaled by 2.5."""
+    moe = shape.n_experts > 1
+    if moe and shape.moe_every > 1:
+        what = f"{shape.model_type} has experts in every layer, not in one of {shape.moe_every}"
+        raise InputError(
+            what, next_step="take a family with moe_every = 1, or without shared experts and latent attention"
+        )
+    return {
+        "n_routed_experts": shape.n_experts,
+        "num_experts_per_tok": shape.top_k,
+        "moe_intermediate_size": shape.expert_width,
+        "n_shared_experts": shape.d_shared_expert // shape.expert_width,
+        "first_k_dense_replace": 0 if moe else shape.n_layers,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
     }

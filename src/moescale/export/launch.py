@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from moescale.errors import unknown_name
+from moescale.errors import InputError, unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
 from moescale.export.parallelism import Choice, Split, Trainer, choose
@@ -61,7 +61,7 @@ def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
         "initializer_range": recipe.init_std,
         "dtype": "bfloat16",
     }
-    if shape.n_experts > 1:
+    if shape.model_type == "qwen3_moe":  # the other classes with experts balance them by a bias of the router
         training |= {"router_aux_loss_coef": recipe.balance_loss, "output_router_logits": True}
     return {**config_of(shape, recipe.vocab_size), **training}
 
@@ -93,6 +93,8 @@ def _fields(of: object, *names: str) -> dict[str, object]:
 
 
 def _huggingface(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    if _beyond_trainers(shape):
+        return _config_file(shape, recipe)
     settings = f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))
     return {**_config_file(shape, recipe), "run.toml": settings}
 
@@ -112,6 +114,20 @@ def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Fil
         "run.sh": megatron.megatron_script(split),
     }
 
+
+def _beyond_trainers(shape: Buildable) -> str | None:
+    """What of a shape moescale's own trainer and the files of others do not say; None for Qwen3 and Qwen3-MoE of full width."""
+    if shape.kv_lora_rank:
+        return "the latent attention of the family deepseek"
+    if shape.d_shared_expert:
+        return "the shared expert of the family fine-grained"
+    return "experts narrower than a dense FFN" if shape.n_experts > 1 and shape.expert_width != shape.d_ffn else None
+
+
+_CONFIG_ALONE = (
+    "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train` does not build this model: give the "
+    "config and the numbers below to a trainer that does."
+)
 
 FORMATS = {
     "hf": _Format(
@@ -157,10 +173,18 @@ def export_model(
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
     The folder is made where it is missing; files of other names stay. Raises InputError for an unknown format, a folder
-    that cannot be written or a size without a learning rate, InfeasibleError where `gpus` GPUs do not hold the run.
+    that cannot be written, a size without a learning rate or a shape that the trainer's files do not say, InfeasibleError
+    where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
-    chosen = FORMATS[format]
+    chosen, beyond = FORMATS[format], _beyond_trainers(shape)
+    if beyond is not None and format != "hf":
+        raise InputError(
+            f"files for {format} do not say {beyond}",
+            where="--export",
+            nearest="the families mixtral and yun2024, whose experts are as wide as a dense FFN",
+            next_step="write config.json alone with --export hf",
+        )
     dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
     recipe = recipe_for(
         float(count_parameters(dense).non_embedding_total), tokens, vocab_size=shape.vocab_size, peak_lr=peak_lr
@@ -174,7 +198,7 @@ def export_model(
     )
     notes = (*recipe.notes, *(chosen.notes if shape.n_experts > 1 else ()))
     files = chosen.files(shape, recipe, choice.split, title)
-    files["README.md"] = _readme(title, recipe, choice, notes, chosen.start)
+    files["README.md"] = _readme(title, recipe, choice, notes, chosen.start if beyond is None else _CONFIG_ALONE)
     make_folder(folder)
     for name, text in files.items():
         write_atomically(folder / name, text)

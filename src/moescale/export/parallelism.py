@@ -20,6 +20,7 @@ from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.models.flops import training_flops_per_token
+from moescale.models.kv_cache import value_head_dim
 from moescale.models.parameters import ParameterCount, count_parameters
 from moescale.models.recipe import Recipe
 from moescale.units import format_bytes, format_count, plural
@@ -104,16 +105,20 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     """Elements that the backward pass of one layer keeps for a token, before any splitting.
 
     Inputs of both norms; of attention its input, queries, keys and values (with the norm of heads: also before it) and the
-    output of the heads; of an FFN its input and one tensor of the FFN's width for each of its matrices. Where the layer
-    holds experts, the latter top_k times, with the tokens as sent and as returned, and fp32 scores of every expert.
+    output of the heads; latent attention keeps its compressed queries, keys and values before and after their norm, too. Of
+    an FFN its input and one tensor of the FFN's width for each of its matrices. Where the layer holds experts, the latter
+    top_k times, with the tokens as sent and as returned, once for the shared experts, and fp32 scores of every expert.
     """
     h = float(model.d_model)
     queries, keys = (float(heads * model.head_dim) for heads in (model.n_heads, model.n_kv_heads))
-    attention = 2 * h + h + 2 * queries + 2 * keys + (queries + keys if model.qk_norm else 0.0)
+    values, outputs = (float(heads * value_head_dim(model)) for heads in (model.n_kv_heads, model.n_heads))
+    attention = 2 * h + h + queries + keys + values + outputs + (queries + keys if model.qk_norm else 0.0)
+    attention += 2 * float(model.q_lora_rank + model.kv_lora_rank) + float(model.qk_rope_head_dim)
     if not moe:
         return attention + h + model.ffn_matrices * float(model.d_ffn)
     routed = float(model.top_k) * (2 * h + model.ffn_matrices * float(model.d_expert)) * expert_imbalance
-    return attention + h + 2 * float(model.n_experts) + routed
+    shared = model.ffn_matrices * float(model.d_shared_expert)
+    return attention + h + 2 * float(model.n_experts) + routed + shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +146,14 @@ def _load_of(model: Architecture, recipe: Recipe, split: Split) -> _Load:
     plain_blocks = blocks - moe_blocks
     attention = float(parts.attention) / blocks / t
     dense_block = attention + (float(parts.dense_ffn) / plain_blocks / t if plain_blocks else 0.0)
-    moe_block = attention + float(parts.experts) / moe_blocks / e if moe_blocks else 0.0
+    moe_block = attention + float(parts.experts / e + parts.shared_experts / t) / moe_blocks if moe_blocks else 0.0
     element = float(facts["activations"]["bytes_per_element"])
     imbalance = float(facts["choice"]["expert_imbalance"]) if e > 1 else 1.0
     with_experts = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if moe_blocks else 0.0
     return _Load(
-        dense=float(parts.attention + parts.dense_ffn) / (p * t) + whole + (2 if p == 1 else 1) * table / t,
+        dense=float(parts.attention + parts.dense_ffn + parts.shared_experts) / (p * t)
+        + whole
+        + (2 if p == 1 else 1) * table / t,
         experts=float(parts.experts) / (p * e),
         copies=t * split.data // e,
         block=max(dense_block, moe_block),

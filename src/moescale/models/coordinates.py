@@ -11,7 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from moescale.models.family import ModelFamily, dense_params, width
+from moescale.models.architecture import Architecture
+from moescale.models.family import ModelFamily, dense_params, expert_ffns, width
+from moescale.models.parameters import count_parameters
 from moescale.typing import FloatArray, Real
 
 DENSE = 1.0 + 1e-9  # expansions up to here are 1 but for rounding
@@ -19,26 +21,43 @@ DENSE = 1.0 + 1e-9  # expansions up to here are 1 but for rounding
 
 def expansion(family: ModelFamily, experts: Real) -> FloatArray:
     """X of models with E experts in the family's MoE layers; same shape."""
-    e = np.asarray(experts, float)
+    held, met = expert_ffns(family, experts)
     without = family.moe_every - 1.0  # FFNs of the other layers, for one MoE layer
-    return (e + without) / (np.minimum(family.top_k, e) + without)
+    return (held + without) / (met + without)
 
 
 def experts_at(family: ModelFamily, expansion: Real) -> FloatArray:
     """E (real-valued) of the family's models with this X; 1 where X is 1. Same shape."""
     x = np.asarray(expansion, float)
     without = family.moe_every - 1.0
-    return np.where(x <= DENSE, 1.0, x * (family.top_k + without) - without)
+    held = x * (_met(family) + without) - without
+    return np.where(x <= DENSE, 1.0, held / family.expert_width - family.shared_experts)
+
+
+def _met(family: ModelFamily) -> float:
+    """FFNs that a token meets in a layer of top_k or more experts, in units of a dense layer's."""
+    return family.expert_width * (family.top_k + family.shared_experts)
+
+
+def of_architecture(architecture: Architecture) -> tuple[FloatArray, FloatArray]:
+    """Active parameters without embedding tables, and X, of any shape: a published one, a config's. Fields broadcast.
+
+    The body is all that a token meets, norms and routers counted where the shape has them.
+    """
+    counted = count_parameters(architecture)
+    others = counted.dense_ffn + counted.shared_experts
+    return counted.non_embedding_active, (counted.experts + others) / (counted.active_experts + others)
 
 
 def same_letters(a: ModelFamily, b: ModelFamily) -> bool:
-    """Whether N and E mean the same in two families, whatever their names, data and convention of FLOPs."""
+    """Whether N and E mean the same in two families, whatever their names, data, convention of FLOPs and plans' counts."""
     about = {"name": "", "tokenizer": "", "dataset": "", "source": "", "convention": "exact"}
+    about |= {"ladder": (), "base_experts": 1.0}
     return replace(a, **about) == replace(b, **about)
 
 
 def _share(family: ModelFamily) -> float:
-    """What every further expert adds as a share of N, where N is a multiple of d_model^3."""
+    """What a further FFN of a dense layer's width adds as a share of N, where N is a multiple of d_model^3."""
     return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
 
 
@@ -48,24 +67,24 @@ def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatA
     N is dense-equivalent (also where the family's law counts all experts).
     """
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
+    _, met = expert_ffns(family, e)
     if family.has_one_shape_factor:
-        return n * (1.0 + (np.minimum(family.top_k, e) - 1.0) * _share(family)), expansion(family, e)
+        return n * (1.0 + (met - 1.0) * _share(family)), expansion(family, e)
     d = width(family, n)
-    met = np.minimum(family.top_k, e)
-    one_expert = family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every
+    one_ffn = family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every
     body = n - family.embedding_matrices * family.vocab_size * d
-    return body + (met - 1.0) * one_expert, expansion(family, e)
+    return body + (met - 1.0) * one_ffn, expansion(family, e)
 
 
 def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[FloatArray, FloatArray]:
     """N (dense-equivalent) and E of the family's models with this active body and X; the inverse of `model_of`.
 
-    E is real-valued; a model with X = 1 is dense, E = 1.
+    E is real-valued; a model with X = 1 is dense, E = 1, although narrow experts of which a token meets all have X = 1, too.
     """
     body, x = np.broadcast_arrays(np.asarray(active_body, float), np.asarray(expansion, float))
     e = experts_at(family, x)
     if family.has_one_shape_factor:
-        return body / (1.0 + np.where(e > 1.0, family.top_k - 1.0, 0.0) * _share(family)), e
-    sparse = replace(family, ffn_ratio=family.ffn_ratio * (1.0 + (family.top_k - 1.0) / family.moe_every))
+        return body / (1.0 + np.where(e > 1.0, _met(family) - 1.0, 0.0) * _share(family)), e
+    sparse = replace(family, ffn_ratio=family.ffn_ratio * (1.0 + (_met(family) - 1.0) / family.moe_every))
     dense_d, sparse_d = (width(replace(f, embedding_matrices=0), body) for f in (family, sparse))
     return dense_params(family, np.where(e > 1.0, sparse_d, dense_d)), e

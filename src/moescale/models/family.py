@@ -7,33 +7,41 @@ out the gain of the experts, so a plan takes all of it from the law.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
+from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.models.flops import CONVENTIONS, active_multiple, total_params
 from moescale.typing import FloatArray, Real
 
 Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
 
+LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans, and their base (section 4)
+BASE_EXPERTS = 4.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFamily:
-    """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed)."""
+    """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed).
+
+    N is the size of the dense model, whose FFN is `ffn_ratio` d_model wide, whatever the width of an expert. Raises InputError
+    where latent attention has key-value heads, or a positional part as wide as a head.
+    """
 
     name: str
     top_k: int
     moe_every: int  # experts replace the FFN of one in so many layers
-    ffn_ratio: float  # d_ffn / d_model
+    ffn_ratio: float  # d_ffn / d_model of a dense layer
     d_model_per_layer: float  # d_model / n_layers
     ffn_matrices: int = 3  # gated
     head_dim: float = 128.0
-    vocab_size: float = 0.0  # rows of the embedding; 0 where N leaves embeddings out
+    vocab_size: float = 0.0  # rows of an embedding table; 0: the recipe's
     embedding_matrices: int = 0  # how many of them N counts (input, output)
     convention: Convention = "exact"
     n_counts: Literal["dense", "total"] = "dense"  # whether a law's N counts the dense model or all of its experts
@@ -41,23 +49,66 @@ class ModelFamily:
     dataset: str = ""
     kv_heads: float | None = None  # key-value heads of a layer, where there are so many heads; None: one a query head
     source: str = ""
+    expert_width: float = 1.0  # FFN width of a routed expert over that of a dense layer
+    shared_experts: float = 0.0  # experts of a MoE layer that every token meets, in widths of a routed one
+    attention_ratio: float = 1.0  # n_heads head_dim / d_model
+    # Multi-head latent attention, as in Architecture; head_dim is that of queries, kv_heads stays None.
+    kv_lora_rank: float = 0.0
+    q_lora_rank: float = 0.0
+    qk_rope_head_dim: float = 0.0
+    v_head_dim: float = 0.0
+    ladder: tuple[float, ...] = LADDER  # expert counts that a plan compares
+    base_experts: float = BASE_EXPERTS  # the one of them whose loss the others match
+
+    def __post_init__(self) -> None:
+        if self.kv_lora_rank and self.kv_heads is not None:
+            raise _no_groups(self.name)
+        if self.kv_lora_rank and self.qk_rope_head_dim >= self.head_dim:
+            raise InputError("qk_rope_head_dim must be below head_dim", where=self.name)
+        if self.q_lora_rank and not self.kv_lora_rank:
+            raise InputError("q_lora_rank needs a positive kv_lora_rank", where=self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values, without what says that the shape and the counts are the usual ones."""
+        usual = (f.name for f in fields(self) if f.name in UNUSUAL and getattr(self, f.name) == f.default)
+        return record(self, without=tuple(usual))
 
     @property
     def layer_multiple(self) -> float:
         """Parameters of a dense layer in units of d_model^2: four attention matrices (no grouped queries) and the FFN."""
-        return 4.0 + self.ffn_matrices * self.ffn_ratio
+        return 4.0 * self.attention_ratio + self.ffn_matrices * self.ffn_ratio
 
     @property
     def has_one_shape_factor(self) -> bool:
-        """Whether N is a multiple of d_model^3 and nothing else: no embeddings, no grouped queries."""
-        return self.embedding_matrices * self.vocab_size == 0.0 and self.kv_heads is None
+        """Whether N is a multiple of d_model^3 and nothing else: no embeddings, no grouped queries, no latent attention."""
+        return self.embedding_matrices * self.vocab_size == 0.0 and self.kv_heads is None and not self.kv_lora_rank
+
+
+UNUSUAL = (
+    *(
+        "expert_width",
+        "shared_experts",
+        "attention_ratio",
+        "kv_lora_rank",
+        "q_lora_rank",
+        "qk_rope_head_dim",
+        "v_head_dim",
+    ),
+    *("ladder", "base_experts"),
+)
+
+
+def _no_groups(family: str) -> InputError:
+    what = "latent attention holds one compressed key and value for all heads, not kv_heads of them"
+    return InputError(what, where=family, next_step="leave kv_heads out, or take a family of grouped queries")
 
 
 @cache
 def families() -> dict[str, ModelFamily]:
     """Every family of the catalogue by name."""
     table = {name: entry | {"name": name} for name, entry in catalogue.read("families.toml").items()}
-    return {name: ModelFamily(**{k: v for k, v in entry.items() if k != "date"}) for name, entry in table.items()}
+    lists = {name: entry | {"ladder": tuple(entry.get("ladder", LADDER))} for name, entry in table.items()}
+    return {name: ModelFamily(**{k: v for k, v in entry.items() if k != "date"}) for name, entry in lists.items()}
 
 
 def find_family(name: str) -> ModelFamily:
@@ -84,18 +135,31 @@ def _powers_of_width(family: ModelFamily, d_model: FloatArray) -> tuple[FloatArr
     """a, b, c of N = a d^3 + b d^2 + c d around the width `d_model`: layers, grouped keys and values, embeddings."""
     per_layer = family.d_model_per_layer
     embeddings = family.embedding_matrices * family.vocab_size
+    if family.kv_lora_rank:
+        square, linear = _latent_attention(family)
+        return (square + family.ffn_matrices * family.ffn_ratio) / per_layer, linear / per_layer, embeddings
     if family.kv_heads is None:
         return family.layer_multiple / per_layer, 0.0, embeddings
-    grouped = d_model > family.kv_heads * family.head_dim
-    cubic = (family.layer_multiple - np.where(grouped, 2.0, 0.0)) / per_layer
+    grouped = d_model * family.attention_ratio > family.kv_heads * family.head_dim
+    cubic = (family.layer_multiple - np.where(grouped, 2.0 * family.attention_ratio, 0.0)) / per_layer
     return cubic, np.where(grouped, 2.0 * family.kv_heads * family.head_dim / per_layer, 0.0), embeddings
+
+
+def _latent_attention(family: ModelFamily) -> tuple[float, float]:
+    """a, b of the a d^2 + b d parameters of a layer's latent attention: `attention_matrix_params` over the width d."""
+    heads, value = family.attention_ratio / family.head_dim, family.v_head_dim or family.head_dim  # heads a channel
+    rank, expanded = family.kv_lora_rank, family.head_dim - family.qk_rope_head_dim + value
+    linear = rank + family.qk_rope_head_dim + heads * rank * expanded
+    if family.q_lora_rank:
+        return heads * value, linear + family.q_lora_rank * (1.0 + heads * family.head_dim)
+    return heads * (value + family.head_dim), linear
 
 
 def width(family: ModelFamily, n_params: Real) -> FloatArray:
     """d_model (real-valued) of the dense model with `n_params` parameters, same shape."""
     n = np.asarray(n_params, dtype=float)
     # Grouped queries begin at one width; below it a head has a key-value head of its own.
-    edge = 0.0 if family.kv_heads is None else family.kv_heads * family.head_dim
+    edge = 0.0 if family.kv_heads is None else family.kv_heads * family.head_dim / family.attention_ratio
     at_edge = family.layer_multiple / family.d_model_per_layer * edge**3
     grouped = n > at_edge + family.embedding_matrices * family.vocab_size * edge
     cubic, square, linear = _powers_of_width(family, np.where(grouped, np.inf, 0.0))
@@ -115,8 +179,18 @@ def dense_params(family: ModelFamily, d_model: Real) -> FloatArray:
     return ((cubic * d + square) * d + linear) * d
 
 
+def expert_ffns(family: ModelFamily, experts: Real) -> tuple[FloatArray, FloatArray]:
+    """FFNs that a MoE layer holds and that a token meets there, shared ones in both; same shape.
+
+    Both are in units of a dense layer's FFN, and 1 for a dense model, which is E = 1 in every family.
+    """
+    e = np.asarray(experts, float)
+    held, met = (family.expert_width * (n + family.shared_experts) for n in (e, np.minimum(family.top_k, e)))
+    return np.where(e == 1.0, 1.0, held), np.where(e == 1.0, 1.0, met)
+
+
 def _expert_share(family: ModelFamily, n_params: Real) -> Real:
-    """c: what every further expert adds, over all MoE layers, as a share of N; same shape, or one number."""
+    """c: what a further FFN of a dense layer's width adds, over all MoE layers, as a share of N; same shape, or one number."""
     if family.has_one_shape_factor:
         return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
     d = width(family, n_params)
@@ -125,7 +199,8 @@ def _expert_share(family: ModelFamily, n_params: Real) -> Real:
 
 def n_total(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Parameters that must be held in memory; (1 + (E - 1)/3) N in the paper's family. Arguments broadcast."""
-    return total_params(np.asarray(n_params, float), experts, _expert_share(family, n_params))
+    held, _ = expert_ffns(family, experts)
+    return total_params(np.asarray(n_params, float), held, _expert_share(family, n_params))
 
 
 def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
@@ -139,7 +214,8 @@ def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatA
     """Training FLOPs a token as a multiple of 6 N under the family's convention. Arguments broadcast."""
     share = _expert_share(family, n_params)
     ffn_share = family.moe_every * share
-    return active_multiple(experts, family.top_k, family.convention, expert_share=share, ffn_share=ffn_share)
+    held, met = expert_ffns(family, experts)
+    return active_multiple(held, met, family.convention, expert_share=share, ffn_share=ffn_share)
 
 
 def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
@@ -150,7 +226,7 @@ def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
 def elasticity(family: ModelFamily, n_params: Real, size: Real) -> FloatArray:
     """d ln size / d ln N of a count of parameters, such as n_active, given its value at `n_params`. Arguments broadcast.
 
-    Every count is N (1 + m c) with the share c of N that an expert adds and m free of N; d ln c / d ln N is
+    Every count is N (1 + m c) with the share c of N that an FFN adds and m free of N; d ln c / d ln N is
     3 d ln d_model / d ln N - 1, which is 0 where N is a multiple of d_model^3.
     """
     n = np.asarray(n_params, float)
@@ -185,7 +261,8 @@ def architecture(
     `kv_heads` sets what the cache holds a layer and leaves the parameters those of the law's family, as the paper does; a
     family's own `kv_heads` shrinks its key and value matrices as well. `vocab_size` adds an input and an output table of so
     many rows that N does not count; without it the tables are those that N counts.
-    Raises InputError unless sizes are finite and positive, and experts, kv_heads and top_k finite and at least 1.
+    Raises InputError unless sizes are finite and positive, and experts, kv_heads and top_k finite and at least 1, and for
+    kv_heads with latent attention, whose cache they do not set.
     """
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
     k = float(family.top_k if top_k is None else top_k)
@@ -195,8 +272,11 @@ def architecture(
     for name, values in (("experts", e), ("top_k", k), ("kv_heads", 1.0 if cached is None else cached)):
         if not np.all((np.asarray(values) >= 1) & (np.asarray(values) < np.inf)):
             raise InputError(f"{name} must be finite and at least 1", where=family.name)
+    if family.kv_lora_rank and cached is not None:
+        raise _no_groups(family.name)
     d = width(family, n)
-    layers, heads = d / family.d_model_per_layer, d / family.head_dim
+    layers, heads = d / family.d_model_per_layer, family.attention_ratio * d / family.head_dim
+    expert = family.expert_width * family.ffn_ratio * d
     counted = family.vocab_size if family.embedding_matrices else 0.0
     return Architecture(
         n_layers=layers,
@@ -208,12 +288,17 @@ def architecture(
         n_moe_layers=np.where(e > 1.0, layers / family.moe_every, 0.0),
         n_experts=e,
         top_k=np.minimum(k, e),
-        d_expert=family.ffn_ratio * d,
+        d_expert=expert,
+        d_shared_expert=family.shared_experts * expert,
         ffn_matrices=family.ffn_matrices,
         vocab_size=counted if vocab_size is None else float(vocab_size),
         tied_embeddings=vocab_size is None and family.embedding_matrices < 2,
-        matrices_only=family.kv_heads is None,
+        matrices_only=family.kv_heads is None and not family.kv_lora_rank,
         name=family.name,
+        kv_lora_rank=family.kv_lora_rank,
+        q_lora_rank=family.q_lora_rank,
+        qk_rope_head_dim=family.qk_rope_head_dim,
+        v_head_dim=family.v_head_dim,
     )
 
 
@@ -226,13 +311,13 @@ def match_family(
 ) -> tuple[ModelFamily, list[str]]:
     """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
 
-    All arrays are (n,). Dense runs are of the catalogue's dense family. Without either column other runs are taken for the
+    Families without a dataset are shapes that no law was fitted on, and no candidates. All arrays are (n,). Dense runs are of the catalogue's dense family. Without either column other runs are taken for the
     paper's family, and the remark says so.
     """
     if (experts == 1.0).all():
         return find_family("dense"), []
     # N of the runs is a dense-equivalent size: families whose law counts all experts are for --family to name.
-    known = {name: family for name, family in families().items() if family.n_counts == "dense"}
+    known = {name: family for name, family in families().items() if family.n_counts == "dense" and family.dataset}
     if top_k is None and n_params_total is None:
         return known["yun2024"], [
             "the table has neither top_k nor n_params_total: the runs are taken for the paper's family (top-2, experts in "

@@ -87,7 +87,10 @@ def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> Flo
 
 
 def total_params(n_params_dense: Real, n_experts: Real, expert_share: Real = PAPER_EXPERT_SHARE) -> FloatArray:
-    """Total parameters (1 + (E - 1) c) N of a dense N with E experts, c = `expert_share` of N replicated by each."""
+    """Total parameters (1 + (E - 1) c) N of a dense N with E experts, c = `expert_share` of N replicated by each.
+
+    Experts narrower than a dense FFN count as so many of its width.
+    """
     return (1.0 + (_array(n_experts) - 1.0) * expert_share) * n_params_dense
 
 
@@ -102,7 +105,8 @@ def active_multiple(
     """Parameters that one token meets over the dense N, under a named convention of CONVENTIONS; 1 for a dense model.
 
     K = min(top_k, n_experts). `expert_share` is c of total_params, `ffn_share` is a, the share of N in FFNs (c times how
-    many layers apart the MoE layers are). Raises InputError for an unknown convention.
+    many layers apart the MoE layers are). Experts narrower than a dense FFN count as so many of its width. Raises InputError
+    for an unknown convention.
     """
     further = np.minimum(_array(top_k), _array(n_experts)) - 1.0
     shares = {"paper": ffn_share, "exact": expert_share, "dense": 0.0}

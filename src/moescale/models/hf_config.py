@@ -33,7 +33,7 @@ def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture
     """The architecture that a Hugging Face config states: a mapping, a config.json, or the folder that holds one.
 
     Reads model_type llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, olmoe, gpt_oss, deepseek_v2, deepseek_v3,
-    kimi_k2 and llama4_text as transformers 5 builds them (absent optional keys take its defaults), and of a model that
+    kimi_k2, glm4_moe and llama4_text as transformers 5 builds them (absent optional keys take its defaults), and of a model that
     also sees or hears (llama4 ..) the text model, under text_config. Where a model has experts in every layer, d_ffn is
     the width that its intermediate_size gives (olmoe, gpt_oss: what the chosen experts of a token have together).
 

@@ -167,8 +167,8 @@ def _gpt_oss(settings: Settings) -> dict[str, Any]:
     return attention | flags | experts | width | windows
 
 
-def _deepseek(settings: Settings, first_expert_layer: int) -> dict[str, Any]:
-    """Latent attention, a dense FFN in the first layers, and shared beside routed experts in every moe_layer_freq-th later.
+def _shared_and_routed(settings: Settings, first_expert_layer: int) -> dict[str, Any]:
+    """A dense FFN in the first layers, and shared beside routed experts in every moe_layer_freq-th later.
 
     transformers takes moe_layer_freq for 1, which all published models state; the authors' own code and vLLM heed it.
     """
@@ -180,17 +180,27 @@ def _deepseek(settings: Settings, first_expert_layer: int) -> dict[str, Any]:
     settings.seen.add("n_shared_experts")
     if experts:
         experts["d_shared_expert"] = settings.rank("n_shared_experts") * experts["d_expert"]
-    return _latent_attention(settings) | experts
+    return experts
 
 
 def _deepseek_v2(settings: Settings) -> dict[str, Any]:
-    parts = _deepseek(settings, settings.integer("first_k_dense_replace", default=0, least=0))
-    return parts | {"ffn_bias": settings.boolean("mlp_bias", False)}
+    experts = _shared_and_routed(settings, settings.integer("first_k_dense_replace", default=0, least=0))
+    return _latent_attention(settings) | experts | {"ffn_bias": settings.boolean("mlp_bias", False)}
 
 
 def _deepseek_v3(settings: Settings) -> dict[str, Any]:
     # The bias that corrects the router's scores is in the checkpoint, though transformers keeps it as a buffer.
-    return _deepseek(settings, settings.integer("first_k_dense_replace", least=0)) | {"router_bias": True}
+    experts = _shared_and_routed(settings, settings.integer("first_k_dense_replace", least=0))
+    return _latent_attention(settings) | experts | {"router_bias": True}
+
+
+def _glm4_moe(settings: Settings) -> dict[str, Any]:
+    """Grouped queries, and experts as DeepSeek-V3 has them; the output projection has no bias in any case."""
+    bias = {"qkv_bias": settings.boolean("attention_bias", False)}
+    norms = {"qk_norm": settings.boolean("use_qk_norm", False)}
+    first_expert_layer = settings.integer("first_k_dense_replace", default=1, least=0)
+    experts = _shared_and_routed(settings, first_expert_layer)
+    return _grouped_attention(settings) | bias | norms | experts | {"router_bias": True}
 
 
 def _llama4(settings: Settings) -> dict[str, Any]:
@@ -229,6 +239,7 @@ MODEL_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
     "kimi_k2": _deepseek_v3,
+    "glm4_moe": _glm4_moe,
     "llama4_text": _llama4,
 }
 

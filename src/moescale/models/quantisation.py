@@ -326,8 +326,10 @@ def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: flo
 
     if not n_moe_layers:
         return lambda _: False
-    if model_type in ("deepseek_v2", "deepseek_v3", "kimi_k2"):
-        first, every = int(config.get("first_k_dense_replace") or 0), int(config.get("moe_layer_freq") or 1)
+    if model_type in ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"):
+        stated = config.get("first_k_dense_replace")
+        first = int(stated if stated is not None else model_type == "glm4_moe")
+        every = int(config.get("moe_layer_freq") or 1)
         return lambda i: i >= first and i % every == 0
     if model_type == "llama4_text" and config.get("moe_layers") is not None:
         chosen = frozenset(config["moe_layers"])

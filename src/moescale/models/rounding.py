@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from moescale.errors import InputError
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, width
+from moescale.models.parameters import attention_matrix_params
 from moescale.models.recipe import defaults
 from moescale.typing import FloatArray
 
@@ -22,7 +23,9 @@ BoolArray = npt.NDArray[np.bool_]
 MOST_ASPECT = 1.5  # of d_model / n_layers over the family's, either way
 MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is what meets the size
 MOST_SIZE = 0.01  # of N, relative
-FFN_STEP = 64  # FFN widths are multiples of it, so that kernels run on whole tiles
+FFN_STEP = 64  # widths of models, FFNs and experts are multiples of it, so that kernels run on whole tiles
+# Experts narrower than so many steps are multiples of the small one, the least that tensor cores take: N meets its bound.
+FEWEST_STEPS, SMALL_STEP = 8, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,43 +37,75 @@ class Buildable:
     n_heads: int
     n_kv_heads: int
     head_dim: int
-    d_ffn: int  # of a gated FFN, and of every expert
+    d_ffn: int  # of a gated FFN, and of every expert where d_expert does not say
     n_experts: int
     top_k: int
     moe_every: int
     n_params: float  # dense-equivalent, counted as the law counts it
     n_params_total: float  # with all experts, counted so too
     vocab_size: int = field(default_factory=lambda: defaults().vocab_size)  # rows of the input and of the output table
+    d_expert: int = 0  # of a routed expert; 0: d_ffn
+    d_shared_expert: int = 0  # of all shared experts of a layer together
+    kv_lora_rank: int = 0  # of latent attention, as in Architecture; 0: ordinary attention
+    q_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+
+    @property
+    def expert_width(self) -> int:
+        """FFN width of a routed expert."""
+        return self.d_expert or self.d_ffn
+
+    @property
+    def model_type(self) -> str:
+        """The class of transformers that builds the shape."""
+        if self.kv_lora_rank:
+            return "deepseek_v3"
+        if self.n_experts == 1:
+            return "qwen3"
+        return "glm4_moe" if self.d_shared_expert else "qwen3_moe"
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
+        """JSON-ready values, without the widths that the shape does not have."""
+        return record(self, without=tuple(name for name in FURTHER if not getattr(self, name)))
 
     def architecture(self) -> Architecture:
         """The model that the exported configuration describes: tables, norms and routers included."""
         moe_layers = self.n_layers // self.moe_every if self.n_experts > 1 else 0
-        names = ["n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "vocab_size"]
+        names = ["n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "vocab_size", *LATENT]
         numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
         if moe_layers:
-            numbers |= {"n_experts": self.n_experts, "top_k": self.top_k, "d_expert": self.d_ffn}
-        name = "qwen3_moe" if moe_layers else "qwen3"
-        return Architecture(**numbers, n_moe_layers=moe_layers, qk_norm=True, name=name)
+            numbers |= {"n_experts": self.n_experts, "top_k": self.top_k}
+            numbers |= {"d_expert": self.expert_width, "d_shared_expert": self.d_shared_expert}
+        kind = self.model_type
+        # The bias that corrects the scores of these classes' routers.
+        numbers |= {"qk_norm": kind != "deepseek_v3", "router_bias": kind in ("deepseek_v3", "glm4_moe")}
+        return Architecture(**numbers, n_moe_layers=moe_layers, name=kind)
+
+
+LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")
+FURTHER = ("d_expert", "d_shared_expert", *LATENT)
 
 
 def family_of(shape: Buildable, family: ModelFamily) -> ModelFamily:
     """The family with the proportions of a shape, so that its counts at `shape.n_params` are those of the shape."""
-    return replace(
+    built = replace(
         family,
         ffn_matrices=3,
         ffn_ratio=shape.d_ffn / shape.d_model,
         d_model_per_layer=shape.d_model / shape.n_layers,
         kv_heads=None if shape.n_kv_heads == shape.n_heads else float(shape.n_kv_heads),
+        attention_ratio=shape.n_heads * shape.head_dim / shape.d_model,
     )
+    if shape.n_experts == 1:
+        return built
+    widths = shape.expert_width / shape.d_ffn, shape.d_shared_expert / shape.expert_width
+    return replace(built, expert_width=widths[0], shared_experts=widths[1])
 
 
 def vocabulary(family: ModelFamily, vocab_size: int | None = None) -> int:
-    """Rows of a built model's tables: `vocab_size`, else those that the family's N counts, else the recipe's."""
-    return vocab_size or int(family.vocab_size if family.embedding_matrices else 0) or defaults().vocab_size
+    """Rows of a built model's tables: `vocab_size`, else the family's, else the recipe's."""
+    return vocab_size or int(family.vocab_size) or defaults().vocab_size
 
 
 def buildable(
@@ -85,59 +120,107 @@ def buildable(
 ) -> Buildable:
     """The whole-number shape of the family's proportions whose N is the nearest from `n_params` up (`at_most`: down).
 
-    Depth is a multiple of the MoE spacing, width a multiple of the head dimension; d_model / n_layers stays within
+    Depth is a multiple of the MoE spacing, width that of all heads together or, where the family's heads are wider or
+    narrower than the model, a multiple of FFN_STEP; d_model / n_layers stays within
     MOST_ASPECT and d_ffn / d_model within MOST_FFN_RATIO of the family's, and N within MOST_SIZE, as far as whole heads
     allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on, unless they `must_split` over
     these, whatever the proportions; query heads share the family's
     `kv_heads` evenly, or the largest smaller count that they can. FFNs are gated, also where the family's are plain: two
-    thirds as wide, they have as many parameters.
+    thirds as wide, they have as many parameters. Where experts are narrower than a dense FFN the width of an expert is a
+    multiple of FFN_STEP, or of SMALL_STEP, and the dense width, which N counts, so many times as wide as the family says.
     Raises InputError where n_params or experts is no positive number.
     """
     if not (math.isfinite(n_params) and n_params > 0 and math.isfinite(experts) and experts >= 1):
         raise InputError(f"a model of {n_params:g} parameters and {experts:g} experts has no shape")
-    heads, layers, cached, fewer, d_ffn, n = _whole_shapes(family, n_params, gpus, at_most=at_most)
-    head, d_model = int(family.head_dim), heads * int(family.head_dim)
-    aspect = np.abs(np.log(d_model / layers / family.d_model_per_layer))
-    wide = np.abs(np.log(d_ffn / d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
-    off = np.abs(np.log(n / n_params))
+    s = _whole_shapes(family, n_params, gpus, at_most=at_most)
+    head = int(family.head_dim)
+    aspect = np.abs(np.log(s.d_model / s.layers / family.d_model_per_layer))
+    wide = np.abs(np.log(s.d_ffn / s.d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
+    heads_off = np.abs(np.log(s.heads * head / s.d_model / family.attention_ratio))
+    off = np.abs(np.log(s.n_params / n_params))
     alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO)) & (off <= MOST_SIZE)
-    unlike = aspect + wide + off + fewer
-    splits = _splits(heads, cached, gpus)
+    unlike = aspect + wide + off + s.fewer + heads_off
+    splits = _splits(s.heads, s.cached, gpus)
     if must_split and splits[0].any():
         alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
-    at = _best(unlike, alike, fewer == 0.0, splits, off)
-    expert = int(layers[at]) // family.moe_every * 3.0 * int(d_model[at]) * int(d_ffn[at])
-    return Buildable(
-        n_layers=int(layers[at]),
-        d_model=int(d_model[at]),
-        n_heads=int(heads[at]),
-        n_kv_heads=int(cached[at]),
+    at = _best(unlike, alike, s.fewer == 0.0, splits, off)
+    built = Buildable(
+        n_layers=int(s.layers[at]),
+        d_model=int(s.d_model[at]),
+        n_heads=int(s.heads[at]),
+        n_kv_heads=int(s.cached[at]),
         head_dim=head,
-        d_ffn=int(d_ffn[at]),
+        d_ffn=int(s.d_ffn[at]),
         n_experts=int(experts),
         top_k=int(min(family.top_k, experts)),
         moe_every=family.moe_every,
         vocab_size=vocabulary(family, vocab_size),
-        n_params=float(n[at]),
-        n_params_total=float(n[at]) + (int(experts) - 1) * expert,
+        n_params=float(s.n_params[at]),
+        n_params_total=float(s.n_params[at]),
+        **{name: int(getattr(family, name)) for name in LATENT},
+    )
+    return _with_experts(built, family, int(s.d_expert[at])) if built.n_experts > 1 else built
+
+
+def _with_experts(shape: Buildable, family: ModelFamily, d_expert: int) -> Buildable:
+    """The shape with experts of this width in its MoE layers, and their parameters in its total."""
+    shared = round(family.shared_experts * d_expert)
+    further = shape.n_experts * d_expert + shared - shape.d_ffn  # width that a MoE layer holds beyond a dense one
+    total = shape.n_params + shape.n_layers // family.moe_every * 3.0 * shape.d_model * further
+    return replace(
+        shape,
+        n_params_total=total,
+        d_expert=0 if d_expert == shape.d_ffn else d_expert,
+        d_shared_expert=shared,
     )
 
 
-def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: bool) -> tuple[FloatArray, ...]:
-    """Heads, layers, key-value heads and how many fewer those are than wanted, FFN width and N of the shapes near a size."""
+class _Shapes(NamedTuple):
+    """Whole numbers of many shapes, heads by layers."""
+
+    heads: FloatArray
+    layers: FloatArray
+    cached: FloatArray  # key-value heads
+    fewer: FloatArray  # how many fewer they are than wanted, as a logarithm
+    d_model: FloatArray
+    d_ffn: FloatArray
+    d_expert: FloatArray
+    n_params: FloatArray
+
+
+def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: bool) -> _Shapes:
+    """The shapes near a size."""
     head, every = int(family.head_dim), family.moe_every
-    d = float(width(family, n_params))
-    ideal_heads, ideal_layers = d / head, d / family.d_model_per_layer
+    d, ratio = float(width(family, n_params)), family.attention_ratio
+    ideal_heads, ideal_layers = ratio * d / head, d / family.d_model_per_layer
     near = np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + gpus + 1)
     depths = every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1)
     heads, layers = np.meshgrid(near, depths, indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
-    d_model = heads * head
-    attention = 2.0 * d_model**2 + 2.0 * d_model * cached * head
+    d_model = heads * head if ratio == 1.0 else FFN_STEP * np.maximum(np.rint(heads * head / ratio / FFN_STEP), 1.0)
+    sizes = Architecture(
+        n_layers=layers,
+        d_model=d_model,
+        n_heads=heads,
+        n_kv_heads=cached,
+        head_dim=head,
+        d_ffn=0.0,
+        **{name: getattr(family, name) for name in LATENT},
+    )
+    attention = attention_matrix_params(sizes)
     tables = family.embedding_matrices * family.vocab_size * d_model
-    per_ffn = ((n_params - tables) / layers - attention) / (3.0 * d_model * FFN_STEP)
-    d_ffn = FFN_STEP * np.maximum(np.floor(per_ffn * (1 + 1e-12)) if at_most else np.ceil(per_ffn * (1 - 1e-12)), 1.0)
-    return heads, layers, cached, fewer, d_ffn, layers * (attention + 3.0 * d_model * d_ffn) + tables
+    narrow = family.expert_width * family.ffn_ratio * d < FEWEST_STEPS * FFN_STEP
+    step = SMALL_STEP if narrow and family.expert_width < 1.0 else FFN_STEP
+
+    def whole(values: FloatArray) -> FloatArray:
+        return np.floor(values * (1 + 1e-12)) if at_most else np.ceil(values * (1 - 1e-12))
+
+    per_expert = ((n_params - tables) / layers - attention) / (3.0 * d_model) * family.expert_width
+    d_expert = step * np.maximum(whole(per_expert / step), 1.0)
+    d_ffn = whole(d_expert / family.expert_width)
+    return _Shapes(
+        heads, layers, cached, fewer, d_model, d_ffn, d_expert, layers * (attention + 3.0 * d_model * d_ffn) + tables
+    )
 
 
 def _kv_heads(heads: FloatArray, wanted: float | None) -> tuple[FloatArray, FloatArray]:

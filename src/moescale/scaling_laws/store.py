@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
@@ -23,7 +23,7 @@ from moescale.errors import (
 from moescale.io.files import read_text, write_atomically
 from moescale.io.records import plain, record
 from moescale.io.schema import parse_toml
-from moescale.models.family import ModelFamily, find_family
+from moescale.models.family import BASE_EXPERTS, LADDER, ModelFamily, find_family
 from moescale.scaling_laws import (
     abnar2025,
     chinchilla,
@@ -146,6 +146,15 @@ class FamilyTable(BaseModel, extra="forbid", allow_inf_nan=False):
     dataset: str = ""
     kv_heads: float | None = Field(default=None, ge=1, le=1e6)
     source: str = ""
+    expert_width: float = Field(default=1.0, ge=1e-4, le=1e3)
+    shared_experts: float = Field(default=0.0, ge=0, le=1e4)
+    attention_ratio: float = Field(default=1.0, ge=1e-3, le=1e3)
+    kv_lora_rank: float = Field(default=0.0, ge=0, le=1e6)
+    q_lora_rank: float = Field(default=0.0, ge=0, le=1e6)
+    qk_rope_head_dim: float = Field(default=0.0, ge=0, le=1e4)
+    v_head_dim: float = Field(default=0.0, ge=0, le=1e4)
+    ladder: tuple[Annotated[float, Field(ge=1, le=1e6)], ...] = Field(default=LADDER, max_length=64)
+    base_experts: float = Field(default=BASE_EXPERTS, ge=1, le=1e6)
 
 
 class LawTable(BaseModel, extra="forbid", allow_inf_nan=False):
@@ -309,7 +318,7 @@ def _document(law: Law) -> dict[str, object]:
             **{key: plain(getattr(law, key)) for key in about},
             "n_draws": len(law.draws),
             "fit_range": plain(law.fit_range),
-            "family": record(law.family),
+            "family": law.family.to_dict(),
             "members": [
                 {"weight": member.weight, "unit": member.unit, "law": _document(member.law)} for member in law.members
             ],
@@ -321,7 +330,7 @@ def _document(law: Law) -> dict[str, object]:
         "draws": law.form.decode(law.draws).tolist(),
         "parameters": law.parameters,
         "fit_range": plain(law.fit_range),
-        "family": record(law.family),
+        "family": law.family.to_dict(),
         "evidence": law.evidence,
     }
 

@@ -521,10 +521,15 @@ def _loss_text(plan: Plan) -> str:
 
 def build_sentence(a: Buildable) -> str:
     """The shape to build, in whole layers and heads."""
-    text = f"{a.n_layers} layers, width {a.d_model}, {a.n_heads} heads ({a.n_kv_heads} KV), FFN {a.d_ffn}"
+    keys = f"latent, rank {a.kv_lora_rank}" if a.kv_lora_rank else f"{a.n_kv_heads} KV"
+    text = f"{a.n_layers} layers, width {a.d_model}, {a.n_heads} heads ({keys})"
+    # Where experts are narrower no layer of a MoE model in every layer has the dense FFN, which its N counts.
+    text += f", FFN {a.d_ffn}" if a.n_experts == 1 or a.moe_every > 1 or not a.d_expert else ""
     if a.n_experts > 1:
         where = {1: "every layer", 2: "every other layer"}.get(a.moe_every, f"one layer in {a.moe_every}")
-        text += f", {a.n_experts} experts in {where}, top-{a.top_k}"
+        narrow = f" of width {a.d_expert}" if a.d_expert else ""
+        text += f", {a.n_experts} experts{narrow} in {where}, top-{a.top_k}"
+        text += f", shared experts {a.d_shared_expert} wide" if a.d_shared_expert else ""
     return f"{text}, {format_count(a.n_params_total)} parameters without embeddings; all figures are of this shape"
 
 

@@ -282,7 +282,9 @@ def model_of_size(
     where: str | None = None,
 ) -> Model:
     """The buildable model nearest to `n_params` (dense-equivalent, without embeddings) with so many experts."""
-    found = replace(find_family(family), kv_heads=kv_heads)
+    found = find_family(family)
+    if kv_heads is not None:
+        found = replace(found, kv_heads=kv_heads)
     try:
         shape = buildable(found, float(n_params), float(experts), gpus=gpus, vocab_size=vocab_size, must_split=True)
     except InputError as error:
