@@ -28,8 +28,8 @@ from moescale.options.serving import ServingOptions
     ),
 )
 @flat(
-    *("budget", "train_gpus", "days", "budget_usd", "objective", "confidence", "law", "experts", "match_experts"),
-    *("gpu", "max_gpus", "prompt", "output", "trace", "top_k", "vocab_size"),
+    *("budget", "train_gpus", "days", "budget_usd", "objective", "match", "shape", "experts", "confidence", "law"),
+    *("gpu", "max_gpus", "prompt", "output", "trace", "top_k", "vocab_size", "match_experts"),
 )
 def plan(
     context: typer.Context,

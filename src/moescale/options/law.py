@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, cast
 
-from moescale.errors import InputError, located
+from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import LEAST, MOST_PARAMETERS, MOST_TOKENS, Group, quantity, text
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 DEFAULT_LAW = "public-2026"
 PAPER_LAW = "yun2024-recovered"  # what is asked about the paper itself
 DETAILS = "Details of the law"
+SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-grained", "deepseek": "deepseek"}
+"""What `--shape` calls families of models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,10 @@ class LawOptions(InputOptions, ChosenLaw):
 
     convention: str | None = text("FLOPs counted as paper, exact or dense; default: the law's.")
     top_k: int | None = quantity("Experts a token meets; must be the law's own (default).", whole=True)
+    shape: str | None = text(
+        "Shape that is built and served: paper (top-2 in every other layer), mixtral, fine-grained or deepseek; default: the "
+        "law's.",
+    )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
         """The law by its name (by `find`, where given), checked against what else is stated.
@@ -85,7 +91,18 @@ class LawOptions(InputOptions, ChosenLaw):
         if self.convention is not None:
             with located("--convention"):
                 with_convention(law.family, self.convention)
-        return law
+        return law if self.shape is None else self._in_shape(law)
+
+    def _in_shape(self, law: Law) -> Law:
+        """The law asked about the models of another family: of the same active parameters, expansion and tokens."""
+        from moescale.models.family import find_family, with_convention
+        from moescale.scaling_laws.ensemble import restate
+
+        if self.shape not in SHAPES:
+            raise unknown_name("shape", self.shape or "", SHAPES, where="--shape")
+        family = find_family(SHAPES[self.shape])
+        with located("--shape"):
+            return restate(law, with_convention(family, law.family.convention) if self.shape == "paper" else family)
 
 
 @dataclass(frozen=True, kw_only=True)

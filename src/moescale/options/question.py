@@ -25,7 +25,7 @@ from moescale.options.law import DETAILS, LawOptions
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
-    from moescale.planning.plan import Question
+    from moescale.planning.question import KnownModel, Question
     from moescale.planning.total_cost import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
@@ -50,12 +50,15 @@ class BoundOptions(Group):
     train_gpus: int | None = quantity("GPUs to train on: with --days a budget, else how long it takes.", whole=True)
     days: float | None = quantity("Days to train for on --train-gpus.", LEAST, MOST_DAYS)
     budget_usd: float | None = quantity("Dollars to train for.", LEAST_BOUND, MOST_TOTAL_USD)
-    experts: str = text("Expert counts to consider, by commas.", default="1,4,8,16,32,64", metavar="LIST")
-    match_experts: int = quantity(
-        "The base, whose loss or cost the others have to meet: the loss-optimal model with so many experts.",
-        default=4,
-        whole=True,
+    experts: str | None = text(
+        "Expert counts to consider, by commas; default: 1,4,8,16,32,64 or as --shape.", metavar="LIST"
     )
+    match: str | None = text(
+        "The base: an expert count (its loss-optimal model; default: 4 or as --shape), a loss, or a published model such as "
+        "llama-3.1-8b.",
+        metavar="E|LOSS|MODEL",
+    )
+    match_experts: int | None = quantity("The base by its expert count, as --match.", whole=True)
     objective: str | None = text(
         "serve (cheapest at the base's loss), quality (lowest loss at a serving cost), lifetime (fewest dollars of training "
         "and serving) or loss; default: what the bounds say.",
@@ -129,15 +132,17 @@ class BoundOptions(Group):
 
         stated = details or LawOptions()
         training = self.training_price(deployment, unpriced=unpriced)
+        base, loss = self._matched()
         tokens = text_ceiling().largest_trained_tokens if self.max_tokens is None else self.max_tokens
         objectives = {name: name for name in get_args(Objective)}
         if self.objective is not None and self.objective not in objectives:
             raise unknown_name("objective", self.objective, objectives, where="--objective")
         return Question(
-            budget=Budget(self.flops(training), tokens, stated.inputs()),
+            budget=Budget(self.flops(training, base), tokens, stated.inputs()),
             experts=self.expert_counts(law),
-            match_experts=float(self.match_experts),
-            max_loss=self.max_loss,
+            match_experts=self._base_experts(law),
+            base=base,
+            max_loss=loss if self.max_loss is None else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
             lifetime_tokens=self.lifetime_tokens,
             training=training,
@@ -153,10 +158,42 @@ class BoundOptions(Group):
             max_total_params=self.max_total_params,
         )
 
-    def flops(self, training: TrainingPrice | None) -> float:
-        """The training FLOPs that are stated, or that time or dollars buy; InputError for none, or for two budgets."""
+    def _matched(self) -> tuple[KnownModel | None, float | None]:
+        """The published model, or the loss, that --match names."""
+        from moescale.models.published import find_shape
+        from moescale.planning.question import KnownModel
+
+        if self.match is None or self.match.strip().isdigit():
+            return None, None
+        try:
+            return None, float(self.match)
+        except ValueError:
+            pass
+        with located("--match"):
+            found = find_shape(self.match)
+        if found.tokens is None:
+            raise InputError(
+                f"the training tokens of {self.match} are not published",
+                where="--match",
+                next_step="`moescale models` lists those that are known",
+            )
+        return KnownModel(name=found.architecture.name, architecture=found.architecture, tokens=found.tokens), None
+
+    def _base_experts(self, law: Law) -> float:
+        """The expert count of the base, as stated or as the law's family says."""
+        stated = [self.match] if self.match is not None and self.match.strip().isdigit() else []
+        if stated and self.match_experts is not None:
+            raise InputError("names the base as --match does", where="--match-experts", next_step="leave one out")
+        if stated:
+            return COUNT.parse(stated[0], "--match")
+        return law.family.base_experts if self.match_experts is None else float(self.match_experts)
+
+    def flops(self, training: TrainingPrice | None, base: KnownModel | None = None) -> float:
+        """The training FLOPs that are stated, that time or dollars buy, or of the base; InputError for none or two budgets."""
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
+        if not given and base is not None and self.max_total_usd is None:
+            return base.training_flops
         if not given and self.max_total_usd is not None and training is not None:
             return self.max_total_usd / training.usd_per_flop
         if len(given) != 1:
@@ -185,6 +222,8 @@ class BoundOptions(Group):
 
     def expert_counts(self, law: Law) -> tuple[float, ...]:
         """The expert counts to consider, of which the law may recommend one at least."""
+        if self.experts is None:
+            return tuple(sorted({*law.family.ladder, self._base_experts(law)}))
         parts = [part for part in self.experts.split(",") if part.strip()]
         if not 1 <= len(parts) <= MOST_COUNTS:
             what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"
@@ -193,7 +232,7 @@ class BoundOptions(Group):
             )
         counts = tuple(COUNT.parse(part.strip(), "--experts") for part in parts)
         ceiling = law.max_experts
-        if ceiling is not None and min(*counts, self.match_experts) > ceiling:
+        if ceiling is not None and min(*counts, self._base_experts(law)) > ceiling:
             raise InputError(
                 f"{law.name} was fitted up to {ceiling:g} experts and may recommend no more",
                 where="--experts",

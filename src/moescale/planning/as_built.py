@@ -70,7 +70,7 @@ def as_built(
         )
         family = family_of(shape, law.family)
         sized = replace(model, n_params=shape.n_params, intervals=None)
-        built = priced(replace(law, family=family), replace(costs, family=family, shape=shape), sized)
+        built = priced(replace(law, family=family), replace(costs, family=family, shape=shape.architecture()), sized)
         if built is None:
             continue
         tries.append(Built(shape, replace(built, intervals=_carried(model, built))))

@@ -11,8 +11,8 @@ import numpy as np
 
 from moescale.io.records import record
 from moescale.latency import LatencySource
+from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, architecture, n_active, n_total
-from moescale.models.rounding import Buildable
 from moescale.planning.allocation import Allocation, largest_within_cost
 from moescale.planning.total_cost import LifetimeCost
 from moescale.serving.deployment import Deployment, degrees
@@ -179,7 +179,7 @@ class Costs:
     deployment: Deployment
     kv_heads: float | None = None  # of the cache alone, as in the paper's reproduction; else the family's own
     vocab_size: int | None = None  # rows of tables that are served beside what N counts; None: those that N counts
-    shape: Buildable | None = None
+    shape: Architecture | None = None
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
         """Dollars per million tokens at the cheapest GPU count; infinite where none serves. Arguments of one shape."""
@@ -188,7 +188,7 @@ class Costs:
     def serving(self, n_params: FloatArray, experts: FloatArray) -> Serving:
         """All serving figures at the cheapest GPU count. Arguments of one shape."""
         if self.shape is not None:
-            built = cheapest(self.shape.architecture(), self.latency, self.deployment, every=True)
+            built = cheapest(self.shape, self.latency, self.deployment, every=True)
             return Serving(**{f.name: np.broadcast_to(getattr(built, f.name), n_params.shape) for f in fields(built)})
         shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
         return cheapest(shapes, self.latency, self.deployment)

@@ -11,7 +11,7 @@ from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import at_size, loss_optimal
 from moescale.planning.question import Question, prepare
-from moescale.planning.search import FRONTIER_SIZES, costs_of, curve_models
+from moescale.planning.search import FRONTIER_SIZES, costs_of, curve_models, known_model
 from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import Deployment
 from moescale.serving.steady_state import Serving
@@ -57,8 +57,13 @@ def draft_plan(law: Law, question: Question, deployment: Deployment, latency: La
     experts = np.array(question.experts)
     every, shape = curve_models(law, question, loss_optimal(law, question.budget, experts))
     served = costs_of(law, question, deployment, latency).serving(every.n_params, every.experts)
-    base = question.experts.index(question.match_experts)
-    usd = float(served.usd_per_mtok.reshape(shape)[base, OPTIMUM])
+    if question.base is None:
+        at = question.experts.index(question.match_experts), OPTIMUM
+        base_experts, base_loss = question.match_experts, float(every.loss.reshape(shape)[at])
+        usd = float(served.usd_per_mtok.reshape(shape)[at])
+    else:
+        base = known_model(law, question.base, costs_of(law, question, deployment, latency))[0]
+        base_experts, base_loss, usd = base.experts, base.loss, base.usd_per_mtok or math.inf
     return Draft(
         experts=experts,
         n_params=every.n_params.reshape(shape),
@@ -67,8 +72,8 @@ def draft_plan(law: Law, question: Question, deployment: Deployment, latency: La
         tokens=every.tokens.reshape(shape),
         loss=every.loss.reshape(shape),
         serving=served,
-        base_experts=question.match_experts,
-        base_loss=float(every.loss.reshape(shape)[base, OPTIMUM]),
+        base_experts=base_experts,
+        base_loss=base_loss,
         base_usd_per_mtok=usd if math.isfinite(usd) else None,
         notes=tuple(notes),
     )

@@ -68,6 +68,8 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
     cheap = [c for c in at_loss if isinstance(c, Candidate) and allowed(c.experts)]
     quality = min(good, key=lambda c: (c.loss, c.experts), default=None)
     cheapest = min(cheap, key=lambda c: (c.usd_per_mtok, c.experts), default=None)
+    if quality is not None and cheapest is not None and quality.loss > cheapest.loss:
+        quality = None  # the base's cost buys less than its loss takes
     if quality is None or cheapest is None:
         return Choices(quality=quality, cheapest=cheapest)
     between = [c for c in frontier if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok]

@@ -209,6 +209,9 @@ class LifeSearch:
     def least_training(self) -> Life | None:
         """The base's model that reaches the loss with the least training; None where there is none to serve."""
         law, experts = self.search.law, self.search.question.match_experts
+        if self.search.question.base is not None:  # it is trained as it was
+            base = self.search.base
+            return self.priced(law, self.search.costs, np.array([base.n_params]), np.array([base.tokens]), base.experts)
         least = flops_optimal(law, experts, self.target, 0.0, max_tokens=self.life.max_tokens, extra=self.life.extra)
         if not np.isfinite(least.n_params[0]):
             return None

@@ -30,7 +30,6 @@ from moescale.planning.search import Search, choose, too_dear
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import NO_OVERHEAD
-from moescale.units import expert_model
 
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
@@ -63,6 +62,8 @@ class Plan:
     base_experts: float
     base_loss: float
     base_usd_per_mtok: float | None = None
+    base_name: str = "the loss-optimal model"
+    base: Candidate | Trained | None = None  # None in files of before it was there
     loss_optimal: tuple[Candidate | Trained, ...]
     bounded_loss: tuple[Row, ...]
     bounded_cost: tuple[Row, ...]
@@ -123,7 +124,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     if lifetime is not None and search.question.max_loss is not None and not reached:
         notes.append(
             f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime "
-            f"part this plan is about the loss of the loss-optimal {expert_model(search.question.match_experts)}"
+            f"part this plan is about the loss of {search.question.base_name}"
         )
         search = replace(search, question=replace(search.question, max_loss=None, max_usd_per_mtok=None))
         rows = at_loss
@@ -141,6 +142,8 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         base_experts=base.experts,
         base_loss=base.loss,
         base_usd_per_mtok=base.usd_per_mtok,
+        base_name=search.question.base_name,
+        base=base,
         loss_optimal=tuple(best),
         bounded_loss=tuple(at_loss),
         bounded_cost=tuple(at_cost),
@@ -176,7 +179,7 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
     law, base, draws = search.law, search.base, search.question.draws
     notes: list[str] = []
     if base.usd_per_mtok is None:
-        notes.append(f"the loss-optimal {expert_model(base.experts)} cannot be served: {base.infeasible}")
+        notes.append(f"{search.question.base_name} cannot be served: {base.infeasible}")
     if draws is not None and draws > len(law.draws):
         notes.append(f"{law.name} carries {len(law.draws)} draws, not {draws}; all of them are used")
     if not len(law.draws) and draws != 0:
@@ -215,7 +218,8 @@ def _asked(question: Question, deployment: Deployment) -> dict[str, object]:
     d = deployment
     limits: dict[str, object] = {
         "experts": [whole(e) for e in question.experts],
-        "match_experts": whole(question.match_experts),
+        "match_experts": whole(question.match_experts) if question.base is None else None,
+        "match": None if question.base is None else question.base.name,
         "max_loss": question.max_loss,
         "max_usd_per_mtok": question.max_usd_per_mtok,
         "max_tokens": question.budget.max_tokens,

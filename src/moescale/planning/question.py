@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from moescale.bounds import Bound, check_bounds
 from moescale.errors import InputError
-from moescale.models.family import with_convention
+from moescale.models.architecture import Architecture
+from moescale.models.coordinates import in_family, of_architecture
+from moescale.models.family import ModelFamily, with_convention
 from moescale.planning.allocation import Budget
 from moescale.planning.total_cost import NEAR_EQUAL, POSITIVE, Lifetime, TrainingPrice
 from moescale.scaling_laws.law import Law
@@ -23,6 +25,25 @@ Objective = Literal["serve", "quality", "lifetime", "loss"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModel:
+    """A model that exists or is thought of: its shape and its training tokens."""
+
+    name: str
+    architecture: Architecture
+    tokens: float
+
+    def in_letters_of(self, family: ModelFamily) -> tuple[float, float]:
+        """N and E of the family's model with the same active body and expansion."""
+        n, e = in_family(family, *of_architecture(self.architecture))
+        return float(n), float(e)
+
+    @property
+    def training_flops(self) -> float:
+        """6 FLOPs for each active parameter without embeddings, and each token."""
+        return 6.0 * float(of_architecture(self.architecture)[0]) * self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What a plan is asked: the budget and its bounds, and the models that may be chosen; impossible ones raise InputError.
 
@@ -34,6 +55,7 @@ class Question:
     budget: Budget
     experts: Annotated[tuple[float, ...], EXPERTS] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)
     match_experts: Annotated[float, EXPERTS] = 4.0  # the base: the loss-optimal model of so many experts
+    base: KnownModel | None = None  # the base instead of that
     max_loss: Annotated[float | None, POSITIVE] = None
     max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
     lifetime_tokens: Annotated[float | None, POSITIVE] = None
@@ -57,6 +79,11 @@ class Question:
                 where="--max-total-usd",
                 next_step="give --lifetime-tokens as well",
             )
+
+    @property
+    def base_name(self) -> str:
+        """What models are compared with, in words."""
+        return f"the loss-optimal {expert_model(self.match_experts)}" if self.base is None else self.base.name
 
     @property
     def goal(self) -> Objective:
@@ -106,7 +133,8 @@ class Question:
 def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
     """The law under the question's convention and the question that it can answer, with notes on what was left out."""
     notes: list[str] = []
-    experts, base = sorted({*question.experts, question.match_experts}), question.match_experts
+    base = question.match_experts if question.base is None else min(question.experts)
+    experts = sorted({*question.experts, base})
     # A form with experts that dense runs alone were fitted to has learnt nothing of experts.
     if not (law.form.uses_experts or law.form.implied_inputs) or law.max_experts == 1.0:
         least, most = law.fit_range.get("experts", (1.0, 1.0))

@@ -72,7 +72,7 @@ def why(search: Search, model: Candidate, rule: str) -> str:
     ]
     if base.usd_per_mtok is not None and model.experts != base.experts:
         share = model.usd_per_mtok / base.usd_per_mtok
-        parts.append(f"That is {share:.0%} of what the loss-optimal {expert_model(base.experts)} costs to serve.")
+        parts.append(f"That is {share:.0%} of what {search.question.base_name} costs to serve.")
     return " ".join(parts)
 
 
@@ -166,8 +166,10 @@ def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life 
     elif spread:
         parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])} in all.")
     if base is not None and base.n_params != model.n_params:
+        named = search.question.base
+        least = f"The {expert_model(base.experts)} that takes the least training for the same loss"
         parts.append(
-            f"The {expert_model(base.experts)} that takes the least training for the same loss "
+            f"{least if named is None else named.name} "
             f"({format_count(base.n_params)}) would cost {format_usd(base.total_usd)}: this one is "
             f"{model.total_usd / base.total_usd:.0%} of it."
         )

@@ -11,12 +11,14 @@ import numpy as np
 from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total, with_convention
+from moescale.models.parameters import count_parameters
 from moescale.models.rounding import vocabulary
 from moescale.planning.allocation import (
     Allocation,
     at_size,
     best_within_cost,
     bracket,
+    inputs_at,
     loss_optimal,
     smallest_at_loss,
 )
@@ -32,13 +34,13 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.panel import Oracle, Panel, oracle_of, panel_of
-from moescale.planning.question import CONFIDENCE, Question, prepare
+from moescale.planning.question import CONFIDENCE, KnownModel, Question, prepare
 from moescale.planning.sampled_costs import SampledCosts, sample_costs
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
 from moescale.typing import FloatArray
-from moescale.units import expert_model, format_count, format_usd
+from moescale.units import format_count, format_usd
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
@@ -52,7 +54,8 @@ class Search:
     question: Question  # what of it the law can speak of
     costs: Costs
     best: Allocation  # the loss-optimal models
-    base_model: Allocation  # (1,)
+    base: Trained  # what others are compared with
+    base_model: Allocation  # the same, (1,)
     optima: tuple[Trained, ...]  # the same as rows
     notes: tuple[str, ...]  # on what was left out
     sampled: SampledCosts
@@ -67,30 +70,28 @@ class Search:
         costs = costs_of(law, question, deployment, latency)
         experts = np.array(question.experts)
         best = loss_optimal(law, question.budget, experts)
-        at = question.experts.index(question.match_experts)
-        base = Allocation(*(getattr(best, field.name)[[at]] for field in fields(Allocation)))
-        sampled, panel = (
-            sample_costs(costs, experts),
-            panel_of(law, question.budget, experts, base, draws=question.draws),
-        )
+        optima = tuple(trained_models(best, costs, lifetime_tokens=question.lifetime_tokens))
+        if question.base is None:
+            at = question.experts.index(question.match_experts)
+            base, base_model = optima[at], Allocation(*(getattr(best, field.name)[[at]] for field in fields(best)))
+        else:
+            base, base_model = known_model(law, question.base, costs)
+        sampled = sample_costs(costs, experts)
+        panel = panel_of(law, question.budget, experts, base_model, draws=question.draws)
         return cls(
             law=law,
             question=question,
             costs=costs,
             best=best,
-            base_model=base,
-            optima=tuple(trained_models(best, costs, lifetime_tokens=question.lifetime_tokens)),
+            base=base,
+            base_model=base_model,
+            optima=optima,
             notes=tuple(notes),
             sampled=sampled,
             panel=panel,
             oracle=oracle_of(panel, sampled, law.allows(experts)),
             largest=np.array([_largest(law, question, e) for e in question.experts]),
         )
-
-    @property
-    def base(self) -> Trained:
-        """The loss-optimal model that others are compared with."""
-        return self.own(self.question.match_experts)
 
     @property
     def confidence(self) -> float | None:
@@ -169,7 +170,7 @@ class Search:
         limit = question.max_usd_per_mtok or self.base.usd_per_mtok
         if limit is None:
             raise InfeasibleError(
-                f"the loss-optimal {expert_model(self.base.experts)} cannot be served, so that nothing costs as much",
+                f"{question.base_name} cannot be served, so that nothing costs as much",
                 next_step="give --max-usd-per-mtok",
             )
         return self.within_cost(limit)
@@ -212,6 +213,20 @@ class Search:
         found = at_size(self.law, self.question.budget, sizes, self.best.experts)
         rows = candidates(found, self.costs, reasons, lifetime_tokens=self.question.lifetime_tokens)
         return with_ratios(rows, self.optima, self.base)
+
+
+def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, Allocation]:
+    """A known model as a row, and its place in the letters of the law; served as it is built."""
+    n, e = (np.array([value]) for value in model.in_letters_of(law.family))
+    x = inputs_at(law, {}, n, np.log([model.tokens]), e)
+    at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
+    (row,) = trained_models(at, replace(costs, shape=model.architecture))
+    counted = count_parameters(model.architecture)
+    sizes = {
+        "n_params_active": float(counted.non_embedding_active),
+        "n_params_total": float(counted.non_embedding_total),
+    }
+    return replace(row, **sizes, training_flops=model.training_flops), at
 
 
 def _largest(law: Law, question: Question, experts: float) -> float:
@@ -293,7 +308,7 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
 def loss_goal(question: Question) -> str:
     """The loss that is to be reached, in words."""
     if question.max_loss is None:
-        return f"the loss of the loss-optimal {expert_model(question.match_experts)}"
+        return f"the loss of {question.base_name}"
     return f"a loss of at most {question.max_loss:g}"
 
 

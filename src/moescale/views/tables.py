@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.units import expert_label, expert_model, format_count, format_flops, format_seconds, format_usd, plural
+from moescale.units import expert_label, format_count, format_flops, format_seconds, format_usd, plural
 
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
@@ -36,7 +36,7 @@ ALIKE = 0.06  # of ln N: a model as built, and the real-valued one that it was b
 VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
 GLOSSARY = (
     "N is the dense-equivalent size, N/own its share of that expert count's own loss-optimal N; active and total are "
-    "parameters without embeddings; /base is over the loss-optimal {base}; $/Mtok is dollars per million output tokens."
+    "parameters without embeddings; /base is over the {base}; $/Mtok is dollars per million output tokens."
 )
 
 
@@ -79,7 +79,9 @@ def table_of(title: str, items: Iterable[Item], cells: Sequence[Cell[Item]], **m
 
 def base_name(plan: Plan) -> str:
     """What ratios of a plan are over: dense model, or E = 4."""
-    return "dense model" if plan.base_experts == 1 else expert_label(plan.base_experts)
+    if plan.asked.get("match") is not None:
+        return plan.base_name
+    return f"loss-optimal {'dense model' if plan.base_experts == 1 else expert_label(plan.base_experts)}"
 
 
 def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
@@ -467,13 +469,13 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
             )
         )
     facts.append(("build", build_sentence(plan.decision.architecture)))
-    base = next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
+    base = plan.base or next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
     usd = (
         f"{format_usd(plan.base_usd_per_mtok)} a million tokens"
         if plan.base_usd_per_mtok
         else f"cannot be served on {gpu}"
     )
-    text = f"the loss-optimal {expert_model(base.experts)}: {format_count(base.n_params_active)} active parameters"
+    text = f"{plan.base_name}: {format_count(base.n_params_active)} active parameters"
     facts.append(("base", f"{text}, {format_count(base.tokens)} tokens, loss {base.loss:.4f}, {usd}"))
     return facts
 
@@ -619,9 +621,9 @@ def loss_optimal_table(plan: Plan) -> Table:
 
 def bounded_loss_table(plan: Plan) -> Table:
     """The cheapest model of each expert count at the base's loss."""
-    goal = f"Same loss as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f})"
+    goal = f"Same loss as the {base_name(plan)} ({plan.base_loss:.4f})"
     if plan.confidence is not None:
-        goal = f"As good as the loss-optimal {base_name(plan)} ({plan.base_loss:.4f}) with {plan.confidence:.0%} probability"
+        goal = f"As good as the {base_name(plan)} ({plan.base_loss:.4f}) with {plan.confidence:.0%} probability"
     title = f"{goal}, cheapest to serve (Algorithm 1)"
     drawn = _drawn("", "cost_ratio", ".0%")
     if plan.base_usd_per_mtok is None:  # then no cost has a share of the base's
@@ -638,7 +640,7 @@ def bounded_cost_table(plan: Plan) -> Table | None:
     if plan.base_usd_per_mtok is None:
         return None
     usd = format_usd(plan.base_usd_per_mtok)
-    title = f"Same cost as the loss-optimal {base_name(plan)} ({usd}), best loss (Algorithm 2)"
+    title = f"Same cost as the {base_name(plan)} ({usd}), best loss (Algorithm 2)"
     return _models(title, plan.bounded_cost, (*SIZES, LOSS, *SERVING, *RATIOS))
 
 

@@ -67,7 +67,7 @@ def _answer(plan: Plan) -> Html:
         (f"US$ per million output tokens, on {model.gpus} {plan.gpu}", format_usd(model.usd_per_mtok)),
     ]
     if model.cost_ratio is not None:
-        tiles.append((f"of the cost of the loss-optimal {tables.base_name(plan)}", f"{model.cost_ratio:.0%}"))
+        tiles.append((f"of the cost of the {tables.base_name(plan)}", f"{model.cost_ratio:.0%}"))
     tiles += [
         ("parameters in all", format_count(model.n_params_total)),
         ("active for a token", format_count(model.n_params_active)),
