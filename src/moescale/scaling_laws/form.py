@@ -196,8 +196,9 @@ def stacked(arrays: Sequence[FloatArray], axis: int = 0) -> FloatArray:
     shape = np.broadcast(*arrays).shape
     at = axis % (len(shape) + 1)
     out = np.empty((*shape[:at], len(arrays), *shape[at:]), np.result_type(*arrays))  # of complex steps too
-    for row, values in zip(np.moveaxis(out, at, 0), arrays, strict=True):
-        row[...] = values
+    before = (slice(None),) * at
+    for k, values in enumerate(arrays):
+        out[(*before, k)] = values
     return out
 
 
