@@ -42,6 +42,7 @@ TRUTHS = {
 TRUTHS["moescale2026"] = (1.2, 1.3, 1.2, 0.2, 0.25, 0.4, 5e8, 0.5, 20.0, 100.0)
 TRUTHS["moescale2026-repeated"] = (*TRUTHS["moescale2026"], 10.0, 6.0, 1e-3, 0.8, 1.2, 0.2)
 NOISE = 0.003
+STARTS = 16  # as many of the 128 as are carried to the end
 
 Columns = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
@@ -93,7 +94,7 @@ def noisy() -> Columns:
 
 @pytest.fixture(scope="module")
 def noisy_fit(noisy: Columns) -> Fit:
-    return fit(YUN, *noisy)
+    return fit(YUN, *noisy, starts=STARTS)
 
 
 # The objective.
@@ -209,7 +210,7 @@ def test_runs_without_noise_give_the_law_back(name: str) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_noisy_runs_predict_ten_times_their_compute_within_two_percent(seed: int) -> None:
-    found = fit(YUN, *runs_of("yun2024", NOISE, seed=seed))
+    found = fit(YUN, *runs_of("yun2024", NOISE, seed=seed), starts=STARTS)
     assert found.rmsle < 1.2 * NOISE
     # Ten times the largest training FLOPs of the grid, spread over sizes, for dense and MoE models.
     sizes, experts = np.meshgrid(np.geomspace(7.3e8, 7.3e9, 7), [1.0, 4.0, 8.0, 16.0, 32.0], indexing="ij")
@@ -221,11 +222,11 @@ def test_noisy_runs_predict_ten_times_their_compute_within_two_percent(seed: int
 
 @pytest.mark.system
 def test_the_fit_is_deterministic_and_ignores_the_order_of_rows(noisy: Columns, noisy_fit: Fit) -> None:
-    again = fit(YUN, *noisy)
+    again = fit(YUN, *noisy, starts=STARTS)
     assert replace(again, seconds=0.0).to_dict() == replace(noisy_fit, seconds=0.0).to_dict()
     np.testing.assert_array_equal(again.theta, noisy_fit.theta)
     order = np.random.default_rng(9).permutation(noisy[0].size)
-    shuffled = fit(YUN, *(column[order] for column in noisy))
+    shuffled = fit(YUN, *(column[order] for column in noisy), starts=STARTS)
     assert shuffled.objective == pytest.approx(noisy_fit.objective, rel=1e-9)
     np.testing.assert_allclose(predicted(shuffled, *noisy[:3]), predicted(noisy_fit, *noisy[:3]), atol=1e-9)
 
@@ -233,7 +234,7 @@ def test_the_fit_is_deterministic_and_ignores_the_order_of_rows(noisy: Columns, 
 @pytest.mark.system
 def test_counting_tokens_in_thousands_changes_the_data_amplitude_only(noisy: Columns, noisy_fit: Fit) -> None:
     n, d, e, loss = noisy
-    found = fit(YUN, n, d / 1e3, e, loss)
+    found = fit(YUN, n, d / 1e3, e, loss, starts=STARTS)
     assert found.objective == pytest.approx(noisy_fit.objective, rel=1e-9)
     np.testing.assert_allclose(predicted(found, n, d / 1e3, e), predicted(noisy_fit, n, d, e), atol=1e-8)
     moved = {**noisy_fit.parameters, "C": noisy_fit.parameters["C"] * 1e3 ** -noisy_fit.parameters["gamma"]}
