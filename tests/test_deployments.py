@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from families import PAPER
@@ -345,6 +345,7 @@ def test_any_deployment_is_served_within_its_memory_or_costs_infinity(
 
 
 @pytest.mark.system
+@settings(max_examples=40)
 @given(models, gpu_counts, deployments, st.floats(1, 10))
 def test_cost_rises_with_price_and_falls_with_utilization_only(
     model: Architecture, count: float, deployment: Deployment, factor: float
@@ -362,6 +363,7 @@ ARRAYS = {name: given_deployments[name] for name in ARRAY_FIELDS if name in give
 
 
 @pytest.mark.system
+@settings(max_examples=25)  # of sixteen calls each
 @given(st.data(), st.sampled_from(["separate", "chunked"]), st.booleans())
 def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
     data: st.DataObject, scheduling: str, limited: bool

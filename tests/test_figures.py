@@ -464,7 +464,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["fit", "examples/runs.csv", "--starts", "4"],
+        ["fit", "examples/runs.csv", "--law", "yun2024", "--starts", "4"],
         ["compare", "examples/runs.csv", "--law", "chinchilla", "--holdout", "tokens >= 2e10"],
         ["plan", "--budget", "1e21", "--bootstrap", "0"],
     ],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import least_squares
 
 from command_line import RUNS
 from moescale.errors import InputError
@@ -42,6 +42,7 @@ TRUTHS = {
 TRUTHS["moescale2026"] = (1.2, 1.3, 1.2, 0.2, 0.25, 0.4, 5e8, 0.5, 20.0, 100.0)
 TRUTHS["moescale2026-repeated"] = (*TRUTHS["moescale2026"], 10.0, 6.0, 1e-3, 0.8, 1.2, 0.2)
 NOISE = 0.003
+STARTS = 16  # as many of the 128 as are carried to the end
 
 Columns = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
@@ -93,7 +94,7 @@ def noisy() -> Columns:
 
 @pytest.fixture(scope="module")
 def noisy_fit(noisy: Columns) -> Fit:
-    return fit(YUN, *noisy)
+    return fit(YUN, *noisy, starts=STARTS)
 
 
 # The objective.
@@ -158,30 +159,26 @@ def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> No
 
 @pytest.mark.system
 @every_form
-def test_polish_is_at_least_as_good_as_a_bounded_quasi_newton_search(name: str) -> None:
+def test_polish_is_at_least_as_good_as_a_bounded_trust_region_search(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE, seed=6)
-    problem = problem_of(name, n, d, e, loss)
+    form, problem = FORMS[name], problem_of(name, n, d, e, loss)
     x, ln_loss, box = problem.x, problem.ln_loss, problem.box
     rng = np.random.default_rng(7)
-    starts = np.clip(truth(name) * (1 + 0.05 * rng.normal(size=(1, len(box)))), *box.T)
-    _, ours = polish(problem, starts)
-    for start, value in zip(starts, ours, strict=True):
-        best = np.inf
-        at = start
-        for _ in range(3):  # restarts, because its memory of a curved valley grows stale
-            theirs = minimize(
-                lambda t: (
-                    objective(FORMS[name], t, x, ln_loss) * 1e6,
-                    objective_gradient(FORMS[name], t, x, ln_loss) * 1e6,
-                ),
-                at,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=box,
-                options={"maxiter": 5000, "maxfun": 20000, "ftol": 1e-16, "gtol": 1e-10},
-            )
-            best, at = min(best, float(theirs.fun) / 1e6), theirs.x
-        assert value <= best * (1 + 1e-6)
+    start = np.clip(truth(name) * (1 + 0.05 * rng.normal(size=len(box))), *box.T)
+    _, (ours,) = polish(problem, start[None], max_iterations=4000)
+    margin = 1e-9 * (box[:, 1] - box[:, 0])  # it has to start inside
+    theirs = least_squares(
+        lambda t: form.log_loss(t, x) - ln_loss,
+        np.clip(start, box[:, 0] + margin, box[:, 1] - margin),
+        jac=lambda t: form.jacobian(t, x),
+        bounds=box.T,
+        loss="huber",
+        f_scale=HUBER_DELTA,
+        x_scale="jac",
+        **dict.fromkeys(("ftol", "xtol", "gtol"), 1e-15),
+        max_nfev=2000,
+    )
+    assert ours <= theirs.cost * (1 + 1e-6)
 
 
 @pytest.mark.system
@@ -213,7 +210,7 @@ def test_runs_without_noise_give_the_law_back(name: str) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_noisy_runs_predict_ten_times_their_compute_within_two_percent(seed: int) -> None:
-    found = fit(YUN, *runs_of("yun2024", NOISE, seed=seed))
+    found = fit(YUN, *runs_of("yun2024", NOISE, seed=seed), starts=STARTS)
     assert found.rmsle < 1.2 * NOISE
     # Ten times the largest training FLOPs of the grid, spread over sizes, for dense and MoE models.
     sizes, experts = np.meshgrid(np.geomspace(7.3e8, 7.3e9, 7), [1.0, 4.0, 8.0, 16.0, 32.0], indexing="ij")
@@ -225,11 +222,11 @@ def test_noisy_runs_predict_ten_times_their_compute_within_two_percent(seed: int
 
 @pytest.mark.system
 def test_the_fit_is_deterministic_and_ignores_the_order_of_rows(noisy: Columns, noisy_fit: Fit) -> None:
-    again = fit(YUN, *noisy)
+    again = fit(YUN, *noisy, starts=STARTS)
     assert replace(again, seconds=0.0).to_dict() == replace(noisy_fit, seconds=0.0).to_dict()
     np.testing.assert_array_equal(again.theta, noisy_fit.theta)
     order = np.random.default_rng(9).permutation(noisy[0].size)
-    shuffled = fit(YUN, *(column[order] for column in noisy))
+    shuffled = fit(YUN, *(column[order] for column in noisy), starts=STARTS)
     assert shuffled.objective == pytest.approx(noisy_fit.objective, rel=1e-9)
     np.testing.assert_allclose(predicted(shuffled, *noisy[:3]), predicted(noisy_fit, *noisy[:3]), atol=1e-9)
 
@@ -237,7 +234,7 @@ def test_the_fit_is_deterministic_and_ignores_the_order_of_rows(noisy: Columns, 
 @pytest.mark.system
 def test_counting_tokens_in_thousands_changes_the_data_amplitude_only(noisy: Columns, noisy_fit: Fit) -> None:
     n, d, e, loss = noisy
-    found = fit(YUN, n, d / 1e3, e, loss)
+    found = fit(YUN, n, d / 1e3, e, loss, starts=STARTS)
     assert found.objective == pytest.approx(noisy_fit.objective, rel=1e-9)
     np.testing.assert_allclose(predicted(found, n, d / 1e3, e), predicted(noisy_fit, n, d, e), atol=1e-8)
     moved = {**noisy_fit.parameters, "C": noisy_fit.parameters["C"] * 1e3 ** -noisy_fit.parameters["gamma"]}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import command_line
+from command_line import Answer
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu, find_gpu, load_gpu, read_gpu
 from moescale.hardware.prices import usd_per_gpu_hour
@@ -111,14 +113,17 @@ def test_a_price_is_the_files_or_the_catalogues_or_asked_for(tmp_path: Path) -> 
         usd_per_gpu_hour(read_gpu(write(tmp_path)))
 
 
-def run(*arguments: object, hidden: bool = False) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own; `hidden`: as if aiconfigurator-core were not installed."""
+def run(*arguments: object, hidden: bool = False) -> Answer:
+    """The command line; `hidden`: in a process of its own, as if aiconfigurator-core were not installed."""
+    if not hidden:
+        return command_line.run(*arguments)
     hide = "sys.modules['aiconfigurator_core'] = None; " if hidden else ""
     code = f"import sys; {hide}from moescale.cli import main; main(sys.argv[1:])"
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
+    return Answer(done.returncode, done.stdout, done.stderr)
 
 
 MODEL = ("--n-params", "1.5B", "--experts", 16, "--max-gpus", 2, "--json")
@@ -127,31 +132,33 @@ MODEL = ("--n-params", "1.5B", "--experts", 16, "--max-gpus", 2, "--json")
 @pytest.mark.system
 def test_cost_and_plan_serve_on_a_gpu_by_numbers() -> None:
     done = run("cost", *MODEL, "--gpu", TPU)
-    answer = json.loads(done.stdout)
-    assert (done.returncode, answer["latency_source"], answer["gpus"]) == (0, "roofline", 2)
-    assert done.stderr == "warning: roofline latency, because there are no measured kernels for tpu-v5e\n"
+    answer = json.loads(done.out)
+    assert (done.code, answer["latency_source"], answer["gpus"]) == (0, "roofline", 2)
+    assert done.err == "warning: roofline latency, because there are no measured kernels for tpu-v5e\n"
     # Twice the price, twice the cost.
-    dear = json.loads(run("cost", *MODEL, "--gpu", TPU, "--usd-per-gpu-hour", 2.4).stdout)
+    dear = json.loads(run("cost", *MODEL, "--gpu", TPU, "--usd-per-gpu-hour", 2.4).out)
     assert dear["usd_per_mtok"] == pytest.approx(2 * answer["usd_per_mtok"], rel=1e-12)
     refused = run("cost", *MODEL, "--gpu", TPU, "--latency", "silicon")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "no measured kernels for tpu-v5e" in refused.stderr
+    assert (refused.code, refused.out) == (2, "")
+    assert "no measured kernels for tpu-v5e" in refused.err
     planned = run("plan", "--budget", "1e21", "--gpu", TPU, "--json")
-    assert planned.returncode == 0
-    assert json.loads(planned.stdout)["gpu"] == "tpu-v5e"
+    assert planned.code == 0
+    assert json.loads(planned.out)["gpu"] == "tpu-v5e"
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("arguments", [("cost", *MODEL, "--gpu", "h100-sxm"), ("plan", "--budget", "1e21", "--json")])
+@pytest.mark.parametrize(
+    "arguments", [("cost", *MODEL, "--gpu", "h100-sxm"), ("plan", "--budget", "1e21", "--bootstrap", 0, "--json")]
+)
 def test_without_the_package_the_roofline_answers_and_a_warning_says_why(arguments: tuple[object, ...]) -> None:
     automatic, chosen = run(*arguments, "--latency", "auto", hidden=True), run(*arguments, "--latency", "roofline")
-    assert (automatic.returncode, chosen.returncode) == (0, 0)
-    answers = [json.loads(done.stdout) for done in (automatic, chosen)]
+    assert (automatic.code, chosen.code) == (0, 0)
+    answers = [json.loads(done.out) for done in (automatic, chosen)]
     for answer in answers:
         answer.pop("made_with", None)  # the command, which differs
     assert answers[0] == answers[1]
-    assert "roofline latency, because measured kernels need the package aiconfigurator-core" in automatic.stderr
+    assert "roofline latency, because measured kernels need the package aiconfigurator-core" in automatic.err
     refused = run(*arguments, "--latency", "silicon", hidden=True)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "pip install aiconfigurator-core" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    assert (refused.code, refused.out) == (2, "")
+    assert "pip install aiconfigurator-core" in refused.err
+    assert "Traceback" not in refused.err

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InfeasibleError, InputError
@@ -79,6 +79,7 @@ places = st.builds(
 )
 counts = st.sampled_from([1, 2, 4, 8])
 limits_s = st.floats(2e-3, 0.5)
+few = settings(max_examples=40)  # a limit is searched for, forty times the work of an answer without one
 
 
 @pytest.mark.system
@@ -91,6 +92,7 @@ def test_more_memory_is_never_dearer(
 
 
 @pytest.mark.system
+@few
 @given(models, kinds, places, counts, limits_s, st.floats(1, 10))
 def test_a_looser_limit_on_time_per_token_is_never_dearer(
     model: Architecture, kind: str, place: Deployment, count: int, limit_s: float, factor: float
@@ -100,6 +102,7 @@ def test_a_looser_limit_on_time_per_token_is_never_dearer(
 
 
 @pytest.mark.system
+@few
 @given(models, kinds, places, counts, limits_s, st.floats(1, 10))
 def test_a_looser_limit_on_the_first_token_is_never_dearer(
     model: Architecture, kind: str, place: Deployment, count: int, limit_s: float, factor: float

@@ -129,17 +129,17 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
 
 
 def test_sliders_move_the_answer(browser: Any, address: str) -> None:
-    with opened(browser, address) as page:
+    with opened(browser, f"{address}?latency=roofline") as page:
         before = page.inner_text("#headline")
         slide(page, "Budget (FLOPs)", 30)
-        page.wait_for_url("**budget=1.02e22")
+        page.wait_for_url("**budget=1.02e22*")
         assert parse_qs(urlsplit(page.url).query)["budget"][0] == "1.02e22"
         slide(page, "Prompt tokens", 20)
         slide(page, "Utilization", 40, "ArrowLeft")
         slide(page, "US$ per GPU hour", 10)
         settled(page)
         query = parse_qs(urlsplit(page.url).query)
-        assert set(query) == {"budget", "prompt", "utilization", "usd-per-gpu-hour"}
+        assert set(query) == {"latency", "budget", "prompt", "utilization", "usd-per-gpu-hour"}
         found = answer(address, page)
         headline = page.inner_text("#headline")
         assert headline != before

@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Answers of the command line as files: a plan, a law, a comparison."""
     path = tmp_path_factory.mktemp("answers")
     for name, arguments in {
-        "plan.json": ("plan", "--budget", "5.15e21", "--latency", "roofline", "--lifetime-tokens", "1T", "--json"),
+        "plan.json": ("plan", "--budget", "5.15e21", "--law", "yun2024-recovered", "--latency", "roofline", "--lifetime-tokens", "1T", "--json"),
         "comparison.json": (
             "compare", RUNS, "--law", "chinchilla", "--law", "kaplan2020", "--holdout", "tokens >= 2e10", "--json",
         ),

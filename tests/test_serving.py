@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from families import PAPER
@@ -317,6 +317,7 @@ def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> No
 
 
 @pytest.mark.system
+@settings(max_examples=25)  # of a dozen calls each
 @given(st.data())
 def test_an_array_call_equals_the_scalar_calls(data: st.DataObject) -> None:
     some_sizes = data.draw(st.lists(sizes, min_size=2, max_size=3))

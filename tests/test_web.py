@@ -120,7 +120,7 @@ def fit(client: Client, name: str, data: bytes, **query: str) -> list[tuple[str,
     "query",
     [
         {},
-        {"budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5"},
+        {"budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5", **FAST},
         {"gpu-hours": "100K", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **FAST},
         {"max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4", **FAST},
         {"max-usd-per-mtok": "0.05", "weights": "fp8", "kv-cache": "fp8", "max-num-seqs": "256", **FAST},
@@ -283,7 +283,7 @@ def test_a_broken_law_is_refused(client: Client, data: bytes) -> None:
 
 
 def test_a_table_is_fitted_as_the_command_line_does(client: Client, tmp_path: Path) -> None:
-    events = fit(client, "runs.csv", RUNS.read_bytes(), where="tokens >= 3e9", bootstrap="20")
+    events = fit(client, "runs.csv", RUNS.read_bytes(), where="tokens >= 3e9", bootstrap="4")
     kinds = [kind for kind, _ in events]
     assert kinds[-1] == "done"
     shares = [data["share"] for kind, data in events if kind == "progress"]
@@ -292,7 +292,7 @@ def test_a_table_is_fitted_as_the_command_line_does(client: Client, tmp_path: Pa
     assert {"scan", "polish", "bootstrap"} <= {data["step"] for kind, data in events if kind == "progress"}
     done = events[-1][1]
     (tmp_path / "runs.csv").write_bytes(RUNS.read_bytes())
-    told = answer_of("fit", tmp_path / "runs.csv", "--law", "yun2024", "--where", "tokens >= 3e9", "--bootstrap", "20")
+    told = answer_of("fit", tmp_path / "runs.csv", "--law", "yun2024", "--where", "tokens >= 3e9", "--bootstrap", "4")
     for key in ("parameters", "rmsle", "intervals", "n_runs", "warnings"):
         assert done["fit"][key] == told[key], key
     shown = ask(client, "evidence", law=done["law"], **FAST)

@@ -45,21 +45,23 @@ def polish(
     count = len(theta)
     w = np.broadcast_to(1.0 if weights is None else weights, (count, problem.ln_loss.size))
 
-    def value(at: FloatArray, weight: FloatArray) -> FloatArray:
-        terms = (weight * huber(problem.residual(at))).sum(axis=-1)
+    def value(at: FloatArray, residual: FloatArray, weight: FloatArray) -> FloatArray:
+        terms = (weight * huber(residual)).sum(axis=-1)
         return terms if penalty is None else terms + penalty.value(at)
 
-    best, damping = value(theta, w), np.full(count, 1e-3)
+    residual = problem.residual(theta)  # kept beside theta: half of the evaluations of the law
+    best, damping = value(theta, residual, w), np.full(count, 1e-3)
     active, stalled = np.arange(count), np.zeros(count, dtype=int)
     for _ in range(max_iterations):
         if active.size == 0:
             break
         at, weight = theta[active], w[active]
-        trial = problem.clipped(at + _step(problem, at, weight, penalty, damping[active]))
-        reached = value(trial, weight)
+        trial = problem.clipped(at + _step(problem, at, residual[active], weight, penalty, damping[active]))
+        misses = problem.residual(trial)
+        reached = value(trial, misses, weight)
         gain = best[active] - reached
         better = gain > 0
-        theta[active[better]] = trial[better]
+        theta[active[better]], residual[active[better]] = trial[better], misses[better]
         small = gain < tolerance * np.abs(best[active])
         best[active[better]] = reached[better]
         damping[active] = np.where(better, damping[active] / 8.0, damping[active] * 6.0)
@@ -70,11 +72,16 @@ def polish(
 
 
 def _step(
-    problem: Problem, at: FloatArray, weight: FloatArray, penalty: Penalty | None, damping: FloatArray
+    problem: Problem,
+    at: FloatArray,
+    residual: FloatArray,
+    weight: FloatArray,
+    penalty: Penalty | None,
+    damping: FloatArray,
 ) -> FloatArray:
     """The Newton step of k searches, (k, p); coordinates on a bound that would leave the box stay there."""
     low, high = problem.box.T
-    gradient, hessian, norm = _derivatives(problem, at, weight, penalty)
+    gradient, hessian, norm = _derivatives(problem, at, residual, weight, penalty)
     held = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
     scaled, pull = hessian / (norm[:, :, None] * norm[:, None, :]), gradient / norm
     move = _damped_step(scaled, pull, held, np.zeros_like(at), damping) / norm
@@ -89,13 +96,13 @@ def _step(
 
 
 def _derivatives(
-    problem: Problem, at: FloatArray, weight: FloatArray, penalty: Penalty | None
+    problem: Problem, at: FloatArray, residual: FloatArray, weight: FloatArray, penalty: Penalty | None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Gradient (k, p), Hessian (k, p, p) and scale (k, p) of the coordinates.
 
     Coordinates differ in scale by orders of magnitude; the Gauss-Newton diagonal makes damping mean the same in all.
     """
-    residual, slope = problem.residual(at), problem.form.jacobian(at, problem.x)
+    slope = problem.form.jacobian(at, problem.x)
     pull = weight * np.clip(residual, -HUBER_DELTA, HUBER_DELTA)
     inside = weight * (np.abs(residual) < HUBER_DELTA)
     gradient = (pull[:, None, :] @ slope)[:, 0, :]

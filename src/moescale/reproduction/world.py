@@ -14,7 +14,7 @@ from moescale.planning.allocation import Allocation, Budget, loss_optimal, small
 from moescale.planning.candidate import Costs
 from moescale.planning.sampled_costs import SampledCosts
 from moescale.planning.total_cost import flops_optimal
-from moescale.reproduction.claims import Setting
+from moescale.reproduction.claims import Setting, sweep_experts
 from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
@@ -148,7 +148,10 @@ class World:
         if key not in self._priced:
             base = self.optimum(budget_flops, base_experts)
             limit = self.usd(base.n_params, base_experts)[:, 0]
-            self._priced[key] = self.pricing.size_within(limit, np.array([experts]))
+            # Claims ask for several counts one after the other: all at once take little longer than one.
+            asked = sweep_experts() if experts in sweep_experts() else (experts,)
+            sizes = self.pricing.size_within(limit, np.array(asked))
+            self._priced.update(((budget_flops, e, base_experts), sizes[:, [i]]) for i, e in enumerate(asked))
         return self._priced[key]
 
 

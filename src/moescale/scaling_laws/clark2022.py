@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, stacked
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -53,7 +53,7 @@ def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     e, e_u, e_m, *_ = effective_experts.derivatives(theta[..., START], theta[..., MAX], x)
     slope = theta[..., None, B] + theta[..., None, C] * x.ln_n / LN10
     columns = (x.ln_n, e, x.ln_n * e / LN10, np.ones_like(e), slope * e_u, slope * e_m)
-    return np.stack(np.broadcast_arrays(*columns), axis=-1)
+    return stacked(columns, -1)
 
 
 def bounds(observed: Observed) -> FloatArray:

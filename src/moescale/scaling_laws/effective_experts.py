@@ -76,7 +76,7 @@ def ln_effective(
 ) -> FloatArray:
     """ln Ehat at each point, (..., n), for search coordinates of shape (...)."""
     ln_start = _ln_start(coordinate, ln_max, how)
-    return np.log(effective_experts(ln_start, ln_max, x.experts_distinct, shift))[..., x.experts_index]
+    return np.take(np.log(effective_experts(ln_start, ln_max, x.experts_distinct, shift)), x.experts_index, axis=-1)
 
 
 def derivatives(
@@ -105,4 +105,4 @@ def derivatives(
         e_s * by_um + by_u * (e_ss * by_m + e_sm),
         e_mm + 2.0 * e_sm * by_m + e_ss * by_m**2,
     )
-    return tuple(value[..., x.experts_index] for value in distinct)
+    return tuple(np.take(value, x.experts_index, axis=-1) for value in distinct)

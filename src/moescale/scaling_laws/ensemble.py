@@ -184,23 +184,29 @@ def _labels(members: Sequence[Member]) -> list[str]:
     return [n if names.count(n) == 1 else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
 
 
-def _sum(
-    parts: Sequence[_Part], value: Callable[[_Part, FloatArray, Inputs], FloatArray], theta: FloatArray, x: Inputs
-) -> FloatArray:
-    """sum_k w_k value_k, (..., n), where a draw that gives a member no weight does not evaluate it."""
+def _sums(
+    parts: Sequence[_Part],
+    values: Callable[[_Part, FloatArray, Inputs], tuple[FloatArray, ...]],
+    count: int,
+    theta: FloatArray,
+    x: Inputs,
+) -> tuple[FloatArray, ...]:
+    """sum_k w_k value_k of each of `count` values, (..., n), where a draw that gives a member no weight does not evaluate it."""
     shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
-    out = np.zeros(shape)
+    outs = tuple(np.zeros(shape) for _ in range(count))
     for part in parts:
         weight = theta[..., part.weight]
         if theta.ndim != 2 or np.all(weight != 0.0):
             if np.any(weight != 0.0):
-                out += weight[..., None] * value(part, theta[..., part.columns], x)
+                for k, value in enumerate(values(part, theta[..., part.columns], x)):
+                    outs[k][...] += weight[..., None] * value
             continue
         rows = np.flatnonzero(weight)
         if rows.size:
             some = replace(x, **{name: _rows(getattr(x, name), rows, len(theta)) for name in ("ln_n", "ln_d")})
-            out[..., rows, :] += weight[rows, None] * value(part, theta[rows, part.columns], some)
-    return out
+            for k, value in enumerate(values(part, theta[rows, part.columns], some)):
+                outs[k][..., rows, :] += weight[rows, None] * value
+    return outs
 
 
 def _rows(values: FloatArray, rows: np.typing.NDArray[np.intp], draws: int) -> FloatArray:
@@ -209,17 +215,20 @@ def _rows(values: FloatArray, rows: np.typing.NDArray[np.intp], draws: int) -> F
 
 
 def _log_loss(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> FloatArray:
-    return _sum(parts, lambda part, own, at: part.unit + part.law.form.log_loss(own, part.inputs(at)), theta, x)
+    def value(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray]:
+        return (part.unit + part.law.form.log_loss(own, part.inputs(at)),)
+
+    (found,) = _sums(parts, value, 1, theta, x)
+    return found
 
 
 def _slopes(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    def in_n(part: _Part, own: FloatArray, at: Inputs) -> FloatArray:
-        return part.law.form.slopes(own, part.inputs(at))[0] * part.elasticity(at)
+    def values(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray, FloatArray]:
+        in_n, in_d = part.law.form.slopes(own, part.inputs(at))
+        return in_n * part.elasticity(at), in_d
 
-    def in_d(part: _Part, own: FloatArray, at: Inputs) -> FloatArray:
-        return part.law.form.slopes(own, part.inputs(at))[1]
-
-    return _sum(parts, in_n, theta, x), _sum(parts, in_d, theta, x)
+    in_n, in_d = _sums(parts, values, 2, theta, x)
+    return in_n, in_d
 
 
 def _jacobian(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> FloatArray:

@@ -13,7 +13,17 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.form import AMPLITUDE, Inputs, LawForm, LinearPart, Observed, Parameter, add_bends, ln_sum
+from moescale.scaling_laws.form import (
+    AMPLITUDE,
+    Inputs,
+    LawForm,
+    LinearPart,
+    Observed,
+    Parameter,
+    add_bends,
+    ln_sum,
+    stacked,
+)
 from moescale.typing import FloatArray
 
 SHIFT = 0.99
@@ -61,7 +71,7 @@ def _slopes_in_effective(theta: FloatArray, x: Inputs) -> tuple[FloatArray, Floa
 def _rows(theta: FloatArray, x: Inputs, e: FloatArray, e_u: FloatArray, e_m: FloatArray) -> tuple[FloatArray, ...]:
     """Derivatives of the logarithm of each of the two terms in its six coordinates, each (..., 6, n)."""
     return tuple(
-        np.stack(np.broadcast_arrays(np.ones_like(e), ln, e, ln * e, slope * e_u, slope * e_m), axis=-2)
+        stacked((np.ones_like(e), ln, e, ln * e, slope * e_u, slope * e_m), -2)
         for ln, slope in zip((x.ln_n, x.ln_d), _slopes_in_effective(theta, x), strict=True)
     )
 

@@ -16,7 +16,17 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import form
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum, log_coordinates
+from moescale.scaling_laws.form import (
+    Inputs,
+    LawForm,
+    LinearPart,
+    Observed,
+    Parameter,
+    limits,
+    ln_sum,
+    log_coordinates,
+    stacked,
+)
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -115,7 +125,7 @@ def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
         -b * beta * d_r,
         -a * alpha * n_r,
     )
-    return np.stack(np.broadcast_arrays(*columns), axis=-1)
+    return stacked(columns, -1)
 
 
 def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:

@@ -19,7 +19,17 @@ import numpy as np
 
 from moescale.scaling_laws import effective_experts, form
 from moescale.scaling_laws.effective_experts import Start
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, add_bends, limits, ln_sum
+from moescale.scaling_laws.form import (
+    Inputs,
+    LawForm,
+    LinearPart,
+    Observed,
+    Parameter,
+    add_bends,
+    limits,
+    ln_sum,
+    stacked,
+)
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -80,7 +90,7 @@ class Equation4:
         columns = [a, -a * x.ln_n, b, -b * e, c, -c * x.ln_d, f, lever * e, slope * e_s, slope * e_m]
         if theta.shape[-1] > CENTRE:
             columns.append(-d * e)
-        return np.stack(np.broadcast_arrays(*columns), axis=-1)
+        return stacked(columns, -1)
 
     def curvature(self, theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
         """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
@@ -97,7 +107,7 @@ class Equation4:
             ([C, GAMMA], [one, -x.ln_d + zero], w * c),
             ([A, ALPHA, B, BETA, C, GAMMA, F, START, MAX], mean, -w),
         ):
-            v = np.stack(np.broadcast_arrays(*rows), axis=-2)
+            v = stacked(rows, -2)
             h[..., np.array(columns)[:, None], columns] += (v * weight[..., None, :]) @ np.swapaxes(v, -1, -2)
         slope = w * (d * lever - beta * b)
         bends = [
@@ -129,7 +139,7 @@ class Equation4:
             np.exp(-s[..., S_GAMMA] * x.ln_d),
             np.ones_like(ln_e),
         )
-        return np.stack(np.broadcast_arrays(*columns), axis=-1)
+        return stacked(columns, -1)
 
     def offset(self, shape: FloatArray, x: Inputs) -> FloatArray:
         """The interaction, (..., n)."""

@@ -16,7 +16,17 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import form
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum, log_coordinates
+from moescale.scaling_laws.form import (
+    Inputs,
+    LawForm,
+    LinearPart,
+    Observed,
+    Parameter,
+    limits,
+    ln_sum,
+    log_coordinates,
+    stacked,
+)
 from moescale.typing import FloatArray, Real
 
 FFN_SHARE = 2 / 3  # of the parameters that a token meets: two matrices 4 d_model wide, or three 8/3 d_model wide
@@ -156,7 +166,7 @@ def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     size, active = np.exp(-alpha * x.ln_n), np.exp(-alpha * ln_a)
     data = np.exp(-beta * x.ln_d)
     columns = (factor * size, factor * active, factor * np.exp(ln_share), size, active, data, np.ones_like(size))
-    return np.stack(np.broadcast_arrays(*columns), axis=-1)
+    return stacked(columns, -1)
 
 
 REGION = [(float(np.log(4.0)), float(np.log(200.0))), (0.02, 0.8), (0.1, 0.7), *[(0.1, 0.8)] * 2]
