@@ -19,9 +19,9 @@ from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
-SECTIONS = 12  # of an interval in each step of a search that prices models
+SECTIONS = 40  # of an interval in each step of a search that prices models
 CLOSE = 1e-6  # of a size, relative: far below what any price depends on
-NEARBY = 0.1  # of ln N around a size that is expected to be the answer
+NEARBY = 0.03  # of ln N around a size that is expected to be the answer
 MOST_STEPS = 70  # halves the whole range of sizes to RESOLUTION, with SPARE_STEPS to spare
 RESOLUTION = 4e-14  # of a size, relative: just above the rounding of what is solved
 # Of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22.
@@ -276,13 +276,13 @@ def largest_within_cost(
     """
     e, limit, top = np.broadcast_arrays(*(np.asarray(x, float) for x in (experts, usd_per_mtok, largest)))
     low, high = np.full(e.shape, np.log(SIZES[0])), np.log(top)
-    reachable, free = (cost <= limit for cost in cost_of(np.stack((np.exp(low), top)), np.stack((e, e))))
+    guess = high if near is None else np.log(np.where(np.isfinite(near), near, top))
+    below, above = (np.clip(guess + side * NEARBY, low, high) for side in (-1, 1))
+    tried = np.exp(np.stack((low, high, below, above)))
+    tried[1] = top  # to the last bit
+    reachable, free, under, over = cost_of(tried, np.broadcast_to(e, tried.shape)) <= limit
     if near is not None:
-        guess = np.log(np.where(np.isfinite(near), near, top))
-        ends = np.clip(np.stack((guess - NEARBY, guess + NEARBY)), low, high)
-        below, beyond = cost_of(np.exp(ends), np.stack((e, e))) <= limit
-        known = below & ~beyond
-        low, high = np.where(known, ends[0], low), np.where(known, ends[1], high)
+        low, high = np.where(under & ~over, below, low), np.where(under & ~over, above, high)
     # Sections instead of a root: they find the first size that is too dear where cost has steps, end on the affordable
     # side, so that the bound holds exactly, and at the same place for every limit that one step crosses.
     cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in e.shape))
