@@ -1,0 +1,76 @@
+"""benchmarks/simulated_lab.py: what its planners choose, and what a truth says of them, on one question."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from moescale.planning.plan import make_plan
+from moescale.scaling_laws import find_law
+from script_modules import load_script
+
+pytestmark = pytest.mark.system
+lab = load_script("benchmarks/simulated_lab.py")
+ASKED = lab.Asked(5e21, "h100-sxm")
+PUBLIC = find_law("public-2026")
+MEMBERS = [member.law.name for member in PUBLIC.members]
+
+
+@cache
+def search() -> Any:
+    return lab.searched(PUBLIC, ASKED)
+
+
+@cache
+def plans() -> dict[tuple[str, float | None], Any]:
+    return dict(lab.planned(search(), (0.8,)))
+
+
+def test_the_true_law_does_not_plan() -> None:
+    for name in MEMBERS:
+        left = lab.ensemble_without(PUBLIC, name)
+        assert [member.law.name for member in left.members] == [other for other in MEMBERS if other != name]
+        assert [member.weight for member in left.members] == pytest.approx([1 / 3] * 3)
+        assert len(left.draws) == 75
+    assert lab.ensemble_without(PUBLIC, "zhao2025") is PUBLIC
+    names = {score.planner for score in lab.simulated([ASKED], ["ludziejewski2025"], (0.8,))}
+    assert not any("ludziejewski2025" in name for name in names)
+
+
+def test_the_ensemble_plans_as_the_program_does() -> None:
+    found, model = search(), plans()["ensemble", 0.8]
+    plan = make_plan(PUBLIC, found.question, found.costs.deployment, found.costs.latency)
+    row = next(c for c in plan.bounded_loss if c.experts == model.experts)
+    assert model.n_params == row.n_params
+    assert plan.recommendation.model.experts == model.experts
+
+
+def test_a_law_that_is_true_keeps_its_word_and_regrets_nothing() -> None:
+    for name in MEMBERS:
+        panel = lab.true_panel(search(), name)
+        score = lab.judged(search(), panel, name, ASKED, "", None, plans()[name + lab.WORD, None])
+        assert score.missed[0] == pytest.approx(0.0, abs=1e-9)  # its own coefficients come first
+        assert score.kept[0] == 1.0
+        assert score.regret[0] == pytest.approx(0.0, abs=0.02)  # the oracle reads costs between the steps of a grid
+
+
+def test_the_base_keeps_the_promise_and_pays_for_it() -> None:
+    for name in (*MEMBERS, *lab.OUTSIDE):
+        score = lab.judged(search(), lab.true_panel(search(), name), name, ASKED, "", None, plans()[lab.BASE, None])
+        assert score.cost == pytest.approx(1.0)
+        assert np.all(score.kept == 1.0)
+        assert score.missed == pytest.approx(np.zeros(len(score.missed)), abs=1e-9)
+        assert np.all(score.regret > 0.3)
+        assert score.regret == pytest.approx(score.overpaid, abs=0.02)  # no loss is missing, and none is too many
+
+
+def test_questions_without_an_answer_are_counted_apart() -> None:
+    panel = lab.true_panel(search(), "abnar2025")
+    scores = [
+        lab.judged(search(), panel, "abnar2025", ASKED, "ensemble", 0.8, m) for m in (None, plans()["ensemble", 0.8])
+    ]
+    assert lab.by_truth(scores, "kept") == pytest.approx([scores[1].kept.mean()])
+    assert np.isnan(lab.by_truth(scores[:1], "kept")).all()
