@@ -3,13 +3,12 @@
     python benchmarks/simulated_lab.py [--quick] [--write]
 
 docs/decision.md says what is true, asked, planned and scored; it was written before any score was computed. --quick: one
-question. --write: results/simulated_lab.csv and the tables of docs/decision.md.
+question. --write: the tables of docs/decision.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
 import sys
 import time
@@ -347,14 +346,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int)
     return [f"| {' | '.join(cells)} |" for cells in (header, rules, *rows)]
 
 
-def write(scores: Sequence[Score], parts: dict[str, list[str]]) -> None:
-    """results/simulated_lab.csv and the computed parts of docs/decision.md."""
-    with open(HERE / "results" / "simulated_lab.csv", "w", newline="", encoding="utf-8") as file:
-        out = csv.writer(file)
-        out.writerow(("truth", "flops", "gpu", "planner", "confidence", "cost", "kept", "missed", "overpaid", "regret"))
-        for s in scores:
-            numbers = [s.cost, *(x.mean() if x.size else np.nan for x in (s.kept, s.missed, s.overpaid, s.regret))]
-            out.writerow((s.truth, s.asked.flops, s.asked.gpu, s.planner, s.confidence, *(f"{x:.6g}" for x in numbers)))
+def write(parts: dict[str, list[str]]) -> None:
+    """The computed parts of docs/decision.md."""
     sys.path.insert(0, str(HERE.parent / "scripts"))
     pages = importlib.import_module("pages")
     pages.write("decision.md", pages.filled("decision.md", parts))

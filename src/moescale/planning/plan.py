@@ -152,7 +152,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         warnings=tuple(notes),
         asked=_asked(search.question, deployment),
         curves=search.curves(),
-        training=training_use(search.question, advice.model),
+        training=training_use(search.question, advice.model if lifetime is None else lifetime.recommendation.model),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=search.question.goal,

@@ -32,7 +32,7 @@ class TrainingUse:
 
     flops_used: float
     tokens_per_active_param: float
-    budget_share: float  # of the budget's FLOPs
+    budget_share: float  # of the budget's FLOPs; above 1 where a life is worth more training
     unused_because: str | None = None  # what bounds the training, where the budget is not spent
     train_gpu: str | None = None
     mfu: float | None = None
@@ -274,7 +274,16 @@ def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callabl
 
 def _conditions(search: Search) -> list[str]:
     notes: list[str] = []
-    law = search.law
+    law, laws = search.law, len(search.law.members)
+    if search.confidence is not None and laws > 1 and search.confidence > laws / (laws + 1):
+        notes.append(
+            f"{laws} laws do not support a probability of {search.confidence:.0%}: another law might ask for more than all of "
+            f"them with a probability of 1/{laws + 1}. Read it as {laws / (laws + 1):.0%} at most."
+        )
+    if law.family.expert_width < 1.0:
+        notes.append(
+            "No law here has seen experts narrower than a dense FFN: they are judged by their expansion alone."
+        )
     if search.question.max_loss is not None:
         data = " and ".join(dict.fromkeys(filter(None, (family.dataset for family in measured_on(law)))))
         notes.append(

@@ -484,15 +484,20 @@ def _training_text(plan: Plan) -> str:
     use = plan.training
     if use is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    parts = [
-        f"{format_flops(use.flops_used)} FLOPs, {'the whole budget' if use.spent else f'{use.budget_share:.0%} of the budget'}"
-    ]
+    share = (
+        f"{use.budget_share:.0%} of the budget" if use.budget_share < 2 else f"{use.budget_share:.1f} times the budget"
+    )
+    if 0.99 <= use.budget_share <= 1.01:
+        share = "the whole budget"
+    parts = [f"{format_flops(use.flops_used)} FLOPs, {share}"]
     if use.gpu_days is not None and use.usd is not None:
         days = f"{format_count(use.gpu_days)} GPU days of {use.train_gpu}"
         days += f" ({use.days:.3g} days)" if use.days is not None else ""
         parts.append(f"{days} at an MFU of {use.mfu:g}, {format_usd(use.usd)}")
     if not use.spent and use.unused_because:
         parts.append(use.unused_because)
+    if not use.spent and plan.choices.quality is not None:
+        parts.append(f"the rest would buy a loss of {plan.choices.quality.loss:.4f} (quality, below)")
     return "; ".join(parts)
 
 
@@ -515,7 +520,7 @@ def _loss_text(plan: Plan) -> str:
     if model.probability_at_least_base is not None:
         goal = "as good as the base" if plan.asked.get("max_loss") is None else f"at most {plan.asked['max_loss']}"
         text += f"; {goal} with a probability of {_percentage(model.probability_at_least_base)}"
-    if plan.laws:
+    if plan.laws and plan.decision is plan.recommendation:
         least = min(plan.laws, key=lambda view: view.probability)
         text += f", {least.probability:.0%} under {least.law}" if least.probability < 0.995 else ", under every law"
     return text

@@ -24,9 +24,12 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
     write_line(console, headline, bold=len(headline))
     for name, text in tables.decision_facts(plan):
         write_paragraph(console, text, indent=9, first=f"  {name:7}")
-    write_table(console, tables.choices_table(plan))
-    if plan.laws:
-        write_table(console, tables.laws_table(plan))
+    if plan.lifetime is not None and plan.decision is not plan.recommendation:
+        write_table(console, tables.lifetime_table(plan.lifetime))
+    else:
+        write_table(console, tables.choices_table(plan))
+        if plan.laws:
+            write_table(console, tables.laws_table(plan))
     write_line(console)
     best = plan.decision
     _listed(console, best.caveats if details else best.caveats[:CAVEATS])
@@ -54,7 +57,6 @@ def _details(console: Console, plan: Plan) -> None:
         write_table(console, table)
     write_table(console, tables.loss_optimal_table(plan))
     if plan.lifetime is not None:
-        write_table(console, tables.lifetime_table(plan.lifetime))
         write_paragraph(console, tables.training_sentence(plan.lifetime))
     write_table(console, tables.frontier_table(plan))
     write_line(console)
