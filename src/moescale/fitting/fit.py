@@ -21,7 +21,7 @@ from moescale.typing import FloatArray, Real
 SCAN_POINTS = 4096
 POLISHED_STARTS = 128
 FINISHED_STARTS = 16  # the best of them after the first iterations, carried on until they stop
-FIRST_ITERATIONS = 60
+FIRST_ITERATIONS = 30
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
 POLISHED_ENDS = 400  # of the searches from a published grid
 FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
