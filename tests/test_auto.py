@@ -110,6 +110,23 @@ def test_experts_have_forms_of_their_own() -> None:
     assert fitted.law.family.name == "ludziejewski2025"
 
 
+def test_runs_of_one_expert_count_say_that_they_know_no_other() -> None:
+    runs = dense(0.002)
+    routed = replace(runs, experts=np.full_like(runs.experts, 8.0))
+    said = "all runs have 8 experts"
+    assert any(said in warning for warning in fit_runs(routed).fit.warnings)
+    assert any(said in warning for warning in fit_runs(routed, "chinchilla").fit.warnings)
+    assert not any("all runs have" in warning for warning in fit_runs(runs).fit.warnings)
+
+
+def test_a_variable_that_does_not_vary_gives_no_direction() -> None:
+    n, e = (g.ravel() for g in np.meshgrid([1e8, 2e8, 4e8, 8e8], [1.0, 2.0, 4.0, 8.0]))
+    runs = RunArrays(n, np.where(n > 5e8, 1.01e11, 1e11), e, np.full(16, 3.0), {})
+    splits = auto.inner_splits(runs, 5)
+    assert set(splits) == {"N", "E", "N E"}
+    assert (n * e)[splits["N E"]].min() > (n * e)[~splits["N E"]].max()
+
+
 def test_what_is_held_out_is_large() -> None:
     n, d = (g.ravel() for g in np.meshgrid([1e8, 2e8, 4e8, 8e8], [1e9, 2e9, 4e9, 8e9]))
     runs = RunArrays(n, d, np.ones(16), np.full(16, 3.0), {})

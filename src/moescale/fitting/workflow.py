@@ -34,7 +34,7 @@ from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, pr
 from moescale.scaling_laws.store import find_form
 from moescale.typing import FloatArray
 
-AUTO_STARTS, AUTO_FINISHED = 20, 3  # polished for each form of an ensemble, and carried on
+AUTO_STARTS, AUTO_FINISHED = 32, 6  # polished for each form of an ensemble, and carried on
 OPTIMISER = "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective"
 
 
@@ -255,18 +255,17 @@ def _auto_notes(choice: Choice) -> list[str]:
 
 def candidates(runs: RunTable) -> list[LawForm]:
     """The forms that auto compares on a table, in the letters that its models are told apart by."""
-    if np.unique(runs.experts).size == 1:
+    of_models = runs.active_body is not None
+    expansions = np.unique(np.round(runs.expansion, 9)).size if of_models else 1
+    if max(np.unique(runs.experts).size, expansions) == 1:
         unique = runs.columns.get("unique_tokens")
         repeats = unique is not None and unique.dtype.kind == "f" and bool((unique < runs.tokens).any())
-        names = auto.REPEATED if repeats else auto.DENSE
-    else:
-        by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
-        names = (*auto.WITH_EXPERTS, auto.BY_SPARSITY) if by_sparsity else auto.WITH_EXPERTS
-    forms = [find_form(name) for name in names]
-    pairs = np.unique(np.stack((runs.experts, np.round(runs.expansion, 9))), axis=1)
-    if pairs.shape[1] > np.unique(runs.experts).size and runs.active_body is not None:
-        return [replace(form, of_models=True) for form in forms]
-    return forms
+        return [find_form(name) for name in (auto.REPEATED if repeats else auto.DENSE)]
+    forms = [find_form(name) for name in auto.WITH_EXPERTS]
+    if of_models:
+        forms = [replace(form, of_models=True) for form in forms]
+    by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
+    return [*forms, find_form(auto.BY_SPARSITY)] if by_sparsity else forms
 
 
 def compare_laws(
