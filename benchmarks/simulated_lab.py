@@ -92,7 +92,7 @@ def main() -> None:
         print(f"\n{title}\n", *lines, sep="\n")
     print(f"\n{time.perf_counter() - began:.0f} s")
     if options.write:
-        write(scores, parts)
+        write(parts)
 
 
 def simulated(

@@ -39,15 +39,23 @@ def found() -> FittedLaw:
     return fit_runs(dense(0.002))
 
 
-def test_the_true_form_wins_and_the_weights_are_shares(found: FittedLaw) -> None:
-    assert found.chosen[0].law == found.fit.form.name == "chinchilla"
+def test_the_form_that_holds_the_true_one_wins_and_the_weights_are_shares(found: FittedLaw) -> None:
+    assert found.chosen[0].law == found.fit.form.name == "muennighoff2023"
+    assert any("no run repeats data" in warning for warning in found.fit.warnings)
     assert sum(c.weight for c in found.chosen) == pytest.approx(1.0)
     scores = [c.score for c in found.chosen if c.score is not None]
     assert scores == sorted(scores)
     # 42 runs tell a standard deviation to 12%, two of these here; the median that is used, to 19%.
     assert found.fit.rmsle * np.sqrt(42 / 37) == pytest.approx(0.002, rel=0.25)
-    assert found.fit.mad <= found.law.run_noise < 0.002 * 2.0
+    assert found.fit.mad <= found.law.run_noise
     assert found.law.drift >= auto.LEAST_DRIFT
+
+
+def test_the_noise_of_a_run_is_found() -> None:
+    # One study overstates it by up to 2.2 times, where the form that holds the true one errs in an inner split.
+    assert np.median([fit_runs(dense(0.002, seed=seed)).law.run_noise for seed in range(4)]) == pytest.approx(
+        0.002, rel=0.25
+    )
 
 
 def test_the_ensemble_extrapolates(found: FittedLaw) -> None:
@@ -108,6 +116,23 @@ def test_experts_have_forms_of_their_own() -> None:
     assert fitted.fit.rmsle < 0.005
     assert {c.law for c in fitted.chosen} == set(auto.WITH_EXPERTS)
     assert fitted.law.family.name == "ludziejewski2025"
+
+
+def test_runs_of_one_expert_count_say_that_they_know_no_other() -> None:
+    runs = dense(0.002)
+    routed = replace(runs, experts=np.full_like(runs.experts, 8.0))
+    said = "all runs have 8 experts"
+    assert any(said in warning for warning in fit_runs(routed).fit.warnings)
+    assert any(said in warning for warning in fit_runs(routed, "chinchilla").fit.warnings)
+    assert not any(said in warning for warning in fit_runs(runs).fit.warnings)
+
+
+def test_a_variable_that_does_not_vary_gives_no_direction() -> None:
+    n, e = (g.ravel() for g in np.meshgrid([1e8, 2e8, 4e8, 8e8], [1.0, 2.0, 4.0, 8.0]))
+    runs = RunArrays(n, np.where(n > 5e8, 1.01e11, 1e11), e, np.full(16, 3.0), {})
+    splits = auto.inner_splits(runs, 5)
+    assert set(splits) == {"N", "E", "N E"}
+    assert (n * e)[splits["N E"]].min() > (n * e)[~splits["N E"]].max()
 
 
 def test_what_is_held_out_is_large() -> None:

@@ -35,6 +35,7 @@ OWN = {
     "yun2024-centred",
     "moescale2026",
     "moescale2026-repeated",
+    "moescale2026-late",
 }  # forms of this project, which no publication has coefficients for
 
 

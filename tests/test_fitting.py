@@ -41,6 +41,7 @@ TRUTHS = {
 # A floor, which the runs of the joint law do not show, and repeats, which they do not have.
 TRUTHS["moescale2026"] = (1.2, 1.3, 1.2, 0.2, 0.25, 0.4, 5e8, 0.5, 20.0, 100.0)
 TRUTHS["moescale2026-repeated"] = (*TRUTHS["moescale2026"], 10.0, 6.0, 1e-3, 0.8, 1.2, 0.2)
+TRUTHS["moescale2026-late"] = (*TRUTHS["moescale2026"], 1.5)
 NOISE = 0.003
 STARTS = 16  # as many of the 128 as are carried to the end
 

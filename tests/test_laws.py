@@ -248,6 +248,7 @@ def made_up(form: str, draws: int = 3) -> Law:
     shipped = {law.form.name: law.parameters for law in map(find_law, catalogue_names())}
     repeats = {"R_D": 10.0, "C": 6.0, "c": 1e-3, "a": 0.8, "b": 1.2, "e": 0.2}
     ours["moescale2026-repeated"] = shipped["moescale2026"] | repeats
+    ours["moescale2026-late"] = shipped["moescale2026"] | {"E_start": 1.5}
     law = law_of(form, (shipped | ours)[form])
     spread = 1.0 + 0.01 * np.random.default_rng(0).normal(size=(draws, law.theta.size))
     return replace(

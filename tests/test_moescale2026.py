@@ -21,7 +21,7 @@ from moescale.scaling_laws.form import Observed
 from moescale.typing import FloatArray
 from reference_data import JOINT_MOE_RUNS
 
-FORM, REPEATED = moescale2026.FORM, moescale2026.FORM_REPEATED
+FORM, REPEATED, LATE = moescale2026.FORM, moescale2026.FORM_REPEATED, moescale2026.FORM_LATE
 LAW = find_law("moescale2026-joint")
 P = LAW.parameters | {"F": 1.2}  # the fit has no floor; the formula has
 THETA = FORM.encode(np.array([P[name] for name in FORM.names]))
@@ -109,6 +109,24 @@ def test_experts_are_worth_half_their_size_at_r_tokens_a_parameter() -> None:
 
     reach = 1 / (1 / (16.0 - 1 + 1 / (1 - 1 / P["E_max"])) + 1 / P["E_max"])
     assert dense_size(1e8, 1e8 * P["R"], 16.0) == pytest.approx(0.5 * P["g"] * math.log(reach), rel=1e-6)
+
+
+@given(sizes, ratios, expansions)
+def test_late_experts_are_those_of_the_plain_form_where_they_start_at_one(n: float, ratio: float, x: float) -> None:
+    theta = LATE.encode(np.array([*FORM.decode(THETA), 1.0]))
+    at = make_inputs(n, n * ratio, x)
+    assert LATE.log_loss(theta, at) == pytest.approx(FORM.log_loss(THETA, at), rel=1e-12)
+
+
+@given(sizes, ratios, st.floats(1.0, 500.0))
+def test_late_experts_leave_dense_models_alone_and_help_less_at_first(n: float, ratio: float, start: float) -> None:
+    late = LATE.encode(np.array([*FORM.decode(THETA), start]))
+    sooner = LATE.encode(np.array([*FORM.decode(THETA), 1.0]))
+    x = make_inputs(n, n * ratio, np.array([1.0, 2.0, 8.0, 64.0]))
+    losses, plain = LATE.log_loss(late, x), LATE.log_loss(sooner, x)
+    assert losses[0] == pytest.approx(plain[0], rel=1e-12)
+    assert np.all(losses >= plain - 1e-12)
+    assert np.all(np.diff(losses) <= 1e-12)
 
 
 @given(sizes, ratios, st.floats(1.0, 100.0))

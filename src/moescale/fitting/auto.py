@@ -23,13 +23,14 @@ from moescale.typing import FloatArray
 BoolArray = NDArray[np.bool_]
 
 NAME = "auto"
-# Runs of one E: the sum with two exponents and a floor, the p-norm with a floor; for repeated data those that have it.
-DENSE, REPEATED = ("chinchilla", "moescale2026"), ("muennighoff2023", "moescale2026-repeated")
+# Runs of one E: the sum with a floor, which contains chinchilla's, and the p-norm with a floor, for repeated data with repeats.
+DENSE, REPEATED = ("muennighoff2023", "moescale2026"), ("muennighoff2023", "moescale2026-repeated")
 # Runs of several E, where E of three routers was extrapolated best; abnar2025 counts all experts and needs the sparsity.
-WITH_EXPERTS, BY_SPARSITY = ("moescale2026", "yun2024-centred", "ludziejewski2025"), "abnar2025"
+WITH_EXPERTS, BY_SPARSITY = ("moescale2026-late", "yun2024-centred", "ludziejewski2025"), "abnar2025"
 
 QUANTILE = 0.75  # what lies strictly above it is held out, as in the splits that laws are judged by
 FEWEST_HELD_OUT = 3
+VARIES = 1.1  # the largest value over the smallest of a variable that can be extrapolated in
 POWER = 4.0  # weights ~ score^-4, by hold-outs over sources (docs/fitting.md)
 LEAST_WEIGHT, LEAST_FORMS = 0.05, 2
 BROKEN = 10.0  # robust standard deviations
@@ -42,7 +43,7 @@ REPLICATES, FEWEST_REPLICATES = 128, 32  # of all forms together and of each, wh
 
 # An inner fit: a scan of so many points, its best polished, the best of these carried on. Rows are thinned beyond.
 INNER_POINTS, INNER_POLISHED, INNER_FINISHED, INNER_ROWS = 1024, 16, 3, 600
-INNER_ITERATIONS, INNER_LAST, INNER_TOLERANCE, INNER_PATIENCE = 30, 200, 1e-9, 5
+INNER_ITERATIONS, INNER_LAST, INNER_TOLERANCE, INNER_PATIENCE = 15, 200, 1e-9, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +114,16 @@ def acting_parameters(form: LawForm, runs: RunArrays) -> int:
 
 def inner_splits(runs: RunArrays, fewest_left: int) -> dict[str, BoolArray]:
     """Masks (n,) of the runs held out, by what is large in them; each leaves more than `fewest_left` and differs."""
-    n, d = np.log(runs.n_params), np.log(runs.tokens)
+    given = {"N": np.log(runs.n_params), "D": np.log(runs.tokens), "E": np.log(runs.experts)}
+    varied = {name: values for name, values in given.items() if np.ptp(values) > np.log(VARIES)}
+    directions = dict(varied)
+    if "N" in varied and "D" in varied:
+        directions |= {"N D": varied["N"] + varied["D"], "D/N": varied["D"] - varied["N"]}
+    if "N" in varied and "E" in varied:
+        directions["N E"] = varied["N"] + varied["E"]
     found: dict[str, BoolArray] = {}
-    for name, values in {"N": n, "D": d, "N D": n + d, "D/N": d - n, "E": runs.experts}.items():
-        if (distinct := np.unique(values)).size < 2:
-            continue
+    for name, values in directions.items():
+        distinct = np.unique(values)
         mask = values > min(float(np.quantile(values, QUANTILE)), float(distinct[-2]))
         enough = mask.sum() >= FEWEST_HELD_OUT and (~mask).sum() > fewest_left
         if enough and not any((mask == other).all() for other in found.values()):

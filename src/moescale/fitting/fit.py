@@ -21,11 +21,12 @@ from moescale.typing import FloatArray, Real
 SCAN_POINTS = 4096
 POLISHED_STARTS = 128
 FINISHED_STARTS = 16  # the best of them after the first iterations, carried on until they stop
-FIRST_ITERATIONS = 60
+FIRST_ITERATIONS = 30
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
 POLISHED_ENDS = 400  # of the searches from a published grid
 FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
+NO_REPEATS = "no run repeats data: what repeated tokens are worth is not in these runs; ask about fresh tokens only"
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
 
 
@@ -79,7 +80,9 @@ def check_runs(
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms cannot be told from the constant")
     for label, values in extra.items():
         distinct = np.unique(np.asarray(values, dtype=float))
-        if distinct.size == 1:
+        if label == "unique_tokens" and np.isinf(distinct).all():
+            notes.append(NO_REPEATS)
+        elif distinct.size == 1:
             notes.append(f"all runs have the same {label} ({distinct[0]:g}): what depends on it cannot be fitted")
     return notes
 

@@ -10,6 +10,9 @@ import numpy.typing as npt
 from moescale.fitting.objective import HUBER_DELTA, Problem, huber
 from moescale.typing import FloatArray
 
+# A step is tried at these lengths side by side: along the flat valleys of the Huber objective, whose pieces have each their own
+# Hessian, a Newton step is as often too short as too long. Halves the steps; the values cost little beside the derivatives.
+LENGTHS = np.array([1.0, 0.5, 2.0])
 PATIENCE = 12  # steps without a gain after which a search ends, where no other number is given
 
 
@@ -56,15 +59,19 @@ def polish(
         if active.size == 0:
             break
         at, weight = theta[active], w[active]
-        trial = problem.clipped(at + _step(problem, at, residual[active], weight, penalty, damping[active]))
-        misses = problem.residual(trial)
-        reached = value(trial, misses, weight)
+        step = _step(problem, at, residual[active], weight, penalty, damping[active])
+        trials = problem.clipped(at + LENGTHS[:, None, None] * step)
+        missed = problem.residual(trials)
+        values = value(trials, missed, weight)
+        chosen, every = values.argmin(axis=0), np.arange(active.size)
+        trial, misses, reached = trials[chosen, every], missed[chosen, every], values[chosen, every]
         gain = best[active] - reached
         better = gain > 0
         theta[active[better]], residual[active[better]] = trial[better], misses[better]
         small = gain < tolerance * np.abs(best[active])
         best[active[better]] = reached[better]
-        damping[active] = np.where(better, damping[active] / 8.0, damping[active] * 6.0)
+        # By 10: in `patience` failures from the least damping to a step down the gradient, which must succeed.
+        damping[active] = np.where(better, damping[active] / 8.0, damping[active] * 10.0)
         np.clip(damping, 1e-12, 1e8, out=damping)
         stalled[active] = np.where(better & ~small, 0, stalled[active] + 1)
         active = active[stalled[active] < patience]

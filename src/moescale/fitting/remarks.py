@@ -106,6 +106,17 @@ def unused_columns(form: LawForm, runs: RunTable) -> list[str]:
     return found
 
 
+def constant_experts(runs: RunTable) -> list[str]:
+    """A remark on a table whose runs all have the same experts: what others are worth is not in it."""
+    counts = np.unique(runs.experts)
+    if counts.size > 1 or counts[0] == 1.0:
+        return []
+    what = f"all runs have {counts[0]:g} experts: fitted as if there were no others"
+    return [
+        f"{what}; what more or fewer are worth, dense models included, is not in these runs: predict and plan with these"
+    ]
+
+
 def _unused(form: LawForm, runs: RunTable, name: str) -> FloatArray | None:
     column = runs.columns.get(name)
     if name in form.extra_inputs or column is None or column.dtype.kind != "f" or np.isnan(column).any():
@@ -115,4 +126,9 @@ def _unused(form: LawForm, runs: RunTable, name: str) -> FloatArray | None:
 
 def table_remarks(form: LawForm, residuals: FloatArray, runs: RunTable) -> Sequence[str]:
     """All remarks of a fit of the form on its table, with the residuals ln(predicted / measured) of the runs."""
-    return (*unused_columns(form, runs), *source_remarks(residuals, runs), *far_off_remarks(residuals, runs))
+    return (
+        *constant_experts(runs),
+        *unused_columns(form, runs),
+        *source_remarks(residuals, runs),
+        *far_off_remarks(residuals, runs),
+    )

@@ -16,7 +16,7 @@ from moescale.errors import InputError, unknown_name
 from moescale.fitting import auto
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.auto import Choice, Chosen
-from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
+from moescale.fitting.fit import FINISHED_STARTS, NO_REPEATS, Fit, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
 from moescale.fitting.prior import calibrate
@@ -34,7 +34,7 @@ from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, pr
 from moescale.scaling_laws.store import find_form
 from moescale.typing import FloatArray
 
-AUTO_STARTS, AUTO_FINISHED = 20, 3  # polished for each form of an ensemble, and carried on
+AUTO_STARTS, AUTO_FINISHED = 32, 6  # polished for each form of an ensemble, and carried on
 OPTIMISER = "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective"
 
 
@@ -180,7 +180,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     winner = int(np.argmax(choice.weights))
     best, chosen = fits[winner], _chosen([found.form for found in fits], choice)
     remarks += table_remarks(best.form, residuals(best, arrays[winner]), runs)
-    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice), *best.warnings)
+    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice, members, runs), *best.warnings)
     best = replace(best, warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
     leading = max(members, key=lambda member: member.weight).law
     intervals = resampling.parameter_intervals(best, leading.draws) if how.bootstrap else None
@@ -247,26 +247,34 @@ def _said(each: Chosen) -> str:
     return f"{each.law} {each.weight:.3f}" + ("" if each.score is None else f" (held-out RMSLE {each.score:.4g})")
 
 
-def _auto_notes(choice: Choice) -> list[str]:
-    if choice.splits:
-        return []
-    return ["too few runs for inner hold-outs: the forms have equal weights, and which predicts better is not known"]
+def _auto_notes(choice: Choice, members: Sequence[Member], runs: RunTable) -> list[str]:
+    notes: list[str] = []
+    if not choice.splits:
+        notes.append(
+            "too few runs for inner hold-outs: the forms have equal weights, and which predicts better is not known"
+        )
+    if any("unique_tokens" in member.law.form.extra_inputs for member in members) and not _repeats(runs):
+        notes.append(NO_REPEATS)
+    return notes
 
 
 def candidates(runs: RunTable) -> list[LawForm]:
     """The forms that auto compares on a table, in the letters that its models are told apart by."""
-    if np.unique(runs.experts).size == 1:
-        unique = runs.columns.get("unique_tokens")
-        repeats = unique is not None and unique.dtype.kind == "f" and bool((unique < runs.tokens).any())
-        names = auto.REPEATED if repeats else auto.DENSE
-    else:
-        by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
-        names = (*auto.WITH_EXPERTS, auto.BY_SPARSITY) if by_sparsity else auto.WITH_EXPERTS
-    forms = [find_form(name) for name in names]
-    pairs = np.unique(np.stack((runs.experts, np.round(runs.expansion, 9))), axis=1)
-    if pairs.shape[1] > np.unique(runs.experts).size and runs.active_body is not None:
-        return [replace(form, of_models=True) for form in forms]
-    return forms
+    of_models = runs.active_body is not None
+    expansions = np.unique(np.round(runs.expansion, 9)).size if of_models else 1
+    if max(np.unique(runs.experts).size, expansions) == 1:
+        return [find_form(name) for name in (auto.REPEATED if _repeats(runs) else auto.DENSE)]
+    forms = [find_form(name) for name in auto.WITH_EXPERTS]
+    if of_models:
+        forms = [replace(form, of_models=True) for form in forms]
+    by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
+    return [*forms, find_form(auto.BY_SPARSITY)] if by_sparsity else forms
+
+
+def _repeats(runs: RunTable) -> bool:
+    """Whether some run of a table repeats data."""
+    unique = runs.columns.get("unique_tokens")
+    return unique is not None and unique.dtype.kind == "f" and bool((unique < runs.tokens).any())
 
 
 def compare_laws(

@@ -156,9 +156,6 @@ class LawForm:
     extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     # Further inputs (n,) that expert counts (n,) and top_k imply, where a plan may set them by itself.
     implied_inputs: Callable[[FloatArray, Real], Mapping[str, FloatArray]] | None = None
-    # Whether N is the active body of a model and E its expansion (FFN weights of all experts over those that a token meets),
-    # whatever family it belongs to.
-    of_models: bool = False
     no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
     # Equation 4 of Yun et al. (its parameters first, then ln N0 if there is one more), which the search of the paper's

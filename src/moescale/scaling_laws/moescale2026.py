@@ -13,6 +13,9 @@ loses by its size, B what 1e10 tokens lose by being few, F what no model of the 
 al. (arXiv 2305.16264), U + U R_D (1 - exp(-(D/U - 1) / R_D)), and overfitting adds
 C / (1 + 1 / odds), odds = c (N/U)^a (D/U - 1)^b (U/1e10)^e.
 
+`moescale2026-late` has Clark et al.'s other saturation too: E_start >= 1, how many experts start to help, with Xhat / E_start
+in place of Xhat, so that X = 1 stays dense. E_start = 1 gives the plain form.
+
 Chosen by hold-outs across public tables, docs/moescale2026.md. The search moves ln(B / A) in place of ln B.
 """
 
@@ -26,7 +29,6 @@ from moescale.scaling_laws import effective_experts
 from moescale.scaling_laws.form import (
     AMPLITUDE,
     EXPONENT,
-    Coordinates,
     Inputs,
     LawForm,
     LinearPart,
@@ -65,6 +67,8 @@ REPEATED = (
     Parameter("e", False, "exponent of unique tokens, in 1e10, in these odds"),
 )
 R_D, OVER, ODDS, BY_SIZE, BY_REPEATS, BY_UNIQUE = range(len(PARAMETERS), len(REPEATED))
+LATE = (*PARAMETERS, effective_experts.PARAMETERS[0])
+START = len(PARAMETERS)
 LEAST_FLOOR = 1e-3  # nats per token: as good as none
 FEWEST_REPEATS = 1e-9  # D/U - 1 below which nothing is repeated, and nothing overfitted
 NO_ODDS = -700.0  # its logarithm, as good as none
@@ -91,10 +95,31 @@ class Terms:
     over_slopes: tuple[FloatArray, FloatArray]
 
 
-def _gain(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """ln Xhat at each point, and its first and second derivative in ln E_max."""
-    e, _, e_m, _, _, e_mm = effective_experts.derivatives(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
-    return e, e_m, e_mm
+def _is_late(theta: FloatArray) -> bool:
+    return theta.shape[-1] == len(LATE)
+
+
+def _is_repeated(theta: FloatArray) -> bool:
+    return theta.shape[-1] == len(REPEATED)
+
+
+def _start(theta: FloatArray) -> FloatArray:
+    """ln E_start / ln E_max, (...): 0 of the forms without it."""
+    return theta[..., START] if _is_late(theta) else np.zeros_like(theta[..., MAX])
+
+
+def _ln_gain(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln Xhat / E_start at each point, (..., n): nothing for dense models."""
+    start, most = _start(theta), theta[..., MAX]
+    return effective_experts.ln_effective(start, most, x) - (start * most)[..., None]
+
+
+def _gain(theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
+    """`_ln_gain` and its derivatives in E_start's coordinate u and m = ln E_max: e, e_u, e_m, e_uu, e_um, e_mm."""
+    start, most = _start(theta), theta[..., MAX]
+    e, e_u, e_m, e_uu, e_um, e_mm = effective_experts.derivatives(start, most, x)
+    start, most = start[..., None], most[..., None]
+    return e - start * most, e_u - most, e_m - start, e_uu, e_um - 1.0, e_mm
 
 
 def _softplus(z: FloatArray) -> FloatArray:
@@ -107,10 +132,10 @@ def _values(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, Float
     """`size`, `data` and `over` of `Terms` alone, for searches that look at many theta."""
     t = theta[..., None, :]
     tokens, over = x.ln_d, None
-    if theta.shape[-1] > len(PARAMETERS):
+    if _is_repeated(theta):
         tokens = saturated(x.ln_d, ln_unique(x), t[..., R_D])[0]
         over = t[..., OVER] - _softplus(-_ln_odds(theta, x)[0])
-    gain = t[..., G] * effective_experts.ln_effective(np.zeros_like(theta[..., MAX]), theta[..., MAX], x)
+    gain = t[..., G] * _ln_gain(theta, x)
     body = x.ln_n - LN_N_REF + gain / (1.0 + np.exp(t[..., R] + x.ln_n - tokens))
     data = tokens - LN_D_REF - _softplus(t[..., D_0] - tokens)
     return -t[..., ALPHA] * body, t[..., Q] - t[..., BETA] * data, over
@@ -129,9 +154,9 @@ def _ln_odds(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, Floa
 
 def _terms(theta: FloatArray, x: Inputs) -> Terms:
     t = theta[..., None, :]
-    repeated = theta.shape[-1] > len(PARAMETERS)
+    repeated = _is_repeated(theta)
     alpha, beta, g, zero = t[..., ALPHA], t[..., BETA], t[..., G], np.zeros_like(x.ln_n)
-    e, e_m, e_mm = _gain(theta, x)
+    e, e_u, e_m, e_uu, e_um, e_mm = _gain(theta, x)
     tokens, per_d, _, tokens_r, tokens_rr = (
         saturated(x.ln_d, ln_unique(x), t[..., R_D]) if repeated else (x.ln_d, 1.0, zero, zero, zero)
     )
@@ -160,6 +185,15 @@ def _terms(theta: FloatArray, x: Inputs) -> Terms:
         (R, MAX): pull * turn * e_m,
         (MAX, MAX): -pull * ripe * e_mm,
     }
+    if _is_late(theta):
+        size_rows[START] = -pull * ripe * e_u
+        size_bends |= {
+            (ALPHA, START): -g * ripe * e_u,
+            (G, START): -alpha * ripe * e_u,
+            (R, START): pull * turn * e_u,
+            (MAX, START): -pull * ripe * e_um,
+            (START, START): -pull * ripe * e_uu,
+        }
     data_rows = {Q: zero + 1.0, BETA: -data, D_0: beta * spent}
     data_bends = {(BETA, D_0): spent, (D_0, D_0): beta * left}
     over, over_rows, over_bends, over_slopes = None, {}, {}, (zero, zero)
@@ -313,11 +347,16 @@ def bounds_repeated(observed: Observed) -> FloatArray:
     return np.array([*bounds(observed), SATURATION, *over])
 
 
+def bounds_late(observed: Observed) -> FloatArray:
+    """That of `bounds` with E_start, (11, 2): 1 <= E_start < E_max."""
+    return np.array([*bounds(observed), effective_experts.box(observed)[0]])
+
+
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     """1, the norm and, with repeats, the share of C: what F, A and C multiply."""
-    repeated = shape.shape[-1] > len(SHAPE)
-    theta = np.zeros((*shape.shape[:-1], len(REPEATED) if repeated else len(PARAMETERS)))
-    theta[..., SHAPE_REPEATED if repeated else SHAPE] = shape
+    columns = next(each for each in (SHAPE, SHAPE_LATE, SHAPE_REPEATED) if len(each) == shape.shape[-1])
+    theta = np.zeros((*shape.shape[:-1], max(columns) + 1))
+    theta[..., columns] = shape
     size, data, over = _values(theta, x)
     norm = np.exp(_ln_norm(theta, size, data))
     return np.stack([np.ones_like(norm), norm, *([] if over is None else [np.exp(over)])], axis=-1)
@@ -334,21 +373,25 @@ def _region_repeated(observed: Observed) -> FloatArray:
     return np.array([*_region(observed), np.log((2.0, 100.0)), *over])
 
 
+def _region_late(observed: Observed) -> FloatArray:
+    return np.array([*_region(observed), effective_experts.region(observed)[0]])
+
+
 SHAPE = (Q, ALPHA, BETA, KAPPA, D_0, G, R, MAX)
+SHAPE_LATE = (*SHAPE, START)
 SHAPE_REPEATED = (*SHAPE, R_D, ODDS, BY_SIZE, BY_REPEATS, BY_UNIQUE)
 
 
-_PLAIN, _ALL = log_coordinates(PARAMETERS), log_coordinates(REPEATED)
-
-
-def _logs(values: FloatArray) -> tuple[Coordinates, Coordinates]:
-    """(to logarithms, and back) of the form with so many parameters."""
-    return _ALL if np.asarray(values).shape[-1] > len(PARAMETERS) else _PLAIN
+_CODERS = {
+    len(PARAMETERS): log_coordinates(PARAMETERS),
+    len(LATE): effective_experts.pair_coordinates(LATE),
+    len(REPEATED): log_coordinates(REPEATED),
+}
 
 
 def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., p); NaN unless E_max > 1."""
-    theta = _logs(public)[0](public)
+    """Search coordinates from public units, any leading shape (..., p); NaN unless E_max > 1 and 1 <= E_start < E_max."""
+    theta = _CODERS[np.asarray(public).shape[-1]][0](public)
     theta[..., Q] -= theta[..., A]
     theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
     return theta
@@ -358,7 +401,7 @@ def decode(theta: FloatArray) -> FloatArray:
     """Public units from search coordinates, any leading shape (..., p)."""
     logs = np.array(theta, dtype=float)
     logs[..., Q] += logs[..., A]
-    return _logs(logs)[1](logs)
+    return _CODERS[logs.shape[-1]][1](logs)
 
 
 FORM = LawForm(
@@ -390,4 +433,14 @@ FORM_REPEATED = replace(
     bounds=bounds_repeated,
     linear=LinearPart((F, A, OVER), SHAPE_REPEATED, _basis, _region_repeated),
     extra_inputs={"unique_tokens": float("inf")},
+)
+FORM_LATE = replace(
+    FORM,
+    name="moescale2026-late",
+    title="the same with experts that start to help late",
+    equation=FORM.equation.replace("Xhat^", "(Xhat/E_start)^"),
+    parameters=LATE,
+    bounds=bounds_late,
+    linear=LinearPart((F, A), SHAPE_LATE, _basis, _region_late),
+    domain="amplitudes are positive and 1 <= E_start < E_max",
 )

@@ -60,6 +60,7 @@ FORMS: dict[str, LawForm] = {
         yun2024_centred.FORM,
         moescale2026.FORM,
         moescale2026.FORM_REPEATED,
+        moescale2026.FORM_LATE,
         zhao2025.FORM,
     )
 }
