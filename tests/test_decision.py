@@ -185,11 +185,18 @@ def test_a_life_keeps_the_promise_too() -> None:
     assert 0.0 <= plan.decision.model.regret.expected <= plan.decision.model.regret.worst
 
 
-def test_without_draws_each_law_speaks_by_its_coefficients() -> None:
-    plan = asked(draws=0)
-    model = plan.recommendation.model
-    assert model.intervals is None
-    assert model.probability_at_least_base in (1.0, pytest.approx(0.75))
+def test_the_decision_is_the_same_without_intervals() -> None:
+    plan, full = asked(draws=0), asked()
+    assert plan.recommendation.model.intervals is None
+    assert full.recommendation.model.intervals
+    assert replace(plan.recommendation.model, intervals=None) == replace(full.recommendation.model, intervals=None)
     some = asked(draws=40)
-    assert {view.law for view in some.laws} == {view.law for view in plan.laws}
-    assert some.recommendation.model.experts == asked().recommendation.model.experts
+    assert [view.law for view in some.laws] == [view.law for view in plan.laws]
+    assert some.recommendation.model.experts == full.recommendation.model.experts
+
+
+def test_an_ensemble_without_draws_asks_its_laws_by_their_coefficients() -> None:
+    law = replace(EVERY, draws=EVERY.draws[:0])
+    plan = make_plan(law, MAIN, SERVED, Roofline(GPU))
+    assert plan.recommendation.model.probability_at_least_base in (1.0, pytest.approx(0.75))
+    assert len(plan.laws) == 4

@@ -28,8 +28,19 @@ from moescale.options.serving import ServingOptions
     ),
 )
 @flat(
-    *("budget", "train_gpus", "days", "budget_usd", "objective", "match", "shape", "experts", "confidence", "law"),
-    *("gpu", "max_gpus", "prompt", "output", "trace", "top_k", "vocab_size", "match_experts"),
+    *(
+        "budget",
+        "train_gpus",
+        "days",
+        "budget_usd",
+        "match",
+        "objective",
+        "shape",
+        "gpu",
+        "max_gpus",
+        "prompt",
+        "output",
+    ),
 )
 def plan(
     context: typer.Context,

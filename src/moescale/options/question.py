@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 MOST_DAYS = 1e5
 COUNT = Quantity(whole=True)
-BOUNDS, LIFE = "Bounds", "Training days and dollars; the whole life of a model"
+MODELS, BOUNDS, LIFE = "Models to consider", "Bounds", "Training days and dollars; the whole life of a model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +45,20 @@ class BoundOptions(Group):
     """
 
     budget: float | None = quantity(
-        "Training FLOPs in all, such as 5.15e21; or --train-gpus with --days, or --budget-usd.", 0, math.inf
+        "Training FLOPs in all, such as 5.15e21; or state GPUs and days, or dollars.", 0, math.inf
     )
-    train_gpus: int | None = quantity("GPUs to train on: with --days a budget, else how long it takes.", whole=True)
-    days: float | None = quantity("Days to train for on --train-gpus.", LEAST, MOST_DAYS)
+    train_gpus: int | None = quantity("GPUs to train on; with the days a budget.", whole=True)
+    days: float | None = quantity("Days to train for.", LEAST, MOST_DAYS)
     budget_usd: float | None = quantity("Dollars to train for.", LEAST_BOUND, MOST_TOTAL_USD)
     experts: str | None = text(
-        "Expert counts to consider, by commas; default: 1,4,8,16,32,64 or as --shape.", metavar="LIST"
+        "Expert counts to consider, by commas; default: 1,4,8,16,32,64 or as the shape.", metavar="LIST", panel=MODELS
     )
     match: str | None = text(
-        "The base: an expert count (its loss-optimal model; default: 4 or as --shape), a loss, or a published model such as "
-        "llama-3.1-8b.",
+        "The base to be as good as: an expert count (default 4: its loss-optimal model), a loss, or a published model, such "
+        "as llama-3.1-8b.",
         metavar="E|LOSS|MODEL",
     )
-    match_experts: int | None = quantity("The base by its expert count, as --match.", whole=True)
+    match_experts: int | None = quantity("The base by its expert count, as --match.", whole=True, panel=MODELS)
     objective: str | None = text(
         "serve (cheapest at the base's loss), quality (lowest loss at a serving cost), lifetime (fewest dollars of training "
         "and serving) or loss; default: what the bounds say.",
@@ -67,6 +67,7 @@ class BoundOptions(Group):
         "Probability over all laws with which the loss is to be reached; default: 0.8, with one law its own curve.",
         LEAST,
         1,
+        panel=BOUNDS,
     )
     max_loss: float | None = quantity(
         "Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND, MOST_LOSS, panel=BOUNDS
@@ -110,7 +111,10 @@ class BoundOptions(Group):
         "The law's draws for intervals; default: all it has; 0: none.", 0, MOST_REPLICATES, whole=True, panel=DETAILS
     )
     vocab_size: int | None = quantity(
-        "Rows of the embedding tables that are served and exported; default: the law's, or 32000.", 2, whole=True
+        "Rows of the embedding tables that are served and exported; default: the law's, or 32000.",
+        2,
+        whole=True,
+        panel=MODELS,
     )
 
     def question(

@@ -143,7 +143,7 @@ class _Own:
 def _own_choices(search: Search) -> _Own:
     """The question answered by each law alone, by its coefficients."""
     question, law = search.question, search.law
-    alone = panel_of(law, question.budget, search.best.experts, search.base_model, draws=0)
+    alone = panel_of(law, question.budget, search.best.experts, search.base_model, alone=True)
     alone = alone if question.max_loss is None else alone.asking(question.max_loss)
     by_loss = question.budget_goal in ("quality", "loss")
     if question.budget_goal == "quality":

@@ -159,7 +159,7 @@ class LifeSearch:
         search, law, question = self.search, self.search.law, self.search.question
         if not law.members or base is None:
             return None
-        alone = panel_of(law, question.budget, search.best.experts, search.base_model, draws=0)
+        alone = panel_of(law, question.budget, search.best.experts, search.base_model, alone=True)
         alone = alone if question.max_loss is None else alone.asking(question.max_loss)
         x = inputs_at(
             law, self.life.extra, np.array([model.n_params]), np.log([model.tokens]), np.array([model.experts])

@@ -123,13 +123,15 @@ class Oracle:
         return (usd - worth + wrong) / base_usd
 
 
-def panel_of(law: Law, budget: Budget, experts: FloatArray, base: Allocation, *, draws: int | None = None) -> Panel:
+def panel_of(
+    law: Law, budget: Budget, experts: FloatArray, base: Allocation, *, draws: int | None = None, alone: bool = False
+) -> Panel:
     """The panel of a law, which asks for each draw's own loss of the base model (1,).
 
-    `draws` says how many draws, spread evenly over all; with none, an ensemble's laws speak by their coefficients, and a
-    single law by its own.
+    `draws` says how many, spread evenly over all; None or 0: all. Without draws, or `alone`, the laws of an ensemble, or the
+    one law, speak by their coefficients.
     """
-    picked, weights = _picked(law, draws)
+    picked, weights = _coefficients(law) if alone or not len(law.draws) else _picked(law, draws or len(law.draws))
     known = inputs_at(law, budget.extra, base.n_params, np.log(base.tokens), base.experts)
     goal = np.exp(law.form.log_loss(picked, known))[:, 0]
     best = loss_optimal(law, budget, experts, theta=picked)
@@ -145,12 +147,15 @@ def panel_of(law: Law, budget: Budget, experts: FloatArray, base: Allocation, *,
     )
 
 
-def _picked(law: Law, draws: int | None) -> tuple[FloatArray, FloatArray]:
+def _picked(law: Law, draws: int) -> tuple[FloatArray, FloatArray]:
     """Some of a law's draws (k, p) and their weights (k,)."""
-    count = len(law.draws) if draws is None else min(draws, len(law.draws))
-    if count:
-        at = np.round(np.linspace(0, len(law.draws) - 1, count)).astype(int)
-        return law.draws[at], np.full(count, 1.0 / count)
+    count = min(draws, len(law.draws))
+    at = np.round(np.linspace(0, len(law.draws) - 1, count)).astype(int)
+    return law.draws[at], np.full(count, 1.0 / count)
+
+
+def _coefficients(law: Law) -> tuple[FloatArray, FloatArray]:
+    """The coefficients of each law of an ensemble (k, p), or of the one law, and their weights (k,)."""
     if not law.members:
         return law.theta[None], np.ones(1)
     alone = np.tile(law.theta, (len(law.members), 1))

@@ -47,7 +47,7 @@ from moescale.typing import FloatArray, Real
 BoolArray = npt.NDArray[np.bool_]
 
 TINY = np.finfo(np.float64).tiny
-HALVINGS = 24  # of ln batch between 1 and the largest: to a millionth of the batch
+HALVINGS = 40  # of the logarithm of the batch: far below a millionth of a request
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best

@@ -450,7 +450,7 @@ def plan_headline(plan: Plan) -> str:
     else:
         sizes = f"{format_count(model.n_params_active)} active of {format_count(model.n_params_total)}"
         text = f"Train {model.experts:g} experts, {sizes} parameters,"
-    return f"{text} on {format_count(model.tokens)} tokens ({format_count(model.tokens / model.n_params_active)} per active parameter)"
+    return f"{text} on {format_count(model.tokens)} tokens"
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:
@@ -489,7 +489,8 @@ def _training_text(plan: Plan) -> str:
     )
     if 0.99 <= use.budget_share <= 1.01:
         share = "the whole budget"
-    parts = [f"{format_flops(use.flops_used)} FLOPs, {share}"]
+    tokens = f"{format_count(use.tokens_per_active_param)} tokens per active parameter"
+    parts = [f"{format_flops(use.flops_used)} FLOPs, {share}, {tokens}"]
     if use.gpu_days is not None and use.usd is not None:
         days = f"{format_count(use.gpu_days)} GPU days of {use.train_gpu}"
         days += f" ({use.days:.3g} days)" if use.days is not None else ""
@@ -572,13 +573,15 @@ def laws_table(plan: Plan) -> Table:
 
     cells: tuple[Cell[LawView], ...] = (
         (Column("", text=True), lambda v: v.law),
-        (Column("weight", rank=1), lambda v: f"{v.weight:.0%}"),
-        (Column("as good as base"), lambda v: f"{v.probability:.0%}"),
+        (Column("weight", rank=2), lambda v: f"{v.weight:.0%}"),
+        (Column("as good"), lambda v: f"{v.probability:.0%}"),
         (Column("regret"), lambda v: "-" if v.regret is None else f"{v.regret:.0%}"),
-        (Column("alone it would train", text=True), own),
+        (Column("alone it would train", text=True, rank=1), own),
         (Column("of base"), lambda v: _percentage(v.cost_ratio)),
     )
-    return table_of("What each law says of this model", plan.laws, cells)
+    return table_of(
+        "What each law says: how surely this model is as good as the base, and what it loses", plan.laws, cells
+    )
 
 
 def regrets_table(plan: Plan) -> Table:
@@ -593,8 +596,8 @@ def regrets_table(plan: Plan) -> Table:
         return text
 
     cells: list[Cell[LawView]] = [(Column("the choice of", text=True), lambda v: v.law)]
-    cells += [(Column(f"under {name}"), under(name)) for name in names]
-    table = table_of("Regret (and how surely as good as the base) of what each law would choose", plan.laws, cells)
+    cells += [(Column(name, rank=1), under(name)) for name in names]
+    table = table_of("Regret under each law, and how surely as good as the base", plan.laws, cells)
     ours = ["this plan", *("-" if v.regret is None else f"{v.regret:.0%} ({v.probability:.0%})" for v in plan.laws)]
     return replace(table, rows=(*table.rows, ours))
 
