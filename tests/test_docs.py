@@ -151,7 +151,7 @@ def commands_of(page: Path) -> list[str]:
     return found
 
 
-FIRST = "moescale plan --budget 5.15e21 | sed -n '1,/^dense: no/p'"  # of the README
+FIRST = "moescale plan --train-gpus 64 --days 10 --gpu h100-sxm --prompt 1155 --output 211 --kv-heads 8 --max-num-seqs 256 --max-tpot 30ms"  # of the README
 
 
 def shell_lines(text: str) -> list[str]:
@@ -347,19 +347,17 @@ def test_claims_are_counted_as_the_reproduction_counts_them() -> None:
     assert f"[{fail} of {claims}]" in text("docs/peers.md")
 
 
-def test_the_tutorial_decides_by_its_own_tables() -> None:
+def test_the_tutorial_decides_by_its_own_answer() -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    tables = re.findall(r"^Same loss as.*?^dense:", page, re.MULTILINE | re.DOTALL)
-    assert len(tables) == 3  # the default law and two others
-    costs = [
-        {int(e): float(usd) for e, usd in re.findall(r"^E = (\d+) .*?\$([\d.]+) ", table, re.MULTILINE)}
-        for table in tables
-    ]
-    decision = re.findall(r"^\| (\d+) \| (\d+)% \| (\d+)% \| (\d+)% \|", page, re.MULTILINE)
-    assert [int(row[0]) for row in decision] == [8, 16, 32]
-    for experts, *dearer in decision:
-        for usd, percent in zip(costs, dearer, strict=True):
-            assert int(percent) == round(100 * (usd[int(experts)] / min(usd[e] for e in (8, 16, 32)) - 1))
+    found = re.search(
+        r"^Train (\d+) experts, ([\d.]+B) active of \S+ parameters, on ([\d.]+T) tokens", page, re.MULTILINE
+    )
+    assert found is not None
+    experts, active, tokens = found.groups()
+    assert f"**The decision: {experts} experts, {float(active[:-1]):.1f}B active parameters, {tokens} tokens.**" in page
+    worst = re.search(r"expected, (\d+)% under the worst law", page)
+    assert worst is not None
+    assert f"more than {worst[1]}% of that cost" in " ".join(page.split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -579,9 +579,7 @@ def laws_table(plan: Plan) -> Table:
         (Column("alone it would train", text=True, rank=1), own),
         (Column("of base"), lambda v: _percentage(v.cost_ratio)),
     )
-    return table_of(
-        "What each law says: how surely this model is as good as the base, and what it loses", plan.laws, cells
-    )
+    return table_of("What each law says of this model, and would choose itself", plan.laws, cells)
 
 
 def regrets_table(plan: Plan) -> Table:
@@ -631,7 +629,7 @@ def bounded_loss_table(plan: Plan) -> Table:
     """The cheapest model of each expert count at the base's loss."""
     goal = f"Same loss as the {base_name(plan)} ({plan.base_loss:.4f})"
     if plan.confidence is not None:
-        goal = f"As good as the {base_name(plan)} ({plan.base_loss:.4f}) with {plan.confidence:.0%} probability"
+        goal = f"As good as the base with a probability of {plan.confidence:.0%}"
     title = f"{goal}, cheapest to serve (Algorithm 1)"
     drawn = _drawn("", "cost_ratio", ".0%")
     if plan.base_usd_per_mtok is None:  # then no cost has a share of the base's
