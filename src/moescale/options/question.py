@@ -18,6 +18,7 @@ from moescale.options.fields import (
     MOST_USD_PER_MTOK,
     Group,
     Quantity,
+    listed,
     quantity,
     text,
 )
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 MOST_DAYS = 1e5
 COUNT = Quantity(whole=True)
+TOKENS = Quantity(most=MOST_TOKENS, unit="tokens")
 BOUNDS, LIFE = "Bounds", "Training days and dollars; the whole life of a model"
 
 
@@ -59,6 +61,9 @@ class BoundOptions(Group):
         metavar="E|LOSS|MODEL",
     )
     match_experts: int | None = quantity("The base by its expert count, as --match.", whole=True)
+    against: str | None = text(
+        "Published models to show beside the plan, such as deepseek-v3; their own tokens as NAME:15T.", metavar="LIST"
+    )
     objective: str | None = text(
         "serve (cheapest at the base's loss), quality (lowest loss at a serving cost), lifetime (fewest dollars of training "
         "and serving) or loss; default: what the bounds say.",
@@ -142,6 +147,9 @@ class BoundOptions(Group):
             experts=self.expert_counts(law),
             match_experts=self._base_experts(law),
             base=base,
+            against=()
+            if self.against is None
+            else tuple(published_model(n, "--against") for n in listed("--against", self.against)),
             max_loss=loss if self.max_loss is None else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
             lifetime_tokens=self.lifetime_tokens,
@@ -160,24 +168,13 @@ class BoundOptions(Group):
 
     def _matched(self) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names."""
-        from moescale.models.published import find_shape
-        from moescale.planning.question import KnownModel
-
         if self.match is None or self.match.strip().isdigit():
             return None, None
         try:
             return None, float(self.match)
         except ValueError:
             pass
-        with located("--match"):
-            found = find_shape(self.match)
-        if found.tokens is None:
-            raise InputError(
-                f"the training tokens of {self.match} are not published",
-                where="--match",
-                next_step="`moescale models` lists those that are known",
-            )
-        return KnownModel(name=found.architecture.name, architecture=found.architecture, tokens=found.tokens), None
+        return published_model(self.match, "--match"), None
 
     def _base_experts(self, law: Law) -> float:
         """The expert count of the base, as stated or as the law's family says."""
@@ -271,3 +268,21 @@ class BoundOptions(Group):
                     error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
                 ) from error
         return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=default_mfu() if self.mfu is None else self.mfu)
+
+
+def published_model(text: str, option: str) -> KnownModel:
+    """The published model NAME, or NAME:TOKENS where its tokens are stated; InputError that names the option."""
+    from moescale.models.published import find_shape
+    from moescale.planning.question import KnownModel
+
+    name, _, stated = text.partition(":")
+    with located(option):
+        found = find_shape(name)
+    tokens = TOKENS.parse(stated, option) if stated else found.tokens
+    if tokens is None:
+        raise InputError(
+            f"the training tokens of {name} are not published",
+            where=option,
+            next_step=f"state them, as {name}:15T; `moescale models` lists those that are known",
+        )
+    return KnownModel(name=found.architecture.name, architecture=found.architecture, tokens=tokens)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from moescale.models.rounding import Buildable
     from moescale.planning.candidate import Candidate, Life, Trained, Unreachable
     from moescale.planning.decision import LawView
+    from moescale.planning.known import KnownRow
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
     from moescale.runs.table import RunTable
@@ -32,6 +33,7 @@ FRONTIER_ROWS = 10
 SWEEP_ROWS = 16
 SUSPECT_ROWS = 10
 PREDICTION_ROWS = 40
+MARK = "*"  # of a loss where the law may not speak
 ALIKE = 0.06  # of ln N: a model as built, and the real-valued one that it was built from
 VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
 GLOSSARY = (
@@ -679,6 +681,32 @@ def frontier_table(plan: Plan) -> Table:
     part = f" ({len(shown)} of {count} points; all with --json)" if len(shown) < count else ""
     rows = [plan.frontier[i] for i in shown]
     return _models(f"Frontier of loss against cost{part}", rows, (*SIZES, LOSS, *SERVING, OWN_SHARE))
+
+
+def known_table(plan: Plan) -> Table:
+    """The known models that a plan was asked about, against its frontier."""
+    cells: tuple[Cell[KnownRow], ...] = (
+        (Column("", text=True), lambda c: c.name),
+        (Column("active"), lambda c: format_count(c.n_params_active)),
+        *SIZES[2:],
+        (Column("FLOPs", rank=1), lambda c: format_flops(c.training_flops)),
+        (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
+        *SERVING,
+        (Column("loss/frontier"), lambda c: _more(c.loss_ratio_to_frontier)),
+        (Column("cost/frontier"), lambda c: _percentage(c.cost_ratio_to_frontier)),
+    )
+    unserved = reason_lines((c.name, c.infeasible) for c in plan.known if c.infeasible)
+    return table_of("Known models on this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
+
+
+def beyond_notes(models: Iterable[KnownRow]) -> tuple[str, ...]:
+    """Of which models a law may not speak, and why, a line for each reason."""
+    return tuple(f"{MARK} {line}" for line in reason_lines((c.name, c.beyond_law) for c in models if c.beyond_law))
+
+
+def _more(ratio: float | None) -> str:
+    """By what share a loss is higher than another."""
+    return "-" if ratio is None else f"{ratio - 1.0:+.1%}"
 
 
 def _models(title: str, models: Sequence[Model | Unreachable], cells: Sequence[Cell[Model]]) -> Table:
