@@ -34,7 +34,7 @@ from moescale.options.law import DEFAULT_LAW, SHAPES
 from moescale.options.serving import ServingOptions
 from moescale.planning.allocation import Budget, smallest_at_loss
 from moescale.planning.candidate import Candidate
-from moescale.planning.question import KnownModel, Question
+from moescale.planning.question import CONFIDENCE, KnownModel, Question
 from moescale.planning.search import Search, choose
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
@@ -222,7 +222,7 @@ def page(found: Hindcasts) -> str:
     spreads = [spread(found, model, "active") for model in found.models]
     parts = {
         "published": table(
-            ("model", "tokens", "published", "shape", "budget", "active", "X", "$/Mtok"),
+            ("model", "source of its tokens", "date", "shape", "budget", "active", "X", "$/Mtok"),
             (_published(found.published(m)) for m in found.models), numbers=4,
         ),
         "budget": _answers(found, "budget"),
@@ -238,10 +238,14 @@ def page(found: Hindcasts) -> str:
         "least-spread": f"{min(spreads):.2f}",
         "median-spread": f"{np.median(spreads):.1f}",
         "largest-spread": f"{max(spreads):.1f}",
-        "loss-above": f"{100 * np.median([row.ln_loss_above for row in above]):.1f}%",
-        "most-loss-above": f"{100 * max(row.ln_loss_above for row in above):.1f}%",
+        "sparse-above": _span([row.ln_loss_above for row in above if found.published(row.model).expansion > 1.0]),
+        "dense-above": _span([row.ln_loss_above for row in above if found.published(row.model).expansion <= 1.0]),
     }  # fmt: skip
     return filled("hindcasts.md", parts)
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{100 * min(values):.1f}% to {100 * max(values):.1f}%"
 
 
 def spread(found: Hindcasts, model: str, figure: str, *, beyond: bool = True) -> float:
@@ -273,7 +277,7 @@ def _answers(found: Hindcasts, asked: str) -> list[str]:
 
     def cells(row: Row, at: Row) -> list[str]:
         if math.isnan(row.active):
-            return [f"none ({row.most_sure:.0%} at most)", "", "", ""]
+            return [f"none ({row.most_sure:.0%})" if row.most_sure < CONFIDENCE else "none is served", "", "", ""]
         ratios = [_times(getattr(row, name), getattr(at, name)) for name in ("active", "tokens", "usd_per_mtok")]
         return [ratios[0], f"{row.expansion:.3g}", *ratios[1:]]
 
@@ -330,8 +334,8 @@ def figure(rows: Sequence[Row]) -> Figure:
         for ax, model in zip(flat, found.models, strict=False):
             _panel(ax, found, model)
         _key(flat[len(found.models)])
-        drawn.supxlabel("active parameters without embeddings")
-        drawn.supylabel("expansion X: FFN weights held over those that a token meets")
+        drawn.supxlabel("active parameters without embeddings", fontsize=8)
+        drawn.supylabel("expansion X: FFN weights held over those that a token meets", fontsize=8)
         headline(
             drawn,
             "What a plan on each model's budget would train to be as good, cheapest to serve, beside the model itself",
@@ -349,7 +353,7 @@ def _panel(ax: Axes, found: Hindcasts, model: str) -> None:
     chosen = found.of(model, beyond=True)
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.set_xlim(2.5e8, 8e11)
+    ax.set_xlim(1.6e8, 8e11)
     ax.set_ylim(0.8, 60.0)
     ax.axhspan(RANGE * 1.03, 60.0, color="#f0f0f0", linewidth=0, zorder=0)
     for law, colour in zip(LAWS, CATEGORIES[2:], strict=False):
@@ -357,9 +361,9 @@ def _panel(ax: Axes, found: Hindcasts, model: str) -> None:
         point(ax, *place(row), "D", colour, 3.2, zorder=3)
         ax.plot(*zip(place(lab), place(row), strict=True), color=colour, linewidth=0.5, alpha=0.7)
     ax.plot(*zip(place(lab), place(chosen), strict=True), color=ACCENT, linewidth=1.4)
-    for row, look in ((found.of(model), {"markerfacecolor": "white"}), (chosen, {})):
+    for row, size, inside in ((found.of(model), 6.4, "white"), (chosen, 4.4, ACCENT)):
         if not math.isnan(row.active):
-            point(ax, *place(row), "s", ACCENT, 4.6, zorder=5, **look)
+            point(ax, *place(row), "s", ACCENT, size, zorder=5, markerfacecolor=inside)
     point(ax, *place(blind), "x", CATEGORIES[0], 4.6, zorder=4)
     point(ax, *place(lab), "o", INK, 5.0, zorder=6)
     ax.set_title(f"{model}\n{format_count(lab.tokens)} tokens", fontsize=7)
@@ -381,7 +385,7 @@ def _key(ax: Axes) -> None:
 
     ax.axis("off")
     entries = [
-        ("o", INK, INK, "the model"), ("s", ACCENT, "white", "the plan"), ("s", ACCENT, ACCENT, "as if laws went on"),
+        ("o", INK, INK, "the model"), ("s", ACCENT, "white", "the plan, X to 11"), ("s", ACCENT, ACCENT, "as if laws went on"),
         ("x", CATEGORIES[0], INK, "budget alone"),
         *(("D", colour, colour, law) for law, colour in zip(LAWS, CATEGORIES[2:], strict=False)),
     ]  # fmt: skip

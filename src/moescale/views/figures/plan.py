@@ -70,7 +70,8 @@ def _explanation(ax: Axes, plan: Plan) -> None:
     cost = "" if plan.base_usd_per_mtok is None else f" and cost {format_usd(plan.base_usd_per_mtok)}"
     base = "dense model" if plan.base_experts == 1 else f"model with E = {plan.base_experts:g}"
     dotted = f"dotted: loss {plan.base_loss:.4f}{cost} of the loss-optimal {base}, the base"
-    note(ax, f"{first}grey: Pareto frontier; {dotted}")
+    circles = "\ncircles: known models, hollow where the law may not speak of them" if plan.known else ""
+    note(ax, f"{first}grey: Pareto frontier; {dotted}{circles}")
 
 
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
