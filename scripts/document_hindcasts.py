@@ -369,7 +369,7 @@ def _panel(ax: Axes, found: Hindcasts, model: str) -> None:
     ax.set_title(f"{model}\n{format_count(lab.tokens)} tokens", fontsize=7)
     for axis, places, text in (
         (ax.xaxis, (1e9, 1e10, 1e11), format_count),
-        (ax.yaxis, (1, 3, 11, 42), lambda x: f"{x:g}"),
+        (ax.yaxis, (1, 3, 11, 42), "{:g}".format),
     ):
         axis.set_major_locator(FixedLocator(places))
         axis.set_major_formatter(FuncFormatter(_written(text)))

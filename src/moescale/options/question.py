@@ -22,6 +22,7 @@ from moescale.options.fields import (
     quantity,
     text,
 )
+from moescale.options.known import published_model
 from moescale.options.law import DETAILS, LawOptions
 
 if TYPE_CHECKING:
@@ -34,12 +35,61 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 MOST_DAYS = 1e5
 COUNT = Quantity(whole=True)
-TOKENS = Quantity(most=MOST_TOKENS, unit="tokens")
 BOUNDS, LIFE = "Bounds", "Training days and dollars; the whole life of a model"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundOptions(Group):
+class TrainingOptions(Group):
+    """What training costs, and how many tokens a model serves in its life."""
+
+    lifetime_tokens: float | None = quantity(
+        "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
+        most=MOST_TOKENS,
+        unit="tokens",
+        panel=LIFE,
+    )
+    train_gpu: str | None = text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
+    mfu: float | None = quantity(
+        "Share of the training GPU's peak that training reaches; default: 0.4.", LEAST, 1, panel=LIFE
+    )
+    train_usd_per_gpu_hour: float | None = quantity(
+        "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.", LEAST, panel=LIFE
+    )
+
+    def training_gpu(self, deployment: Deployment) -> Gpu:
+        """The GPU to train on, by default the one that serves."""
+        from moescale.hardware.gpus import load_gpu
+
+        with located("--train-gpu"):
+            return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
+
+    def training_price(self, deployment: Deployment, *, unpriced: bool = False) -> TrainingPrice | None:
+        """The price of training; None for a GPU without a price that nothing needs.
+
+        Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
+        """
+        from moescale.hardware.prices import usd_per_gpu_hour
+        from moescale.planning.total_cost import TrainingPrice, default_mfu
+
+        stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
+        unpriced = unpriced or stated == (None,) * 4
+        gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
+        if usd is None:
+            try:
+                own = gpu.name == deployment.gpu.name
+                usd = float(deployment.usd_per_gpu_hour) if own else usd_per_gpu_hour(gpu)
+            except InputError as error:
+                if self.lifetime_tokens is None and unpriced:
+                    return None
+                next_step = "give --train-usd-per-gpu-hour as well"
+                raise InputError(
+                    error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
+                ) from error
+        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=default_mfu() if self.mfu is None else self.mfu)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundOptions(TrainingOptions):
     """The budget of a plan, what bounds it, and what training costs.
 
     >>> bounds = BoundOptions(budget=5.15e21, experts="1,8,16", match_experts=8, max_tokens=2e12)
@@ -92,24 +142,11 @@ class BoundOptions(Group):
         "Parameters in all, without embeddings.", most=MOST_PARAMETERS, unit="parameters", panel=BOUNDS
     )
     max_days: float | None = quantity("Days of training on --train-gpus at most.", LEAST, MOST_DAYS, panel=BOUNDS)
-    lifetime_tokens: float | None = quantity(
-        "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
-        most=MOST_TOKENS,
-        unit="tokens",
-        panel=LIFE,
-    )
     max_total_usd: float | None = quantity(
         "With --lifetime-tokens: lowest loss for so many dollars of training and serving.",
         LEAST_BOUND,
         MOST_TOTAL_USD,
         panel=LIFE,
-    )
-    train_gpu: str | None = text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
-    mfu: float | None = quantity(
-        "Share of the training GPU's peak that training reaches; default: 0.4.", LEAST, 1, panel=LIFE
-    )
-    train_usd_per_gpu_hour: float | None = quantity(
-        "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.", LEAST, panel=LIFE
     )
     bootstrap: int | None = quantity(
         "The law's draws for intervals; default: all it has; 0: none.", 0, MOST_REPLICATES, whole=True, panel=DETAILS
@@ -237,52 +274,3 @@ class BoundOptions(Group):
                 next_step="add a count that the law may recommend",
             )
         return counts
-
-    def training_gpu(self, deployment: Deployment) -> Gpu:
-        """The GPU to train on, by default the one that serves."""
-        from moescale.hardware.gpus import load_gpu
-
-        with located("--train-gpu"):
-            return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
-
-    def training_price(self, deployment: Deployment, *, unpriced: bool = False) -> TrainingPrice | None:
-        """The price of training; None for a GPU without a price that nothing needs.
-
-        Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
-        """
-        from moescale.hardware.prices import usd_per_gpu_hour
-        from moescale.planning.total_cost import TrainingPrice, default_mfu
-
-        stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
-        unpriced = unpriced or stated == (None,) * 4
-        gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
-        if usd is None:
-            try:
-                own = gpu.name == deployment.gpu.name
-                usd = float(deployment.usd_per_gpu_hour) if own else usd_per_gpu_hour(gpu)
-            except InputError as error:
-                if self.lifetime_tokens is None and unpriced:
-                    return None
-                next_step = "give --train-usd-per-gpu-hour as well"
-                raise InputError(
-                    error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
-                ) from error
-        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=default_mfu() if self.mfu is None else self.mfu)
-
-
-def published_model(text: str, option: str) -> KnownModel:
-    """The published model NAME, or NAME:TOKENS where its tokens are stated; InputError that names the option."""
-    from moescale.models.published import find_shape
-    from moescale.planning.question import KnownModel
-
-    name, _, stated = text.partition(":")
-    with located(option):
-        found = find_shape(name)
-    tokens = TOKENS.parse(stated, option) if stated else found.tokens
-    if tokens is None:
-        raise InputError(
-            f"the training tokens of {name} are not published",
-            where=option,
-            next_step=f"state them, as {name}:15T; `moescale models` lists those that are known",
-        )
-    return KnownModel(name=found.architecture.name, architecture=found.architecture, tokens=tokens)

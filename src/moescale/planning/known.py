@@ -50,6 +50,8 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
 
 def beyond_law(law: Law, experts: float) -> str | None:
     """Why a law may not speak of a model with so many experts in its family's letters; None where it may."""
+    if experts > 1.0 and not (law.form.uses_experts or law.form.implied_inputs):
+        return f"{law.name} knows dense models only"
     if law.max_experts is None or law.allows(experts):
         return None
     own, most = (float(expansion(law.family, e)) for e in (experts, law.max_experts))

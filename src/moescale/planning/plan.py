@@ -152,7 +152,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         frontier=tuple(frontier),
         recommendation=advice,
         warnings=tuple(notes),
-        asked=_asked(search.question, deployment),
+        asked=_asked(search.question, search.law.family.name, deployment),
         curves=search.curves(),
         training=training_use(search.question, advice.model),
         lifetime=lifetime,
@@ -216,12 +216,13 @@ def _recommendation(search: Search, rows: Sequence[Row]) -> tuple[Recommendation
     return advice, views
 
 
-def _asked(question: Question, deployment: Deployment) -> dict[str, object]:
+def _asked(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
     """The bounds and the serving limits that the answer rests on; those that do not apply are absent."""
     d = deployment
     limits: dict[str, object] = {
         "experts": [whole(e) for e in question.experts],
         "match_experts": whole(question.match_experts) if question.base is None else None,
+        "family": family,
         "match": None if question.base is None else question.base.name,
         "max_loss": question.max_loss,
         "max_usd_per_mtok": question.max_usd_per_mtok,
