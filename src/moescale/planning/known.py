@@ -8,9 +8,10 @@ from typing import Any
 
 from moescale.models.coordinates import expansion, of_architecture
 from moescale.planning.candidate import Candidate, Trained
-from moescale.planning.question import KnownModel
+from moescale.planning.question import KnownModel, only_experts
 from moescale.planning.search import Search, known_model
 from moescale.scaling_laws.law import Law
+from moescale.units import expert_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +51,8 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
 
 def beyond_law(law: Law, experts: float) -> str | None:
     """Why a law may not speak of a model with so many experts in its family's letters; None where it may."""
-    if experts > 1.0 and not (law.form.uses_experts or law.form.implied_inputs):
-        return f"{law.name} knows dense models only"
+    if (only := only_experts(law)) is not None:
+        return None if experts == only else f"{law.name} knows {expert_model(only)}s only"
     if law.max_experts is None or law.allows(experts):
         return None
     own, most = (float(expansion(law.family, e)) for e in (experts, law.max_experts))

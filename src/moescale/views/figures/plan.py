@@ -123,7 +123,7 @@ def _known(ax: Axes, plan: Plan) -> None:
             continue
         inside = FAINT if c.beyond_law is None else "white"
         point(ax, c.usd_per_mtok, c.loss, "o", FAINT, 5.0, markerfacecolor=inside, zorder=5)
-        look: Look = {"xytext": (0, -9), "textcoords": "offset points", "ha": "center", "fontsize": 7, "bbox": paper()}
+        look: Look = {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 7, "bbox": paper()}
         ax.annotate(c.name, (c.usd_per_mtok, c.loss), color=readable(FAINT), zorder=5, **look)
 
 

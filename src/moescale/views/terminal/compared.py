@@ -45,7 +45,7 @@ def show_compared_models(
     write_line(console)
     write_paragraph(
         console,
-        f"parameters without embeddings; loss by {law.name}, intervals over its draws{trained}; served on "
+        f"parameters without embeddings; loss by {law.name}{', intervals over its draws' if len(law.draws) else ''}{trained}; served on "
         f"{deployment.gpu.name} at {format_usd(float(deployment.usd_per_gpu_hour))} an hour, {deployment.prompt_tokens:g} prompt and "
         f"{deployment.output_tokens:g} output tokens, latency from {latency}{life}.",
         lead="Basis",
