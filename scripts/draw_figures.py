@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from document_hindcasts import figure as hindcast_figure
+from document_hindcasts import stored as hindcasts
 from moescale.cli import main as moescale
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
@@ -33,7 +35,7 @@ COMMANDS = {
     "plan": "plan --budget 5.15e21",
     "sweep": "cost --config examples/configs/mixtral-8x7b.json --gpu a100-sxm-80gb,h100-sxm --sweep --weights bf16 --kv-cache bf16",
 }
-NAMES = (*COMMANDS, "cost", "largest", *REPRODUCED)
+NAMES = (*COMMANDS, "cost", "largest", "hindcasts", *REPRODUCED)
 EXPERTS: FloatArray = np.exp2(np.arange(7.0))
 
 
@@ -46,6 +48,7 @@ def draw_all(folder: Path) -> None:
     costs = paper_costs()
     save_figure(cost_figure(serving_curves(costs, EXPERTS, np.geomspace(1e8, 2e11, 600))), folder / "cost.svg")
     save_figure(largest_figure(largest_models(costs, EXPERTS, np.geomspace(0.01, 3.0, 300))), folder / "largest.svg")
+    save_figure(hindcast_figure(hindcasts()), folder / "hindcasts.svg")
     for name, (figure, _) in draw(find_law("yun2024-recovered"), costs).items():
         save_figure(figure, folder / f"{name}.svg")
 

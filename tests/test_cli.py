@@ -730,7 +730,7 @@ def test_no_arguments_print_the_help() -> None:
 
 def test_help_begins_with_the_decision_and_groups_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    words = re.findall(r"^│ ([a-z]+) ", run("--help").out, re.MULTILINE)
+    words = re.findall(r"^│ ([a-z][a-z-]*) ", run("--help").out, re.MULTILINE)
     assert words == list(COMMANDS)
     assert words[0] == "plan"
     for command in ("plan", "cost"):
@@ -748,7 +748,7 @@ def test_version_is_the_packages() -> None:
 # In an example of the help: files and environments of the reader's own, or a tokenizer to be trained.
 OF_THE_READER = (
     *("mixtral/", " runs.csv", " run.toml", " sweep.toml", " profile.toml", "envs/", "--show corpus"),
-    *("--vocab-size", "tokenizer.json", "web_text_document"),
+    *("--vocab-size", "plan.json:", "tokenizer.json", "web_text_document"),
 )
 
 

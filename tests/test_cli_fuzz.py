@@ -78,6 +78,15 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--size-column": ["n_params_dense", "n_params_active", "n_params_total", "n_experts", "top_k"],
         "--loss-column": ["loss", "top_k", "n_params_total"],
     },
+    "compare-models": {
+        "--law": LAWS,
+        "--lifetime-tokens": TOKENS,
+        "--train-gpu": ["h100-sxm", "l40s"],
+        "--mfu": ["1e-6", "0.4", "1"],
+        "--train-usd-per-gpu-hour": ["1e-6", "2", "1e6"],
+        "--shape": ["paper", "mixtral", "deepseek"],
+        **SERVED_OPTIONS,
+    },
     "isoflop": {
         "--tolerance": ["0", "0.05", "0.99"],
         "--where": ["n_experts <= 1", "tokens > 1e10"],
@@ -110,6 +119,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--law": LAWS,
         "--experts": ["1", "4", "64", "1,4,8", "2,3,5,1e6", ",".join(map(str, range(1, 60)))],
         "--match-experts": COUNTS,
+        "--against": ["deepseek-v3", "llama-3.1-8b,olmoe-1b-7b:1", "gpt-oss-20b", ",", ":"],
         "--max-loss": ["1e-12", "1", "2", "2.5", "1e6"],
         "--max-usd-per-mtok": ["1e-12", "0.001", "0.05", "1", "1e6"],
         "--max-tokens": TOKENS,
@@ -162,6 +172,14 @@ TAKEN: dict[str, dict[str, list[str]]] = {
 START: dict[str, list[list[str]]] = {
     "fit": [[RUNS, "--law", "chinchilla", "--starts", "2"]],
     "compare": [[RUNS, "--law", "chinchilla"]],
+    "compare-models": [
+        ["llama-3.1-8b", "olmoe-1b-7b"],
+        ["deepseek-v3:1", "llama-3.1-8b:1e24", "gpt-oss-20b:5T"],
+        ["LLAMA.json:1T", "llama-3.1-8b"],
+        ["llama-3.1-8b", "MINE.toml:quality"],
+        ["CUT.toml", ":", "x:"],
+        [],
+    ],
     "isoflop": [[str(ROOT / "tests" / "data" / "public" / "joint_moe_runs.csv")], [RUNS]],
     "profile": [["--show", LATENCIES], [PROFILE, "-o", "latencies.csv", "--python", NOWHERE]],
     "pack": [[str(ROOT / "LICENSE"), "-o", f"corpus{n}", "--tokenizer", "bytes"] for n in range(8)],

@@ -42,6 +42,7 @@ HERE = (
     "report",
     "fit",
     "compare",
+    "compare-models",
     "predict",
     "laws",
     "models",

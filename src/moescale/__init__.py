@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from moescale.options.question import BoundOptions
     from moescale.options.serving import ServingOptions
     from moescale.planning.allocation import Allocation, Budget, best_within_cost, loss_optimal, smallest_at_loss
+    from moescale.planning.compare_models import ComparedModel, compare_models
     from moescale.planning.plan import Plan, Question, make_plan
+    from moescale.planning.question import KnownModel
     from moescale.planning.total_cost import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
     from moescale.runs.table import RunTable, read_runs
     from moescale.scaling_laws import Law, find_form, find_law, loss, predict, save_law
@@ -106,11 +108,16 @@ _HOMES = {
         "loss_optimal",
         "smallest_at_loss",
     ),
+    "planning.compare_models": (
+        "ComparedModel",
+        "compare_models",
+    ),
     "planning.plan": (
         "Plan",
         "Question",
         "make_plan",
     ),
+    "planning.question": ("KnownModel",),
     "planning.total_cost": (
         "Lifetime",
         "TrainingPrice",
@@ -166,6 +173,7 @@ __all__ = [
     "Arrivals",
     "BoundOptions",
     "Budget",
+    "ComparedModel",
     "Cost",
     "Deployment",
     "Fit",
@@ -175,6 +183,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "IsoFlop",
+    "KnownModel",
     "Law",
     "LawOptions",
     "Lifetime",
@@ -200,6 +209,7 @@ __all__ = [
     "cheapest",
     "cheapest_at_loss",
     "compare_laws",
+    "compare_models",
     "cost",
     "degrees",
     "diagnose",

@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer import Option
 
+from moescale.cli.compare_models import compare_models
 from moescale.cli.cost import cost, models
 from moescale.cli.importing import import_
 from moescale.cli.isoflop import isoflop
@@ -30,12 +31,13 @@ from moescale.io.signals import Terminated, sigterm_interrupts
 
 # Every command, in the order and under the headings of `moescale --help`.
 PANELS: dict[str, tuple[Callable[..., object], ...]] = {
-    "Decide": (plan, cost, models, web, report),
+    "Decide": (plan, compare_models, cost, models, web, report),
     "Scaling laws": (fit, compare, isoflop, predict, laws),
     "Runs and measurements": (import_, pack, train, sweep, profile),
     "Check": (reproduce,),
 }
-COMMANDS = tuple(command.__name__.rstrip("_") for commands in PANELS.values() for command in commands)  # of `import_`
+# As typer names them: `import_` and `compare_models` cannot be a function's names.
+COMMANDS = tuple(command.__name__.rstrip("_").replace("_", "-") for commands in PANELS.values() for command in commands)
 INTERRUPTED = 130  # what shells report for Ctrl-C
 RESUMABLE = ("profile", "train", "sweep")
 

@@ -18,9 +18,11 @@ from moescale.options.fields import (
     MOST_USD_PER_MTOK,
     Group,
     Quantity,
+    listed,
     quantity,
     text,
 )
+from moescale.options.known import published_model
 from moescale.options.law import DETAILS, LawOptions
 
 if TYPE_CHECKING:
@@ -37,7 +39,57 @@ MODELS, BOUNDS, LIFE = "Models to consider", "Bounds", "Training days and dollar
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundOptions(Group):
+class TrainingOptions(Group):
+    """What training costs, and how many tokens a model serves in its life."""
+
+    lifetime_tokens: float | None = quantity(
+        "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
+        most=MOST_TOKENS,
+        unit="tokens",
+        panel=LIFE,
+    )
+    train_gpu: str | None = text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
+    mfu: float | None = quantity(
+        "Share of the training GPU's peak that training reaches; default: 0.4.", LEAST, 1, panel=LIFE
+    )
+    train_usd_per_gpu_hour: float | None = quantity(
+        "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.", LEAST, panel=LIFE
+    )
+
+    def training_gpu(self, deployment: Deployment) -> Gpu:
+        """The GPU to train on, by default the one that serves."""
+        from moescale.hardware.gpus import load_gpu
+
+        with located("--train-gpu"):
+            return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
+
+    def training_price(self, deployment: Deployment, *, unpriced: bool = False) -> TrainingPrice | None:
+        """The price of training; None for a GPU without a price that nothing needs.
+
+        Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
+        """
+        from moescale.hardware.prices import usd_per_gpu_hour
+        from moescale.planning.total_cost import TrainingPrice, default_mfu
+
+        stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
+        unpriced = unpriced or stated == (None,) * 4
+        gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
+        if usd is None:
+            try:
+                own = gpu.name == deployment.gpu.name
+                usd = float(deployment.usd_per_gpu_hour) if own else usd_per_gpu_hour(gpu)
+            except InputError as error:
+                if self.lifetime_tokens is None and unpriced:
+                    return None
+                next_step = "give --train-usd-per-gpu-hour as well"
+                raise InputError(
+                    error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
+                ) from error
+        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=default_mfu() if self.mfu is None else self.mfu)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundOptions(TrainingOptions):
     """The budget of a plan, what bounds it, and what training costs.
 
     >>> bounds = BoundOptions(budget=5.15e21, experts="1,8,16", match_experts=8, max_tokens=2e12)
@@ -59,6 +111,11 @@ class BoundOptions(Group):
         metavar="E|LOSS|MODEL",
     )
     match_experts: int | None = quantity("The base by its expert count, as --match.", whole=True, panel=MODELS)
+    against: str | None = text(
+        "Published models to show beside the plan, such as deepseek-v3; their own tokens as NAME:15T.",
+        metavar="LIST",
+        panel=MODELS,
+    )
     objective: str | None = text(
         "serve (cheapest at the base's loss), quality (lowest loss at a serving cost), lifetime (fewest dollars of training "
         "and serving) or loss; default: what the bounds say.",
@@ -88,24 +145,11 @@ class BoundOptions(Group):
         "Parameters in all, without embeddings.", most=MOST_PARAMETERS, unit="parameters", panel=BOUNDS
     )
     max_days: float | None = quantity("Days of training on --train-gpus at most.", LEAST, MOST_DAYS, panel=BOUNDS)
-    lifetime_tokens: float | None = quantity(
-        "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
-        most=MOST_TOKENS,
-        unit="tokens",
-        panel=LIFE,
-    )
     max_total_usd: float | None = quantity(
         "With --lifetime-tokens: lowest loss for so many dollars of training and serving.",
         LEAST_BOUND,
         MOST_TOTAL_USD,
         panel=LIFE,
-    )
-    train_gpu: str | None = text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
-    mfu: float | None = quantity(
-        "Share of the training GPU's peak that training reaches; default: 0.4.", LEAST, 1, panel=LIFE
-    )
-    train_usd_per_gpu_hour: float | None = quantity(
-        "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.", LEAST, panel=LIFE
     )
     bootstrap: int | None = quantity(
         "The law's draws for intervals; default: all it has; 0: none.", 0, MOST_REPLICATES, whole=True, panel=DETAILS
@@ -146,6 +190,9 @@ class BoundOptions(Group):
             experts=self.expert_counts(law),
             match_experts=self._base_experts(law),
             base=base,
+            against=()
+            if self.against is None
+            else tuple(published_model(n, "--against") for n in listed("--against", self.against)),
             max_loss=loss if self.max_loss is None else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
             lifetime_tokens=self.lifetime_tokens,
@@ -164,24 +211,13 @@ class BoundOptions(Group):
 
     def _matched(self) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names."""
-        from moescale.models.published import find_shape
-        from moescale.planning.question import KnownModel
-
         if self.match is None or self.match.strip().isdigit():
             return None, None
         try:
             return None, float(self.match)
         except ValueError:
             pass
-        with located("--match"):
-            found = find_shape(self.match)
-        if found.tokens is None:
-            raise InputError(
-                f"the training tokens of {self.match} are not published",
-                where="--match",
-                next_step="`moescale models` lists those that are known",
-            )
-        return KnownModel(name=found.architecture.name, architecture=found.architecture, tokens=found.tokens), None
+        return published_model(self.match, "--match"), None
 
     def _base_experts(self, law: Law) -> float:
         """The expert count of the base, as stated or as the law's family says."""
@@ -244,34 +280,3 @@ class BoundOptions(Group):
                 next_step="add a count that the law may recommend",
             )
         return counts
-
-    def training_gpu(self, deployment: Deployment) -> Gpu:
-        """The GPU to train on, by default the one that serves."""
-        from moescale.hardware.gpus import load_gpu
-
-        with located("--train-gpu"):
-            return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
-
-    def training_price(self, deployment: Deployment, *, unpriced: bool = False) -> TrainingPrice | None:
-        """The price of training; None for a GPU without a price that nothing needs.
-
-        Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
-        """
-        from moescale.hardware.prices import usd_per_gpu_hour
-        from moescale.planning.total_cost import TrainingPrice, default_mfu
-
-        stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
-        unpriced = unpriced or stated == (None,) * 4
-        gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
-        if usd is None:
-            try:
-                own = gpu.name == deployment.gpu.name
-                usd = float(deployment.usd_per_gpu_hour) if own else usd_per_gpu_hour(gpu)
-            except InputError as error:
-                if self.lifetime_tokens is None and unpriced:
-                    return None
-                next_step = "give --train-usd-per-gpu-hour as well"
-                raise InputError(
-                    error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
-                ) from error
-        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=default_mfu() if self.mfu is None else self.mfu)

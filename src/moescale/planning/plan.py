@@ -15,6 +15,7 @@ from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
+from moescale.planning.known import KnownRow, known_rows
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question
 from moescale.planning.rationale import (
@@ -79,6 +80,7 @@ class Plan:
     confidence: float | None = None
     laws: tuple[LawView, ...] = ()  # of an ensemble
     choices: Choices = field(default_factory=Choices)
+    known: tuple[KnownRow, ...] = ()  # that the question names
 
     @property
     def decision(self) -> Recommendation[Candidate] | Recommendation[Life]:
@@ -89,7 +91,7 @@ class Plan:
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         base, usd = whole(self.base_experts), self.base_usd_per_mtok
-        told = record(self, without=(*BASE, *(() if self.laws else ("laws",))))
+        told = record(self, without=(*BASE, *(name for name in ("laws", "known") if not getattr(self, name))))
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
         priced = {} if usd is None else {"usd_per_mtok": usd}
         told["bounded_cost"] = {"base_experts": base, **priced, "plans": told["bounded_cost"]}
@@ -150,7 +152,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         frontier=tuple(frontier),
         recommendation=advice,
         warnings=tuple(notes),
-        asked=_asked(search.question, deployment),
+        asked=_asked(search.question, search.law.family.name, deployment),
         curves=search.curves(),
         training=training_use(search.question, advice.model if lifetime is None else lifetime.recommendation.model),
         lifetime=lifetime,
@@ -159,6 +161,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         confidence=search.confidence,
         laws=views,
         choices=choices(search, at_loss, at_cost, frontier),
+        known=known_rows(search, frontier),
     )
 
 
@@ -213,12 +216,13 @@ def _recommendation(search: Search, rows: Sequence[Row]) -> tuple[Recommendation
     return advice, views
 
 
-def _asked(question: Question, deployment: Deployment) -> dict[str, object]:
+def _asked(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
     """The bounds and the serving limits that the answer rests on; those that do not apply are absent."""
     d = deployment
     limits: dict[str, object] = {
         "experts": [whole(e) for e in question.experts],
         "match_experts": whole(question.match_experts) if question.base is None else None,
+        "family": family,
         "match": None if question.base is None else question.base.name,
         "max_loss": question.max_loss,
         "max_usd_per_mtok": question.max_usd_per_mtok,

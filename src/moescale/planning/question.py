@@ -56,6 +56,7 @@ class Question:
     experts: Annotated[tuple[float, ...], EXPERTS] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)
     match_experts: Annotated[float, EXPERTS] = 4.0  # the base: the loss-optimal model of so many experts
     base: KnownModel | None = None  # the base instead of that
+    against: tuple[KnownModel, ...] = ()  # shown beside the plan
     max_loss: Annotated[float | None, POSITIVE] = None
     max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
     lifetime_tokens: Annotated[float | None, POSITIVE] = None
@@ -130,15 +131,21 @@ class Question:
         return NEAR_EQUAL if self.max_total_usd is None else 0.0
 
 
+def only_experts(law: Law) -> float | None:
+    """The one expert count that a law knows; None for laws of several."""
+    # A form with experts that dense runs alone were fitted to has learnt nothing of experts.
+    if (law.form.uses_experts or law.form.implied_inputs) and law.max_experts != 1.0:
+        return None
+    least, most = law.fit_range.get("experts", (1.0, 1.0))
+    return least if least == most else 1.0
+
+
 def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
     """The law under the question's convention and the question that it can answer, with notes on what was left out."""
     notes: list[str] = []
     base = question.match_experts if question.base is None else min(question.experts)
     experts = sorted({*question.experts, base})
-    # A form with experts that dense runs alone were fitted to has learnt nothing of experts.
-    if not (law.form.uses_experts or law.form.implied_inputs) or law.max_experts == 1.0:
-        least, most = law.fit_range.get("experts", (1.0, 1.0))
-        only = least if least == most else 1.0
+    if (only := only_experts(law)) is not None:
         if experts != [only]:
             notes.append(f"{law.name} knows {expert_model(only)}s only: other expert counts are left out of this plan")
         experts, base = [only], only

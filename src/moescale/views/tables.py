@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from moescale.latency.coverage import Coverage, Overview
     from moescale.models.rounding import Buildable
     from moescale.planning.candidate import Candidate, Life, Trained, Unreachable
+    from moescale.planning.compare_models import ComparedModel
     from moescale.planning.decision import LawView
+    from moescale.planning.known import KnownRow
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
     from moescale.runs.table import RunTable
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 FRONTIER_ROWS = 10
 SWEEP_ROWS = 16
 SUSPECT_ROWS = 10
+BREAK_EVENS = 3
 PREDICTION_ROWS = 40
+MARK = "*"  # of a loss where the law may not speak
 ALIKE = 0.06  # of ln N: a model as built, and the real-valued one that it was built from
 VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
 GLOSSARY = (
@@ -685,6 +689,82 @@ def frontier_table(plan: Plan) -> Table:
     part = f" ({len(shown)} of {count} points; all with --json)" if len(shown) < count else ""
     rows = [plan.frontier[i] for i in shown]
     return _models(f"Frontier of loss against cost{part}", rows, (*SIZES, LOSS, *SERVING, OWN_SHARE))
+
+
+def known_table(plan: Plan) -> Table:
+    """The known models that a plan was asked about, against its frontier."""
+    cells: tuple[Cell[KnownRow], ...] = (
+        (Column("", text=True), lambda c: c.name),
+        (Column("active"), lambda c: format_count(c.n_params_active)),
+        *SIZES[2:],
+        (Column("FLOPs", rank=1), lambda c: format_flops(c.training_flops)),
+        (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
+        *SERVING,
+        (Column("loss/frontier"), lambda c: _more(c.loss_ratio_to_frontier)),
+        (Column("cost/frontier"), lambda c: _percentage(c.cost_ratio_to_frontier)),
+    )
+    unserved = reason_lines((c.name, c.infeasible) for c in plan.known if c.infeasible)
+    return table_of("Known models on this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
+
+
+def compared_table(models: Sequence[ComparedModel]) -> Table:
+    """Models side by side, a column each; the last go first where there is no room."""
+    facts: tuple[Cell[ComparedModel], ...] = (
+        (Column("active parameters"), lambda c: format_count(c.n_params_active)),
+        (Column("total parameters"), lambda c: format_count(c.n_params_total)),
+        (Column("expansion X"), lambda c: f"{c.expansion:.3g}"),
+        (Column("training tokens"), lambda c: format_count(c.tokens)),
+        (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
+        (Column("GPU days"), lambda c: _known(c.gpu_days, format_count)),
+        (Column("dollars to train"), lambda c: _known(c.training_usd, format_usd)),
+        (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
+        (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
+        (Column("  against the first"), lambda c: _known(c.loss_change, "{:+.1%}".format)),
+        (Column("    90% interval"), lambda c: span_text(c.loss_change_interval, "+.1%")),
+        (Column("  better, probability"), lambda c: _known(c.probability_better, "{:.0%}".format)),
+        (Column("$/Mtok"), lambda c: _known(c.usd_per_mtok, format_usd)),
+        (Column("GPUs"), lambda c: _known(c.gpus, "{}".format)),
+        (Column("batch"), lambda c: _known(c.batch, "{:.0f}".format)),
+        (Column("time per token"), lambda c: _known(c.tpot_s, format_seconds)),
+        (Column("dollars in all"), lambda c: _known(c.total_usd, format_usd)),
+    )
+    rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
+    columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
+    unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
+    return Table(
+        "",
+        (Column("", text=True), *columns),
+        [row for row in rows if any(text.strip("-") for text in row[1:])],
+        notes=(*beyond_notes(models), *unserved),
+    )
+
+
+def break_even_lines(models: Sequence[ComparedModel]) -> tuple[str, ...]:
+    """After how many served tokens models that are dearer to train pay off, the soonest first."""
+    told = sorted((tokens, c.name, other) for c in models for other, tokens in (c.break_even_tokens or {}).items())
+    more = len(told) - BREAK_EVENS
+    return (
+        *(
+            f"{name} is dearer to train than {other} and cheaper to serve: it has paid off after {format_count(tokens)} "
+            "output tokens."
+            for tokens, name, other in told[:BREAK_EVENS]
+        ),
+        *([f"{more} more such pairs with --json."] if more > 0 else []),
+    )
+
+
+def _known(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)
+
+
+def beyond_notes(models: Iterable[KnownRow | ComparedModel]) -> tuple[str, ...]:
+    """Of which models a law may not speak, and why, a line for each reason."""
+    return tuple(f"{MARK} {line}" for line in reason_lines((c.name, c.beyond_law) for c in models if c.beyond_law))
+
+
+def _more(ratio: float | None) -> str:
+    """By what share a loss is higher than another."""
+    return "-" if ratio is None else f"{ratio - 1.0:+.1%}"
 
 
 def _models(title: str, models: Sequence[Model | Unreachable], cells: Sequence[Cell[Model]]) -> Table:

@@ -35,6 +35,7 @@ def plan_figure(plan: Plan) -> Figure:
         _curves(ax, plan)
         _base_bound(ax, plan)
         _recommendation(ax, plan)
+        _known(ax, plan)
         log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=7)
         ax.set_xlabel("serving cost (US$ per million output tokens)")
         ax.set_ylabel("loss (nats per token)")
@@ -69,12 +70,13 @@ def _explanation(ax: Axes, plan: Plan) -> None:
     cost = "" if plan.base_usd_per_mtok is None else f" and cost {format_usd(plan.base_usd_per_mtok)}"
     base = "dense model" if plan.base_experts == 1 else f"model with E = {plan.base_experts:g}"
     dotted = f"dotted: loss {plan.base_loss:.4f}{cost} of the loss-optimal {base}, the base"
-    note(ax, f"{first}grey: Pareto frontier; {dotted}")
+    circles = "\ncircles: known models, hollow where the law may not speak of them" if plan.known else ""
+    note(ax, f"{first}grey: Pareto frontier; {dotted}{circles}")
 
 
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
     """Costs and losses between which lies what the plan speaks of, with some room; over-trained curves run out at the top."""
-    rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.recommendation.model]
+    rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.recommendation.model, *plan.known]
     served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None]
     if not served:
         raise InputError("no model of this plan is served", next_step="nothing to draw")
@@ -112,6 +114,17 @@ def _base_bound(ax: Axes, plan: Plan) -> None:
     ax.axhline(plan.base_loss, **dotted)
     if plan.base_usd_per_mtok is not None:
         ax.axvline(plan.base_usd_per_mtok, **dotted)
+
+
+def _known(ax: Axes, plan: Plan) -> None:
+    """Dots with their names; hollow where the law may not speak of the model."""
+    for c in plan.known:
+        if c.usd_per_mtok is None:
+            continue
+        inside = FAINT if c.beyond_law is None else "white"
+        point(ax, c.usd_per_mtok, c.loss, "o", FAINT, 5.0, markerfacecolor=inside, zorder=5)
+        look: Look = {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 7, "bbox": paper()}
+        ax.annotate(c.name, (c.usd_per_mtok, c.loss), color=readable(FAINT), zorder=5, **look)
 
 
 def _recommendation(ax: Axes, plan: Plan) -> None:

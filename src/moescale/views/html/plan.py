@@ -81,6 +81,7 @@ def _answer(plan: Plan) -> Html:
         facts([(name, linked(text)) for name, text in tables.decision_facts(plan)]),
         html_table(tables.choices_table(plan), emphasised=model.experts),
         *([html_table(tables.laws_table(plan)), html_table(tables.regrets_table(plan))] if plan.laws else []),
+        *([html_table(tables.known_table(plan))] if plan.known else []),
     )
 
 

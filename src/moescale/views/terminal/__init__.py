@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moescale.views.terminal.compared import show_compared_models as show_compared_models
 from moescale.views.terminal.fits import show_chosen as show_chosen
 from moescale.views.terminal.fits import show_comparison as show_comparison
 from moescale.views.terminal.fits import show_fit as show_fit

@@ -30,6 +30,8 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
         write_table(console, tables.choices_table(plan))
         if plan.laws:
             write_table(console, tables.laws_table(plan))
+    if plan.known:
+        write_table(console, tables.known_table(plan))
     write_line(console)
     best = plan.decision
     _listed(console, best.caveats if details else best.caveats[:CAVEATS])

@@ -1,0 +1,118 @@
+"""Models that exist or are planned, as users state them: published ones, configs, rows of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moescale.errors import InputError, located
+from moescale.options.fields import MOST_TOKENS, Group, Quantity, Remark, text, unsaid
+from moescale.units import format_count
+
+if TYPE_CHECKING:
+    from moescale.models.architecture import Architecture
+    from moescale.planning.plan import Plan
+    from moescale.planning.question import KnownModel
+
+TOKENS = Quantity(most=MOST_TOKENS, unit="tokens")
+PLAN_ROWS = ("recommendation", "quality", "balanced", "cheapest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedModels(Group):
+    """Models to set side by side.
+
+    >>> models = ComparedModels(models=["llama-3.1-8b", "olmoe-1b-7b:10T"]).known()
+    """
+
+    models: list[str] | None = text(
+        "Two or more: a published model, a config.json with its training tokens (config.json:15T, also for published ones), "
+        f"or a row of a plan (plan.json:recommendation, or {', '.join(PLAN_ROWS[1:])}).",
+        name="MODEL..",
+    )
+
+    def known(self, remark: Remark = unsaid) -> tuple[KnownModel, ...]:
+        """The models in their order; InputError that names the one that is wrong."""
+        return tuple(stated_model(stated, "MODEL..", remark) for stated in self.models or ())
+
+
+def stated_model(stated: str, option: str, remark: Remark = unsaid) -> KnownModel:
+    """The model that a text states: NAME[:TOKENS], CONFIG.json:TOKENS or PLAN.json:ROW; InputError that names the option."""
+    from moescale.models.hf_config import read_config
+    from moescale.planning.question import KnownModel
+
+    path, _, tail = stated.rpartition(":")
+    if tail in PLAN_ROWS and path:
+        return _of_plan(path, tail)
+    named = path if path and tail[:1].isdigit() else stated
+    if not (named.endswith(".json") or Path(named).exists()):
+        return published_model(stated, option)
+    if named == stated:
+        what = "needs its training tokens, or as a plan the row that is meant"
+        next_step = f"write {stated}:15T, or {stated}:recommendation for what `moescale plan --json` printed"
+        raise InputError(what, where=stated, next_step=next_step)
+    checkpoint = read_config(named)
+    for said in checkpoint.remarks:
+        remark(said)
+    name = f"{_short(named)}:{tail}"
+    return KnownModel(name=name, architecture=checkpoint.architecture, tokens=TOKENS.parse(tail, option, remark))
+
+
+def published_model(stated: str, option: str) -> KnownModel:
+    """The published model NAME, or NAME:TOKENS where its tokens are stated; InputError that names the option."""
+    from moescale.models.published import find_shape
+    from moescale.planning.question import KnownModel
+
+    name, _, tail = stated.partition(":")
+    with located(option):
+        found = find_shape(name)
+    tokens = TOKENS.parse(tail, option) if tail else found.tokens
+    if tokens is None:
+        raise InputError(
+            f"the training tokens of {name} are not published",
+            where=option,
+            next_step=f"state them, as {name}:15T; `moescale models` lists those that are known",
+        )
+    own = found.architecture.name
+    return KnownModel(
+        name=f"{own}:{format_count(tokens)}" if tail else own, architecture=found.architecture, tokens=tokens
+    )
+
+
+def _short(path: str) -> str:
+    """The name of a file, or of the folder of a config.json."""
+    named = Path(path)
+    return named.parent.name or named.name if named.name == "config.json" else named.name
+
+
+def _of_plan(path: str, row: str) -> KnownModel:
+    """A row of a plan's file, in whole layers and heads."""
+    from moescale.planning.plan_file import read_plan
+    from moescale.planning.question import KnownModel
+
+    plan, name = read_plan(path), f"{_short(path)}:{row}"
+    if row == "recommendation":
+        built, tokens = plan.decision.architecture, plan.decision.model.tokens
+        return KnownModel(name=name, architecture=built.architecture(), tokens=tokens)
+    there = [known for known in PLAN_ROWS[1:] if getattr(plan.choices, known) is not None]
+    if row not in there:
+        listed = ", ".join(["recommendation", *there])
+        raise InputError(f"the plan has no {row} choice", where=path, nearest=listed, next_step="take one of these")
+    chosen = getattr(plan.choices, row)
+    return KnownModel(name=name, architecture=_built(plan, path, chosen.n_params, chosen.experts), tokens=chosen.tokens)
+
+
+def _built(plan: Plan, path: str, n_params: float, experts: float) -> Architecture:
+    """The nearest shape of the family that the plan was made with."""
+    from moescale.models.family import find_family
+    from moescale.models.rounding import buildable
+
+    again = "write it again with `moescale plan --json`"
+    named, heads = plan.asked.get("family"), plan.asked.get("kv_heads")
+    if not isinstance(named, str):
+        raise InputError("the plan does not say of which family its models are", where=path, next_step=again)
+    with located(path):
+        family = find_family(named)
+    family = replace(family, kv_heads=float(heads)) if isinstance(heads, int | float) else family
+    return buildable(family, n_params, experts, vocab_size=plan.decision.architecture.vocab_size).architecture()

@@ -1,0 +1,172 @@
+"""Models side by side: what each takes to train, its loss by one law, what it costs to serve, and when the dearer one pays off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from moescale.errors import InfeasibleError, InputError
+from moescale.io.records import record
+from moescale.latency import LatencySource
+from moescale.models.coordinates import of_architecture
+from moescale.models.family import law_size
+from moescale.models.parameters import count_parameters
+from moescale.planning.allocation import inputs_at
+from moescale.planning.known import beyond_law
+from moescale.planning.question import KnownModel
+from moescale.planning.total_cost import TrainingPrice
+from moescale.scaling_laws.law import Law, extrapolation, interval
+from moescale.serving.deployment import Deployment
+from moescale.serving.gpu_counts import cost
+from moescale.typing import FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedModel:
+    """One of several models; parameters are as built, without embeddings. None where not applicable.
+
+    Intervals hold 90% of the law's draws, and probabilities are shares of them. `loss_change` is ln of the loss over that
+    of the first model, by the law itself. `break_even_tokens` holds, by the name of a model that is cheaper to train and
+    dearer to serve, the output tokens after which this one has cost as little.
+    """
+
+    name: str
+    n_params_active: float
+    n_params_total: float
+    expansion: float  # FFN weights of all experts over those that a token meets
+    tokens: float
+    training_flops: float
+    gpu_days: float | None = None
+    training_usd: float | None = None
+    loss: float
+    loss_interval: tuple[float, float] | None = None
+    loss_change: float | None = None  # None for the first, as are the next
+    loss_change_interval: tuple[float, float] | None = None
+    probability_better: float | None = None
+    beyond_law: str | None = None  # why the law may not speak of the loss
+    extrapolation: Mapping[str, float] = field(default_factory=dict[str, float])  # factors beyond what was fitted
+    usd_per_mtok: float | None = None
+    gpus: int | None = None
+    batch: float | None = None
+    tpot_s: float | None = None
+    infeasible: str | None = None  # why it cannot be served
+    total_usd: float | None = None  # of training, and of serving the lifetime tokens
+    break_even_tokens: Mapping[str, float] | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; keys that do not apply are absent."""
+        return record(self)
+
+
+def compare_models(
+    models: Sequence[KnownModel],
+    law: Law,
+    deployment: Deployment,
+    latency: LatencySource,
+    *,
+    training: TrainingPrice | None = None,
+    lifetime_tokens: float | None = None,
+    extra: Mapping[str, float] | None = None,
+) -> tuple[ComparedModel, ...]:
+    """Two or more models in the order in which they are given, each under the same law and deployment.
+
+    `training` prices their training, `lifetime_tokens` (output tokens) their lives; `extra` holds further inputs of the law.
+    Raises InputError for fewer than two models, two of one name, and a law that gives no finite loss.
+    """
+    names = [model.name for model in models]
+    if len(names) < 2 or len(set(names)) < len(names):
+        what = "one model is nothing to compare" if len(names) < 2 else "a model is named twice"
+        raise InputError(what, next_step="name two or more models, such as llama-3.1-8b olmoe-1b-7b")
+    losses, drawn = _losses(law, models, extra or {})
+    if not np.isfinite(losses).all():
+        raise InputError(
+            f"{law.name} gives no finite loss of these models", where="--law", next_step="take another law"
+        )
+    rows = [
+        _alone(model, law, float(loss), deployment, latency, training, lifetime_tokens)
+        for model, loss in zip(models, losses, strict=True)
+    ]
+    told = [
+        replace(row, **_judged(i, losses, drawn), break_even_tokens=_break_even(row, rows) or None)
+        for i, row in enumerate(rows)
+    ]
+    return tuple(told)
+
+
+def _losses(law: Law, models: Sequence[KnownModel], extra: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
+    """Losses (m,) by the law itself, and by each of its draws (k, m)."""
+    n, e = np.array([model.in_letters_of(law.family) for model in models]).T
+    x = inputs_at(law, extra, n, np.log([model.tokens for model in models]), e)
+    with np.errstate(over="ignore"):
+        drawn = np.exp(law.form.log_loss(law.draws, x)) if len(law.draws) else np.empty((0, n.size))
+        return np.exp(law.form.log_loss(law.theta, x)), drawn
+
+
+def _alone(
+    model: KnownModel,
+    law: Law,
+    loss: float,
+    deployment: Deployment,
+    latency: LatencySource,
+    training: TrainingPrice | None,
+    lifetime_tokens: float | None,
+) -> ComparedModel:
+    """What needs no other model."""
+    counted, flops = count_parameters(model.architecture), model.training_flops
+    n, e = model.in_letters_of(law.family)
+    size = float(law_size(law.family, n, e))
+    found = ComparedModel(
+        name=model.name,
+        n_params_active=float(counted.non_embedding_active),
+        n_params_total=float(counted.non_embedding_total),
+        expansion=float(of_architecture(model.architecture)[1]),
+        tokens=model.tokens,
+        training_flops=flops,
+        gpu_days=None if training is None else training.gpu_hours(flops) / 24.0,
+        training_usd=None if training is None else training.usd_per_flop * flops,
+        loss=loss,
+        beyond_law=beyond_law(law, e),
+        extrapolation=extrapolation(law, size, model.tokens, e),
+    )
+    try:
+        served = cost(model.architecture, latency, deployment)
+    except InfeasibleError as error:
+        return replace(found, infeasible=error.what)
+    usd, total = served.usd_per_mtok, None
+    if found.training_usd is not None and lifetime_tokens is not None and usd is not None:
+        total = found.training_usd + usd * lifetime_tokens / 1e6
+    return replace(found, usd_per_mtok=usd, gpus=served.gpus, batch=served.batch, tpot_s=served.tpot_s, total_usd=total)
+
+
+def _judged(i: int, losses: FloatArray, drawn: FloatArray) -> dict[str, object]:
+    """The intervals of model number `i`, and how it compares with the first."""
+    judged: dict[str, object] = {"loss_interval": _ends(drawn[:, i])}
+    if i == 0:
+        return judged
+    better = float(np.mean(drawn[:, i] < drawn[:, 0])) if len(drawn) else None
+    return judged | {
+        "loss_change": math.log(losses[i] / losses[0]),
+        "loss_change_interval": _ends(np.log(drawn[:, i] / drawn[:, 0])),
+        "probability_better": better,
+    }
+
+
+def _ends(values: FloatArray) -> tuple[float, float] | None:
+    if not values.size:
+        return None
+    low, high = interval(values)
+    return float(low), float(high)
+
+
+def _break_even(model: ComparedModel, others: Sequence[ComparedModel]) -> dict[str, float]:
+    """Output tokens after which a model that is dearer to train has cost as little as each that is dearer to serve."""
+    found: dict[str, float] = {}
+    for other in others:
+        prices = (model.training_usd, other.training_usd, model.usd_per_mtok, other.usd_per_mtok)
+        train, others_train, serve, others_serve = (math.nan if price is None else price for price in prices)
+        if train > others_train and serve < others_serve:
+            found[other.name] = 1e6 * (train - others_train) / (others_serve - serve)
+    return found

@@ -1,0 +1,59 @@
+"""Known models beside a plan: their loss by its law, their serving cost as built, and how far from its frontier they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from moescale.models.coordinates import expansion, of_architecture
+from moescale.planning.candidate import Candidate, Trained
+from moescale.planning.question import KnownModel, only_experts
+from moescale.planning.search import Search, known_model
+from moescale.scaling_laws.law import Law
+from moescale.units import expert_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRow(Trained):
+    """A known model as a row of a plan; ratios are over what the plan's frontier offers, None where it offers nothing.
+
+    Sizes are those of the model as built, without embeddings; n_params and experts the letters of the plan's law.
+    """
+
+    name: str
+    expansion: float
+    loss_ratio_to_frontier: float | None = None  # over the lowest loss at its serving cost or less
+    cost_ratio_to_frontier: float | None = None  # over the fewest dollars at its loss or less
+    beyond_law: str | None = None  # why the law may not speak of it
+
+
+def known_rows(search: Search, frontier: Sequence[Candidate]) -> tuple[KnownRow, ...]:
+    """The models that the question names, in its order, against the frontier of its budget."""
+    return tuple(_row(search, model, frontier) for model in search.question.against)
+
+
+def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> KnownRow:
+    row, _ = known_model(search.law, model, search.costs)
+    usd = row.usd_per_mtok
+    losses = [c.loss for c in frontier if usd is not None and c.usd_per_mtok <= usd]
+    dollars = [c.usd_per_mtok for c in frontier if c.loss <= row.loss]
+    figures: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Trained)}
+    return KnownRow(
+        **figures,
+        name=model.name,
+        expansion=float(of_architecture(model.architecture)[1]),
+        loss_ratio_to_frontier=row.loss / min(losses) if losses else None,
+        cost_ratio_to_frontier=usd / min(dollars) if dollars and usd is not None else None,
+        beyond_law=beyond_law(search.law, row.experts),
+    )
+
+
+def beyond_law(law: Law, experts: float) -> str | None:
+    """Why a law may not speak of a model with so many experts in its family's letters; None where it may."""
+    if (only := only_experts(law)) is not None:
+        return None if experts == only else f"{law.name} knows {expert_model(only)}s only"
+    if law.max_experts is None or law.allows(experts):
+        return None
+    own, most = (float(expansion(law.family, e)) for e in (experts, law.max_experts))
+    return f"{law.name} was fitted up to X = {most:.3g} and is not trusted at {own:.3g}"
