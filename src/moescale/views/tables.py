@@ -704,7 +704,7 @@ def known_table(plan: Plan) -> Table:
         (Column("cost/frontier"), lambda c: _percentage(c.cost_ratio_to_frontier)),
     )
     unserved = reason_lines((c.name, c.infeasible) for c in plan.known if c.infeasible)
-    return table_of("Known models on this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
+    return table_of("Known models under this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
 
 
 def compared_table(models: Sequence[ComparedModel]) -> Table:
