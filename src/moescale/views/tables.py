@@ -466,12 +466,8 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         facts.append(("life", f"{format_usd(model.total_usd)} to train and to serve {served} tokens"))
     facts.append(("loss", _loss_text(plan)))
     if model.regret is not None:
-        facts.append(
-            (
-                "regret",
-                f"{model.regret.expected:.0%} of the base's cost expected, {model.regret.worst:.0%} under the worst law",
-            )
-        )
+        worst = f", {model.regret.worst:.0%} under the worst law" if plan.laws else ""
+        facts.append(("regret", f"{model.regret.expected:.0%} of the base's cost expected{worst}"))
     facts.append(("build", build_sentence(plan.decision.architecture)))
     base = plan.base or next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
     usd = (
