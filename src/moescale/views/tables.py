@@ -481,7 +481,10 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _training_text(plan: Plan) -> str:
-    use = plan.training
+    use, model = plan.training, plan.decision.model
+    if model is not plan.recommendation.model:  # a life is not bound to the budget
+        share = f"{format_flops(model.training_flops)} FLOPs, {model.training_flops / plan.budget_flops:.0%} of the budget"
+        return share if model.training_usd is None else f"{share}; {format_usd(model.training_usd)}"
     if use is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
     parts = [
@@ -515,7 +518,7 @@ def _loss_text(plan: Plan) -> str:
     if model.probability_at_least_base is not None:
         goal = "as good as the base" if plan.asked.get("max_loss") is None else f"at most {plan.asked['max_loss']}"
         text += f"; {goal} with a probability of {_percentage(model.probability_at_least_base)}"
-    if plan.laws:
+    if plan.laws and model is plan.recommendation.model:
         least = min(plan.laws, key=lambda view: view.probability)
         text += f", {least.probability:.0%} under {least.law}" if least.probability < 0.995 else ", under every law"
     return text
@@ -573,7 +576,8 @@ def laws_table(plan: Plan) -> Table:
         (Column("alone it would train", text=True), own),
         (Column("of base"), lambda v: _percentage(v.cost_ratio)),
     )
-    return table_of("What each law says of this model", plan.laws, cells)
+    budget = "this model" if plan.decision is plan.recommendation else "the model of the budget"
+    return table_of(f"What each law says of {budget}", plan.laws, cells)
 
 
 def regrets_table(plan: Plan) -> Table:
