@@ -166,6 +166,7 @@ class Page {
 
   private async show(plan: Plan): Promise<void> {
     this.plan = plan;
+    delete document.body.dataset.failed;
     this.controls.fail(undefined);
     $("error").hidden = true;
     $("answer").classList.remove("stale");
@@ -180,6 +181,7 @@ class Page {
     const message = failure?.message ?? "The server does not answer. Is `moescale web` still running?";
     const place = this.controls.fail(failure);
     this.plan = this.around = undefined;
+    document.body.dataset.failed = "1";
     $("error").textContent = place ? "" : message;
     $("error").hidden = Boolean(place);
     $("headline").textContent = failure?.infeasible ? "No model answers this question." : `This question cannot be asked${place ? `: see “${place}”` : ""}.`;
@@ -221,7 +223,7 @@ class Page {
   /** The figures of the answer, each with those of the pinned ones below it, and what is pinned. */
   private showPins(): void {
     const now = this.plan?.decision;
-    const line = (figure: Figure, letter: string, other?: Figure) => make("small", { className: "pinned" }, `${letter}: ${other ? `${other.text}, now ${change(figure, other)}` : "none"}`);
+    const line = (figure: Figure, letter: string, other?: Figure) => make("small", { className: "pinned" }, `${letter} ${other ? `${other.text}, ${change(figure, other)}` : "none"}`);
     $("strip").replaceChildren(
       ...(now?.strip ?? []).map((figure) =>
         make(
@@ -243,6 +245,7 @@ class Page {
         });
         return make("li", {}, make("span", {}, make("b", {}, "AB"[i]), ` ${pin.decision.label}`), open, drop);
       }),
+      ...(this.pins.length ? [make("li", { className: "hint" }, "Multiples (×) and points (pts): this answer over the pinned one.")] : []),
     );
     $<HTMLButtonElement>("pin").disabled = !now || this.pins.length >= MOST_PINS || $("answer").classList.contains("stale");
   }
@@ -521,7 +524,7 @@ class Page {
 
 /** How a figure differs from a pinned one: shares in points, others as a multiple. */
 function change(now: Figure, pinned: Figure): string {
-  if (now.text.endsWith("%")) return `${now.value >= pinned.value ? "+" : "−"}${Math.round(100 * Math.abs(now.value - pinned.value))} points`;
+  if (now.text.endsWith("%")) return `${now.value >= pinned.value ? "+" : "−"}${Math.round(100 * Math.abs(now.value - pinned.value))} pts`;
   return `×${format.significant(now.value / pinned.value)}`;
 }
 

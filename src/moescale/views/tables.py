@@ -483,7 +483,9 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
 def _training_text(plan: Plan) -> str:
     use, model = plan.training, plan.decision.model
     if model is not plan.recommendation.model:  # a life is not bound to the budget
-        share = f"{format_flops(model.training_flops)} FLOPs, {model.training_flops / plan.budget_flops:.0%} of the budget"
+        share = (
+            f"{format_flops(model.training_flops)} FLOPs, {model.training_flops / plan.budget_flops:.0%} of the budget"
+        )
         return share if model.training_usd is None else f"{share}; {format_usd(model.training_usd)}"
     if use is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"

@@ -303,12 +303,9 @@ def _known_models(asked: Asked) -> list[Record]:
     found: list[Record] = []
     for model in _published():
         alike = 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS
-        if not alike:
+        if not alike or question.budget.extra:  # further inputs, which no publication states
             continue
-        try:
-            row = known_model(law, model, costs)[0]
-        except InputError:  # a law of further inputs, which no publication states
-            return []
+        row = known_model(law, model, costs)[0]
         spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
         if spoken_of and row.usd_per_mtok is not None:
             counted = ("n_params_active", "n_params_total", "tokens", "loss", "usd_per_mtok", "gpus")

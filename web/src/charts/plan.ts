@@ -5,7 +5,7 @@ import { Ink, colour } from "../theme";
 import * as format from "../format";
 import { Around, Curve, Draft, Known, Plan } from "../types";
 
-export const MARGINS = { left: 56, right: 62 };
+export const MARGINS = { left: 56, right: 72 };
 
 export const HEIGHT = 380;
 
@@ -124,7 +124,7 @@ export function view(draft: Draft, plan: Plan | undefined, around: Around | unde
     losses: [],
     costs: [],
     bands: [],
-    models: named(around?.models ?? [], signals, width),
+    models: named(around?.models ?? [], choice(plan), signals, width),
     pick: [],
   };
   const base = draft.base_name.replace("the loss-optimal ", "");
@@ -141,14 +141,18 @@ export function view(draft: Draft, plan: Plan | undefined, around: Around | unde
 }
 
 /** The known models, each with its name where that covers no other's. */
-function named(models: Known[], s: Record<string, number>, width: number): Row[] {
-  const x = (m: Known) => (Math.log(m.usd_per_mtok / s.xlo) / Math.log(s.xhi / s.xlo)) * width;
-  const y = (m: Known) => ((s.yhi - m.loss) / (s.yhi - s.ylo)) * HEIGHT;
+function named(models: Known[], chosen: Row[], s: Record<string, number>, width: number): Row[] {
+  const x = (m: { usd_per_mtok: number }) => (Math.log(m.usd_per_mtok / s.xlo) / Math.log(s.xhi / s.xlo)) * width;
+  const y = (m: { loss: number }) => ((s.yhi - m.loss) / (s.yhi - s.ylo)) * HEIGHT;
   const seen = models.filter((m) => x(m) > 0 && x(m) < width && y(m) > 0 && y(m) < HEIGHT);
   const taken = seen.map((m) => ({ left: x(m) - 5, right: x(m) + 5, y: y(m) }));
+  for (const r of chosen as { usd: number; loss: number }[]) {
+    const at = x({ usd_per_mtok: r.usd });
+    taken.push({ left: at - 10, right: at + 10, y: y(r) }, { left: at + 10, right: at + 88, y: y(r) - 13 });
+  }
   return seen.map((m, i) => {
     const box = { left: x(m) + 6, right: x(m) + 10 + 6.2 * m.name.length, y: y(m) };
-    const free = box.right < width && !taken.some((t, k) => k !== i && Math.abs(t.y - box.y) < 13 && t.left < box.right && t.right > box.left);
+    const free = box.right < width && box.y > 8 && box.y < HEIGHT - 8 && !taken.some((t, k) => k !== i && Math.abs(t.y - box.y) < 13 && t.left < box.right && t.right > box.left);
     if (free) taken.push(box);
     return { usd: m.usd_per_mtok, loss: m.loss, label: free ? m.name : "" };
   });
