@@ -148,9 +148,9 @@ class Page {
     if (this.state.query() !== query) return;
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
+    const around = get<Around>("bands", query, signal);
+    around.catch(() => undefined); // told where it is drawn
     try {
-      const around = get<Around>("bands", query, signal);
-      around.catch(() => undefined); // told where it is drawn
       await this.show(await get<Plan>("plan", query, signal));
       document.body.dataset.answered = query;
       this.around = await around;
@@ -160,6 +160,7 @@ class Page {
       document.body.dataset.settled = query;
     } catch (error) {
       if (signal.aborted) return;
+      this.around = await around.catch(() => undefined);
       this.fail(error);
     }
   }
@@ -180,7 +181,7 @@ class Page {
     const failure: Failure | undefined = error instanceof Refusal ? error.failure : undefined;
     const message = failure?.message ?? "The server does not answer. Is `moescale web` still running?";
     const place = this.controls.fail(failure);
-    this.plan = this.around = undefined;
+    this.plan = undefined;
     document.body.dataset.failed = "1";
     $("error").textContent = place ? "" : message;
     $("error").hidden = Boolean(place);
@@ -341,7 +342,7 @@ class Page {
     const paper = theme.ink(this.state);
     const { law, fit } = found;
     const about = fit
-      ? `${fit.law} fitted to ${fit.n_runs} runs: RMSLE ${format.significant(1e3 * fit.rmsle)}×10⁻³; ${fit.starts_at_optimum} of the searches ended at this optimum. Points: runs, lines: the law.`
+      ? `${fit.chosen ? "An average by hold-outs (lines), led by " : ""}${fit.law} fitted to ${fit.n_runs} runs: RMSLE ${format.significant(1e3 * fit.rmsle)}×10⁻³; ${fit.starts_at_optimum} of the searches ended at this optimum. Points: runs, lines: the law.`
       : `${law.title}: ${law.source}, ${law.date}. Lines: the law over the range it was fitted on; its runs are not part of this program.`;
     $("law-note").textContent = found.missing ?? `${about} ${law.equation}`;
     const ranges = fit?.intervals ?? {};
@@ -390,7 +391,8 @@ class Page {
     }
     const r = this.plan?.decision.model;
     const curve = draft.curves.find((c) => c.experts === (r?.experts ?? draft.base_experts));
-    if (!curve) return undefined;
+    // A base of another count has no curve: then the largest model that the law may speak of.
+    if (!curve) return { curve: draft.curves.findLast((c) => !c.beyond_law) ?? draft.curves[0], i: draft.optimum };
     if (!r?.n_params) return { curve, i: draft.optimum };
     const distance = curve.n_params.map((n) => Math.abs(Math.log((n ?? 1) / r.n_params!)));
     return { curve, i: distance.indexOf(Math.min(...distance)) };
@@ -404,7 +406,7 @@ class Page {
     const at = (name: keyof typeof curve) => (curve[name] as (number | null)[])[i];
     const own = (at("n_params") ?? 0) / (curve.n_params[this.draft.optimum] ?? NaN);
     const usd = at("usd_per_mtok");
-    const lead = this.pick ? "" : this.plan ? "Nearest the recommendation: " : "The base: ";
+    const lead = this.pick ? "" : this.plan ? "Nearest the recommendation: " : "";
     $("picked").textContent =
       `${lead}${curve.label} at ${format.count(at("n_params") ?? 0)} (${format.percent(own)} of its optimum's size), ${format.count(at("tokens") ?? 0)} tokens, loss ${(at("loss") ?? 0).toFixed(4)}` +
       (usd === null ? `: ${this.draft.reasons[at("infeasible") ?? 0]}` : `, ${format.usd(usd)} per million output tokens`);

@@ -180,6 +180,7 @@ export interface Scales {
 
 export interface FitRecord {
   law: string;
+  chosen?: object[]; // of auto
   n_runs: number;
   parameters: Record<string, number>;
   intervals: Record<string, [number, number]> | null;
