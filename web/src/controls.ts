@@ -129,13 +129,16 @@ export class Controls {
     const element = make("div", { className: wide ? "control wide" : "control" }, make("label", { htmlFor: id }, label), field, this.note(key, field, label));
     field.addEventListener("change", () => this.state.set({ [key]: field.value, ...also }));
     const whole = note ? make("div", {}, element, hint) : element;
+    let shown = "";
     return this.add({
       element: whole,
       show: () => {
         const listed = options();
         const chosen = this.state.get(key);
         if (!listed.some(([value]) => value === chosen)) listed.push([chosen, chosen.startsWith("upload:") ? "an upload of another session" : chosen]);
-        field.replaceChildren(...listed.map(([value, text]) => make("option", { value }, text)));
+        const told = listed.join("\n");
+        if (told !== shown) field.replaceChildren(...listed.map(([value, text]) => make("option", { value }, text)));
+        shown = told;
         field.value = chosen;
         if (note) hint.textContent = note();
       },
