@@ -38,6 +38,7 @@ from moescale.errors import InputError
 from moescale.hardware.prices import price
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.store import law_text
+from moescale.units import format_flops
 from moescale.views.figures import colour_of
 from moescale.web import app as server
 from moescale.web import jobs as fits
@@ -158,6 +159,7 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
     assert shown["active parameters"] == model["n_params_active"]
     assert shown["a million tokens"] == model["usd_per_mtok"]
     assert shown.get("expected regret") == model.get("regret", {}).get("expected")
+    assert dict(decision["facts"])["train"].startswith(f"{format_flops(model['training_flops'])} FLOPs, ")
     assert shown["to train"] == (model["training_usd"] if query else page["training"]["usd"])
     assert ("its life" in shown) == bool(query)
 
