@@ -59,7 +59,9 @@ def main() -> None:
         page.wait_for_selector("#residuals canvas", timeout=60_000)
         settled(page)
         page.locator("#residuals").scroll_into_view_if_needed()
-        page.evaluate("window.scrollTo(0, document.getElementById('fit').getBoundingClientRect().top + scrollY - 12)")
+        page.evaluate(
+            "window.scrollTo(0, document.getElementById('law-card').getBoundingClientRect().top + scrollY - 12)"
+        )
         save(page, "fit")
         browser.close()
         server.terminate()

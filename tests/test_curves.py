@@ -46,8 +46,10 @@ def test_the_band_is_that_of_the_plans_intervals() -> None:
     low, high = band
     found = draft_plan(LAW, question, DEPLOYMENT, Roofline(GPU))
     assert low.shape == high.shape == found.loss.shape
-    assert np.all(low < high)
-    # The recovered law lies among its own draws.
+    assert np.all(low <= high)
+    # All draws agree on the base, and the recovered law lies among its own draws.
+    base = list(found.experts).index(4.0), OPTIMUM
+    np.testing.assert_allclose([low[base], high[base]], found.base_loss, rtol=1e-12)
     assert np.mean((low <= found.loss) & (found.loss <= high)) > 0.9
     assert loss_band(LAW, Question(budget=Budget(5.15e21), draws=0)) is None
 

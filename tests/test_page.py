@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from command_line import answer_of, run
+from command_line import run
 
 pytest.importorskip("fastapi", reason="the extra web is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -96,7 +96,7 @@ def settled(page: Any) -> None:
     )
 
 
-def answer(address: str, page: Any, name: str = "bands") -> Any:
+def answer(address: str, page: Any, name: str = "plan") -> Any:
     """What the server answers to the address of the page."""
     with urlopen(f"{address}api/{name}?{urlsplit(page.url).query}") as reply:
         return json.load(reply)
@@ -111,13 +111,18 @@ def slide(page: Any, label: str, presses: int, key: str = "ArrowRight") -> None:
 
 def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) -> None:
     with opened(browser, address) as page:
-        told = answer_of("plan", "--budget", "5.15e21")["recommendation"]
-        headline = page.inner_text("#headline")
-        assert f"{told['experts']} experts" in headline
-        assert f"loss {told['loss']:.4f}" in headline
-        assert page.inner_text("#why") == told["why"]
+        told = run("plan", "--budget", "5.15e21").out
+        words = " ".join(told.split())
+        assert told.startswith(page.inner_text("#headline"))
+        for text in page.locator("#facts dd").all_inner_texts():
+            assert text in words
+        for row in page.locator("#rivals tbody tr").all_inner_texts():
+            assert " ".join(row.replace(", recommended", "").split()) in words
+        assert page.locator("#rivals tr.chosen").count() == 1
+        assert page.inner_text("#caveat") in words
+        assert page.locator("#strip dt").count() == 7
         assert page.inner_text("#command") == "moescale plan --budget 5.15e21"
-        assert page.locator("canvas").count() == 5
+        assert page.locator("canvas:visible").count() == 4
         assert page.locator("#plans tbody tr").count() == 6
         unnamed = page.evaluate(
             """() => [...document.querySelectorAll('input, select, button, [role=img], [role=region], [role=group]')]
@@ -143,23 +148,24 @@ def test_sliders_move_the_answer(browser: Any, address: str) -> None:
         found = answer(address, page)
         headline = page.inner_text("#headline")
         assert headline != before
-        assert f"loss {found['recommendation']['loss']:.4f}" in headline
+        assert headline == found["decision"]["label"]
         assert page.inner_text("#command") == found["command"]
         assert len(page.evaluate("performance.getEntriesByName('redraw').map(e => e.duration)")) >= 1
 
 
 def test_a_link_reproduces_the_view(browser: Any, address: str) -> None:
-    query = "latency=roofline&gpu-hours=200K&train-gpu=h100-sxm&gpu=h200-sxm&experts=1,8,32&match-experts=1&max-usd-per-mtok=0.05&theme=dark&bands=1"
+    query = "latency=roofline&train-gpus=64&days=20&train-gpu=h100-sxm&gpu=h200-sxm&experts=1,8,32&match=1&max-usd-per-mtok=0.05&theme=dark&bands=0"
     with opened(browser, f"{address}?{query}") as page:
         assert page.get_by_label("GPU", exact=True).input_value() == "h200-sxm"
-        assert page.get_by_label("GPU hours, exact").input_value() == "200K"
-        assert page.get_by_label("in GPU hours").is_checked()
-        assert page.get_by_label("best within a cost of ..").is_checked()
-        assert page.get_by_label("uncertainty").is_checked()
+        assert page.get_by_label("GPUs to train on, exact").input_value() == "64"
+        assert page.get_by_label("Days, exact").input_value() == "20"
+        assert page.get_by_label("in GPUs and days").is_checked()
+        assert page.get_by_label("lowest loss at a serving cost").is_checked()
+        assert page.get_by_label("Base", exact=True).input_value() == "1"
+        assert not page.get_by_label("all laws").is_checked()
         assert not page.get_by_label("16", exact=True).is_checked()
         assert page.get_attribute("html", "data-theme") == "dark"
-        first = page.inner_text("main")
-        assert f"loss {answer(address, page)['recommendation']['loss']:.4f}" in first
+        assert page.inner_text("#headline") == answer(address, page)["decision"]["label"]
         with opened(browser, page.url) as again:
             assert again.inner_text("#answer") == page.inner_text("#answer")
             assert again.inner_text("#plans") == page.inner_text("#plans")
@@ -170,14 +176,16 @@ def test_bounds_experts_and_the_base_are_chosen(browser: Any, address: str) -> N
     with opened(browser, f"{address}?latency=roofline") as page:
         page.get_by_label("64", exact=True).uncheck()
         page.get_by_label("dense", exact=True).uncheck()
-        page.get_by_label("Base: optimum of E =").select_option("8")
-        page.get_by_label("cheapest at a loss of at most ..").check()
+        page.get_by_label("Base", exact=True).select_option("8")
         settled(page)
         query = parse_qs(urlsplit(page.url).query)
         assert query["experts"] == ["4,8,16,32"]
-        assert query["match-experts"] == ["8"]
-        assert "max-loss" in query
+        assert query["match"] == ["8"]
         field = page.get_by_label("Loss at most, exact")
+        assert field.input_value() == ""
+        assert float(field.get_attribute("placeholder")) == pytest.approx(
+            answer(address, page, "draft")["base_loss"], rel=1e-4
+        )
         field.fill("1.2")
         field.press("Enter")
         settled(page)
@@ -186,15 +194,65 @@ def test_bounds_experts_and_the_base_are_chosen(browser: Any, address: str) -> N
         told = run(*page.inner_text("#command").split()[1:])
         assert told.code == 1
         assert error.inner_text() == told.err.splitlines()[0].removeprefix("moescale: ")
+        assert not page.locator("#candidates").is_visible()
         field.fill("two")
         field.press("Enter")
         settled(page)
         assert page.locator("#bad-max-loss").is_visible()
         assert field.get_attribute("aria-invalid") == "true"
-        page.get_by_label("cheapest at the base's loss").check()
+        assert not error.is_visible()  # it is said once
+        assert "see “Loss at most”" in page.inner_text("#headline")
+        assert page.locator(".card:visible").count() == 0
+        field.fill("")
+        field.press("Enter")
         settled(page)
-        assert not error.is_visible()
-        assert "experts at" in page.inner_text("#headline")
+        assert not page.locator("#bad-max-loss").is_visible()
+        assert page.inner_text("#headline").startswith("Train ")
+
+
+def test_a_pinned_answer_stays_beside_the_next_one(browser: Any, address: str) -> None:
+    with opened(browser, f"{address}?latency=roofline") as page:
+        first = answer(address, page)["decision"]
+        page.click("#pin")
+        assert page.locator("#pin").is_enabled()
+        slide(page, "Budget (FLOPs)", 30)
+        settled(page)
+        now = answer(address, page)["decision"]
+        assert now["label"] == page.inner_text("#headline") != first["label"]
+        assert first["label"] in page.inner_text("#pins")
+        line = page.locator("#strip div").first.locator("small").last.inner_text()
+        ratio = now["strip"][0]["value"] / first["strip"][0]["value"]
+        assert line == f"A {first['strip'][0]['text']}, ×{float(f'{ratio:.3g}'):g}"
+        page.click("#pin")
+        assert page.locator("#pin").is_disabled()  # two at most
+        page.get_by_role("button", name="Open").first.click()
+        settled(page)
+        assert page.inner_text("#headline") == first["label"]
+        assert urlsplit(page.url).query == "latency=roofline"
+        page.get_by_label("Unpin B").click()
+        page.get_by_label("Unpin A").click()
+        assert page.locator("#pins li").count() == 0
+        assert page.locator("#pin").is_enabled()
+
+
+def test_budgets_in_days_and_dollars_and_a_life(browser: Any, address: str) -> None:
+    with opened(browser, f"{address}?latency=roofline&law=yun2024-recovered") as page:
+        flops = answer(address, page, "draft")["budget_flops"]
+        for choice, keys in (("in GPUs and days", {"train-gpus", "days"}), ("in dollars", {"budget-usd"})):
+            page.get_by_label(choice).check()
+            settled(page)
+            assert keys < set(parse_qs(urlsplit(page.url).query))
+            assert answer(address, page, "draft")["budget_flops"] == pytest.approx(flops, rel=0.02)
+        page.get_by_label("cheapest to train and serve").check()
+        page.wait_for_timeout(600)
+        settled(page)
+        assert parse_qs(urlsplit(page.url).query)["lifetime-tokens"] == ["5T"]
+        life = answer(address, page)["lifetime"]["recommendation"]
+        assert page.inner_text("#headline").startswith(f"Train {life['experts']} experts")
+        assert "its life" in page.locator("#strip dt").all_inner_texts()
+        page.get_by_label("cheapest to serve, as good as the base").check()
+        settled(page)
+        assert "lifetime-tokens" not in page.url
 
 
 def test_keys_price_the_models_of_the_chart(browser: Any, address: str) -> None:
@@ -214,7 +272,7 @@ def test_keys_price_the_models_of_the_chart(browser: Any, address: str) -> None:
         page.locator("#loss-cost summary").click()
         count = "() => document.querySelectorAll('#loss-cost .rows tr').length"
         page.wait_for_function(f"n => ({count})() > 0")
-        assert page.evaluate(count) == 1 + 6 * 59
+        assert page.evaluate(count) == 1 + 6 * 59 + len(answer(address, page, "bands")["models"])
 
 
 def test_charts_and_numbers_are_saved(browser: Any, address: str, tmp_path: Path) -> None:
@@ -235,6 +293,7 @@ def test_charts_and_numbers_are_saved(browser: Any, address: str, tmp_path: Path
             line.split(",") for line in (tmp_path / "loss-cost.csv").read_text().splitlines() if "loss-opt" in line
         ]
         assert [float(row[2]) for row in optimum] == [c["n_params"][found["optimum"]] for c in found["curves"]]
+        page.locator("#law-card > summary").click()
         with page.expect_download() as saved:
             page.locator("#law-file").click()
         saved.value.save_as(tmp_path / "law.toml")
@@ -250,6 +309,8 @@ def test_tables_are_uploaded_fitted_and_cancelled(browser: Any, address: str, tm
         page.wait_for_selector("#upload-error:visible")
         told = run("fit", broken).err.splitlines()[-1].removeprefix("moescale: ")
         assert page.inner_text("#upload-error") == told.replace(str(broken), broken.name)
+        assert page.locator("#form").input_value() == "auto"
+        page.select_option("#form", "yun2024")
         page.select_option("#draws", "500")
         page.set_input_files("#file", RUNS)
         page.wait_for_selector("#fit-progress[value]")
@@ -266,7 +327,7 @@ def test_tables_are_uploaded_fitted_and_cancelled(browser: Any, address: str, tm
         assert "--law runs.toml" in page.inner_text("#command")
         assert page.get_by_label("Scaling law").input_value().startswith("upload:")
     with opened(browser, f"{address}?law=upload:0123456789abcdef") as page:
-        assert "another session" in page.inner_text("#error")
+        assert "another session" in page.inner_text("#bad-law")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (1400, "light")])

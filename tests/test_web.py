@@ -121,40 +121,66 @@ def fit(client: Client, name: str, data: bytes, **query: str) -> list[tuple[str,
     [
         {},
         {"budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5", **FAST},
-        {"gpu-hours": "100K", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **FAST},
+        {"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **FAST},
+        {"budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B", **FAST},
+        {"match": "olmoe-1b-7b", "budget": "5e22", "confidence": "0.95", **FAST},
+        {"law": "yun2024-recovered", "lifetime-tokens": "2T", **FAST},
         {"max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4", **FAST},
         {"max-usd-per-mtok": "0.05", "weights": "fp8", "kv-cache": "fp8", "max-num-seqs": "256", **FAST},
     ],
 )
 def test_the_command_gives_the_same_plan(client: Client, query: dict[str, str]) -> None:
-    page = client.get("/api/bands", params=query).json()
+    page = client.get("/api/plan", params=query).json()
     command = shlex.split(page["command"])
     assert command[:2] == ["moescale", "plan"]
     told = answer_of(*command[1:])
-    for key in ("loss_optimal", "bounded_loss", "bounded_cost", "frontier", "recommendation", "budget_flops", "law"):
+    assert set(told) - set(page) == {"made_with"}
+    for key in set(told) & set(page):
         assert page[key] == told[key], key
-    assert page["sentence"] == told["recommendation"]["why"]
-    quick = client.get("/api/plan", params=query).json()
-    assert quick["recommendation"]["n_params"] == told["recommendation"]["n_params"]
-    assert "intervals" not in json.dumps(quick)
 
 
-def test_a_budget_that_is_not_spent_is_said_in_the_headline(client: Client) -> None:
-    """The page's headline is "With .. FLOPs train", and its text says why some of them are left."""
+@pytest.mark.parametrize("query", [{}, {"lifetime-tokens": "1T", "law": "yun2024-recovered"}])
+def test_the_decision_is_the_command_lines_first_screen(client: Client, query: dict[str, str]) -> None:
+    page = client.get("/api/plan", params={**query, **FAST}).json()
+    told = run(*shlex.split(page["command"])[1:]).out
+    words, decision = " ".join(told.split()), page["decision"]
+    assert told.startswith(decision["label"])
+    for name, text in decision["facts"]:
+        assert f" {name} {text}" in words, name
+    for table in decision["tables"]:
+        assert table["title"] in told
+        for row in table["rows"]:
+            assert " ".join(" ".join(row).split()) in words
+    assert [table["title"] for table in decision["tables"]][:1] == ["Three choices"]
+    assert decision["caveats"][0] in words
+    model = (page["lifetime"] if query else page)["recommendation"]
+    shown = {figure["name"]: figure["value"] for figure in decision["strip"]}
+    assert decision["model"]["n_params"] == model["n_params"]
+    assert shown["active parameters"] == model["n_params_active"]
+    assert shown["a million tokens"] == model["usd_per_mtok"]
+    assert shown.get("expected regret") == model.get("regret", {}).get("expected")
+    assert dict(decision["facts"])["train"].startswith(f"{format_flops(model['training_flops'])} FLOPs, ")
+    assert shown["to train"] == (model["training_usd"] if query else page["training"]["usd"])
+    assert ("its life" in shown) == bool(query)
+
+
+def test_a_budget_that_is_not_spent_is_said(client: Client) -> None:
     page = ask(client, "plan", **{"budget": "1e24", "max-tokens": "15T", "law": "yun2024-recovered", **FAST})
-    used = page["training"]["flops_used"]
-    assert page["budget"] == f"{format_flops(used)} of 1e24"
+    train = dict(page["decision"]["facts"])["train"]
     assert 0.2 < page["training"]["budget_share"] < 0.5
-    assert "--max-tokens ends training at 15T tokens" in page["sentence"]
-    assert ask(client, "plan", budget="1e22", **FAST)["budget"] == "1e22"
+    assert f"{page['training']['budget_share']:.0%} of the budget" in train
+    assert "--max-tokens ends training at 15T tokens" in train
 
 
-def test_hours_of_a_training_gpu_give_days_and_dollars(client: Client) -> None:
-    page = ask(client, "plan", **{"gpu-hours": "100K", "train-gpu": "h100-sxm", "mfu": "0.35", **FAST})
-    assert page["training"]["gpu_days"] == pytest.approx(1e5 / 24, rel=1e-6)
-    assert page["training"]["usd"] == pytest.approx(1e5 * price("h100-sxm").usd_per_gpu_hour, rel=1e-6)
-    assert "--train-gpu h100-sxm --mfu 0.35" in page["command"]
-    assert "gpu_days" not in ask(client, "plan", **FAST)["training"]
+def test_gpus_and_days_are_a_budget_and_its_dollars(client: Client) -> None:
+    page = ask(client, "plan", **{"train-gpus": "100", "days": "30", "train-gpu": "h100-sxm", "mfu": "0.35", **FAST})
+    usd = 72e3 * price("h100-sxm").usd_per_gpu_hour
+    assert page["training"]["gpu_days"] == pytest.approx(3000, rel=1e-3)
+    assert page["training"]["days"] == pytest.approx(30, rel=1e-3)
+    assert page["training"]["usd"] == pytest.approx(usd, rel=1e-3)
+    assert "--budget" not in page["command"]
+    dollars = ask(client, "draft", **{"budget-usd": f"{usd}", "train-gpu": "h100-sxm", "mfu": "0.35", **FAST})
+    assert dollars["budget_flops"] == pytest.approx(page["budget_flops"], rel=1e-6)
 
 
 def test_a_draft_has_the_plans_numbers(client: Client) -> None:
@@ -172,7 +198,23 @@ def test_a_band_lies_around_each_curve(client: Client) -> None:
     draft, bands = ask(client, "draft", **FAST), ask(client, "bands", **FAST)["bands"]
     for curve, band in zip(draft["curves"], bands, strict=True):
         assert len(band["low"]) == len(band["high"]) == len(curve["loss"])
-        assert all(low < high for low, high in zip(band["low"], band["high"], strict=True))
+        assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
+        if curve["experts"] == draft["base_experts"]:  # each law judges by its own loss of the base
+            assert band["low"][draft["optimum"]] == pytest.approx(draft["base_loss"], rel=1e-9)
+            assert band["high"][draft["optimum"]] == pytest.approx(draft["base_loss"], rel=1e-9)
+
+
+def test_published_models_of_similar_budgets_lie_beside_the_curves(client: Client) -> None:
+    query = {"budget": "2.2e22", "gpu": "h100-sxm", "match": "olmoe-1b-7b", **FAST}
+    draft, models = ask(client, "draft", **query), ask(client, "bands", **query)["models"]
+    known = {model["name"]: model["flops"] for model in ask(client, "catalogue")["models"]}
+    assert 5 < len(models) < len(known)
+    assert all(1 / 30 <= known[model["name"]] / 2.2e22 <= 30 for model in models)
+    base = next(model for model in models if model["name"] == "olmoe-1b-7b")
+    assert (base["loss"], base["usd_per_mtok"]) == (draft["base_loss"], draft["base_usd_per_mtok"])
+    assert (
+        ask(client, "bands", law="krajewski2024", granularity="8", **FAST)["models"] == []
+    )  # no publication states that
 
 
 def test_scales_rise_with_the_budget(client: Client) -> None:
@@ -248,9 +290,9 @@ def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
     ("query", "command"),
     [
         ({}, "--budget 5.15e21"),
-        ({"gpu": "a100-sxm-40gb", "experts": "1,4,8,16,32,64"}, "--budget 5.15e21"),
+        ({"gpu": "a100-sxm-40gb", "experts": "1,4,8,16"}, "--budget 5.15e21 --experts 1,4,8,16"),
         ({"budget": "2e22", "law": " yun2024-joint ", "theme": "dark"}, "--budget 2e22 --law yun2024-joint"),
-        ({"mfu": "0.3"}, "--budget 5.15e21"),  # of hours or of a GPU to train on
+        ({"mfu": "0.3", "days": "30", "train-gpus": "64"}, "--train-gpus 64 --days 30 --mfu 0.3"),
         ({"train-gpu": "gb200", "mfu": "0.3"}, "--budget 5.15e21"),  # which has no price
         ({"max-tpot": "50ms", "host": "in-line"}, "--budget 5.15e21 --host in-line --max-tpot 50ms"),
     ],
@@ -283,7 +325,7 @@ def test_a_broken_law_is_refused(client: Client, data: bytes) -> None:
 
 
 def test_a_table_is_fitted_as_the_command_line_does(client: Client, tmp_path: Path) -> None:
-    events = fit(client, "runs.csv", RUNS.read_bytes(), where="tokens >= 3e9", bootstrap="4")
+    events = fit(client, "runs.csv", RUNS.read_bytes(), law="yun2024", where="tokens >= 3e9", bootstrap="4")
     kinds = [kind for kind, _ in events]
     assert kinds[-1] == "done"
     shares = [data["share"] for kind, data in events if kind == "progress"]
@@ -300,6 +342,16 @@ def test_a_table_is_fitted_as_the_command_line_does(client: Client, tmp_path: Pa
     mean = sum(r * r for r in shown["runs"]["residual"]) / told["n_runs"]
     assert mean**0.5 == pytest.approx(told["rmsle"], rel=1e-9)
     assert ask(client, "plan", law=done["law"], experts="1,4,8", **FAST)["law"] == "runs"
+
+
+def test_a_table_is_fitted_by_auto_where_no_law_is_named(client: Client) -> None:
+    events = fit(client, "runs.csv", RUNS.read_bytes())
+    assert events[-1][0] == "done", events[-1]
+    told, done = answer_of("fit", RUNS), events[-1][1]
+    assert done["fit"]["chosen"] == told["chosen"]
+    shown = ask(client, "evidence", law=done["law"], **FAST)
+    mean = sum(r * r for r in shown["runs"]["residual"]) / told["n_runs"]
+    assert mean**0.5 == pytest.approx(told["rmsle"], rel=1e-9)
 
 
 def test_a_table_of_other_column_names_is_fitted(client: Client) -> None:
@@ -390,7 +442,7 @@ def test_no_path_of_a_request_is_opened(client: Client, tmp_path: Path) -> None:
         answer = client.get(f"/api/{name}", params={"law": str(path)})
         assert answer.json()["error"]["where"] == "law"
     for key in ("gpu", "latency", "train-gpu"):
-        error = client.get("/api/plan", params={key: str(path), "gpu-hours": "1000"}).json()["error"]
+        error = client.get("/api/plan", params={key: str(path)}).json()["error"]
         assert "unknown" in error["message"]
     for address in ("/%2e%2e/app.py", "/..%2fapp.py", "/static/app.js", "/manifest.json", "//etc/passwd", "/api/x"):
         assert client.get(httpx.URL(str(client.base_url).rstrip("/") + address)).status_code == 404, address

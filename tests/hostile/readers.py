@@ -573,7 +573,8 @@ _LINKS = (
         "law": "yun2024-joint",
     },
     {
-        "gpu-hours": "1000",
+        "train-gpus": "64",
+        "days": "7",
         "train-gpu": "h100-sxm",
         "mfu": "0.4",
         "prompt": "2K",

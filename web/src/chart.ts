@@ -1,6 +1,7 @@
 // One chart: a Vega-Lite specification whose named data are replaced without compiling it again; its downloads and table.
 
 import type { Result, VisualizationSpec } from "vega-embed";
+import { count } from "./format";
 import { Ink, config } from "./theme";
 
 export type Row = Record<string, unknown>;
@@ -36,7 +37,7 @@ export class Chart {
   }
 
   /** The plot's width: what the card leaves beside the axis at the left and the names at the right. */
-  private width(): number {
+  width(): number {
     const place = this.card.querySelector<HTMLElement>(".plot")!;
     return Math.max(place.clientWidth - this.margins.left - this.margins.right, 60);
   }
@@ -124,7 +125,8 @@ export class Chart {
 
 function shown(value: string | number | null): string {
   if (value === null) return "";
-  return typeof value === "number" ? String(Number(value.toPrecision(6))) : value;
+  if (typeof value !== "number") return value;
+  return Math.abs(value) >= 1e5 ? count(value) : String(Number(value.toPrecision(6)));
 }
 
 function csv(table: Table): string {

@@ -1,7 +1,7 @@
 // The controls: each writes one key of the state and shows what it holds, also when a link or another control set it.
 
 import * as format from "./format";
-import { State, experts, gpu } from "./state";
+import { State, gpu } from "./state";
 import { Catalogue, Draft, Failure } from "./types";
 
 interface Control {
@@ -36,7 +36,8 @@ export function make<K extends keyof HTMLElementTagNameMap>(tag: K, properties: 
 
 export class Controls {
   private all: Control[] = [];
-  private errors = new Map<string, { note: HTMLElement; field: HTMLElement }>();
+  private errors = new Map<string, { note: HTMLElement; field: HTMLElement; label: string }>();
+  draft?: Draft;
   private bounds: Record<string, { low: number; high: number }> = {};
 
   constructor(
@@ -48,28 +49,31 @@ export class Controls {
     for (const control of this.all) control.show();
   }
 
-  /** Show a refusal beside the control that it is about; false where there is none. */
-  fail(failure: Failure | undefined): boolean {
+  /** Show a refusal beside the control that it is about, whose label is returned; undefined where none is to be seen. */
+  fail(failure: Failure | undefined): string | undefined {
     for (const { note, field } of this.errors.values()) {
       note.hidden = true;
       field.removeAttribute("aria-invalid");
     }
     const found = failure?.where ? this.errors.get(failure.where.replace(/^--/, "")) : undefined;
-    if (!failure || !found) return false;
+    if (!failure || !found || found.field.closest("[hidden]")) return undefined;
+    const folded = found.field.closest("details");
+    if (folded) folded.open = true;
     found.note.textContent = failure.message;
     found.note.hidden = false;
     found.field.setAttribute("aria-invalid", "true");
-    return true;
+    return found.label;
   }
 
   /** The sliders of the bounds follow what the curves can reach. */
   reach(draft: Draft): void {
+    this.draft = draft;
     const optima = draft.curves.map((c) => ({ loss: c.loss[draft.optimum], usd: c.usd_per_mtok[draft.optimum] }));
     const losses = optima.flatMap((o) => (o.loss === null ? [] : [o.loss]));
     const usds = optima.flatMap((o) => (o.usd === null ? [] : [o.usd]));
     if (losses.length) this.bounds["max-loss"] = { low: Math.min(...losses), high: Math.max(...losses) * 1.06 };
     if (usds.length) this.bounds["max-usd-per-mtok"] = { low: Math.min(...usds) / 4, high: Math.max(...usds) * 2 };
-    for (const control of this.all) if (control.element.dataset.follows) control.show();
+    this.show();
   }
 
   private add(control: Control): HTMLElement {
@@ -78,10 +82,10 @@ export class Controls {
     return control.element;
   }
 
-  private note(key: string, field: HTMLElement): HTMLElement {
+  private note(key: string, field: HTMLElement, label: string): HTMLElement {
     const note = make("p", { className: "bad", id: `bad-${key}`, hidden: true, role: "alert" });
     field.setAttribute("aria-describedby", note.id);
-    this.errors.set(key, { note, field });
+    this.errors.set(key, { note, field, label });
     return note;
   }
 
@@ -90,9 +94,8 @@ export class Controls {
     const steps = s.steps ?? 200;
     const range = make("input", { type: "range", id, min: "0", max: String(steps), step: "1", name: s.key });
     const field = make("input", { type: "text", id: `${id}t`, inputMode: "decimal", "aria-label": `${s.label}, exact` });
-    const element = make("div", { className: "control" }, make("label", { htmlFor: id }, s.label), field, range, this.note(s.key, field));
+    const element = make("div", { className: "control" }, make("label", { htmlFor: id }, s.label), field, range, this.note(s.key, field, s.label));
     const limits = () => this.bounds[s.key] ?? { low: s.low, high: s.high };
-    if (s.key.startsWith("max-")) element.dataset.follows = "1";
     const number = () => (this.state.get(s.key) ? format.parse(this.state.get(s.key)) : (s.fallback?.() ?? s.low));
     range.addEventListener("input", () => {
       const { low, high } = limits();
@@ -108,8 +111,10 @@ export class Controls {
       show: () => {
         const { low, high } = limits();
         const value = number();
-        if (document.activeElement !== field) field.value = Number.isFinite(value) ? s.text(value) : this.state.get(s.key);
+        const stated = this.state.get(s.key);
+        if (document.activeElement !== field) field.value = stated && Number.isFinite(value) ? s.text(value) : stated;
         if (!Number.isFinite(value)) return;
+        field.placeholder = s.text(value);
         const share = s.log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
         range.value = String(Math.round(Math.min(Math.max(share, 0), 1) * steps));
         range.setAttribute("aria-valuetext", (s.spoken ?? s.text)(value));
@@ -117,20 +122,23 @@ export class Controls {
     });
   }
 
-  select(key: string, label: string, options: () => [string, string][], wide = false, note?: () => string): HTMLElement {
+  select(key: string, label: string, options: () => [string, string][], wide = false, note?: () => string, also: Record<string, undefined> = {}): HTMLElement {
     const id = `c${counter++}`;
     const field = make("select", { id, name: key });
     const hint = make("p", { className: "hint" });
-    const element = make("div", { className: wide ? "control wide" : "control" }, make("label", { htmlFor: id }, label), field, this.note(key, field));
-    field.addEventListener("change", () => this.state.set({ [key]: field.value }));
+    const element = make("div", { className: wide ? "control wide" : "control" }, make("label", { htmlFor: id }, label), field, this.note(key, field, label));
+    field.addEventListener("change", () => this.state.set({ [key]: field.value, ...also }));
     const whole = note ? make("div", {}, element, hint) : element;
+    let shown = "";
     return this.add({
       element: whole,
       show: () => {
         const listed = options();
         const chosen = this.state.get(key);
         if (!listed.some(([value]) => value === chosen)) listed.push([chosen, chosen.startsWith("upload:") ? "an upload of another session" : chosen]);
-        field.replaceChildren(...listed.map(([value, text]) => make("option", { value }, text)));
+        const told = listed.join("\n");
+        if (told !== shown) field.replaceChildren(...listed.map(([value, text]) => make("option", { value }, text)));
+        shown = told;
         field.value = chosen;
         if (note) hint.textContent = note();
       },
@@ -141,7 +149,7 @@ export class Controls {
     const id = `c${counter++}`;
     const field = make("input", { type: "text", id, placeholder, name: key });
     field.addEventListener("change", () => this.state.set({ [key]: field.value.trim() || undefined }));
-    const element = make("div", { className: "control" }, make("label", { htmlFor: id }, label), field, this.note(key, field));
+    const element = make("div", { className: "control" }, make("label", { htmlFor: id }, label), field, this.note(key, field, label));
     return this.add({
       element,
       show: () => {
@@ -160,19 +168,21 @@ export class Controls {
 
   experts(counts: number[]): HTMLElement {
     const group = make("div", { className: "checks", role: "group", "aria-label": "Expert counts to consider" });
-    const note = this.note("experts", group);
+    const note = this.note("experts", group, "Experts to consider");
+    // Where none is stated, those that the law's family has.
+    const experts = () => (this.state.get("experts") ? this.state.get("experts").split(",").map(Number).filter((e) => e >= 1) : (this.draft?.curves.map((c) => c.experts) ?? []));
     const element = make("div", {}, make("p", { className: "hint" }, "Experts to consider"), group, note);
     return this.add({
       element,
       show: () => {
-        const chosen = experts(this.state);
+        const chosen = experts();
         const shown = [...new Set([...counts, ...chosen])].sort((a, b) => a - b);
         if (group.children.length !== shown.length) {
           group.replaceChildren(
             ...shown.map((count) => {
               const box = make("input", { type: "checkbox", value: String(count) });
               box.addEventListener("change", () => {
-                const now = new Set(experts(this.state));
+                const now = new Set(experts());
                 if (box.checked) now.add(count);
                 else now.delete(count);
                 if (!now.size) now.add(count);
@@ -206,59 +216,82 @@ export function plain(value: number): string {
   return Math.abs(value) >= 1e7 ? value.toExponential().replace("e+", "e") : String(value);
 }
 
+const DAYS = 30; // of a training run, where GPUs and days are first asked for
+
 export function build(form: HTMLElement, state: State, catalogue: Catalogue, uploads: HTMLElement): Controls {
   const c = new Controls(state, catalogue);
   const law = () => catalogue.laws.find((l) => l.name === state.get("law"));
   const served = () => gpu(catalogue, state.get("gpu"));
   const trains = () => gpu(catalogue, state.get("train-gpu") || state.get("gpu"));
-  const byHours = () => state.has("gpu-hours");
-  const hoursFlops = () => {
-    const card = trains();
-    return card ? format.parse(state.get("gpu-hours")) * 3600 * card.bf16_flops_per_s * format.parse(state.get("mfu")) : NaN;
-  };
-  const goal = () => (state.has("max-loss") ? "loss" : state.has("max-usd-per-mtok") ? "cost" : "match");
+  const budget = () => (state.has("budget-usd") ? "usd" : state.has("days") ? "days" : "flops");
+  const goal = () => state.get("objective") || (state.has("lifetime-tokens") ? "lifetime" : state.has("max-usd-per-mtok") && !state.has("max-loss") ? "quality" : "serve");
+  const short = (value: number) => plain(Number(value.toPrecision(3)));
   const gpus = () => catalogue.gpus.map((g) => [g.name, g.name] as [string, string]);
   const set = (name: string, ...children: HTMLElement[]) => make("fieldset", {}, make("legend", {}, name), ...children);
+  const more = (...children: HTMLElement[]) => make("details", { className: "more" }, make("summary", {}, "More"), make("div", {}, ...children));
+  const bases = () => {
+    const stated = state.get("match-experts"); // of a link
+    const listed: [string, string][] = [["", stated ? `optimum of E = ${stated}` : state.has("match") || !c.draft ? "the shape's default" : `${c.draft.base_name.replace("the loss-optimal ", "")} (default)`]];
+    for (const e of [1, 2, 4, 8, 16, 32, 64]) listed.push([String(e), e === 1 ? "the dense optimum" : `optimum of E = ${e}`]);
+    return [...listed, ...catalogue.models.map((m) => [m.name, `${m.name} (${format.flops(m.flops)} FLOPs)`] as [string, string])];
+  };
   const further = (key: string, label: string) => c.part(() => law()?.further.includes(key.replace("-", "_")) ?? false, c.text(key, label, "needed by this law"));
 
   form.replaceChildren(
     set(
       "Training",
-      c.radio("Budget in", [["flops", "Budget in FLOPs"], ["hours", "in GPU hours"]], () => (byHours() ? "hours" : "flops"), (value) => {
-        const card = trains();
-        const rate = card ? 3600 * card.bf16_flops_per_s * format.parse(state.get("mfu")) : NaN;
-        if (value === "hours") state.set({ "gpu-hours": plain(Number((format.parse(state.get("budget")) / rate).toPrecision(4))), budget: undefined });
-        else state.set({ budget: plain(Number(hoursFlops().toPrecision(4))), "gpu-hours": undefined, "train-gpu": undefined, mfu: undefined });
+      c.radio("Budget in", [["flops", "Budget in FLOPs"], ["days", "in GPUs and days"], ["usd", "in dollars"]], budget, (value) => {
+        const [card, flops] = [trains(), c.draft?.budget_flops ?? format.parse(state.get("budget"))];
+        const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu"))) : NaN;
+        const price = card === served() && state.has("usd-per-gpu-hour") ? format.parse(state.get("usd-per-gpu-hour")) : (card?.usd_per_gpu_hour ?? 1);
+        const cards = Math.max(1, Math.round(hours / 24 / DAYS));
+        state.set({
+          budget: value === "flops" ? short(flops) : undefined,
+          "train-gpus": value === "days" ? String(cards) : undefined,
+          days: value === "days" ? short(hours / 24 / cards) : undefined,
+          "budget-usd": value === "usd" ? short(hours * price) : undefined,
+        });
         c.show();
       }),
-      c.part(() => !byHours(), c.slider({ key: "budget", label: "Budget (FLOPs)", low: 1e18, high: 1e26, log: true, steps: 800, text: format.flops, spoken: (v) => `${format.flops(v)} FLOPs` })),
+      c.part(() => budget() === "flops", c.slider({ key: "budget", label: "Budget (FLOPs)", low: 1e18, high: 1e26, log: true, steps: 800, text: format.flops, spoken: (v) => `${format.flops(v)} FLOPs` })),
       c.part(
-        byHours,
-        c.slider({ key: "gpu-hours", label: "GPU hours", low: 10, high: 1e8, log: true, steps: 700, text: format.count, spoken: (v) => `${format.count(v)} GPU hours` }),
-        c.select("train-gpu", "Trained on", () => [["", "the serving GPU"], ...gpus()]),
-        c.slider({ key: "mfu", label: "MFU (share of peak)", low: 0.01, high: 1, log: false, steps: 99, text: (v) => format.significant(v) }),
+        () => budget() === "days",
+        c.slider({ key: "train-gpus", label: "GPUs to train on", low: 1, high: 1e5, log: true, whole: true, steps: 500, text: plain }),
+        c.slider({ key: "days", label: "Days", low: 1, high: 365, log: true, text: format.significant, spoken: (v) => `${format.significant(v)} days` }),
       ),
+      c.part(() => budget() === "usd", c.slider({ key: "budget-usd", label: "US$ to train", low: 1e3, high: 1e9, log: true, steps: 600, text: format.count, spoken: format.usd })),
       c.select("law", "Scaling law", () => catalogue.laws.map((l) => [l.name, l.title]), true, () => law()?.source ?? ""),
       further("unique-tokens", "Distinct tokens"),
       further("granularity", "Granularity"),
       further("sparsity", "Sparsity"),
       uploads,
+      c.select("shape", "Shape", () => [["", "the law's"], ...catalogue.shapes.map((name) => [name, name] as [string, string])]),
       c.experts([1, 2, 4, 8, 16, 32, 64, 128]),
-      make("details", { className: "more" }, make("summary", {}, "More"), make("div", {}, c.text("max-tokens", "Training tokens at most", "no limit"))),
+      more(
+        c.select("train-gpu", "Trained on", () => [["", "the serving GPU"], ...gpus()]),
+        c.slider({ key: "mfu", label: "MFU (share of peak)", low: 0.01, high: 1, log: false, steps: 99, text: format.significant }),
+        c.text("max-tokens", "Tokens at most", "all text"),
+        c.text("max-active-params", "Active at most", "no limit"),
+        c.text("max-total-params", "Total at most", "no limit"),
+      ),
     ),
     set(
       "Goal",
-      c.select("match-experts", "Base: optimum of E =", () => [1, 2, 4, 8, 16, 32, 64].map((e) => [String(e), e === 1 ? "1 (dense)" : String(e)])),
-      c.radio("Goal", [["match", "cheapest at the base's loss"], ["loss", "cheapest at a loss of at most .."], ["cost", "best within a cost of .."]], goal, (value) => {
-        const d = latestDraft;
+      c.radio("Goal", [["serve", "cheapest to serve, as good as the base"], ["quality", "lowest loss at a serving cost"], ["lifetime", "cheapest to train and serve"], ["loss", "lowest loss outright"]], goal, (value) => {
         state.set({
-          "max-loss": value === "loss" ? plain(Number((d?.base_loss ?? 2).toPrecision(4))) : undefined,
-          "max-usd-per-mtok": value === "cost" ? plain(Number((d?.base_usd_per_mtok ?? 0.1).toPrecision(3))) : undefined,
+          objective: value === "quality" || value === "loss" ? value : undefined,
+          "lifetime-tokens": value === "lifetime" ? "5T" : undefined,
+          "max-loss": undefined,
+          "max-usd-per-mtok": undefined,
+          "max-total-usd": undefined,
         });
         c.show();
       }),
-      c.part(() => goal() === "loss", c.slider({ key: "max-loss", label: "Loss at most", low: 1.7, high: 3, log: false, text: (v) => format.significant(v, 5), steps: 400 })),
-      c.part(() => state.has("max-usd-per-mtok"), c.slider({ key: "max-usd-per-mtok", label: "US$ per Mtok at most", low: 0.01, high: 10, log: true, text: (v) => format.significant(v) })),
+      c.part(() => state.has("lifetime-tokens"), c.slider({ key: "lifetime-tokens", label: "Tokens to serve in all", low: 1e9, high: 1e16, log: true, steps: 700, text: format.count, spoken: (v) => `${format.count(v)} tokens` }), c.text("max-total-usd", "US$ in all at most", "no limit")),
+      c.select("match", "Base", bases, true, undefined, { "match-experts": undefined }),
+      c.part(() => goal() === "serve" || goal() === "lifetime", c.slider({ key: "max-loss", label: "Loss at most", low: 1.7, high: 3, log: false, text: (v) => format.significant(v, 5), steps: 400, fallback: () => c.draft?.base_loss ?? NaN })),
+      c.part(() => goal() === "quality" || state.has("max-usd-per-mtok"), c.slider({ key: "max-usd-per-mtok", label: "US$ per Mtok at most", low: 0.01, high: 10, log: true, text: format.significant, fallback: () => c.draft?.base_usd_per_mtok ?? NaN })),
+      c.part(() => goal() !== "loss" && goal() !== "quality", c.slider({ key: "confidence", label: "Confidence", low: 0.5, high: 0.99, log: false, steps: 49, text: format.significant, spoken: format.percent, fallback: () => c.draft?.confidence ?? NaN })),
     ),
     set(
       "Serving",
@@ -268,20 +301,13 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       c.slider({ key: "prompt", label: "Prompt tokens", low: 16, high: 131072, log: true, text: (v) => String(Math.round(v * 1e3) / 1e3), spoken: (v) => `${v} tokens`, whole: true }),
       c.slider({ key: "output", label: "Output tokens", low: 16, high: 16384, log: true, text: (v) => String(Math.round(v * 1e3) / 1e3), spoken: (v) => `${v} tokens`, whole: true }),
       c.slider({ key: "utilization", label: "Utilization", low: 0.05, high: 1, log: false, steps: 95, text: (v) => format.significant(v), spoken: format.percent }),
-      make(
-        "details",
-        { className: "more" },
-        make("summary", {}, "More"),
-        make(
-          "div",
-          {},
+      more(
           c.select("weights", "Weights", () => catalogue.weights.map((w) => [w, w])),
           c.select("kv-cache", "KV cache", () => catalogue.kv_cache.map((w) => [w, w])),
-          c.select("latency", "Latency from", () => [["auto", "measured kernels, else roofline"], ["silicon", "measured kernels"], ["roofline", "roofline"]]),
+          c.select("latency", "Latency from", () => [["auto", "measured kernels, else roofline"], ["silicon", "measured kernels"], ["roofline", "roofline"]], true),
           c.text("max-num-seqs", "Requests at once at most", "none"),
           c.slider({ key: "memory-fraction", label: "Memory fraction", low: 0.3, high: 1, log: false, steps: 70, text: (v) => format.significant(v) }),
-          c.text("kv-heads", "KV heads", "one a query head"),
-        ),
+          c.text("kv-heads", "KV heads", "by shape"),
       ),
     ),
   );
@@ -291,9 +317,4 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
   }
   form.addEventListener("submit", (event) => event.preventDefault());
   return c;
-}
-
-export let latestDraft: Draft | undefined;
-export function remember(draft: Draft): void {
-  latestDraft = draft;
 }

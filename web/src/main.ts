@@ -10,10 +10,12 @@ import * as controls from "./controls";
 import * as format from "./format";
 import { State } from "./state";
 import * as theme from "./theme";
-import { Candidate, Catalogue, Draft, Evidence, Failure, Plan, Scales } from "./types";
+import { Around, Candidate, Catalogue, Decision, Draft, Evidence, Failure, Figure, Plan, Scales, Told } from "./types";
 import * as uploads from "./upload";
 
 const REST_MS = 180; // after the last change, before the slower answers are asked for
+const LIFE_REST_MS = 700; // where they take seconds
+const MOST_PINS = 2;
 
 const $ = <T extends HTMLElement = HTMLElement>(id: string) => document.getElementById(id) as T;
 const make = controls.make;
@@ -44,6 +46,8 @@ class Page {
   private controls: controls.Controls;
   private draft?: Draft;
   private plan?: Plan;
+  private around?: Around;
+  private pins: { query: string; decision: Decision }[] = [];
   private scales?: Scales;
   private evidence?: Evidence;
   private asked = { draft: "", scales: "", evidence: "" };
@@ -73,9 +77,9 @@ class Page {
       this.state.set({ theme: theme.isDark(this.state) ? "light" : "dark" });
       void this.redraw();
     });
-    $<HTMLInputElement>("bands").checked = this.state.get("bands") === "1";
+    $<HTMLInputElement>("bands").checked = this.state.get("bands") !== "0";
     $("bands").addEventListener("change", () => {
-      this.state.set({ bands: $<HTMLInputElement>("bands").checked ? "1" : undefined });
+      this.state.set({ bands: $<HTMLInputElement>("bands").checked ? undefined : "0" });
       void this.drawPlanChart();
     });
     $("reset").addEventListener("click", () => (location.href = location.pathname));
@@ -85,10 +89,20 @@ class Page {
       this.state.set({ size: $<HTMLSelectElement>("fit-size").value });
       void this.drawEvidenceNow();
     });
+    $("pin").addEventListener("click", () => {
+      this.pins.push({ query: this.asked.draft, decision: this.plan!.decision });
+      this.showPins();
+    });
+    $("law-card").addEventListener("toggle", () => void this.drawEvidence(this.state.query()).catch((error) => this.fail(error)));
     $("law-file").addEventListener("click", () => void this.saveLaw());
     $("candidates-csv").addEventListener("click", () => this.saveCandidates());
     this.listenToChart();
     this.themeButton();
+    // Controls that are taller than the window scroll with the page, and stay once their end is in sight.
+    const form = $("question");
+    const place = () => (form.style.top = `${Math.min(12, innerHeight - form.offsetHeight - 12)}px`);
+    new ResizeObserver(place).observe(form);
+    addEventListener("resize", place);
     this.refresh();
   }
 
@@ -100,18 +114,20 @@ class Page {
     if (query !== this.asked.draft || !this.draft) {
       try {
         this.draft = await (early?.query === query ? early.draft : get<Draft>("draft", query));
+      delete document.body.dataset.refused;
       } catch (error) {
         early = undefined;
         this.asked.draft = query;
+        document.body.dataset.refused = "1";
         this.fail(error);
         return;
       }
       early = undefined;
       this.asked.draft = query;
-      controls.remember(this.draft);
       this.controls.reach(this.draft);
       $("command").textContent = this.draft.command;
       $("answer").classList.add("stale");
+      $<HTMLButtonElement>("pin").disabled = true;
     }
     await this.drawPlanChart();
     requestAnimationFrame(() => {
@@ -124,29 +140,34 @@ class Page {
     document.body.dataset.drawn = String(this.drawn);
     clearTimeout(this.resting);
     if (this.state.query() !== query) return;
-    this.resting = window.setTimeout(() => void this.rest(query), REST_MS);
+    this.resting = window.setTimeout(() => void this.rest(query), this.state.has("lifetime-tokens") ? LIFE_REST_MS : REST_MS);
   }
 
-  /** The slower answers: the plan, then its intervals, then the other charts. */
+  /** The slower answers: what lies around the curves, the plan, then the other charts. */
   private async rest(query: string): Promise<void> {
     if (this.state.query() !== query) return;
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
+    const around = get<Around>("bands", query, signal);
+    around.catch(() => undefined); // told where it is drawn
     try {
       await this.show(await get<Plan>("plan", query, signal));
       document.body.dataset.answered = query;
+      this.around = await around;
+      await this.drawPlanChart();
       await this.drawScales(query, signal);
       await this.drawEvidence(query, signal);
-      await this.show(await get<Plan>("bands", query, signal));
       document.body.dataset.settled = query;
     } catch (error) {
       if (signal.aborted) return;
+      this.around = await around.catch(() => undefined);
       this.fail(error);
     }
   }
 
   private async show(plan: Plan): Promise<void> {
     this.plan = plan;
+    delete document.body.dataset.failed;
     this.controls.fail(undefined);
     $("error").hidden = true;
     $("answer").classList.remove("stale");
@@ -159,13 +180,16 @@ class Page {
   private fail(error: unknown): void {
     const failure: Failure | undefined = error instanceof Refusal ? error.failure : undefined;
     const message = failure?.message ?? "The server does not answer. Is `moescale web` still running?";
-    this.controls.fail(failure);
+    const place = this.controls.fail(failure);
     this.plan = undefined;
-    $("error").textContent = message;
-    $("error").hidden = false;
-    $("headline").textContent = failure?.infeasible ? "No model answers this question." : "This question cannot be asked.";
-    for (const id of ["figures", "caveats", "warnings", "plans"]) $(id).replaceChildren();
-    for (const id of ["why", "opinion"]) $(id).textContent = "";
+    document.body.dataset.failed = "1";
+    $("error").textContent = place ? "" : message;
+    $("error").hidden = Boolean(place);
+    $("headline").textContent = failure?.infeasible ? "No model answers this question." : `This question cannot be asked${place ? `: see “${place}”` : ""}.`;
+    for (const id of ["strip", "facts", "rivals", "caveats", "warnings", "plans"]) $(id).replaceChildren();
+    for (const id of ["why", "caveat"]) $(id).textContent = "";
+    $("more").hidden = $("candidates").hidden = true;
+    $<HTMLButtonElement>("pin").disabled = true;
     $("answer").classList.remove("stale");
     document.body.dataset.answered = document.body.dataset.settled = this.state.query();
     if (this.draft && failure?.infeasible) void this.drawPlanChart();
@@ -175,41 +199,56 @@ class Page {
     const fresh = await get<Catalogue>("catalogue");
     this.catalogue.laws = fresh.laws;
     this.asked.evidence = "";
+    $<HTMLDetailsElement>("law-card").open = true;
     this.state.set({ law });
   }
 
   // -- words --------------------------------------------------------------------------------------------------------
 
   private showAnswer(plan: Plan): void {
-    const r = plan.recommendation;
-    const what = r.experts === 1 ? "a dense model" : `${r.experts} experts`;
-    $("headline").replaceChildren(
-      `With ${plan.budget} FLOPs train `,
-      make("strong", {}, `${what} at ${format.count(r.n_params ?? 0)}`),
-      ` on ${format.count(r.tokens ?? 0)} tokens: loss ${(r.loss ?? 0).toFixed(4)}, `,
-      make("strong", {}, format.usd(r.usd_per_mtok ?? 0)),
-      ` per million output tokens on ${r.gpus} × ${plan.gpu}` + (r.cost_ratio !== undefined && r.experts !== plan.bounded_loss.base_experts ? `, ${format.percent(r.cost_ratio)} of what the loss-optimal ${plan.bounded_loss.base_experts === 1 ? "dense model" : `model of ${plan.bounded_loss.base_experts} experts`} costs.` : "."),
-    );
-    const range = (name: string, show: (v: number) => string) => {
-      const found = r.intervals?.[name];
-      return found ? ` ${show(found[0])} to ${show(found[1])}` : "";
-    };
-    const figure = (name: string, value: string, small: string) => make("div", {}, make("dt", {}, name), make("dd", {}, value, make("small", {}, small)));
-    $("figures").replaceChildren(
-      figure("size (dense-equivalent)", format.count(r.n_params ?? 0), range("n_params", format.count)),
-      figure("active / total", `${format.count(r.n_params_active ?? 0)} / ${format.count(r.n_params_total ?? 0)}`, ""),
-      figure("training tokens", format.count(r.tokens ?? 0), range("tokens", format.count)),
-      figure("loss", (r.loss ?? 0).toFixed(4), range("loss", (v) => v.toFixed(4))),
-      figure("US$ per million tokens", format.usd(r.usd_per_mtok ?? 0), range("usd_per_mtok", format.usd)),
-      figure("of its own optimum's size", r.size_ratio === undefined ? "" : format.percent(r.size_ratio), range("size_ratio", format.percent)),
-      figure("GPUs, batch", `${r.gpus}, ${format.significant(r.batch ?? 0)}`, ""),
-    );
-    $("why").textContent = plan.sentence;
-    $("opinion").textContent = (plan.second_opinions ?? []).map((opinion) => opinion.sentence).join(" ");
-    $("caveats").replaceChildren(...r.caveats.map((text) => make("li", {}, text)));
+    const { label, facts, tables, why, caveats } = plan.decision;
+    const [what, rest] = /^(Train .*?)( on .*)$/.exec(label)?.slice(1) ?? [label, ""];
+    $("headline").replaceChildren(make("strong", {}, what), rest);
+    $("caveat").textContent = caveats[0] ?? "";
+    $("facts").replaceChildren(...facts.filter(([name]) => name !== "regret").map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text))));
+    $("rivals").replaceChildren(...tables.map(told));
+    $("why").textContent = why;
+    $("caveats").replaceChildren(...caveats.slice(1).map((text) => make("li", {}, text)));
     $("warnings").replaceChildren(...plan.warnings.map((text) => make("p", {}, `Note: ${text}.`)));
+    $("more").hidden = $("candidates").hidden = false;
     $("command").textContent = plan.command;
-    $("live").textContent = $("headline").textContent;
+    $("live").textContent = label;
+    this.showPins();
+  }
+
+  /** The figures of the answer, each with those of the pinned ones below it, and what is pinned. */
+  private showPins(): void {
+    const now = this.plan?.decision;
+    const line = (figure: Figure, letter: string, other?: Figure) => make("small", { className: "pinned" }, `${letter} ${other ? `${other.text}, ${change(figure, other)}` : "none"}`);
+    $("strip").replaceChildren(
+      ...(now?.strip ?? []).map((figure) =>
+        make(
+          "div",
+          {},
+          make("dt", {}, figure.name),
+          make("dd", {}, figure.text, make("small", {}, figure.note), ...this.pins.map((pin, i) => line(figure, "AB"[i], pin.decision.strip.find((f) => f.name === figure.name)))),
+        ),
+      ),
+    );
+    $("pins").replaceChildren(
+      ...this.pins.map((pin, i) => {
+        const open = make("button", { type: "button" }, "Open");
+        const drop = make("button", { type: "button", "aria-label": `Unpin ${"AB"[i]}` }, "Unpin");
+        open.addEventListener("click", () => this.state.ask(pin.query));
+        drop.addEventListener("click", () => {
+          this.pins.splice(i, 1);
+          this.showPins();
+        });
+        return make("li", {}, make("span", {}, make("b", {}, "AB"[i]), ` ${pin.decision.label}`), open, drop);
+      }),
+      ...(this.pins.length ? [make("li", { className: "hint" }, "Multiples (×) and points (pts): this answer over the pinned one.")] : []),
+    );
+    $<HTMLButtonElement>("pin").disabled = !now || this.pins.length >= MOST_PINS || $("answer").classList.contains("stale");
   }
 
   private candidateRows(plan: Plan): { columns: string[]; rows: (string | number)[][]; chosen: number } {
@@ -231,7 +270,7 @@ class Page {
         number(best?.loss, (v) => v.toFixed(4)),
       ];
     });
-    return { columns, rows, chosen: plan.loss_optimal.findIndex((c) => c.experts === plan.recommendation.experts) };
+    return { columns, rows, chosen: plan.loss_optimal.findIndex((c) => c.experts === plan.decision.model.experts) };
   }
 
   private showCandidates(plan: Plan): void {
@@ -259,8 +298,8 @@ class Page {
     if (!this.draft) return;
     const paper = theme.ink(this.state);
     const current = this.plan && this.plan.budget_flops === this.draft.budget_flops ? this.plan : undefined;
-    const { data, signals } = planChart.view(this.draft, current, paper, $<HTMLInputElement>("bands").checked);
-    this.charts.plan.table = planChart.table(this.draft);
+    const { data, signals } = planChart.view(this.draft, current, this.around, paper, $<HTMLInputElement>("bands").checked, this.charts.plan.width());
+    this.charts.plan.table = planChart.table(this.draft, this.around?.models ?? []);
     const model = this.picked();
     if (model && this.pick) data.pick = [{ usd: model.curve.usd_per_mtok[model.i], loss: model.curve.loss[model.i] }];
     await this.charts.plan.draw(paper, data, signals);
@@ -269,7 +308,7 @@ class Page {
 
   private async drawScales(query: string, signal: AbortSignal): Promise<void> {
     // The chart depends on neither the budget nor on how the model is served.
-    const key = ["law", "experts", "match-experts", "max-tokens", "unique-tokens", "granularity", "sparsity"].map((k) => this.state.get(k)).join("|");
+    const key = ["law", "shape", "experts", "match", "match-experts", "max-tokens", "unique-tokens", "granularity", "sparsity"].map((k) => this.state.get(k)).join("|");
     if (key !== this.asked.scales) {
       this.scales = await get<Scales>("scales", query, signal);
       this.asked.scales = key;
@@ -287,8 +326,9 @@ class Page {
     }
   }
 
-  private async drawEvidence(query: string, signal: AbortSignal): Promise<void> {
-    const key = ["law", "experts", "unique-tokens", "granularity", "sparsity"].map((k) => this.state.get(k)).join("|");
+  private async drawEvidence(query: string, signal?: AbortSignal): Promise<void> {
+    if (!$<HTMLDetailsElement>("law-card").open) return;
+    const key = ["law", "shape", "experts", "unique-tokens", "granularity", "sparsity"].map((k) => this.state.get(k)).join("|");
     if (key !== this.asked.evidence) {
       this.evidence = await get<Evidence>("evidence", query, signal);
       this.asked.evidence = key;
@@ -302,7 +342,7 @@ class Page {
     const paper = theme.ink(this.state);
     const { law, fit } = found;
     const about = fit
-      ? `${fit.law} fitted to ${fit.n_runs} runs: RMSLE ${format.significant(1e3 * fit.rmsle)}×10⁻³; ${fit.starts_at_optimum} of the searches ended at this optimum. Points: runs, lines: the law.`
+      ? `${fit.chosen ? "An average by hold-outs (lines), led by " : ""}${fit.law} fitted to ${fit.n_runs} runs: RMSLE ${format.significant(1e3 * fit.rmsle)}×10⁻³; ${fit.starts_at_optimum} of the searches ended at this optimum. Points: runs, lines: the law.`
       : `${law.title}: ${law.source}, ${law.date}. Lines: the law over the range it was fitted on; its runs are not part of this program.`;
     $("law-note").textContent = found.missing ?? `${about} ${law.equation}`;
     const ranges = fit?.intervals ?? {};
@@ -349,9 +389,10 @@ class Page {
       const curve = draft.curves.find((c) => c.experts === this.pick!.experts);
       if (curve && curve.usd_per_mtok[this.pick.i] !== null && curve.usd_per_mtok[this.pick.i] !== undefined) return { curve, i: this.pick.i };
     }
-    const r = this.plan?.recommendation;
+    const r = this.plan?.decision.model;
     const curve = draft.curves.find((c) => c.experts === (r?.experts ?? draft.base_experts));
-    if (!curve) return undefined;
+    // A base of another count has no curve: then the largest model that the law may speak of.
+    if (!curve) return { curve: draft.curves.findLast((c) => !c.beyond_law) ?? draft.curves[0], i: draft.optimum };
     if (!r?.n_params) return { curve, i: draft.optimum };
     const distance = curve.n_params.map((n) => Math.abs(Math.log((n ?? 1) / r.n_params!)));
     return { curve, i: distance.indexOf(Math.min(...distance)) };
@@ -365,7 +406,7 @@ class Page {
     const at = (name: keyof typeof curve) => (curve[name] as (number | null)[])[i];
     const own = (at("n_params") ?? 0) / (curve.n_params[this.draft.optimum] ?? NaN);
     const usd = at("usd_per_mtok");
-    const lead = this.pick ? "" : this.plan ? "Nearest the recommendation: " : "The base: ";
+    const lead = this.pick ? "" : this.plan ? "Nearest the recommendation: " : "";
     $("picked").textContent =
       `${lead}${curve.label} at ${format.count(at("n_params") ?? 0)} (${format.percent(own)} of its optimum's size), ${format.count(at("tokens") ?? 0)} tokens, loss ${(at("loss") ?? 0).toFixed(4)}` +
       (usd === null ? `: ${this.draft.reasons[at("infeasible") ?? 0]}` : `, ${format.usd(usd)} per million output tokens`);
@@ -397,13 +438,22 @@ class Page {
       await this.charts.plan.update({ pick: data });
       await this.drawBreakdown();
     });
+    const tip = $("tip");
     place.addEventListener("pointermove", (event) => {
+      const model = this.known(event, place);
+      tip.hidden = !model;
+      if (model) {
+        tip.textContent = planChart.about(model);
+        tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - 270))}px`;
+        tip.style.top = `${event.clientY + 14}px`;
+      }
       const found = this.nearest(event, place);
       if (!found || (found.experts === this.pick?.experts && found.i === this.pick.i)) return;
       this.pick = found;
       show();
     });
     place.addEventListener("pointerleave", () => {
+      tip.hidden = true;
       if (document.activeElement === place) return;
       this.pick = undefined;
       show();
@@ -426,18 +476,29 @@ class Page {
   }
 
   private nearest(event: PointerEvent, place: HTMLElement): { experts: number; i: number } | undefined {
+    const found = this.draft && this.closest(planChart.points(this.draft), event, place, 40);
+    return found && { experts: found.curve.experts, i: found.i };
+  }
+
+  private known(event: PointerEvent, place: HTMLElement): Around["models"][number] | undefined {
+    const models = (this.around?.models ?? []).map((model) => ({ model, usd: model.usd_per_mtok, loss: model.loss }));
+    return this.closest(models, event, place, 9)?.model;
+  }
+
+  /** The point of the chart that is closest to the pointer, within so many pixels. */
+  private closest<P extends { usd: number; loss: number }>(points: P[], event: PointerEvent, place: HTMLElement, reach: number): P | undefined {
     const view = this.charts.plan.view;
     const canvas = place.querySelector("canvas");
-    if (!view || !this.draft || !canvas) return undefined;
+    if (!view || !canvas) return undefined;
     const box = canvas.getBoundingClientRect();
     const [left, top] = view.origin();
     const [x, y] = [event.clientX - box.left - left, event.clientY - box.top - top];
     const [scaleX, scaleY] = [view.scale("x"), view.scale("y")];
-    let best: { experts: number; i: number } | undefined;
-    let least = 40 ** 2;
-    for (const point of planChart.points(this.draft)) {
+    let best: P | undefined;
+    let least = reach ** 2;
+    for (const point of points) {
       const distance = (scaleX(point.usd) - x) ** 2 + (scaleY(point.loss) - y) ** 2;
-      if (distance < least) [least, best] = [distance, { experts: point.curve.experts, i: point.i }];
+      if (distance < least) [least, best] = [distance, point];
     }
     return best;
   }
@@ -461,6 +522,25 @@ class Page {
     const name = this.evidence?.law.title.replace(/ \(uploaded\)$/, "") ?? "law";
     download(`${name}.toml`, await response.blob());
   }
+}
+
+/** How a figure differs from a pinned one: shares in points, others as a multiple. */
+function change(now: Figure, pinned: Figure): string {
+  if (now.text.endsWith("%")) return `${now.value >= pinned.value ? "+" : "−"}${Math.round(100 * Math.abs(now.value - pinned.value))} pts`;
+  return `×${format.significant(now.value / pinned.value)}`;
+}
+
+/** A table in the command line's words; ">" marks the recommended row. */
+function told(table: Told): HTMLElement {
+  const text = (value: string) => (value.startsWith("> ") ? `${value.slice(2)}, recommended` : value.trim());
+  const align = (i: number) => (table.columns[i].text ? "left" : "");
+  const head = table.columns.map((column, i) => make("th", { scope: "col", className: align(i) }, column.head));
+  const body = table.rows.map((row) => {
+    const cells = row.map((value, i) => make(i ? "td" : "th", i ? { className: align(i) } : { scope: "row" }, text(value)));
+    return make("tr", { className: row[0].startsWith("> ") ? "chosen" : "" }, ...cells);
+  });
+  const whole = make("table", {}, make("caption", {}, table.title), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+  return make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title }, whole);
 }
 
 void start();

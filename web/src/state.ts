@@ -37,6 +37,13 @@ export class State {
     this.tell();
   }
 
+  /** Ask another question, as `query` has it. */
+  ask(query: string): void {
+    const shown = VIEW_KEYS.flatMap((key) => (this.values.has(key) ? [[key, this.get(key)] as [string, string]] : []));
+    this.values = new Map([...new URLSearchParams(query), ...shown]);
+    this.set({});
+  }
+
   onChange(listener: () => void): void {
     this.listeners.push(listener);
   }
@@ -60,10 +67,6 @@ export class State {
   private tell(): void {
     for (const listener of this.listeners) listener();
   }
-}
-
-export function experts(state: State): number[] {
-  return state.get("experts").split(",").map(Number).filter((e) => e >= 1);
 }
 
 export function gpu(catalogue: Catalogue, name: string) {

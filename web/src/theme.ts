@@ -56,6 +56,7 @@ export function config(paper: Ink): object {
       titleFontSize: 11,
       titleFontWeight: "normal",
       labelOverlap: "greedy",
+      labelSeparation: 8,
       titlePadding: 6,
     },
     text: { color: paper.text, fontSize: 11 },

@@ -29,7 +29,6 @@ export interface LawEntry {
   parameters: Record<string, number>;
   fit_range: Record<string, [number, number]>;
   max_experts: number | null;
-  uses_experts: boolean;
   further: string[];
   draws: number;
 }
@@ -49,6 +48,8 @@ export interface Catalogue {
   weights: string[];
   kv_cache: string[];
   latency: string[];
+  shapes: string[];
+  models: { name: string; flops: number }[];
   defaults: Record<string, string>;
   looks: Look[];
   accent: string;
@@ -78,8 +79,10 @@ export interface Curve extends Look {
 
 export interface Draft {
   budget_flops: number;
+  base_name: string;
   base_experts: number;
   base_loss: Num;
+  confidence: Num;
   base_usd_per_mtok: Num;
   max_loss: Num;
   max_usd_per_mtok: Num;
@@ -107,14 +110,38 @@ export interface Candidate {
   usd_per_mtok?: number;
   gpus?: number;
   batch?: number;
+  training_flops?: number;
   size_ratio?: number;
   cost_ratio?: number;
   infeasible?: string;
   intervals?: Record<string, [number, number]>;
 }
 
+export interface Figure {
+  name: string;
+  value: number;
+  text: string;
+  note: string;
+}
+
+/** A table in the command line's words. */
+export interface Told {
+  title: string;
+  columns: { head: string; text: boolean }[];
+  rows: string[][];
+}
+
+export interface Decision {
+  label: string;
+  strip: Figure[];
+  facts: [string, string][];
+  tables: Told[];
+  why: string;
+  caveats: string[];
+  model: Candidate;
+}
+
 export interface Plan {
-  budget: string;
   budget_flops: number;
   law: string;
   convention: string;
@@ -125,14 +152,25 @@ export interface Plan {
   bounded_loss: { base_experts: number; loss: number; plans: Candidate[] };
   bounded_cost: { base_experts: number; usd_per_mtok?: number; plans: Candidate[] };
   frontier: Candidate[];
-  recommendation: Candidate & { rule: string; why: string; caveats: string[] };
-  second_opinions?: { sentence: string; agrees: boolean }[];
-  sentence: string;
-  looks: Look[];
-  recommended: Look;
+  decision: Decision;
   command: string;
   warnings: string[];
-  bands?: { experts: number; low: Num[]; high: Num[] }[];
+}
+
+export interface Known {
+  name: string;
+  beyond_law: boolean;
+  n_params_active: number;
+  n_params_total: number;
+  tokens: number;
+  loss: number;
+  usd_per_mtok: number;
+}
+
+/** What lies around the curves: where the draws of all laws lie, and published models. */
+export interface Around {
+  bands: { experts: number; low: Num[]; high: Num[] }[];
+  models: Known[];
 }
 
 export interface Scales {
@@ -142,6 +180,7 @@ export interface Scales {
 
 export interface FitRecord {
   law: string;
+  chosen?: object[]; // of auto
   n_runs: number;
   parameters: Record<string, number>;
   intervals: Record<string, [number, number]> | null;
@@ -163,5 +202,3 @@ export interface Evidence {
   fit?: FitRecord;
   looks?: Look[];
 }
-
-/** What the page opens with where nothing was asked; empty where the server has other laws or kernels. */

@@ -14,8 +14,7 @@ interface Done {
 /** The controls of uploads; `found` is called with a law's name once there is one. */
 export function build(catalogue: Catalogue, found: (law: string) => Promise<void>): HTMLElement {
   const file = make("input", { type: "file", id: "file", accept: ".csv,.tsv,.parquet,.jsonl,.json,.toml" });
-  const form = make("select", { id: "form" }, ...catalogue.forms.map((f) => make("option", { value: f.name }, f.name)));
-  form.value = "yun2024";
+  const form = make("select", { id: "form" }, ...["auto", ...catalogue.forms.map((f) => f.name)].map((name) => make("option", { value: name }, name)));
   const where = make("input", { type: "text", id: "where", placeholder: "tokens >= 5e9" });
   const draws = make("select", { id: "draws" }, ...[0, 100, 200, 500].map((n) => make("option", { value: String(n) }, n ? `${n} replicates` : "none")));
   const bar = make("progress", { max: 1, value: 0, id: "fit-progress", "aria-label": "Progress of the fit" });

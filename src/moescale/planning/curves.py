@@ -9,7 +9,7 @@ import numpy as np
 
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
-from moescale.planning.allocation import at_size, loss_optimal
+from moescale.planning.allocation import at_size, inputs_at, loss_optimal
 from moescale.planning.question import Question, prepare
 from moescale.planning.search import FRONTIER_SIZES, costs_of, curve_models, known_model
 from moescale.scaling_laws.law import Law, interval
@@ -80,13 +80,25 @@ def draft_plan(law: Law, question: Question, deployment: Deployment, latency: La
 
 
 def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | None:
-    """The interval of 90% of the law's draws around a draft's losses, two arrays (m, s); None for a law without draws."""
+    """The interval of 90% of the law's draws around a draft's losses, two arrays (m, s); None for a law without draws.
+
+    A draw's loss is relative to its own loss of the base, times the law's: the units of an ensemble's laws differ.
+    """
     law, question, _ = prepare(law, question)
     draws = law.draws if question.draws is None else law.draws[: question.draws]
     if not len(draws):
         return None
-    every, shape = curve_models(law, question, loss_optimal(law, question.budget, np.array(question.experts)))
-    low, high = interval(at_size(law, question.budget, every.n_params, every.experts, theta=draws).loss)
+    best = loss_optimal(law, question.budget, np.array(question.experts))
+    every, shape = curve_models(law, question, best)
+    if question.base is None:
+        at = question.experts.index(question.match_experts)
+        n, tokens, e = best.n_params[[at]], best.tokens[[at]], best.experts[[at]]
+    else:
+        n, e = (np.array([value]) for value in question.base.in_letters_of(law.family))
+        tokens = np.array([question.base.tokens])
+    base = inputs_at(law, question.budget.extra, n, np.log(tokens), e)
+    unit = np.exp(law.form.log_loss(law.theta, base) - law.form.log_loss(draws, base))  # (k, 1)
+    low, high = interval(at_size(law, question.budget, every.n_params, every.experts, theta=draws).loss * unit)
     return low.reshape(shape), high.reshape(shape)
 
 

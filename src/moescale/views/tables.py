@@ -579,7 +579,8 @@ def laws_table(plan: Plan) -> Table:
         (Column("alone it would train", text=True, rank=1), own),
         (Column("of base"), lambda v: _percentage(v.cost_ratio)),
     )
-    return table_of("What each law says of this model, and would choose itself", plan.laws, cells)
+    model = "this model" if plan.decision is plan.recommendation else "the model of the budget"
+    return table_of(f"What each law says of {model}, and would choose itself", plan.laws, cells)
 
 
 def regrets_table(plan: Plan) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,20 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
+from moescale.models.published import published_shapes
+from moescale.options.law import SHAPES
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import Plan, make_plan
+from moescale.planning.question import CONFIDENCE, KnownModel, prepare
+from moescale.planning.search import costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws import loss as law_loss
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.store import FORMS, law_text, parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.typing import FloatArray
-from moescale.units import expert_label, format_count, format_flops
+from moescale.units import expert_label, format_count, format_usd
+from moescale.views import tables
 from moescale.views.figures import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.web.security import TABLE_LIMIT_BYTES
 from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
@@ -34,6 +39,9 @@ Query = Mapping[str, str]
 BUDGETS = np.geomspace(1e18, 1e26, 25)  # of the scaling chart: from a laptop's training run to beyond the largest known
 LINE_TOKENS = 40  # points of a law's line in the chart of a fit
 MOST_SIZES = 6  # with lines of their own there
+ALIKE_BUDGETS = (
+    30.0  # a published model is drawn beside a plan of at most so many times its training FLOPs, or so small a part
+)
 # Markers of matplotlib's letters as Vega calls them.
 VEGA_MARKERS = {
     "o": "circle",
@@ -87,6 +95,8 @@ def catalogue(laws: Laws, default_law: str) -> Record:
         "weights": list(precisions("weights")),
         "kv_cache": list(precisions("kv_cache")),
         "latency": list(LATENCIES),
+        "shapes": list(SHAPES),
+        "models": [{"name": model.name, "flops": model.training_flops} for model in _published()],
         "defaults": {**DEFAULTS, "law": default_law},
         "looks": [look(2.0**power) for power in range(10)],
         "accent": ACCENT,
@@ -101,8 +111,10 @@ def draft(query: Query, laws: Laws) -> Record:
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
+        "base_name": asked.question.base_name,
         "base_experts": _plain(found.base_experts),
         "base_loss": _number(found.base_loss),
+        "confidence": asked.question.confidence or (CONFIDENCE if asked.law.members else None),
         "base_usd_per_mtok": found.base_usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
@@ -122,24 +134,26 @@ def draft(query: Query, laws: Laws) -> Record:
 
 
 def plan(query: Query, laws: Laws) -> Record:
-    """The plan, without intervals."""
+    """The plan as the command line gives it, and its first screen."""
     asked = read_state(query, laws.find)
-    question = replace(asked.question, draws=0)
-    return _plan_record(make_plan(asked.law, question, asked.deployment, asked.latency), asked)
+    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency)
+    return found.to_dict() | {
+        "decision": _decision(found),
+        "command": asked.command,
+        "warnings": [*asked.notes, *found.warnings],
+    }
 
 
 def bands(query: Query, laws: Laws) -> Record:
-    """The plan as the command line gives it, intervals with it, and the band around each curve."""
+    """What lies around a plan's curves: where the draws of all laws lie, and the published models of such budgets."""
     asked = read_state(query, laws.find)
-    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency)
-    band = loss_band(asked.law, asked.question)
-    record = _plan_record(found, asked)
-    if band is not None:
-        low, high = band
-        counts = [c.experts for c in found.loss_optimal]
-        bounds = zip(counts, low, high, strict=True)
-        record["bands"] = [{"experts": _plain(e), "low": _numbers(lo), "high": _numbers(hi)} for e, lo, hi in bounds]
-    return record
+    law, question, _ = prepare(asked.law, asked.question)
+    found = loss_band(law, question)
+    counts = [] if found is None else zip(question.experts, *found, strict=True)
+    return {
+        "bands": [{"experts": _plain(e), "low": _numbers(low), "high": _numbers(high)} for e, low, high in counts],
+        "models": _known_models(replace(asked, law=law, question=question)),
+    }
 
 
 def scales(query: Query, laws: Laws) -> Record:
@@ -214,23 +228,90 @@ def read_law(text: str, where: str) -> Uploaded:
     return Uploaded(name, law.name, text, _law_entry(name, law))
 
 
-def _plan_record(found: Plan, asked: Asked) -> Record:
-    return found.to_dict() | {
-        "sentence": found.recommendation.why,
-        "looks": [look(c.experts) for c in found.loss_optimal],
-        "recommended": look(found.recommendation.model.experts),
-        "budget": _spent(found),
-        "command": asked.command,
-        "warnings": [*asked.notes, *found.warnings],
+def _decision(found: Plan) -> Record:
+    """The first screen of a plan in the command line's words."""
+    best = found.decision
+    shown = [tables.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
+    return {
+        "label": tables.plan_headline(found),
+        "strip": _strip(found),
+        "facts": tables.decision_facts(found),
+        "tables": [
+            {
+                "title": table.title,
+                "columns": [{"head": column.head, "text": column.text} for column in table.columns],
+                "rows": table.rows,
+            }
+            for table in shown
+        ],
+        "why": best.why,
+        "caveats": best.caveats,
+        "model": best.model.to_dict(),
     }
 
 
-def _spent(found: Plan) -> str:
-    """The training FLOPs of a plan's headline: those that it uses, of those that there are."""
-    whole = format_flops(found.budget_flops)
-    if found.training is None or found.training.spent:
-        return whole
-    return f"{format_flops(found.training.flops_used)} of {whole}"
+def _strip(found: Plan) -> list[Record]:
+    """The figures by which decisions are compared: a name, the number, the number as text, and what belongs to it."""
+    model, use, base = found.decision.model, found.training, found.base_usd_per_mtok
+    training = use.usd if model is found.recommendation.model and use is not None else model.training_usd
+    least = min(found.laws, key=lambda view: view.probability, default=None)
+    told: list[tuple[str, float | None, Callable[[float], str], str]] = [
+        ("active parameters", model.n_params_active, format_count, ""),
+        ("total parameters", model.n_params_total, format_count, ""),
+        ("training tokens", model.tokens, format_count, ""),
+        ("to train", training, format_usd, ""),
+        (
+            "a million tokens",
+            model.usd_per_mtok,
+            format_usd,
+            f"{model.usd_per_mtok / base:.0%} of the base" if base else "",
+        ),
+        ("its life", model.total_usd, format_usd, ""),
+        (
+            "as good as the base",
+            model.probability_at_least_base,
+            "{:.0%}".format,
+            f"{least.probability:.0%} by {least.law}" if least and model is found.recommendation.model else "",
+        ),
+        (
+            "expected regret",
+            model.regret and model.regret.expected,
+            "{:.0%}".format,
+            f"{model.regret.worst:.0%} by the worst law" if model.regret else "",
+        ),
+    ]
+    return [
+        {"name": name, "value": value, "text": text(value), "note": note}
+        for name, value, text, note in told
+        if value is not None
+    ]
+
+
+def _published() -> list[KnownModel]:
+    """The published models whose training tokens are known."""
+    return [
+        KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens)
+        for name, shape in published_shapes().items()
+        if shape.tokens is not None
+    ]
+
+
+def _known_models(asked: Asked) -> list[Record]:
+    """Published models of similar training FLOPs, by their loss under a prepared law and their serving cost as built."""
+    law, question = asked.law, asked.question
+    costs = costs_of(law, question, asked.deployment, asked.latency)
+    found: list[Record] = []
+    for model in _published():
+        alike = 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS
+        if not alike or question.budget.extra:  # further inputs, which no publication states
+            continue
+        row = known_model(law, model, costs)[0]
+        spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
+        if spoken_of and row.usd_per_mtok is not None:
+            counted = ("n_params_active", "n_params_total", "tokens", "loss", "usd_per_mtok", "gpus")
+            beyond = not law.allows(row.experts)
+            found.append({"name": model.name, "beyond_law": bool(beyond)} | {key: getattr(row, key) for key in counted})
+    return found
 
 
 def _curve(found: Draft, i: int) -> Record:
@@ -248,7 +329,6 @@ def _law_entry(name: str, law: Law) -> Record:
         "name": name,
         "title": law.name if name == law.name else f"{law.name} (uploaded)",
         "max_experts": law.max_experts,
-        "uses_experts": law.form.uses_experts,
         "further": list(law.form.extra_inputs),
     }
 

@@ -212,7 +212,7 @@ def _add_uploads(app: FastAPI, laws: Laws) -> None:
         query = _query(request)
         name = _file_name(query)
         task: dict[str, Any] = {name.replace("-", "_"): query.get(name) or None for name in FIT_KEYS}
-        task |= {"name": name, "law": task["law"] or "yun2024", "bootstrap": _replicates(query.get("bootstrap") or "0")}
+        task |= {"name": name, "law": task["law"] or "auto", "bootstrap": _replicates(query.get("bootstrap") or "0")}
         data = await _body(request, name, TABLE_LIMIT_BYTES)
         return _json({"fit": jobs().start(task, data)})
 

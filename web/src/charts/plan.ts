@@ -2,9 +2,10 @@
 
 import { Data, PARAMS, Row, Table, View, X_DOMAIN, Y_DOMAIN, halo, spread } from "../chart";
 import { Ink, colour } from "../theme";
-import { Curve, Draft, Look, Plan } from "../types";
+import * as format from "../format";
+import { Around, Curve, Draft, Known, Plan } from "../types";
 
-export const MARGINS = { left: 56, right: 62 };
+export const MARGINS = { left: 56, right: 72 };
 
 export const HEIGHT = 380;
 
@@ -27,7 +28,7 @@ export function spec(paper: Ink): object {
       {
         data: { name: "bands" },
         mark: { type: "area", clip: true, opacity: paper.dark ? 0.2 : 0.12 },
-        encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, fill: tint, detail: { field: "experts" } },
+        encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" }, fill: tint },
       },
       {
         data: { name: "frontier" },
@@ -54,6 +55,8 @@ export function spec(paper: Ink): object {
         mark: { type: "point", filled: true, size: 95, opacity: 1, stroke: paper.background, strokeWidth: 1, clip: true },
         encoding: { x, y, fill: tint, shape: { field: "marker", type: "nominal", scale: null } },
       },
+      { data: { name: "models" }, mark: { type: "point", filled: true, shape: "diamond", size: 42, color: paper.faint, opacity: 1, clip: true }, encoding: { x, y } },
+      ...halo("models", { x, y, text: { field: "label" } }, { align: "left", dx: 7, baseline: "middle", clip: true }, paper.faint, paper),
       { data: { name: "choice" }, mark: { type: "point", filled: false, size: 230, strokeWidth: 2.4, color: paper.accent, opacity: 1 }, encoding: { x, y } },
       ...halo("choice", { x, y, text: { field: "label" } }, { align: "left", dx: 12, dy: -13, fontWeight: "bold" }, paper.accent, paper),
       { data: { name: "pick" }, mark: { type: "point", filled: true, size: 70, color: paper.text, opacity: 1 }, encoding: { x, y } },
@@ -80,7 +83,7 @@ export function points(draft: Draft): Point[] {
 }
 
 /** The data of the chart and the limits of its axes, as moescale.views.figures.plan_figure has them. */
-export function view(draft: Draft, plan: Plan | undefined, paper: Ink, bands: boolean): View {
+export function view(draft: Draft, plan: Plan | undefined, around: Around | undefined, paper: Ink, bands: boolean, width: number): View {
   const o = draft.optimum;
   const all = points(draft);
   const optima = all.filter((p) => p.i === o);
@@ -89,7 +92,7 @@ export function view(draft: Draft, plan: Plan | undefined, paper: Ink, bands: bo
     const found = within.filter((p) => p.curve === curve);
     return found.length ? [found.reduce((a, b) => (a.usd < b.usd ? a : b))] : [];
   });
-  const chosen = plan?.recommendation;
+  const chosen = plan?.decision.model;
   const usds = [...optima, ...cheapest].map((p) => p.usd).concat(chosen?.usd_per_mtok ?? []);
   const losses = [...optima, ...cheapest].map((p) => p.loss).concat(chosen?.loss ?? [], draft.max_loss ?? []);
   if (!usds.length) usds.push(...(all.length ? all.map((p) => p.usd) : [0.1, 1]));
@@ -121,26 +124,47 @@ export function view(draft: Draft, plan: Plan | undefined, paper: Ink, bands: bo
     losses: [],
     costs: [],
     bands: [],
+    models: named(around?.models ?? [], choice(plan), signals, width),
     pick: [],
   };
-  const base = draft.base_experts === 1 ? "dense optimum" : `optimum of E = ${draft.base_experts}`;
+  const base = draft.base_name.replace("the loss-optimal ", "");
   if (draft.max_loss !== null) data.losses.push({ loss: draft.max_loss, label: "loss bound" });
-  else if (draft.base_loss !== null) data.losses.push({ loss: draft.base_loss, label: `loss of the ${base}` });
+  else if (draft.base_loss !== null) data.losses.push({ loss: draft.base_loss, label: `loss of the base: ${base}` });
   if (draft.max_usd_per_mtok !== null) data.costs.push({ usd: draft.max_usd_per_mtok, label: "cost bound" });
-  else if (draft.base_usd_per_mtok !== null) data.costs.push({ usd: draft.base_usd_per_mtok, label: `cost of the ${base}` });
-  if (bands && plan?.bands) {
-    for (const band of plan.bands) {
-      const curve = draft.curves.find((c) => c.experts === band.experts);
-      curve?.usd_per_mtok.forEach((usd, i) => {
-        if (usd !== null && i <= o && band.low[i] !== null) data.bands.push({ experts: band.experts, colour: colour(curve, paper), i, usd, low: band.low[i], high: band.high[i] });
-      });
-    }
-  }
+  else if (draft.base_usd_per_mtok !== null) data.costs.push({ usd: draft.base_usd_per_mtok, label: "cost of the base" });
+  const curve = draft.curves.find((c) => c.experts === chosen?.experts);
+  const band = bands ? around?.bands.find((b) => b.experts === chosen?.experts) : undefined;
+  curve?.usd_per_mtok.forEach((usd, i) => {
+    if (band && usd !== null && i <= o && band.low[i] !== null) data.bands.push({ colour: colour(curve, paper), usd, low: band.low[i], high: band.high[i] });
+  });
   return { data, signals };
 }
 
+/** The known models, each with its name where that covers no other's. */
+function named(models: Known[], chosen: Row[], s: Record<string, number>, width: number): Row[] {
+  const x = (m: { usd_per_mtok: number }) => (Math.log(m.usd_per_mtok / s.xlo) / Math.log(s.xhi / s.xlo)) * width;
+  const y = (m: { loss: number }) => ((s.yhi - m.loss) / (s.yhi - s.ylo)) * HEIGHT;
+  const seen = models.filter((m) => x(m) > 0 && x(m) < width && y(m) > 0 && y(m) < HEIGHT);
+  const taken = seen.map((m) => ({ left: x(m) - 5, right: x(m) + 5, y: y(m) }));
+  for (const r of chosen as { usd: number; loss: number }[]) {
+    const at = x({ usd_per_mtok: r.usd });
+    taken.push({ left: at - 10, right: at + 10, y: y(r) }, { left: at + 10, right: at + 88, y: y(r) - 13 });
+  }
+  return seen.map((m, i) => {
+    const box = { left: x(m) + 6, right: x(m) + 10 + 6.2 * m.name.length, y: y(m) };
+    const free = box.right < width && box.y > 8 && box.y < HEIGHT - 8 && !taken.some((t, k) => k !== i && Math.abs(t.y - box.y) < 13 && t.left < box.right && t.right > box.left);
+    if (free) taken.push(box);
+    return { usd: m.usd_per_mtok, loss: m.loss, label: free ? m.name : "" };
+  });
+}
+
+export function about(m: Known): string {
+  const size = m.n_params_active === m.n_params_total ? format.count(m.n_params_total) : `${format.count(m.n_params_active)} active of ${format.count(m.n_params_total)}`;
+  return `${m.name}: ${size}, ${format.count(m.tokens)} tokens; loss ${m.loss.toFixed(4)} under the law, ${format.usd(m.usd_per_mtok)} a million tokens as built` + (m.beyond_law ? "; more experts than the law may speak of" : "");
+}
+
 function choice(plan: Plan | undefined): Row[] {
-  const r = plan?.recommendation;
+  const r = plan?.decision.model;
   return r?.usd_per_mtok === undefined ? [] : [{ usd: r.usd_per_mtok, loss: r.loss, label: "recommended" }];
 }
 
@@ -161,12 +185,11 @@ function ends(draft: Draft, all: Point[], s: Record<string, number>, paper: Ink)
   }));
 }
 
-export function table(draft: Draft): Table {
+export function table(draft: Draft, models: Known[]): Table {
   const names = ["n_params", "n_params_active", "n_params_total", "tokens", "loss", "usd_per_mtok", "gpus", "batch", "prefill_s", "decode_s", "throughput_tok_s"] as const;
   const rows = draft.curves.flatMap((c) =>
     c.loss.map((_, i) => [c.experts, i === draft.optimum ? "loss-optimal" : i < draft.optimum ? "over-trained" : "larger", ...names.map((name) => c[name][i])]),
   );
-  return { columns: ["experts", "stretch", ...names], rows };
+  const known = models.map((m) => [null, m.name, ...names.map((name) => (m as unknown as Record<string, number>)[name] ?? null)]);
+  return { columns: ["experts", "stretch", ...names], rows: [...rows, ...known] };
 }
-
-export type { Point, Look };

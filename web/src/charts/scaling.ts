@@ -32,7 +32,7 @@ export function spec(field: Field): (paper: Ink) => object {
 
 export function data(scales: Scales, plan: Plan | undefined, field: Field, paper: Ink): View {
   const known = scales.curves.flatMap((c) => c[field].filter((v): v is number => v !== null));
-  const r = plan?.recommendation;
+  const r = plan?.decision.model;
   const chosen = r?.[field];
   const [low, high] = [Math.log(Math.min(...known, chosen ?? Infinity)), Math.log(Math.max(...known, chosen ?? 0))];
   const last = scales.curves.map((c) => c[field].findLast((v): v is number => v !== null));
@@ -43,7 +43,7 @@ export function data(scales: Scales, plan: Plan | undefined, field: Field, paper
     lines: scales.curves.flatMap((c) => c[field].flatMap((value, i) => (value === null ? [] : [{ experts: c.experts, colour: colour(c, paper), budget: scales.budget_flops[i], value }]))),
     ends: named.map((n, i) => ({ label: n.c.label, colour: colour(n.c, paper), place: Math.exp(high - (places[i] / HEIGHT) * (high - low)) })),
     rule: plan ? [{ budget: plan.budget_flops }] : [],
-    choice: plan && chosen !== undefined ? [{ budget: plan.budget_flops, value: chosen, label: "recommended" }] : [],
+    choice: plan && chosen !== undefined ? [{ budget: r?.training_flops ?? plan.budget_flops, value: chosen, label: "recommended" }] : [],
   };
   const budgets = scales.budget_flops;
   const signals = { xlo: Math.min(budgets[0], plan?.budget_flops ?? Infinity), xhi: Math.max(budgets[budgets.length - 1], plan?.budget_flops ?? 0), ylo: Math.exp(low), yhi: Math.exp(high) };
