@@ -151,7 +151,9 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
         assert table["title"] in told
         for row in table["rows"]:
             assert " ".join(" ".join(row).split()) in words
-    assert [table["title"] for table in decision["tables"]][:1] == ["Three choices"]
+    assert [table["title"] for table in decision["tables"]][:1] == [
+        "Three choices, before rounding to whole layers and heads"
+    ]
     assert decision["caveats"][0] in words
     model = (page["lifetime"] if query else page)["recommendation"]
     shown = {figure["name"]: figure["value"] for figure in decision["strip"]}

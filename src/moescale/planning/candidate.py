@@ -70,7 +70,9 @@ class Trained:
     loss: float
     usd_per_mtok: float | None = None
     gpus: int | None = None
-    batch: float | None = None  # also None in files that leave it out
+    batch: float | None = None  # also None in files that leave it out, as are the next two
+    tpot_s: float | None = None
+    ttft_s: float | None = None
     size_ratio: float | None = None
     size_ratio_to_base: float | None = None
     active_ratio_to_base: float | None = None
@@ -211,6 +213,7 @@ def trained_models(models: Allocation, costs: Costs, *, lifetime_tokens: float |
         }
         if math.isfinite(usd):
             figures |= {"usd_per_mtok": usd, "gpus": int(served.gpus[i]), "batch": float(served.batch[i])}
+            figures |= {"tpot_s": float(served.tpot_s[i]), "ttft_s": float(served.ttft_s[i])}
             figures["lifetime_usd"] = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
             records.append(Candidate(**figures))
         else:

@@ -31,8 +31,9 @@ from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
 
-MOST_CORRECTIONS = 8  # of the loss that promises the goal
-CORRECTED = 1e-5  # of ln L
+MOST_CORRECTIONS = 5  # of the loss that promises the goal
+CORRECTED = 1e-4  # of ln L
+MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +129,9 @@ class LifeSearch:
         return np.where(known, self.search.law.form.log_loss(self.search.panel.draws, x), np.nan)
 
     def probabilities(self, rows: Sequence[Life | Unreachable]) -> list[Life | Unreachable]:
-        """The rows with how probable it is that they meet the goal."""
+        """The rows with how probable it is that they meet the loss that is the goal."""
         panel = self.search.asked(self.search.question.max_loss)
-        if len(panel.draws) == 1:
+        if len(panel.draws) == 1 or self.search.question.total_limit is not None:  # dollars are the goal, not a loss
             return list(rows)
         figures = [(c.n_params, c.tokens, c.experts) if isinstance(c, Life) else (np.nan, np.nan, 1.0) for c in rows]
         losses = np.exp(self._losses(*np.array(figures).T))
@@ -147,12 +148,12 @@ class LifeSearch:
     def under_draws(self) -> LifetimeCost:
         """The best lives (k, m) under each of the law's draws."""
         law, question, panel = self.search.law, self.search.question, self.search.asked(self.search.question.max_loss)
-        experts = self.search.best.experts
+        experts, count = self.search.best.experts, len(panel.draws)
+        some = np.unique(np.linspace(0, count - 1, min(count, MOST_DRAWS)).round().astype(int))
+        draws, goal = panel.draws[some], panel.goal[some, None]
         if question.total_limit is not None:
-            return best_within_total(law, experts, question.total_limit, self.life, self._sampled, theta=panel.draws)
-        return cheapest_at_loss(
-            law, experts, panel.goal[:, None], self.life, self._sampled, theta=panel.draws, tolerance=question.tolerance
-        )
+            return best_within_total(law, experts, question.total_limit, self.life, self._sampled, theta=draws)
+        return cheapest_at_loss(law, experts, goal, self.life, self._sampled, theta=draws, tolerance=question.tolerance)
 
     def regret(self, model: Life, base: Life | None) -> Regret | None:
         """What a life loses under each law's coefficients, as a share of the base's dollars, as in `panel`."""
@@ -166,11 +167,11 @@ class LifeSearch:
         )
         losses = np.exp(law.form.log_loss(alone.draws, x))
 
-        def least(goal: FloatArray) -> FloatArray:
-            found = cheapest_at_loss(law, search.best.experts, goal, self.life, self._sampled, theta=alone.draws)
-            return np.where(law.allows(search.best.experts), found.total_usd, np.inf).min(axis=1)
-
-        worth, goal = np.minimum(least(losses), model.total_usd), least(alone.goal[:, None])
+        goals = np.concatenate((losses, alone.goal[:, None]))
+        draws, experts = np.concatenate((alone.draws, alone.draws)), search.best.experts
+        found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, theta=draws)
+        least = np.where(law.allows(experts), found.total_usd, np.inf).min(axis=1)
+        worth, goal = np.minimum(least[: len(losses)], model.total_usd), least[len(losses) :]
         missing = np.where(np.isfinite(goal), np.abs(worth - goal), 0.0)
         lost = (model.total_usd - worth + missing) / base.total_usd
         return Regret(expected=float(alone.weights @ lost), worst=float(lost.max()))

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from moescale.io.records import record
+from moescale.models.coordinates import expansion
 from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Candidate, Life, Row
@@ -265,10 +266,12 @@ def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callabl
     looks = ""
     if cost is not None and any(cost(c) < cost(model) for c in beyond):
         best = min(beyond, key=cost)
-        looks = f"; {best.experts:g} look {1.0 - cost(best) / cost(model):.0%} cheaper"
-    listed = ", ".join(f"{e:g}" for e in left_out)
+        which = "which" if len(left_out) == 1 else f"of which {best.experts:g}"
+        looks = f", {which} look {1.0 - cost(best) / cost(model):.0%} cheaper"
+    listed, most = ", ".join(f"{e:g}" for e in left_out), law.max_experts or 1.0
     return [
-        f"Excluded: {listed} experts{looks}. {law.name} was fitted up to {law.max_experts:g} and is not trusted beyond."
+        f"Excluded: {listed} experts{looks}. {law.name} was fitted up to {most:g} (X = {float(expansion(law.family, most)):.3g}) "
+        "and is not trusted beyond."
     ]
 
 

@@ -40,7 +40,7 @@ from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
 from moescale.typing import FloatArray
-from moescale.units import format_count, format_usd
+from moescale.units import format_count, format_usd, plural
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
@@ -326,14 +326,24 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
     if any(c.n_params is not None for c in allowed):
         return InfeasibleError(
             f"{budget} that reaches {goal} can be served{_reasons(allowed)}",
-            next_step="allow more GPUs, take a GPU with more memory, or lower the budget",
+            next_step="relax --max-tpot or --max-ttft, or take a faster GPU"
+            if "latency limit" in _reasons(allowed)
+            else "allow more GPUs, take a GPU with more memory, or lower the budget",
         )
     lowest = min(c.loss for c in search.optima if search.law.allows(c.experts))
-    bounds = [c for c in allowed if c.infeasible and ("--max-" in c.infeasible or "probability" in c.infeasible)]
+    bounds = [c for c in allowed if c.infeasible and "--max-" in c.infeasible]
+    if search.confidence is not None:
+        surest = np.where(
+            search.law.allows(search.best.experts), search.asked(search.question.max_loss).most_sure(), -1.0
+        )
+        most = f"{surest.max():.0%} at most, with {plural(search.question.experts[int(surest.argmax())], 'expert')}"
+        goal += f" with a probability of {search.confidence:.0%} ({most})"
     return InfeasibleError(
         f"{budget} with at most {max(c.experts for c in allowed):g} experts reaches {goal}{_reasons(bounds)}",
         nearest=f"the lowest loss of this budget is {lowest:.4f}",
-        next_step="raise --budget, relax --max-loss or the other bounds, or consider more experts",
+        next_step="raise --budget, relax --max-loss, or consider more experts"
+        if search.question.max_loss is not None
+        else "raise --budget, lower --confidence, relax what bounds it, or consider more experts",
     )
 
 

@@ -497,7 +497,7 @@ def _training_text(plan: Plan) -> str:
         parts.append(f"{days} at an MFU of {use.mfu:g}, {format_usd(use.usd)}")
     if not use.spent and use.unused_because:
         parts.append(use.unused_because)
-    if not use.spent and plan.choices.quality is not None:
+    if not use.spent and plan.choices.quality is not None and plan.decision is plan.recommendation:
         parts.append(f"the rest would buy a loss of {plan.choices.quality.loss:.4f} (quality, below)")
     return "; ".join(parts)
 
@@ -505,22 +505,29 @@ def _training_text(plan: Plan) -> str:
 def _serving_text(plan: Plan) -> str:
     model = plan.decision.model
     text = f"{format_usd(model.usd_per_mtok)} a million tokens on {model.gpus} x {plan.gpu}"
+    if model.tpot_s is not None and model.ttft_s is not None:
+        text += f", {format_seconds(model.tpot_s)} a token, the first after {format_seconds(model.ttft_s)}"
     if plan.base_usd_per_mtok:
         text += f", {model.usd_per_mtok / plan.base_usd_per_mtok:.0%} of the base"
     return text
 
 
 def _loss_text(plan: Plan) -> str:
-    model = plan.decision.model
-    limits = (model.intervals or {}).get("loss")
-    gap = plan.base_loss - model.loss
-    text = f"{model.loss:.4f}" + (f" ({span_text(limits, '.3f')} in 90% of draws)" if limits else "")
+    model, laws = plan.decision.model, len(plan.laws)
+    gains, limits = ((model.intervals or {}).get(name) for name in ("loss_gain", "loss"))
+    gap, text = plan.base_loss - model.loss, f"{model.loss:.4f}"
     text += (
         f", {abs(gap):.4f} {'below' if gap >= 0 else 'above'} the base" if abs(gap) >= 5e-5 else ", that of the base"
     )
-    if model.probability_at_least_base is not None:
+    if gains:  # the units of the laws' losses differ, their differences hardly
+        text += f" ({span_text(gains, '.3f')} below it in 90% of draws)"
+    elif limits:
+        text += f" (loss {span_text(limits, '.3f')} in 90% of draws)"
+    if (sure := model.probability_at_least_base) is not None:
         goal = "as good as the base" if plan.asked.get("max_loss") is None else f"at most {plan.asked['max_loss']}"
-        text += f"; {goal} with a probability of {_percentage(model.probability_at_least_base)}"
+        text += f"; {goal} with a probability of {_percentage(sure)}"
+        if laws and sure > laws / (laws + 1) + 0.005:
+            text += f" over {laws} laws (which support {laws / (laws + 1):.0%} at most)"
     if plan.laws and plan.decision is plan.recommendation:
         least = min(plan.laws, key=lambda view: view.probability)
         text += f", {least.probability:.0%} under {least.law}" if least.probability < 0.995 else ", under every law"
@@ -560,7 +567,7 @@ def choices_table(plan: Plan) -> Table:
         (Column("as good as base", rank=2), lambda r: _percentage(r[1].probability_at_least_base)),
         (Column("regret", rank=3), lambda r: "-" if r[1].regret is None else f"{r[1].regret.expected:.0%}"),
     ]
-    return table_of("Three choices", rows, cells, experts=experts)
+    return table_of("Three choices, before rounding to whole layers and heads", rows, cells, experts=experts)
 
 
 def laws_table(plan: Plan) -> Table:

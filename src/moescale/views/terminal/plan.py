@@ -52,7 +52,7 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
 
 
 def _details(console: Console, plan: Plan) -> None:
-    if plan.laws:
+    if plan.laws and plan.decision is plan.recommendation:
         write_table(console, tables.regrets_table(plan))
     write_table(console, tables.bounded_loss_table(plan))
     if (table := tables.bounded_cost_table(plan)) is not None:
