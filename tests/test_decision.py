@@ -13,12 +13,14 @@ import pytest
 from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
+from moescale.models.family import find_family
 from moescale.planning.allocation import Budget, inputs_at
 from moescale.planning.candidate import Candidate, Row
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.search import Search
 from moescale.planning.total_cost import TrainingPrice
 from moescale.scaling_laws import find_law
+from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
@@ -82,6 +84,14 @@ def test_one_law_alone_promises_by_its_own_curve() -> None:
     assert plan.recommendation.model.usd_per_mtok == pytest.approx(
         min(c.usd_per_mtok for c in served(plan.bounded_loss) if c.experts <= 32), rel=0.05
     )
+
+
+def test_one_law_in_another_shape_still_promises_by_its_own_curve() -> None:
+    law = restate(find_law("yun2024-joint"), find_family("mixtral"))
+    plan = make_plan(law, replace(MAIN, draws=0), SERVED, Roofline(GPU))
+    assert plan.confidence is None
+    for c in served(plan.bounded_loss):
+        assert c.loss == pytest.approx(plan.base_loss, rel=1e-9)
 
 
 def test_the_decision_has_the_least_expected_regret() -> None:
@@ -159,7 +169,7 @@ def test_bounds_on_parameters_hold(bounds: dict[str, Any], what: str) -> None:
 def test_a_bound_that_binds_says_which_and_by_how_much() -> None:
     with pytest.raises(InfeasibleError, match=r"--max-total-params 5B"):
         asked(max_total_params=5e9)
-    with pytest.raises(InfeasibleError, match=r"probability of 90%, \d+% at most"):
+    with pytest.raises(InfeasibleError, match=r"probability of 90% \(\d+% at most, with 32 experts\)"):
         asked(confidence=0.9, max_loss=2.02)
 
 

@@ -388,6 +388,7 @@ def test_a_lifetime_changes_nothing_else() -> None:
     training = after.pop("training")
     del after["lifetime"], before["training"]
     assert (before.pop("objective"), after.pop("objective")) == ("serve", "lifetime")
+    assert (before.pop("decided_by"), after.pop("decided_by")) == ("recommendation", "lifetime.recommendation")
     for record in (before, after):  # but for training days and dollars, which a price of training adds
         advice = cast("dict[str, object]", record["recommendation"])
         advice["why"] = str(advice["why"]).partition("Training uses")[0]

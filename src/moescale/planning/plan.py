@@ -95,7 +95,7 @@ class Plan:
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
         priced = {} if usd is None else {"usd_per_mtok": usd}
         told["bounded_cost"] = {"base_experts": base, **priced, "plans": told["bounded_cost"]}
-        told["decision"] = "recommendation" if self.decision is self.recommendation else "lifetime.recommendation"
+        told["decided_by"] = "recommendation" if self.decision is self.recommendation else "lifetime.recommendation"
         told["curves"] = [c.to_dict() for c in self.curves if np.isfinite(c.usd_per_mtok).any()]
         if self.lifetime_infeasible is not None:
             told["lifetime"] = {"infeasible": self.lifetime_infeasible}

@@ -97,7 +97,7 @@ class Search:
     def confidence(self) -> float | None:
         """The probability with which a loss is promised; None where the law's own curve promises it."""
         stated = self.question.confidence
-        return CONFIDENCE if stated is None and self.law.members else stated
+        return CONFIDENCE if stated is None and len(self.law.members) > 1 else stated
 
     def own(self, experts: float) -> Trained:
         """The loss-optimal model of an expert count."""

@@ -114,7 +114,7 @@ def draft(query: Query, laws: Laws) -> Record:
         "base_name": asked.question.base_name,
         "base_experts": _plain(found.base_experts),
         "base_loss": _number(found.base_loss),
-        "confidence": asked.question.confidence or (CONFIDENCE if asked.law.members else None),
+        "confidence": asked.question.confidence or (CONFIDENCE if len(asked.law.members) > 1 else None),
         "base_usd_per_mtok": found.base_usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
@@ -232,6 +232,8 @@ def _decision(found: Plan) -> Record:
     """The first screen of a plan in the command line's words."""
     best = found.decision
     shown = [tables.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
+    if found.lifetime is not None and best is not found.recommendation:
+        shown = [tables.lifetime_table(found.lifetime)]
     return {
         "label": tables.plan_headline(found),
         "strip": _strip(found),
