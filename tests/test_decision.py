@@ -24,6 +24,7 @@ from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
+from moescale.views.tables import choices_table
 
 pytestmark = pytest.mark.system
 
@@ -147,6 +148,10 @@ def test_choices_run_from_quality_to_economy() -> None:
     assert cheap is not None
     assert best.loss < knee.loss < cheap.loss
     assert best.usd_per_mtok > knee.usd_per_mtok > cheap.usd_per_mtok
+    assert knee.probability_at_least_base is not None
+    assert knee.probability_at_least_base >= 0.8
+    marked = [row[0] for row in choices_table(plan).rows if row[0].startswith(">")]
+    assert marked == ["> cheapest"]
 
 
 @pytest.mark.parametrize(

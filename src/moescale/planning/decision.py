@@ -73,15 +73,16 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
     if quality is None or cheapest is None:
         return Choices(quality=quality, cheapest=cheapest)
     between = [c for c in frontier if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok]
-    between = [c for c in between if quality.loss < c.loss < cheapest.loss]
-    if not between:
+    between = with_ratios([c for c in between if quality.loss < c.loss < cheapest.loss], search.optima, search.base)
+    kept = [c for c in search.judged(between, search.panel) if isinstance(c, Candidate)]
+    if (confidence := search.confidence) is not None:  # it keeps the promise, too
+        kept = [c for c in kept if (c.probability_at_least_base or 0.0) >= confidence]
+    if not kept:
         return Choices(quality=quality, cheapest=cheapest)
-    ln_usd = np.log([c.usd_per_mtok for c in (cheapest, *between, quality)])
-    loss = np.array([c.loss for c in (cheapest, *between, quality)])
+    ln_usd = np.log([c.usd_per_mtok for c in (cheapest, *kept, quality)])
+    loss = np.array([c.loss for c in (cheapest, *kept, quality)])
     below = (loss[0] - loss) / (loss[0] - loss[-1]) - (ln_usd - ln_usd[0]) / (ln_usd[-1] - ln_usd[0])
-    knees = with_ratios([between[int(np.argmax(below[1:-1]))]], search.optima, search.base)
-    (knee,) = search.judged(knees, search.panel)
-    return Choices(quality=quality, balanced=knee if isinstance(knee, Candidate) else None, cheapest=cheapest)
+    return Choices(quality=quality, balanced=kept[int(np.argmax(below[1:-1]))], cheapest=cheapest)
 
 
 def law_views(search: Search, model: Candidate, built: Law) -> tuple[LawView, ...]:

@@ -555,9 +555,13 @@ def choices_table(plan: Plan) -> Table:
     rows = [(name, model) for name, model in named if model is not None]
     experts = tuple(model.experts for _, model in rows)
 
+    def away(model: Candidate) -> float:
+        return abs(math.log(model.n_params / chosen.n_params)) if model.experts == chosen.experts else math.inf
+
+    nearest = min((away(model) for _, model in rows), default=math.inf)
+
     def mark(name: str, model: Candidate) -> str:
-        alike = model.experts == chosen.experts and abs(math.log(model.n_params / chosen.n_params)) < ALIKE
-        return f"> {name}" if alike else f"  {name}"
+        return f"{'>' if away(model) == nearest < ALIKE else ' '} {name}"
 
     cells: list[Cell[tuple[str, Candidate]]] = [
         (Column("", text=True), lambda r: mark(*r)),
