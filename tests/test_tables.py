@@ -101,14 +101,19 @@ def test_without_a_column_that_names_runs_they_are_to_be_marked() -> None:
     assert note.endswith("mark it true in a column diverged")
 
 
+@pytest.mark.parametrize(("n", "most"), [(10, 0.02), (30, 0.001), (100, 0.0), (400, 0.0)])
+def test_normal_errors_have_hardly_a_run_far_off(n: int, most: float) -> None:
+    # The median of ten errors may be small by chance, so that a few such tables have one.
+    tables = [0.01 * np.random.default_rng([n, seed]).normal(size=n) for seed in range(1000)]
+    assert np.mean([far_off(errors)[0].any() for errors in tables]) <= most
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(10, 400))
-def test_normal_errors_have_no_run_far_off(seed: int, n: int) -> None:
+def test_a_run_that_is_far_off_is_found(seed: int, n: int) -> None:
     errors = 0.01 * np.random.default_rng(seed).normal(size=n)
-    far, times = far_off(errors)
-    assert not far.any()
     errors[0] = 1.0
     far, times = far_off(errors)
-    assert np.flatnonzero(far).tolist() == [0]
+    assert far[0]
     assert times[0] > 20
 
 
