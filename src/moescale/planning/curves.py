@@ -10,6 +10,7 @@ import numpy as np
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import at_size, inputs_at, loss_optimal
+from moescale.planning.panel import some_draws
 from moescale.planning.question import Question, prepare
 from moescale.planning.search import FRONTIER_SIZES, costs_of, curve_models, known_model
 from moescale.scaling_laws.law import Law, interval
@@ -85,9 +86,9 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
     A draw's loss is relative to its own loss of the base, times the law's: the units of an ensemble's laws differ.
     """
     law, question, _ = prepare(law, question)
-    draws = law.draws if question.draws is None else law.draws[: question.draws]
-    if not len(draws):
+    if not len(law.draws) or question.draws == 0:
         return None
+    draws, _ = some_draws(law, question.draws or len(law.draws))
     best = loss_optimal(law, question.budget, np.array(question.experts))
     every, shape = curve_models(law, question, best)
     if question.base is None:

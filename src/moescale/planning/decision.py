@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -117,11 +117,8 @@ def law_views(search: Search, model: Candidate, built: Law) -> tuple[LawView, ..
         if i in served:
             at = 1 + served.index(i)
             rows = zip(names, sure[:, at].tolist(), lost[:, at].tolist(), strict=True)
-            view = LawView(
-                law=view.law,
-                weight=view.weight,
-                probability=view.probability,
-                regret=view.regret,
+            view = replace(
+                view,
                 experts=float(own.models.experts[i]),
                 n_params=float(own.models.n_params[i]),
                 n_params_active=float(n_active(search.law.family, own.models.n_params[i], own.models.experts[i])),

@@ -131,7 +131,7 @@ def panel_of(
     `draws` says how many, spread evenly over all; None or 0: all. Without draws, or `alone`, the laws of an ensemble, or the
     one law, speak by their coefficients.
     """
-    picked, weights = _coefficients(law) if alone or not len(law.draws) else _picked(law, draws or len(law.draws))
+    picked, weights = _coefficients(law) if alone or not len(law.draws) else some_draws(law, draws or len(law.draws))
     known = inputs_at(law, budget.extra, base.n_params, np.log(base.tokens), base.experts)
     goal = np.exp(law.form.log_loss(picked, known))[:, 0]
     best = loss_optimal(law, budget, experts, theta=picked)
@@ -147,8 +147,8 @@ def panel_of(
     )
 
 
-def _picked(law: Law, draws: int) -> tuple[FloatArray, FloatArray]:
-    """Some of a law's draws (k, p) and their weights (k,)."""
+def some_draws(law: Law, draws: int) -> tuple[FloatArray, FloatArray]:
+    """So many of a law's draws, spread evenly over all laws of an ensemble, (k, p), and their weights (k,)."""
     count = min(draws, len(law.draws))
     at = np.round(np.linspace(0, len(law.draws) - 1, count)).astype(int)
     return law.draws[at], np.full(count, 1.0 / count)
