@@ -33,6 +33,8 @@ class LatencySource(Protocol):
     attention is tensor-parallel over all of them. All numeric arguments, and the fields of `model`, broadcast against
     each other; the answer has their common shape, in seconds. Where a source cannot answer (outside its table, shape not
     measured) it answers NaN, never a guess. A source never knows a scaling law. `PassSource` is the short way to one.
+    Further fields of `Pass` (attention_dp, prefix_tokens, query_tokens) are passed by name, and only where they differ
+    from their defaults.
     """
 
     @property
@@ -80,18 +82,28 @@ class Pass:
     batch: Real | None = None  # None: no request decodes
     context_tokens: Real = 1.0
     prompts: Real | None = None  # None: no prompt is processed
-    prompt_tokens: Real = 1.0
+    prompt_tokens: Real = 1.0  # new tokens of each prompt
+    # So many groups of GPUs, each tensor-parallel over gpus / attention_dp, hold attention and dense layers whole and
+    # serve their own share of batch and prompts; the experts are spread over all GPUs.
+    attention_dp: Real = 1.0
+    prefix_tokens: Real = 0.0  # of each prompt, that the cache holds already: a shared prefix, or earlier chunks
+    query_tokens: Real = 1.0  # of each request that decodes: 1, and those that were drafted for it
+
+    @property
+    def decoded(self) -> Real:
+        """Tokens of the requests that decode."""
+        return 0.0 if self.batch is None else self.batch * self.query_tokens
 
     @property
     def tokens(self) -> Real:
         """All tokens, which meet the matrices together."""
-        decoded = 0.0 if self.batch is None else self.batch
+        decoded = self.decoded
         return decoded if self.prompts is None else decoded + self.prompts * np.asarray(self.prompt_tokens, np.float64)
 
     @property
     def requests(self) -> Real:
-        """Requests whose last token meets the LM head."""
-        decoded = 0.0 if self.batch is None else self.batch
+        """Tokens that meet the LM head: the last of each prompt, and all that are decoded."""
+        decoded = self.decoded
         return decoded if self.prompts is None else decoded + np.asarray(self.prompts)
 
 
@@ -105,14 +117,32 @@ class PassSource:
         raise NotImplementedError
 
     def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        prompt_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+        attention_dp: Real = 1.0,
+        prefix_tokens: Real = 0.0,
     ) -> FloatArray:
-        return self._answer(model, Pass(gpus, expert_parallel, prompts=batch, prompt_tokens=prompt_tokens))
+        split = {"attention_dp": attention_dp, "prefix_tokens": prefix_tokens}
+        return self._answer(model, Pass(gpus, expert_parallel, prompts=batch, prompt_tokens=prompt_tokens, **split))
 
     def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        context_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+        attention_dp: Real = 1.0,
+        query_tokens: Real = 1.0,
     ) -> FloatArray:
-        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens))
+        split = {"attention_dp": attention_dp, "query_tokens": query_tokens}
+        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, **split))
 
     def mixed_s(
         self,
@@ -124,13 +154,19 @@ class PassSource:
         prompt_tokens: Real,
         *,
         expert_parallel: Real = 1.0,
+        attention_dp: Real = 1.0,
+        prefix_tokens: Real = 0.0,
+        query_tokens: Real = 1.0,
     ) -> FloatArray:
-        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, prompts, prompt_tokens))
+        split = {"attention_dp": attention_dp, "prefix_tokens": prefix_tokens, "query_tokens": query_tokens}
+        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, prompts, prompt_tokens, **split))
 
     def _answer(self, model: Architecture, a: Pass) -> FloatArray:
         seconds = np.asarray(self.pass_s(model, a))
         stated = (number for number in (a.batch, a.prompts) if number is not None)
-        shape = common_shape(model, a.gpus, a.expert_parallel, a.context_tokens, a.prompt_tokens, *stated)
+        split = (a.gpus, a.expert_parallel, a.attention_dp)
+        lengths = (a.context_tokens, a.prompt_tokens, a.prefix_tokens, a.query_tokens)
+        shape = common_shape(model, *split, *lengths, *stated)
         return seconds if seconds.shape == shape else np.broadcast_to(seconds, shape).copy()
 
 

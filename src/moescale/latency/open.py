@@ -21,27 +21,29 @@ def open_latency(
     *,
     weight_bytes_per_param: float = 2.0,
     kv_bytes_per_element: float = 2.0,
+    weights: str | None = None,
     model: Architecture | None = None,
     remark: Callable[[str], None] | None = None,
 ) -> LatencySource:
     """The latency source of a GPU by its name: silicon, silicon:ENGINE[@VERSION], roofline, auto, or a table's path.
 
+    `weights` names the number format of the weights, such as nvfp4; None stands for the one with such bytes.
     `auto` is silicon, or the roofline where it has no answer for the GPU, the number formats or `model`; `remark` is
     called with the reason. Raises InputError for an unknown name, and what the named source raises.
     """
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if name == "roofline":
-        return Roofline(card, weight_bytes_per_param, kv_bytes_per_element)
+        return Roofline(card, weight_bytes_per_param, kv_bytes_per_element, weights=weights)
     kind, _, engine = name.partition(":")
     if kind == "silicon" or name == "auto":
         try:
-            return _silicon(engine, card, weight_bytes_per_param, kv_bytes_per_element, model)
+            return _silicon(engine, card, weight_bytes_per_param, kv_bytes_per_element, weights, model)
         except MoescaleError as error:
             if kind == "silicon":
                 raise
             if remark is not None:
                 remark(f"roofline latency, because {error.what}")
-            return Roofline(card, weight_bytes_per_param, kv_bytes_per_element)
+            return Roofline(card, weight_bytes_per_param, kv_bytes_per_element, weights=weights)
     if name and (Path(name).suffix.lower() in SUFFIXES or Path(name).exists()):
         from moescale.latency.table import read_latency_table
 
@@ -53,13 +55,19 @@ def open_latency(
 
 
 def _silicon(
-    engine: str, gpu: Gpu, weight_bytes_per_param: float, kv_bytes_per_element: float, model: Architecture | None
+    engine: str,
+    gpu: Gpu,
+    weight_bytes_per_param: float,
+    kv_bytes_per_element: float,
+    weights: str | None,
+    model: Architecture | None,
 ) -> LatencySource:
     """Measured kernels of `engine`, or `engine@version`, or the usual ones; errors where they do not answer for `model`."""
     from moescale.latency.silicon import ENGINE, Silicon
 
     backend, _, version = engine.partition("@")
-    source = Silicon(gpu, backend or ENGINE, version or None, weight_bytes_per_param, kv_bytes_per_element)
+    bytes_each = (weight_bytes_per_param, kv_bytes_per_element)
+    source = Silicon(gpu, backend or ENGINE, version or None, *bytes_each, weights=weights)
     if model is not None and not np.isfinite(source.decode_s(model, 1.0, 1.0, 128.0)):
         what = f"the kernels of {source.backend} on {gpu.name} that this model needs were not measured"
         other = "take another engine, such as silicon:trtllm, or the roofline"

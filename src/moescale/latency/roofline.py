@@ -127,6 +127,7 @@ class Roofline(PassSource):
     kv_bytes_per_element: float = 2.0
     constants: RooflineConstants | None = None  # None: those of this GPU
     moe_execution: str = FUSED  # a name of MOE_EXECUTION
+    weights: str | None = None  # name of the number format of the weights; None: the one with such bytes
 
     def __post_init__(self) -> None:
         check_moe_execution(self.moe_execution)

@@ -85,6 +85,7 @@ class Silicon(PassSource):
     load: str = LOAD
     host_s: float | None = None  # seconds a pass takes on the host at least; None: host_s(), 0: kernels alone
     moe_execution: str = FUSED  # a name of MOE_EXECUTION
+    weights: str | None = None  # name of the number format of the weights; None: the one with such bytes
 
     def __post_init__(self) -> None:
         check_moe_execution(self.moe_execution)

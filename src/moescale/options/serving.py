@@ -154,6 +154,7 @@ class ServingOptions(ChosenGpu):
             memory_fraction=self.memory_fraction,
             utilization=self.utilization,
             weight_bytes_per_param=weight_format.bytes_per_element,
+            weights=weight_format.name,
             kv_bytes_per_element=cache_format.bytes_per_element,
             reserve_bytes=measured_reserve_bytes() if self.reserve is None else self.reserve,
             expert_parallel=float(self.expert_parallel),
@@ -182,6 +183,7 @@ class ServingOptions(ChosenGpu):
                 deployment.gpu,
                 weight_bytes_per_param=float(deployment.weight_bytes_per_param),
                 kv_bytes_per_element=float(deployment.kv_bytes_per_element),
+                weights=deployment.weights,
                 model=model,
                 remark=remark,
             )

@@ -48,6 +48,7 @@ class Deployment:
     utilization: Annotated[Real, SHARE] = 1.0  # share of the plateau throughput that traffic uses
     weight_bytes_per_param: Annotated[Real, POSITIVE] = 2.0  # bf16
     kv_bytes_per_element: Annotated[Real, POSITIVE] = 2.0  # bf16
+    weights: str | None = None  # name of the weights' number format, such as nvfp4; None: the one with such bytes
     reserve_bytes: Annotated[Real, NOT_NEGATIVE] = 0.0  # of each GPU, for activations: measured_reserve_bytes()
     expert_parallel: Annotated[Real, COUNT] = 1.0  # so many GPUs split whole experts; 1: every expert is split over all
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own

@@ -307,6 +307,7 @@ def _on(
         gpu=gpu,
         usd_per_gpu_hour=usd_per_gpu_hour,
         weight_bytes_per_param=weights.bytes_per_element,
+        weights=weights.name,
         kv_bytes_per_element=kv_cache.bytes_per_element,
     )
 
