@@ -131,7 +131,7 @@ def point(row: Mapping[str, str]) -> Measured | None:
     plain = PLAIN.fullmatch(row["mapping"])
     reason = None
     if row["metric"] not in METRICS or row["concurrency"] == "fleet":
-        reason = "prefill and decode on servers of their own"
+        reason = APART
     elif plain is None:
         reason = "attention data-parallel" if re.search(r"DE?P", row["mapping"]) else f"mapping {row['mapping']}"
     note, share = PARTIAL_LENGTHS
@@ -153,7 +153,7 @@ def package_row(row: Mapping[str, str]) -> list[Measured]:
     c = float(concurrency[1]) if concurrency else math.nan
     reason, gpus, ways = None, _count(row["tp_size"]), 1
     if row["mode"] != "agg":
-        reason = "prefill and decode on servers of their own"
+        reason = APART
     elif _count(row["attention_dp_size"]) > 1:
         reason = "attention data-parallel"
     elif _count(row["pp_size"]) > 1:
@@ -271,14 +271,48 @@ def is_moe(model: str) -> bool:
     return any((text.get(key) or 1) > 1 for key in ("n_routed_experts", "num_experts", "num_local_experts"))
 
 
+APART = "prefill and decode on servers of their own"
+
+
+@cache
+def _architecture(model: str) -> Any:
+    """The model as this version reads it; None where it does not."""
+    from moescale.errors import MoescaleError
+    from moescale.models.hf_config import from_config
+
+    stated = config(model)
+    try:
+        return None if stated is None else from_config(stated)
+    except MoescaleError:
+        return None
+
+
 def kind(case: Case) -> str:
     """What a case is an example of: dense fp8, MoE bf16, latent MoE fp8, gpt-oss mxfp4 .."""
-    if case.not_in_words is not None:
+    apart, model = case.not_in_words == APART, _architecture(case.model)
+    if case.not_in_words is not None and not apart:
         return case.not_in_words
+    if model is None:
+        return _kind_of_text(case)
+    try:
+        from moescale.serving.accuracy import kind_of
+    except ImportError:  # an older version
+        return _kind_of_text(case)
+    return kind_of(model, case.weights, attention_dp=getattr(case, "attention_dp", 1), apart=apart)
+
+
+def _kind_of_text(case: Case) -> str:
+    """The kind by the config's words, for models that this version does not read; as moescale.serving.accuracy has it."""
+    text, family = _text(case.model), "MoE" if is_moe(case.model) else "dense"
     if "gpt-oss" in case.model:
-        return f"gpt-oss {case.weights}"
-    latent = "latent " if _text(case.model).get("kv_lora_rank") else ""
-    return f"{latent}{'MoE' if is_moe(case.model) else 'dense'} {case.weights}"
+        family = "gpt-oss"
+    elif any(key.startswith(("linear_", "mamba_")) for key in text):
+        family = f"hybrid {family}"
+    elif text.get("kv_lora_rank"):
+        family = f"latent {family}"
+    split = "attention-DP " if getattr(case, "attention_dp", 1) > 1 else ""
+    ending = ", prefill and decode apart" if case.not_in_words == APART else ""
+    return f"{split}{family} {case.weights}{ending}"
 
 
 # What is predicted, through the public API.
@@ -477,7 +511,7 @@ class Score:
     """The ratios of one slice of the rows and one metric."""
 
     source: str
-    level: str  # all, kind, gpu, engine, set
+    level: str  # of LEVELS, or SAMPLE
     name: str
     metric: str
     sets: int
@@ -502,26 +536,78 @@ def score(ratios_by_set: Mapping[str, Sequence[float]]) -> tuple[float, float, f
     return math.exp(mean), math.exp(spread), within, median
 
 
+@cache
+def gpu_name(gpu: str) -> str:
+    """The catalogue's name of a GPU; as the source has it where it has none."""
+    from moescale.errors import MoescaleError
+    from moescale.hardware.gpus import find_gpu
+
+    try:
+        return find_gpu(gpu).name
+    except MoescaleError:
+        return gpu
+
+
 LEVELS: dict[str, Callable[[Measured], str]] = {
     "all": lambda row: "all",
     "kind": lambda row: kind(row.case),
+    "kind gpu": lambda row: f"{kind(row.case)} on {gpu_name(row.case.gpu)}",
+    "kind engine": lambda row: f"{kind(row.case)} with {row.case.engine}",
     "gpu": lambda row: row.case.gpu,
     "engine": lambda row: row.case.engine,
     "set": lambda row: row.group,
 }
 
 
+BY_KIND = ("all", "kind", "kind gpu", "kind engine")  # what may be told of the half set aside
+NARROWED = ("kind gpu", "kind engine")
+LEAST_SETS = 3  # of a narrowed kind; with fewer its rows are counted, and no figure is given
+
+
 def scores(found: Iterable[Scored], levels: Sequence[str]) -> list[Score]:
-    """The scores of every slice of `levels`, by metric."""
+    """The scores of every slice of `levels`, by metric; those of a narrowed kind of fewer than LEAST_SETS are NaN."""
     slices: dict[tuple[str, str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in (one for one in found if one.reason is None):
         row = one.measured
         for level in levels:
             slices[row.source, level, LEVELS[level](row), row.metric][row.group].append(one.ratio)
+    untold = (math.nan,) * 4
     return [
-        Score(*key, len(sets), sum(len(ratios) for ratios in sets.values()), *score(sets))
+        Score(
+            *key,
+            len(sets),
+            sum(len(ratios) for ratios in sets.values()),
+            *(untold if key[1] in NARROWED and len(sets) < LEAST_SETS else score(sets)),
+        )
         for key, sets in sorted(slices.items(), key=lambda item: (item[0][0], levels.index(item[0][1]), item[0][2:]))
     ]
+
+
+SAMPLE = "sample"
+SAMPLED = 4  # cases of a kind
+
+
+def sample(rows: Iterable[Measured]) -> list[Measured]:
+    """The rows of the SAMPLED cases of each kind whose SHA-256 is smallest: a fixed few, for a quick look at all kinds."""
+    rows = [row for row in rows if row.source == "package" and row.case.not_in_words is None]
+    keys: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        keys[kind(row.case)][_digest(row.case)] = None
+    chosen = {digest for digests in keys.values() for digest in sorted(digests)[:SAMPLED]}
+    return [row for row in rows if _digest(row.case) in chosen]
+
+
+def _digest(case: Case) -> str:
+    c = case
+    key = (c.model, c.gpu, c.engine, c.weights, c.gpus, c.prompt_tokens, c.output_tokens, c.max_num_seqs)
+    return hashlib.sha256("|".join(map(str, key)).encode()).hexdigest()
+
+
+def sample_scores(found: Iterable[Scored]) -> list[Score]:
+    """The scores of the sample by kind, at the level SAMPLE."""
+    found = list(found)
+    chosen = set(sample(one.measured for one in found))
+    return [replace(one, level=SAMPLE) for one in scores((one for one in found if one.measured in chosen), ("kind",))]
 
 
 def refusals(found: Iterable[Scored]) -> dict[tuple[str, str, str], int]:
@@ -540,8 +626,8 @@ def table(results: Iterable[Score], before: Mapping[tuple[str, ...], Score] | No
     """A line for each score; with `before`, the former geometric mean and error beside it."""
     head = f"{'source':8s} {'slice':58s} {'metric':12s} {'sets':>4s} {'rows':>5s} {'ratio':>6s} {'spread':>6s} {'in 25%':>6s} {'error':>6s}"
     lines = [head + ("   before: rows  ratio  error" if before is not None else "")]
-    for one in results:
-        name = one.name if one.level in ("all", "set") else f"{one.level} {one.name}"
+    for one in (one for one in results if math.isfinite(one.geometric_mean)):
+        name = one.name if one.level in ("all", "set", *NARROWED) else f"{one.level} {one.name}"
         line = (
             f"{one.source:8s} {name:58s} {one.metric:12s} {one.sets:4d} {one.rows:5d} {one.geometric_mean:6.2f} "
             f"{one.spread:6.2f} {one.within_25pct:6.0%} {one.median_error:6.0%}"
@@ -661,7 +747,7 @@ def main() -> int:
     setting = Setting(asked.latency, asked.scheduling, asked.host)
     rows = read_package(which) if asked.held_out else read_points() + read_package(which)
     found = compare(rows, predict((row.case for row in rows), setting), implausible(rows))
-    results = scores(found, ("all", "kind") if asked.held_out else tuple(LEVELS))
+    results = scores(found, BY_KIND) if asked.held_out else scores(found, tuple(LEVELS)) + sample_scores(found)
     refused, facts = refusals(found), about(which, setting)
     if asked.output is not None:
         write_scores(asked.output, results, refused, facts)
@@ -669,7 +755,16 @@ def main() -> int:
         write_rows(asked.rows, found)
     if asked.json:
         listed = [{"source": s, "kind": k, "reason": why, "rows": n} for (s, k, why), n in refused.items()]
-        print(json.dumps({**facts, "scores": [asdict(one) for one in results], "refused": listed}, indent=1))
+        print(
+            json.dumps(
+                {
+                    **facts,
+                    "scores": [asdict(one) for one in results if math.isfinite(one.geometric_mean)],
+                    "refused": listed,
+                },
+                indent=1,
+            )
+        )
         return 0
     before = None if asked.against is None else read_scores(asked.against)
     print(", ".join(f"{name} {value}" for name, value in facts.items()), "\n")

@@ -96,7 +96,7 @@ def _checkpoint_modes(name: str, engine: str) -> tuple[str, str] | None:
     from aiconfigurator_core.sdk.models import get_model
 
     try:
-        found = get_model(name, build_model_config(1, 1, 1, 1, 1), engine).config
+        found: Any = get_model(name, build_model_config(1, 1, 1, 1, 1), engine).config
     except Exception:
         return None
     return found.gemm_quant_mode.name, found.moe_quant_mode.name

@@ -73,7 +73,8 @@ def test_a_point_that_cost_has_no_word_for_is_counted_with_its_reason(changes: d
     row = script.point(POINT | changes)
     found = script.compare([row], script.predict([row.case], script.Setting()))
     assert script.scores(found, ("all",)) == []
-    assert script.refusals(found) == {("points", reason, reason): 1}
+    apart = "dense fp8, prefill and decode apart"
+    assert script.refusals(found) == {("points", apart if reason == script.APART else reason, reason): 1}
 
 
 def test_a_row_of_the_package_becomes_three_figures_of_one_case() -> None:
@@ -192,4 +193,16 @@ def test_scores_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert again[script._key(overall)].geometric_mean == pytest.approx(overall.geometric_mean, rel=1e-3)
     assert "no, said the program" in path.read_text(encoding="utf-8")
     assert any("1.00 -> 1.00" in line or "0.71 -> 0.71" in line for line in script.common_sets(results, again))
-    assert len(script.table(results, again)) == len(results) + 1
+    told = [one for one in results if math.isfinite(one.geometric_mean)]
+    assert len(script.table(results, again)) == len(told) + 1
+    assert {one.level for one in results if one not in told} == set(script.NARROWED)
+
+
+def test_a_narrowed_kind_is_scored_from_three_sets_on() -> None:
+    rows = [measured(1.0), measured(2.0, engine="sglang"), measured(4.0, model="meta-llama/Meta-Llama-3.1-8B")]
+    answers = {row.case: {"tpot": 1.0} for row in rows}
+    levels = ("kind gpu", "kind engine")
+    told = {one.name: one.geometric_mean for one in script.scores(script.compare(rows, answers), levels)}
+    assert told["dense fp8 on h100-sxm"] == pytest.approx(0.5)
+    assert math.isnan(told["dense fp8 with vllm"])
+    assert math.isnan(told["dense fp8 with sglang"])

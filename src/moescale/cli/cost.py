@@ -50,6 +50,7 @@ def cost(
     described: ModelOptions, burst: BurstOptions, serving: CostServingOptions, sweep: SweepOptions, json_: Json = False
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
+    from moescale.serving.accuracy import accuracy_of
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.views.terminal import show_burst, show_cost, terminal
 
@@ -75,14 +76,18 @@ def cost(
         )
     answer = serving_cost(model, source, deployment, serving.gpus_of_replica())
     run = burst.run(model, source, deployment, answer.tensor_parallel or 1, serving.host)
+    accuracy = accuracy_of(model, deployment, source)
     if json_:
         record = answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
         record |= {} if run is None else {"burst": run.to_dict()}
+        record |= {} if accuracy is None else {"accuracy": accuracy.to_dict()}
         print_json(record if priced else _without_dollars(record))
         return
     own = formats[0].name if checkpoint is not None and formats else None
     name = None if described.published is None else model.name
-    show_cost(terminal(), answer, deployment, source_of_traffic, name=name, weights=own, priced=priced)
+    show_cost(
+        terminal(), answer, deployment, source_of_traffic, name=name, weights=own, priced=priced, accuracy=accuracy
+    )
     if run is not None:
         show_burst(terminal(), run, serving.host or "in-line", priced=priced)
 

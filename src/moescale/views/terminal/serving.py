@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.models.published import Shape
+    from moescale.serving.accuracy import Accuracy
     from moescale.serving.deployment import Deployment
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import OperatingPoints
@@ -64,11 +65,12 @@ def show_cost(
     name: str | None = None,
     weights: str | None = None,
     priced: bool = True,
+    accuracy: Accuracy | None = None,
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
 
     `traffic` names a trace, `name` a published model, `weights` a format that is not the default. Without a price (`priced` False) all figures but
-    the dollars.
+    the dollars. `accuracy` is what measurements of this kind gave.
     """
     gpu = deployment.gpu.name
     if cost.usd_per_mtok is not None:
@@ -90,7 +92,22 @@ def show_cost(
         f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour; ' if priced else ''}"
         f"utilization {deployment.utilization:g}; latency from {cost.latency_source}",
     )
+    write_paragraph(console, accuracy_text(accuracy, gpu))
     write_table(console, cost_table(cost, priced=priced))
+
+
+def accuracy_text(accuracy: Accuracy | None, gpu: str) -> str:
+    """How far predictions of this kind lay from measurements, in a sentence."""
+    if accuracy is None:
+        return "Error: no held-out measurements of this kind were compared"
+    a = accuracy
+    named = (("a token", a.tpot), ("to the first", a.ttft))
+    times = ", ".join(f"{band.geometric_mean:.2f} {words}" for words, band in named if band is not None)
+    elsewhere = "" if gpu in a.gpus else f", none on {gpu}"
+    return (
+        f"Error: predicted throughput was {a.geometric_mean:.2f} of measured, spread {a.spread:.2f}"
+        f"{f' (times: {times})' if times else ''}; {a.n} published points, {a.kind}{elsewhere}"
+    )
 
 
 def show_sweep(

@@ -1,0 +1,129 @@
+"""How far predictions lay from published measurements of the same kind, which nothing was chosen on.
+
+The bands are catalogue/accuracy.toml's, written by scripts/document_accuracy.py; docs/accuracy.md has all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from moescale import catalogue
+from moescale.hardware.precisions import precisions
+from moescale.io.records import record
+
+if TYPE_CHECKING:
+    from moescale.latency import LatencySource
+    from moescale.models.architecture import Architecture
+    from moescale.serving.deployment import Deployment
+
+APART = "prefill and decode apart"
+SAME_BYTES = 0.02  # a format is told by its bytes a weight, as far as they differ by less: 2%
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Predicted over measured, every set of rows weighing the same."""
+
+    n: int  # measured figures
+    geometric_mean: float
+    spread: float  # exp of the standard deviation of ln(predicted / measured)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """Bands of output tokens a second, and of the times per output token and to the first, for one kind of server."""
+
+    kind: str
+    n: int
+    geometric_mean: float
+    spread: float
+    sets: int  # of one model, GPU, engine and format
+    gpus: tuple[str, ...]  # on which the kind was measured
+    tpot: Band | None = None
+    ttft: Band | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values."""
+        return record(self)
+
+
+def kind_of(model: Architecture, weights: str, *, attention_dp: float = 1.0, apart: bool = False) -> str:
+    """What a served model is an example of, such as `dense fp8`, `attention-DP latent MoE nvfp4` or `gpt-oss mxfp4`.
+
+    `weights` is a number format by name; `apart`: prefill and decode run on servers of their own.
+    """
+
+    def has(name: str) -> bool:
+        return bool(np.any(np.asarray(getattr(model, name, 0.0)) > 0))
+
+    family = "MoE" if has("n_moe_layers") else "dense"
+    if model.attention_sinks:
+        family = "gpt-oss"
+    elif has("n_linear_layers"):
+        family = f"hybrid {family}"
+    elif has("kv_lora_rank"):
+        family = f"latent {family}"
+    return f"{'attention-DP ' if attention_dp > 1 else ''}{family} {weights}{', ' + APART if apart else ''}"
+
+
+def kind_of_served(model: Architecture, deployment: Deployment) -> str | None:
+    """The kind of a deployment; None where its weights have no name and no format has so many bytes."""
+    weights, held = deployment.weights, float(np.asarray(deployment.weight_bytes_per_param))
+    if weights is None:
+        known = precisions("weights").values()
+        near = [found.name for found in known if abs(found.bytes_per_element / held - 1.0) < SAME_BYTES]
+        if not near:
+            return None
+        weights = near[0]
+    apart = bool(getattr(deployment, "prefill_gpus", None))
+    groups = float(np.max(np.asarray(getattr(deployment, "attention_dp", 1.0))))
+    return kind_of(model, weights, attention_dp=groups, apart=apart)
+
+
+def accuracy_of(model: Architecture, deployment: Deployment, source: LatencySource) -> Accuracy | None:
+    """What held-out measurements of this kind gave; None where there were none, or where `source` is not silicon.
+
+    The slice is the kind on this GPU, else with this engine, where three sets or more were measured; else the kind.
+    """
+    kind = kind_of_served(model, deployment)
+    if kind is None or source.name != "silicon":
+        return None
+    found = _held_out()
+    for key in (("gpu", deployment.gpu.name), ("engine", str(getattr(source, "backend", ""))), ("", "")):
+        bands = found.get((kind, *key))
+        if bands is not None and "output_tok_s" in bands:
+            break
+    else:
+        return None
+    main = bands["output_tok_s"]
+    words = {"gpu": f"{kind} on {key[1]}", "engine": f"{kind} with {key[1]}", "": kind}
+    return Accuracy(
+        kind=words[key[0]],
+        n=main["rows"],
+        geometric_mean=main["geometric_mean"],
+        spread=main["spread"],
+        sets=main["sets"],
+        gpus=tuple(main["gpus"]),
+        tpot=_band(bands.get("tpot")),
+        ttft=_band(bands.get("ttft")),
+    )
+
+
+def _band(entry: dict[str, Any] | None) -> Band | None:
+    if entry is None:
+        return None
+    return Band(n=entry["rows"], geometric_mean=entry["geometric_mean"], spread=entry["spread"])
+
+
+@cache
+def _held_out() -> dict[tuple[str, str, str], dict[str, dict[str, Any]]]:
+    """The catalogue's entries by kind, what it is narrowed to (gpu, engine or nothing) and its name, then by metric."""
+    found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+    for entry in catalogue.read("accuracy.toml").get("held_out", []):
+        by = next((name for name in ("gpu", "engine") if name in entry), "")
+        found.setdefault((entry["kind"], by, entry.get(by, "")), {})[entry["metric"]] = entry
+    return found

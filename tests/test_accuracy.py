@@ -1,0 +1,201 @@
+"""Predictions beside measurements: the gate on a fixed sample, the bands beside an answer, the page and its stored scores."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import run
+from moescale.hardware.gpus import find_gpu
+from moescale.latency.roofline import Roofline
+from moescale.latency.silicon import Silicon
+from moescale.models.published import find_shape
+from moescale.serving import accuracy
+from moescale.serving.accuracy import accuracy_of, kind_of, kind_of_served
+from moescale.serving.deployment import Deployment
+from script_modules import ROOT, load_script
+
+DRIFT = 0.05  # of a geometric mean from the stored one; a change on purpose comes with scores stored anew
+
+document = load_script("scripts/document_accuracy.py")
+servings = document.servings
+needs_package = pytest.mark.skipif(
+    servings.importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package's measured rows"
+)
+
+
+def deployment(**changes: Any) -> Deployment:
+    usual = {"gpu": find_gpu("h100-sxm"), "usd_per_gpu_hour": 1.0, "prompt_tokens": 512.0, "output_tokens": 256.0}
+    return Deployment(**(usual | changes))
+
+
+def drifted(stored: dict[tuple[str, ...], Any], found: list[Any]) -> list[str]:
+    """Kinds and metrics whose geometric mean on the sample is not the stored one."""
+    now = {(one.name, one.metric): one.geometric_mean for one in found}
+    before = {(one.name, one.metric): one.geometric_mean for one in stored.values() if one.level == servings.SAMPLE}
+    return [
+        f"{kind}, {metric}: {before.get((kind, metric), math.nan):.3f} -> {now.get((kind, metric), math.nan):.3f}"
+        for kind, metric in sorted(before.keys() | now.keys())
+        if not abs(math.log(now.get((kind, metric), math.nan) / before.get((kind, metric), math.nan))) <= DRIFT
+    ]
+
+
+@needs_package
+@pytest.mark.system
+def test_predictions_are_as_far_from_measurements_as_the_stored_scores_say() -> None:
+    """Whoever changes them on purpose runs scripts/document_accuracy.py --score, and looks at what moved."""
+    rows = servings.sample(servings.read_package(servings.DEVELOPMENT))
+    found = servings.compare(rows, servings.predict([row.case for row in rows], servings.Setting()))
+    results = servings.scores(found, ("kind",))
+    assert sum(one.rows for one in results) >= 60
+    assert drifted(document.stored(document.NOW), results) == []
+
+
+def test_the_gate_sees_a_drift() -> None:
+    score = servings.Score("package", servings.SAMPLE, "dense fp8", "tpot", 1, 4, 1.0, 1.1, 1.0, 0.1)
+    stored = {("k",): score}
+    assert drifted(stored, [replace(score, geometric_mean=1.04)]) == []
+    assert drifted(stored, [replace(score, geometric_mean=1.06)]) == ["dense fp8, tpot: 1.000 -> 1.060"]
+    assert len(drifted(stored, [])) == 1
+    assert len(drifted({}, [score])) == 1
+
+
+@needs_package
+def test_the_sample_holds_every_kind_and_stays_the_same() -> None:
+    rows = servings.read_package(servings.DEVELOPMENT)
+    chosen = servings.sample(rows)
+    assert chosen == servings.sample(list(reversed(rows)))[::-1]
+    asked = {servings.kind(row.case) for row in rows if row.case.not_in_words is None}
+    assert {servings.kind(row.case) for row in chosen} == asked
+
+
+SHAPES = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b")
+KINDS = ("dense fp8", "MoE fp8", "latent MoE fp8", "gpt-oss fp8")
+
+
+@pytest.mark.parametrize(("shape", "kind"), list(zip(SHAPES, KINDS, strict=True)))
+def test_a_kind_names_family_format_and_parallelism(shape: str, kind: str) -> None:
+    model = find_shape(shape).architecture
+    assert kind_of(model, "fp8") == kind
+    assert kind_of(model, "fp8", attention_dp=8) == f"attention-DP {kind}"
+    assert kind_of(model, "fp8", apart=True) == f"{kind}, prefill and decode apart"
+
+
+@needs_package
+@pytest.mark.system
+def test_the_benchmark_and_the_product_name_kinds_alike() -> None:
+    """Also where this version does not read a config, whose kind the benchmark tells from its text."""
+    case = servings.read_package(servings.DEVELOPMENT)[0].case
+    folder = servings.importlib.resources.files("aiconfigurator_core") / "model_configs"
+    names = [path.name.removesuffix("_config.json").replace("--", "/") for path in folder.iterdir()]
+    judged = 0
+    for name in (name for name in names if not name.endswith("hf_quant")):
+        model = servings._architecture(name)
+        if model is None:
+            continue
+        one = replace(case, model=name, weights="fp8", not_in_words=None)
+        told = servings.kind(one)
+        text = servings._kind_of_text(one)
+        assert told == kind_of(model, "fp8")
+        assert told == text, name
+        judged += 1
+    assert judged > 10
+
+
+def test_a_format_is_told_by_its_name_or_its_bytes() -> None:
+    model = find_shape("llama-3.1-8b").architecture
+    assert kind_of_served(model, deployment()) == "dense bf16"
+    assert kind_of_served(model, deployment(weight_bytes_per_param=1.0)) == "dense fp8"
+    assert kind_of_served(model, deployment(weights="nvfp4", weight_bytes_per_param=0.57)) == "dense nvfp4"
+    assert kind_of_served(model, deployment(weight_bytes_per_param=1.37)) is None
+
+
+def entries() -> list[dict[str, Any]]:
+    kind: dict[str, Any] = {"kind": "dense bf16", "sets": 4, "spread": 1.2}
+    return [
+        kind | {"metric": "output_tok_s", "rows": 40, "geometric_mean": 0.9, "gpus": ["b200-sxm", "h100-sxm"]},
+        kind | {"metric": "tpot", "rows": 39, "geometric_mean": 1.1},
+        kind | {"metric": "output_tok_s", "rows": 30, "geometric_mean": 0.95, "gpu": "h100-sxm", "gpus": ["h100-sxm"]},
+    ]
+
+
+@needs_package
+def test_the_band_of_the_gpu_comes_before_that_of_the_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = accuracy.catalogue.read
+    stored = {"accuracy.toml": {"held_out": entries()}}
+    monkeypatch.setattr(accuracy.catalogue, "read", lambda name: stored.get(name) or read(name))
+    accuracy._held_out.cache_clear()
+    try:
+        model, source = find_shape("llama-3.1-8b").architecture, Silicon(find_gpu("h100-sxm"))
+        narrow = accuracy_of(model, deployment(), source)
+        assert narrow is not None
+        assert (narrow.kind, narrow.n, narrow.geometric_mean, narrow.tpot) == ("dense bf16 on h100-sxm", 30, 0.95, None)
+        wide = accuracy_of(model, deployment(gpu=find_gpu("h200-sxm")), source)
+        assert wide is not None
+        assert wide.to_dict() == {
+            "kind": "dense bf16", "n": 40, "geometric_mean": 0.9, "spread": 1.2, "sets": 4,
+            "gpus": ["b200-sxm", "h100-sxm"], "tpot": {"n": 39, "geometric_mean": 1.1, "spread": 1.2},
+        }  # fmt: skip
+        assert accuracy_of(model, deployment(weight_bytes_per_param=1.0), source) is None
+        assert accuracy_of(model, deployment(), Roofline(find_gpu("h100-sxm"))) is None
+    finally:
+        accuracy._held_out.cache_clear()
+
+
+def test_every_answer_says_how_far_its_kind_lay_or_that_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--latency", "roofline")
+    assert "Error: no held-out measurements of this kind were compared" in run(*asked).out
+    assert "accuracy" not in json.loads(run(*asked, "--json").out)
+    found = accuracy.Accuracy(
+        kind="dense bf16", n=40, geometric_mean=0.9, spread=1.2, sets=4, gpus=("b200-sxm",),
+        ttft=accuracy.Band(n=40, geometric_mean=1.5, spread=2.0),
+    )  # fmt: skip
+    monkeypatch.setattr(accuracy, "accuracy_of", lambda *_: found)
+    told = " ".join(run(*asked).out.split())
+    assert (
+        "Error: predicted throughput was 0.90 of measured, spread 1.20 (times: 1.50 to the first); 40 published" in told
+    )
+    assert "dense bf16, none on h100-sxm" in told
+    assert json.loads(run(*asked, "--json").out)["accuracy"] == found.to_dict()
+
+
+def test_catalogue_and_page_are_those_of_the_stored_scores() -> None:
+    """Nothing is edited by hand: `python scripts/document_accuracy.py` writes both."""
+    assert document.CATALOGUE.read_text(encoding="utf-8") == document.catalogue()
+    assert (ROOT / "docs/accuracy.md").read_text(encoding="utf-8") == document.page()
+
+
+def test_bands_come_from_the_half_set_aside_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "RESULTS", tmp_path)
+    score = servings.Score("package", "kind", "dense fp8", "output_tok_s", 3, 30, 0.97, 1.12, 0.9, 0.08)
+    narrow = [
+        replace(score, level="kind gpu", name="dense fp8 on h100-sxm"),
+        replace(score, level="kind gpu", name="dense fp8 on b200-sxm", sets=1, geometric_mean=math.nan),
+        replace(score, level="kind engine", name="dense fp8 with vllm"),
+    ]
+    facts = {"version": "0.2", "commit": "abc", "date": "today"}
+    servings.write_scores(tmp_path / document.NOW, [replace(score, geometric_mean=7.0), *narrow], {}, facts)
+    assert tomllib.loads(document.catalogue()) == {}
+    held_out = document.STORED[servings.HELD_OUT][0]
+    servings.write_scores(tmp_path / held_out, [score, *narrow], {}, facts)
+    read = tomllib.loads(document.catalogue())
+    assert read["scored"] == facts
+    band = {
+        "kind": "dense fp8",
+        "metric": "output_tok_s",
+        "rows": 30,
+        "sets": 3,
+        "geometric_mean": 0.97,
+        "spread": 1.12,
+    }
+    assert read["held_out"] == [
+        band | {"gpus": ["b200-sxm", "h100-sxm"]},
+        band | {"gpu": "h100-sxm", "gpus": ["h100-sxm"]},
+        band | {"engine": "vllm", "gpus": ["b200-sxm", "h100-sxm"]},
+    ]
