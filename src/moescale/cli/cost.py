@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, check_plot, check_table, examples
 from moescale.cli.output import HeldBack, print_json, warn
-from moescale.options.cost import BurstOptions, CostServingOptions, ModelOptions
+from moescale.options.cost import BurstOptions, CostServingOptions, LaunchOptions, ModelOptions
 from moescale.options.sweep import SweepOptions
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have 
         "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
         "moescale cost --config mixtral/config.json --trace requests.csv --scheduling chunked --latency roofline",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --gpus 2 --prompt 512 --output 256 --burst 500",
+        "moescale cost llama-3.1-70b --gpu h100-sxm --weights fp8 --launch vllm",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
     ),
@@ -47,7 +48,12 @@ LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have 
     then=("replicas", "expert_parallel"),
 )
 def cost(
-    described: ModelOptions, burst: BurstOptions, serving: CostServingOptions, sweep: SweepOptions, json_: Json = False
+    described: ModelOptions,
+    burst: BurstOptions,
+    serving: CostServingOptions,
+    sweep: SweepOptions,
+    launch: LaunchOptions,
+    json_: Json = False,
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
     from moescale.serving.accuracy import accuracy_of
@@ -55,6 +61,7 @@ def cost(
     from moescale.views.terminal import show_burst, show_cost, terminal
 
     burst.check(serving, sweep=sweep.sweep)
+    launch.check(sweep=sweep.sweep)
     sweep.check(serving.gpu)
     check_plot(sweep.plot)
     check_table(sweep.output_table, [serving.latency, serving.trace])
@@ -77,10 +84,12 @@ def cost(
     answer = serving_cost(model, source, deployment, serving.gpus_of_replica())
     run = burst.run(model, source, deployment, answer.tensor_parallel or 1, serving.host)
     accuracy = accuracy_of(model, deployment, source)
+    line = launch.line(described, answer, deployment, checkpoint, source, warn)
     if json_:
         record = answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
         record |= {} if run is None else {"burst": run.to_dict()}
         record |= {} if accuracy is None else {"accuracy": accuracy.to_dict()}
+        record |= {} if line is None else {"launch": line}
         print_json(record if priced else _without_dollars(record))
         return
     own = formats[0].name if checkpoint is not None and formats else None
@@ -90,6 +99,8 @@ def cost(
     )
     if run is not None:
         show_burst(terminal(), run, serving.host or "in-line", priced=priced)
+    if line is not None:
+        print(f"\n{line}")
 
 
 @app.command(epilog=examples("moescale models --json"))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moescale.models.architecture import Architecture
     from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
+    from moescale.serving.gpu_counts import Cost
     from moescale.serving.simulator import Run
 
 BURST = "Simulated burst"
@@ -242,6 +243,53 @@ class BurstOptions(Group):
             prompt_tokens=float(round(float(deployment.prompt_tokens))),
             output_tokens=float(round(float(deployment.output_tokens))),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(Group):
+    """The line that starts the recommended server."""
+
+    launch: str | None = text("Print how to start this server with vllm, sglang or trtllm.", metavar="ENGINE")
+
+    def check(self, *, sweep: bool) -> None:
+        """InputError for an unknown engine, or with a sweep."""
+        from moescale.errors import unknown_name
+        from moescale.export.serving_launch import ENGINES
+
+        if self.launch is not None and self.launch not in ENGINES:
+            raise unknown_name("engine", self.launch, ENGINES, where="--launch")
+        if self.launch is not None and sweep:
+            raise InputError("is of one server", where="--launch", next_step="leave out --sweep")
+
+    def line(
+        self,
+        described: ModelOptions,
+        answer: Cost,
+        deployment: Deployment,
+        checkpoint: CheckpointWeights | None,
+        source: LatencySource,
+        remark: Remark = unsaid,
+    ) -> str | None:
+        """The launch line, if it is asked for; what it does not say is remarked on."""
+        from moescale.export.serving_launch import launch, published_name
+
+        if self.launch is None:
+            return None
+        if described.published is not None:
+            model = published_name(described.published)
+        elif described.config is not None:
+            folder = described.config if described.config.is_dir() else described.config.parent
+            model = str(folder)
+        else:
+            model = "MODEL"
+            remark("--launch: put the folder of the trained model in place of MODEL")
+        found = launch(self.launch, model, answer, deployment, None if checkpoint is None else checkpoint.format)
+        priced = getattr(source, "backend", self.launch)
+        if priced != self.launch:
+            remark(f"--launch: priced with the kernels of {priced}; --latency silicon:{self.launch} takes its own")
+        for note in found.notes:
+            remark(f"--launch: {note}")
+        return found.command
 
 
 def precisions(kind: str, names: Sequence[str], option: str) -> list[Precision]:

@@ -1,0 +1,228 @@
+"""The launch line of a priced server for vLLM, SGLang and TensorRT-LLM.
+
+Options as the engines document them: `vllm serve` (docs.vllm.ai, engine arguments, data and expert parallel deployment,
+0.19), `sglang.launch_server` (docs.sglang.io, server arguments, 0.5) and `trtllm-serve` (nvidia.github.io/TensorRT-LLM, 1.2),
+all read in 2026.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from moescale.errors import InputError, unknown_name
+from moescale.models.published import find_shape
+from moescale.serving.deployment import Deployment, longest_request_tokens
+from moescale.serving.gpu_counts import Cost
+
+IN_ONE_SERVER = 8  # GPUs of a usual server; more need the engine's words on nodes
+YAML = "trtllm.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to type to start one replica, and what the line does not say."""
+
+    command: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Server:
+    """One replica in the words that all engines share."""
+
+    model: str
+    gpus: int  # of one pipeline stage
+    stages: int
+    groups: int  # of attention data parallelism
+    expert_ways: int
+    experts: bool
+    requests: int  # of the replica at once
+    longest: int  # tokens of a request
+    memory_fraction: float
+    weight_bytes: float  # of a GPU
+    reserve_bytes: float
+    memory_bytes: float
+    quantise: bool  # 16-bit weights of the checkpoint to fp8
+    fp8_cache: bool
+    chunked: bool
+    pass_tokens: int | None
+    drafted: int
+
+    def of_a_group(self, total: int) -> int:
+        return math.ceil(total / self.groups)
+
+
+def launch(engine: str, model: str, cost: Cost, deployment: Deployment, checkpoint_format: str | None = None) -> Launch:
+    """How to start one replica of the server that `cost` recommends, with `engine`, a name of ENGINES.
+
+    `model` is what the engine loads: a folder, or a name at Hugging Face. `checkpoint_format` is the format of its weights
+    where its config says one. Raises InputError for another engine, and where nothing was recommended.
+    """
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES, where="--launch")
+    if cost.batch is None or cost.tensor_parallel is None:
+        raise InputError("no server is recommended", where="--launch")
+    weights, stated = deployment.weights or "bf16", checkpoint_format
+    stages, groups = (int(getattr(cost, name, None) or 1) for name in ("pipeline_parallel", "attention_dp"))
+    batched = getattr(deployment, "max_num_batched_tokens", None)
+    accepted = float(np.asarray(getattr(deployment, "accepted_tokens", 0.0)))
+    drafted = getattr(deployment, "draft_tokens", None)
+    server = _Server(
+        model=model,
+        gpus=cost.tensor_parallel // stages,
+        stages=stages,
+        groups=groups,
+        expert_ways=cost.expert_parallel or 1,
+        experts=cost.n_params_active < cost.n_params_total,
+        requests=max(math.floor(cost.batch), 1),
+        longest=math.ceil(float(np.asarray(longest_request_tokens(deployment)))),
+        memory_fraction=float(np.asarray(deployment.memory_fraction)),
+        weight_bytes=cost.weight_bytes_per_gpu or 0.0,
+        reserve_bytes=cost.reserve_bytes or 0.0,
+        memory_bytes=deployment.gpu.memory_bytes,
+        quantise=weights == "fp8" and stated in (None, "bf16"),
+        fp8_cache=float(np.asarray(deployment.kv_bytes_per_element)) == 1.0,
+        chunked=deployment.scheduling == "chunked" or batched is not None,
+        pass_tokens=None if batched is None else int(np.asarray(batched)),
+        drafted=math.ceil(accepted) if drafted is None else int(np.asarray(drafted)),
+    )
+    notes = _notes(engine, weights, stated, server)
+    copies = cost.replicas or 1
+    each = f"# one of {copies} replicas, on {cost.tensor_parallel} x {deployment.gpu.name} each\n" if copies > 1 else ""
+    return Launch(command=each + ENGINES[engine](server), notes=notes)
+
+
+def _notes(engine: str, weights: str, stated: str | None, s: _Server) -> tuple[str, ...]:
+    """What a launch line cannot say, or says otherwise than it was priced."""
+    notes: list[str] = []
+    if weights not in ("bf16", "fp8") and stated != weights:
+        notes.append(f"name a checkpoint in {weights}: engines read the format from its config")
+    if s.quantise and engine == "trtllm":
+        notes.append("name a checkpoint in fp8: trtllm-serve does not quantise one in 16 bits while it loads")
+    if engine == "vllm" and s.experts and 1 < s.expert_ways < s.gpus:
+        notes.append(f"vLLM splits whole experts over all {s.gpus} GPUs; priced were {s.expert_ways}")
+    if s.gpus * s.stages > IN_ONE_SERVER:
+        notes.append(f"{s.gpus * s.stages} GPUs are more than most servers hold: add the engine's options on nodes")
+    if s.drafted:
+        notes.append("drafted tokens: the line takes the model's own heads (multi-token prediction), not a draft model")
+    notes.append(f"requests of more than {s.longest} tokens are refused: raise the length where yours are longer")
+    return tuple(notes)
+
+
+def _line(*words: str | int | float) -> str:
+    """A shell line: quoted words, in lines of one option each."""
+    line = ""
+    for word in (f"{word:.3g}" if isinstance(word, float) else str(word) for word in words):
+        line += (" \\\n  " if word.startswith("--") else " " if line else "") + shlex.quote(word)
+    return line
+
+
+def _vllm(s: _Server) -> str:
+    words: list[str | int | float] = ["vllm", "serve", s.model, "--tensor-parallel-size", s.gpus // s.groups]
+    if s.stages > 1:
+        words += ["--pipeline-parallel-size", s.stages]
+    if s.groups > 1:
+        words += ["--data-parallel-size", s.groups]
+    if s.experts and s.expert_ways > 1:
+        words += ["--enable-expert-parallel"]
+    # Each group of data parallelism schedules its own requests.
+    words += ["--max-num-seqs", s.of_a_group(s.requests), "--max-model-len", s.longest]
+    words += ["--gpu-memory-utilization", s.memory_fraction]
+    if s.quantise:
+        words += ["--quantization", "fp8"]
+    if s.fp8_cache:
+        words += ["--kv-cache-dtype", "fp8"]
+    if s.pass_tokens is not None:
+        words += ["--max-num-batched-tokens", s.of_a_group(s.pass_tokens)]
+    if s.drafted:
+        words += ["--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": s.drafted})]
+    return _line(*words)
+
+
+def _sglang(s: _Server) -> str:
+    words: list[str | int | float] = [
+        "python",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        s.model,
+        "--tp-size",
+        s.gpus,
+    ]
+    if s.stages > 1:
+        words += ["--pp-size", s.stages]
+    if s.groups > 1:
+        words += ["--dp-size", s.groups, "--enable-dp-attention"]
+    if s.experts and s.expert_ways > 1:
+        words += ["--ep-size", s.expert_ways]
+    # With attention data parallelism it divides requests and chunks by the groups itself (server_args.py, 0.5). Its
+    # static share holds weights and cache; activations lie beside it.
+    words += ["--max-running-requests", s.requests, "--context-length", s.longest]
+    words += ["--mem-fraction-static", max(s.memory_fraction - s.reserve_bytes / s.memory_bytes, 0.01)]
+    if s.quantise:
+        words += ["--quantization", "fp8"]
+    if s.fp8_cache:
+        words += ["--kv-cache-dtype", "fp8_e4m3"]
+    if s.pass_tokens is not None:
+        words += ["--chunked-prefill-size", s.pass_tokens]
+    if s.drafted:
+        words += [
+            "--speculative-algorithm",
+            "EAGLE",
+            "--speculative-num-steps",
+            s.drafted,
+            "--speculative-eagle-topk",
+            1,
+        ]
+        words += ["--speculative-num-draft-tokens", s.drafted + 1]
+    return _line(*words)
+
+
+def _trtllm(s: _Server) -> str:
+    # Its share is of the memory that weights and activations leave.
+    free = s.memory_bytes - s.weight_bytes - s.reserve_bytes
+    cache = s.memory_fraction * s.memory_bytes - s.weight_bytes - s.reserve_bytes
+    share = min(max(cache / free, 0.01), 1.0)
+    words: list[str | int | float] = ["trtllm-serve", s.model, "--tp_size", s.gpus]
+    if s.stages > 1:
+        words += ["--pp_size", s.stages]
+    if s.experts and s.expert_ways > 1:
+        words += ["--ep_size", s.expert_ways]
+    # Its batch is that of one group of attention.
+    words += ["--max_batch_size", s.of_a_group(s.requests), "--max_seq_len", s.longest]
+    words += ["--kv_cache_free_gpu_memory_fraction", share]
+    if s.pass_tokens is not None:
+        words += ["--max_num_tokens", s.of_a_group(s.pass_tokens)]
+    options: list[str] = []
+    if s.groups > 1:
+        options += ["enable_attention_dp: true"]
+    if s.chunked:
+        options += ["enable_chunked_prefill: true"]
+    if s.fp8_cache:  # the file's part stands for all of it in older versions, so it has the share as well
+        options += ["kv_cache_config:", "  dtype: fp8", f"  free_gpu_memory_fraction: {share:.3g}"]
+    if s.drafted:
+        options += ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {s.drafted}"]
+    if not options:
+        return _line(*words)
+    text = "\n".join(options)
+    return f"cat > {YAML} <<'EOF'\n{text}\nEOF\n" + _line(*words, "--extra_llm_api_options", YAML)
+
+
+ENGINES: dict[str, Callable[[_Server], str]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
+
+
+def published_name(name: str) -> str:
+    """The name at Hugging Face of a published model of the catalogue; as asked where it has an organisation."""
+    if "/" in name:
+        return name.strip()
+    shape = find_shape(name)
+    # Sources read `config.json of ORGANISATION/NAME`; without one, the first of the names that were released.
+    found = re.search(r"config\.json(?: and model card)? of ([\w.-]+/[\w.-]*\w)", shape.source)
+    return found[1] if found else (*shape.hf, name)[0]

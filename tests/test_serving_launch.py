@@ -1,0 +1,187 @@
+"""The launch line of the server that `cost` recommends."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from command_line import run
+from moescale.errors import InputError
+from moescale.export.serving_launch import ENGINES, launch, published_name
+from moescale.hardware.gpus import find_gpu
+from moescale.models.published import published_shapes
+from moescale.serving.deployment import Deployment
+from moescale.serving.gpu_counts import Cost
+
+GIB = 2.0**30
+COST = Cost(
+    gpus=8, n_params_total=671e9, n_params_active=37e9, weight_bytes=671e9, kv_bytes_per_token=35136.0,
+    latency_source="silicon", tensor_parallel=8, expert_parallel=8, replicas=1, weight_bytes_per_gpu=80.0 * GIB,
+    reserve_bytes=1.5 * GIB, usd_per_mtok=1.0, batch=512.7,
+)  # fmt: skip
+
+
+def served(**changes: Any) -> Deployment:
+    usual = {"gpu": find_gpu("h200-sxm"), "usd_per_gpu_hour": 1.0, "prompt_tokens": 1000.0, "output_tokens": 500.0}
+    return Deployment(**(usual | changes))
+
+
+def options(command: str) -> dict[str, str]:
+    """The options of a launch line, an empty text for those without a value."""
+    line = command.rpartition("EOF\n")[2].replace("\\\n", "")
+    words = shlex.split(line, comments=True)
+    found: dict[str, str] = {}
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("--"):
+            found[word] = "" if after.startswith("--") else after
+    return found
+
+
+def test_vllm() -> None:
+    found = launch("vllm", "deepseek-ai/DeepSeek-V3", COST, served(weights="fp8", kv_bytes_per_element=1.0))
+    assert found.command.startswith("vllm serve deepseek-ai/DeepSeek-V3 ")
+    assert options(found.command) == {
+        "--tensor-parallel-size": "8", "--enable-expert-parallel": "", "--max-num-seqs": "512", "--max-model-len": "1500",
+        "--gpu-memory-utilization": "0.9", "--quantization": "fp8", "--kv-cache-dtype": "fp8",
+    }  # fmt: skip
+
+
+def test_sglang_keeps_activations_out_of_its_static_share() -> None:
+    found = launch("sglang", "here", COST, served(weights="fp8", kv_bytes_per_element=1.0), "fp8")
+    assert found.command.startswith("python -m sglang.launch_server ")
+    share = 0.9 - 1.5 * GIB / find_gpu("h200-sxm").memory_bytes
+    assert options(found.command) == {
+        "--model-path": "here", "--tp-size": "8", "--ep-size": "8", "--max-running-requests": "512",
+        "--context-length": "1500", "--mem-fraction-static": f"{share:.3g}", "--kv-cache-dtype": "fp8_e4m3",
+    }  # fmt: skip
+
+
+def test_trtllm_has_a_share_of_what_the_weights_leave() -> None:
+    found = launch("trtllm", "here", COST, served(weights="fp8", scheduling="chunked", kv_bytes_per_element=1.0), "fp8")
+    memory, held = find_gpu("h200-sxm").memory_bytes, 81.5 * GIB
+    share = f"{(0.9 * memory - held) / (memory - held):.3g}"
+    assert options(found.command) == {
+        "--tp_size": "8", "--ep_size": "8", "--max_batch_size": "512", "--max_seq_len": "1500",
+        "--kv_cache_free_gpu_memory_fraction": share, "--extra_llm_api_options": "trtllm.yaml",
+    }  # fmt: skip
+    file = f"enable_chunked_prefill: true\nkv_cache_config:\n  dtype: fp8\n  free_gpu_memory_fraction: {share}\n"
+    assert found.command.startswith(f"cat > trtllm.yaml <<'EOF'\n{file}EOF\ntrtllm-serve here ")
+    plain = launch("trtllm", "here", COST, served())
+    assert plain.command.startswith("trtllm-serve here ")
+    assert "yaml" not in plain.command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(Deployment):
+    """A deployment that states what other parts of the program may state."""
+
+    max_num_batched_tokens: float | None = None
+    accepted_tokens: float = 0.0
+    draft_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread(Cost):
+    attention_dp: int | None = None
+    pipeline_parallel: int | None = None
+
+
+def spread(engine: str, **changes: Any) -> dict[str, str]:
+    values = {name: getattr(COST, name) for name in Cost.__dataclass_fields__}
+    cost = Spread(**(values | changes))
+    load = Load(
+        gpu=find_gpu("h200-sxm"), usd_per_gpu_hour=1.0, prompt_tokens=1000.0, output_tokens=500.0,
+        max_num_batched_tokens=8192.0, accepted_tokens=0.8,
+    )  # fmt: skip
+    found = launch(engine, "here", cost, load)
+    return options(found.command) | {"text": found.command, "notes": " ".join(found.notes)}
+
+
+def test_groups_of_attention_and_stages() -> None:
+    changes = {"tensor_parallel": 16, "attention_dp": 4, "pipeline_parallel": 2, "gpus": 16}
+    vllm, sglang, trtllm = (spread(engine, **changes) for engine in ENGINES)
+    # vLLM counts the GPUs, requests and tokens of one group, TensorRT-LLM the requests and tokens; SGLang divides itself.
+    assert {name: vllm[name] for name in list(vllm)[:6]} == {
+        "--tensor-parallel-size": "2", "--pipeline-parallel-size": "2", "--data-parallel-size": "4",
+        "--enable-expert-parallel": "", "--max-num-seqs": "128", "--max-model-len": "1500",
+    }  # fmt: skip
+    assert vllm["--max-num-batched-tokens"] == "2048"
+    assert json.loads(vllm["--speculative-config"]) == {"method": "mtp", "num_speculative_tokens": 1}
+    named = ("--tp-size", "--pp-size", "--dp-size", "--max-running-requests", "--chunked-prefill-size")
+    assert [sglang[name] for name in named] == ["8", "2", "4", "512", "8192"]
+    assert "--enable-dp-attention" in sglang
+    assert (sglang["--speculative-num-steps"], sglang["--speculative-num-draft-tokens"]) == ("1", "2")
+    assert [trtllm[name] for name in ("--tp_size", "--pp_size", "--max_batch_size", "--max_num_tokens")] == ["8", "2", "128", "2048"]  # fmt: skip
+    assert "enable_attention_dp: true\n" in trtllm["text"]
+    assert "decoding_type: MTP\n  num_nextn_predict_layers: 1\n" in trtllm["text"]
+    assert "16 GPUs are more than most servers hold" in vllm["notes"]
+
+
+def test_what_a_line_cannot_say_is_noted() -> None:
+    four_bits = launch("vllm", "here", COST, served(weights="nvfp4", weight_bytes_per_param=0.57))
+    assert any("name a checkpoint in nvfp4" in note for note in four_bits.notes)
+    assert "--quantization" not in four_bits.command
+    assert not any("nvfp4" in note for note in launch("vllm", "here", COST, served(weights="nvfp4"), "nvfp4").notes)
+    few = launch("vllm", "here", replace(COST, expert_parallel=2), served())
+    assert any("over all 8 GPUs; priced were 2" in note for note in few.notes)
+    assert launch("vllm", "here", replace(COST, replicas=3), served()).command.startswith(
+        "# one of 3 replicas, on 8 x h200"
+    )
+    with pytest.raises(InputError, match="vllm"):
+        launch("vlm", "here", COST, served())
+    with pytest.raises(InputError, match="recommended"):
+        launch("vllm", "here", replace(COST, batch=None), served())
+
+
+@given(
+    engine=st.sampled_from(sorted(ENGINES)),
+    model=st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1).filter(
+        lambda name: not name.startswith("--")
+    ),
+    batch=st.floats(1.0, 1e5),
+    fraction=st.floats(0.05, 1.0),
+)
+def test_a_line_is_one_command_whatever_the_folder_is_called(
+    engine: str, model: str, batch: float, fraction: float
+) -> None:
+    found = launch(engine, model, replace(COST, batch=batch), served(memory_fraction=fraction))
+    words = shlex.split(found.command)
+    assert words.count(model) >= 1
+    told = options(found.command)
+    name = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "trtllm": "--max_batch_size"}[engine]
+    assert batch - 1.0 < int(told[name]) <= batch
+    shares = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static", "trtllm": "--kv_cache_free_gpu_memory_fraction"}  # fmt: skip
+    assert 0.0 < float(told[shares[engine]]) <= 1.0
+
+
+def test_published_models_are_named_as_they_are_loaded() -> None:
+    assert published_name("llama-3.1-70b") == "meta-llama/Llama-3.1-70B"
+    assert published_name("meta-llama/Llama-3.1-70B-Instruct") == "meta-llama/Llama-3.1-70B-Instruct"
+    assert published_name("mistral-7b") == "mistralai/Mistral-7B-v0.1"
+    names = {name: published_name(name) for name in published_shapes()}
+    assert [name for name, told in names.items() if "/" not in told] == [n for n in names if n.startswith("gpt3")]
+
+
+def test_cost_prints_the_line_and_puts_it_into_json(tmp_path: Path) -> None:
+    asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--latency", "roofline", "--launch")
+    shown, told = run(*asked, "vllm"), run(*asked, "vllm", "--json")
+    line = json.loads(told.out)["launch"]
+    assert line in shown.out
+    assert line.startswith("vllm serve meta-llama/Llama-3.1-8B ")
+    assert "launch" not in json.loads(run(*asked[:-1], "--json").out)
+    assert "requests of more than 433 tokens" in shown.err
+    wrong = run(*asked, "vlm")
+    assert wrong.code == 2
+    assert "vllm" in wrong.err
+    swept = run(*asked, "vllm", "--sweep")
+    assert swept.code == 2
+    assert "--launch" in swept.err
+    made = run("cost", "--n-params", "1.5B", "--experts", "16", "--latency", "roofline", "--launch", "sglang")
+    assert "--model-path MODEL" in made.out
