@@ -65,7 +65,7 @@ def score(which: str) -> None:
     servings.write_scores(own, results, servings.refusals(ours), facts)
     pairs = engine.beside(ours, theirs)
     named = [_from(OURS, a) for a, _ in pairs] + [_from(THEIRS, b) for _, b in pairs]
-    servings.write_scores(beside, named, servings.refusals(theirs), facts)
+    servings.write_scores(beside, named, engine.alone(ours, theirs), facts)
 
 
 def _from(who: str, one: Score) -> Score:
@@ -198,14 +198,25 @@ def _counted(n: int, word: str) -> str:
     return f"{n} {word}{'' if n == 1 else 's'}"
 
 
-def refused(which: str) -> list[str]:
-    """Rows without a prediction, by kind and reason."""
-    path = RESULTS / STORED[which][0]
-    if not path.exists():
-        return ["Not scored yet."]
-    lines = (line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
-    rows = [row for row in csv.DictReader(lines) if row["level"] == "refused"]
-    return table(["rows of", "kind", "why", "figures"], ([r["source"], r["name"], r["metric"], r["rows"]] for r in rows), numbers=1)  # fmt: skip
+def refused(name: str) -> list[dict[str, str]]:
+    """The lines of stored scores that count rows without a score."""
+    path = RESULTS / name
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [
+        row for row in csv.DictReader(line for line in lines if not line.startswith("#")) if row["level"] == "refused"
+    ]
+
+
+def reasons(name: str) -> list[str]:
+    """A table of them."""
+    rows = [[row["source"], row["name"], row["metric"], row["rows"]] for row in refused(name)]
+    return table(["rows of", "kind", "why", "figures"], rows, numbers=1) if rows else ["None, or not scored yet."]
+
+
+def alone(name: str) -> list[str]:
+    """A table of the kinds with figures that the package's engine answers, and this version does not."""
+    rows = [[r["source"], r["name"], r["rows"]] for r in refused(name) if r["metric"] == engine.ENGINE_ALONE]
+    return table(["rows of", "kind", "figures"], rows, numbers=1) if rows else ["None, or not scored yet."]
 
 
 def scored_by(names: Iterable[str]) -> str:
@@ -222,7 +233,10 @@ def page() -> str:
         "short-held-out": short(servings.HELD_OUT),
         "engine-development": beside_engine(servings.DEVELOPMENT),
         "engine-held-out": beside_engine(servings.HELD_OUT),
-        "refused": refused(servings.DEVELOPMENT),
+        "alone": alone(STORED[servings.DEVELOPMENT][1]),
+        "alone-held-out": alone(STORED[servings.HELD_OUT][1]),
+        "refused": reasons(NOW),
+        "refused-held-out": reasons(STORED[servings.HELD_OUT][0]),
     }
     for metric in METRICS:
         parts[f"development-{metric}"] = comparison(metric, "package")

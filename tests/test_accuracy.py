@@ -148,6 +148,7 @@ def test_the_band_of_the_gpu_comes_before_that_of_the_kind(monkeypatch: pytest.M
         accuracy._held_out.cache_clear()
 
 
+@pytest.mark.system
 def test_every_answer_says_how_far_its_kind_lay_or_that_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--latency", "roofline")
     assert "Error: no held-out measurements of this kind were compared" in run(*asked).out
