@@ -38,7 +38,7 @@ or answers nothing. Three more reasons lie in the data, and were written after t
 
 A score is of sets, for a set's rows are not independent: each row weighs one over the rows of its set, and then
 geometric mean: exp of the mean ln(predicted / measured); spread: exp of its standard deviation; within 25%: the share with
-0.8 <= ratio <= 1.25; error: the median of |ratio - 1|.
+0.8 <= ratio <= 1.25, within 2x: that with 0.5 <= ratio <= 2; error: the median of |ratio - 1|.
 """
 
 from __future__ import annotations
@@ -520,20 +520,21 @@ class Score:
     spread: float
     within_25pct: float
     median_error: float
+    within_2x: float = math.nan  # NaN where it was not stored yet
 
 
-def score(ratios_by_set: Mapping[str, Sequence[float]]) -> tuple[float, float, float, float]:
-    """Geometric mean, spread, share within 25% and median |ratio - 1| of ratios, every set weighing the same."""
+def score(ratios_by_set: Mapping[str, Sequence[float]]) -> tuple[float, float, float, float, float]:
+    """Geometric mean, spread, share within 25%, median |ratio - 1| and share within a factor 2, every set weighing the same."""
     logs = np.concatenate([np.log(np.asarray(ratios)) for ratios in ratios_by_set.values()])
     weights = np.concatenate([np.full(len(ratios), 1.0 / len(ratios)) for ratios in ratios_by_set.values()])
     weights /= np.sum(weights)
     mean = float(np.sum(weights * logs))
     spread = math.sqrt(float(np.sum(weights * (logs - mean) ** 2)))
-    within = float(np.sum(weights[np.abs(logs) <= math.log(1.25) + 1e-12]))
+    within, within_2x = (float(np.sum(weights[np.abs(logs) <= math.log(most) + 1e-12])) for most in (1.25, 2.0))
     errors = np.abs(np.exp(logs) - 1.0)
     order = np.argsort(errors)
     median = float(errors[order][np.searchsorted(np.cumsum(weights[order]), 0.5 - 1e-12)])
-    return math.exp(mean), math.exp(spread), within, median
+    return math.exp(mean), math.exp(spread), within, median, within_2x
 
 
 @cache
@@ -571,7 +572,7 @@ def scores(found: Iterable[Scored], levels: Sequence[str]) -> list[Score]:
         row = one.measured
         for level in levels:
             slices[row.source, level, LEVELS[level](row), row.metric][row.group].append(one.ratio)
-    untold = (math.nan,) * 4
+    untold = (math.nan,) * 5
     return [
         Score(
             *key,
@@ -693,7 +694,7 @@ def write_scores(
             values = asdict(one)
             writer.writerow(f"{value:.4g}" if isinstance(value := values[name], float) else value for name in names)
         for (source, name, reason), n in refused.items():
-            writer.writerow([source, "refused", name, reason, "", n, "", "", "", ""])
+            writer.writerow([source, "refused", name, reason, "", n, "", "", "", "", ""])
 
 
 def read_scores(path: Path) -> dict[tuple[str, ...], Score]:
@@ -704,6 +705,7 @@ def read_scores(path: Path) -> dict[tuple[str, ...], Score]:
         Score(
             row["source"], row["level"], row["name"], row["metric"], int(row["sets"]), int(row["rows"]),
             float(row["geometric_mean"]), float(row["spread"]), float(row["within_25pct"]), float(row["median_error"]),
+            float(row.get("within_2x") or "nan"),
         )
         for row in csv.DictReader(lines) if row["level"] != "refused"
     ]  # fmt: skip

@@ -164,9 +164,10 @@ def test_a_set_that_computes_faster_than_the_gpu_is_left_out() -> None:
 
 
 def test_every_set_weighs_the_same() -> None:
-    mean, spread, within, error = script.score({"many": [2.0] * 9, "one": [0.5]})
+    mean, spread, within, error, within_2x = script.score({"many": [2.0] * 9, "one": [0.5]})
     assert (mean, spread) == pytest.approx((1.0, 2.0))
-    assert (within, error) == (0.0, 0.5)
+    assert (within, error, within_2x) == (0.0, 0.5, 1.0)
+    assert script.score({"a": [2.1, 1.9], "b": [0.4]})[4] == pytest.approx(0.25)
     assert script.score({"a": [1.25, 1.26], "b": [0.8, 0.79]})[2] == pytest.approx(0.5)
 
 
