@@ -200,3 +200,26 @@ def test_bands_come_from_the_half_set_aside_alone(tmp_path: Path, monkeypatch: p
         band | {"gpu": "h100-sxm", "gpus": ["h100-sxm"]},
         band | {"engine": "vllm", "gpus": ["b200-sxm", "h100-sxm"]},
     ]
+
+
+@needs_package
+@pytest.mark.system
+def test_of_the_half_set_aside_kinds_alone_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried with a few rows of the other half in its place."""
+    rows = [row for row in servings.read_package(servings.DEVELOPMENT) if row.case.gpu == "h100_sxm"]
+    rows = [row for row in servings.sample(rows) if not servings.is_moe(row.case.model)]
+    asked: list[str] = []
+    monkeypatch.setattr(servings, "read_package", lambda which: asked.append(which) or rows)
+    monkeypatch.setattr(document, "RESULTS", tmp_path)
+    document.score(servings.HELD_OUT)
+    assert asked == [servings.HELD_OUT]
+    own, beside = document.STORED[servings.HELD_OUT]
+    assert document.facts(own)["half"] == servings.HELD_OUT
+    assert {one.level for one in document.stored(own).values()} == set(servings.BY_KIND)
+    assert {one.level for one in document.stored(beside).values()} == {"all", "kind"}
+    assert not any(row.case.model in (tmp_path / own).read_text(encoding="utf-8") for row in rows)
+    bands = tomllib.loads(document.catalogue())["held_out"]
+    assert {band["kind"] for band in bands} <= {servings.kind(row.case) for row in rows}
+    assert all(band["sets"] >= servings.LEAST_SETS for band in bands if "gpu" in band or "engine" in band)
+    page = document.page()
+    assert all(f"| {band['kind']} |" in page for band in bands)
