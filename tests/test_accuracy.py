@@ -16,6 +16,8 @@ from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.published import find_shape
+from moescale.planning import plan
+from moescale.planning.plan_file import read_plan
 from moescale.serving import accuracy
 from moescale.serving.accuracy import accuracy_of, kind_of, kind_of_served
 from moescale.serving.deployment import Deployment
@@ -223,3 +225,23 @@ def test_of_the_half_set_aside_kinds_alone_are_stored(tmp_path: Path, monkeypatc
     assert all(band["sets"] >= servings.LEAST_SETS for band in bands if "gpu" in band or "engine" in band)
     page = document.page()
     assert all(f"| {band['kind']} |" in page for band in bands)
+
+
+@needs_package
+@pytest.mark.system
+def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On its screen and in its record, which is read as it was written."""
+    asked = ("plan", "--budget", "1e20", "--gpu", "h100-sxm", "--law", "yun2024-recovered")
+    monkeypatch.setattr(plan, "accuracy_of", lambda *_: None)
+    assert "Error of prices: no held-out measurements of this kind were compared." in " ".join(run(*asked).out.split())
+    band = accuracy.Accuracy(
+        kind="MoE bf16", n=12, geometric_mean=0.9, spread=1.2, sets=3, gpus=("h100-sxm",),
+        tpot=accuracy.Band(n=12, geometric_mean=1.1, spread=1.1),
+    )  # fmt: skip
+    monkeypatch.setattr(plan, "accuracy_of", lambda *_: band)
+    told = " ".join(run(*asked).out.split())
+    assert "Error of prices: predicted throughput was 0.90 of measured, spread 1.20 (times: 1.10 a token); 12" in told
+    path = tmp_path / "plan.json"
+    path.write_text(run(*asked, "--json").out, encoding="utf-8")
+    assert json.loads(path.read_text(encoding="utf-8"))["accuracy"] == band.to_dict()
+    assert read_plan(str(path)).accuracy == band

@@ -10,6 +10,7 @@ import numpy as np
 from moescale.errors import InfeasibleError
 from moescale.io.records import record
 from moescale.latency import LatencySource
+from moescale.models.family import architecture
 from moescale.models.rounding import family_of
 from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
@@ -29,6 +30,7 @@ from moescale.planning.rationale import (
 )
 from moescale.planning.search import Search, choose, too_dear
 from moescale.scaling_laws.law import Law
+from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import NO_OVERHEAD
 
@@ -81,6 +83,7 @@ class Plan:
     laws: tuple[LawView, ...] = ()  # of an ensemble
     choices: Choices = field(default_factory=Choices)
     known: tuple[KnownRow, ...] = ()  # that the question names
+    accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
 
     @property
     def decision(self) -> Recommendation[Candidate] | Recommendation[Life]:
@@ -163,6 +166,9 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         laws=views,
         choices=choices(search, at_loss, at_cost, frontier),
         known=known_rows(search, frontier),
+        accuracy=accuracy_of(
+            architecture(search.law.family, advice.model.n_params, advice.model.experts), deployment, latency
+        ),
     )
 
 

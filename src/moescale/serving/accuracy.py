@@ -71,7 +71,9 @@ def kind_of(model: Architecture, weights: str, *, attention_dp: float = 1.0, apa
 
 
 def kind_of_served(model: Architecture, deployment: Deployment) -> str | None:
-    """The kind of a deployment; None where its weights have no name and no format has so many bytes."""
+    """The kind of a deployment; None where its weights have no name and no format has so many bytes, or it holds several."""
+    if np.size(deployment.weight_bytes_per_param) != 1:
+        return None
     weights, held = deployment.weights, float(np.asarray(deployment.weight_bytes_per_param))
     if weights is None:
         known = precisions("weights").values()

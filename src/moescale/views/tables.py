@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from moescale.runs.table import RunTable
     from moescale.scaling_laws.form import LawForm
     from moescale.scaling_laws.law import Law, Prediction
+    from moescale.serving.accuracy import Accuracy
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import LeftOut, OperatingPoints, Platform
     from moescale.typing import FloatArray
@@ -262,6 +263,20 @@ def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Tab
             (Column("measured", rank=3), lambda i: f"{runs.loss[i]:.4f}" if known[i] else ""),
             (Column("residual", rank=2), residual),
         ),
+    )
+
+
+def accuracy_text(accuracy: Accuracy | None, gpu: str) -> str:
+    """How far predictions of this kind lay from measurements, in a sentence."""
+    if accuracy is None:
+        return "no held-out measurements of this kind were compared"
+    a = accuracy
+    named = (("a token", a.tpot), ("to the first", a.ttft))
+    times = ", ".join(f"{band.geometric_mean:.2f} {words}" for words, band in named if band is not None)
+    elsewhere = "" if gpu in a.gpus else f", none on {gpu}"
+    return (
+        f"predicted throughput was {a.geometric_mean:.2f} of measured, spread {a.spread:.2f}"
+        f"{f' (times: {times})' if times else ''}; {a.n} published points, {a.kind}{elsewhere}"
     )
 
 

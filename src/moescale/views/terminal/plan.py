@@ -46,7 +46,7 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
         console,
         f"{format_flops(plan.budget_flops)} training FLOPs; law {plan.law} ({plan.convention} FLOPs); {plan.gpu} at "
         f"{format_usd(plan.usd_per_gpu_hour)} an hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
-        f"tokens a request; latency from {plan.latency_source}.",
+        f"tokens a request; latency from {plan.latency_source}. Error of prices: {tables.accuracy_text(plan.accuracy, plan.gpu)}.",
         lead="Basis",
     )
 

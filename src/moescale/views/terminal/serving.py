@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moescale.units import format_bytes, format_count, format_seconds, format_usd
-from moescale.views.tables import cost_table, left_out_lines, pareto_table, platform_table, rate_text
+from moescale.views.tables import accuracy_text, cost_table, left_out_lines, pareto_table, platform_table, rate_text
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -92,22 +92,8 @@ def show_cost(
         f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour; ' if priced else ''}"
         f"utilization {deployment.utilization:g}; latency from {cost.latency_source}",
     )
-    write_paragraph(console, accuracy_text(accuracy, gpu))
+    write_paragraph(console, f"Error: {accuracy_text(accuracy, gpu)}")
     write_table(console, cost_table(cost, priced=priced))
-
-
-def accuracy_text(accuracy: Accuracy | None, gpu: str) -> str:
-    """How far predictions of this kind lay from measurements, in a sentence."""
-    if accuracy is None:
-        return "Error: no held-out measurements of this kind were compared"
-    a = accuracy
-    named = (("a token", a.tpot), ("to the first", a.ttft))
-    times = ", ".join(f"{band.geometric_mean:.2f} {words}" for words, band in named if band is not None)
-    elsewhere = "" if gpu in a.gpus else f", none on {gpu}"
-    return (
-        f"Error: predicted throughput was {a.geometric_mean:.2f} of measured, spread {a.spread:.2f}"
-        f"{f' (times: {times})' if times else ''}; {a.n} published points, {a.kind}{elsewhere}"
-    )
 
 
 def show_sweep(
