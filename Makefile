@@ -106,7 +106,7 @@ page: ## build the page of `moescale web` into src/moescale/web/static (needs No
 # What writes tracked files: scripts by name, and the page, in the order in which one rests on another. refresh_docs is last, as it
 # runs the commands of all pages.
 GENERATORS := page document_laws document_shapes document_roofline document_servings document_reproduction \
-  document_silicon document_hindcasts snapshot refresh_docs
+  document_silicon document_hindcasts document_accuracy snapshot refresh_docs
 # What answers rest on, and pictures that no two browsers take alike: by name alone. fit_joint.py needs a table of runs besides.
 BY_NAME := fit_moe_formulas calibrate_roofline recover_yun2024 make_public_ensemble make_example_runs make_example_requests photograph_page
 ARGUMENTS_snapshot := --write
