@@ -1,4 +1,4 @@
-"""What a server does with a burst or a stream of requests, pass by pass, as vLLM's V1 scheduler would run it.
+"""What a server does with a burst, a stream or a closed loop of requests, pass by pass, as vLLM's V1 scheduler would.
 
 Each pass first gives every running request one token, then continues and admits prompts in order of arrival until the
 token budget of a pass, `max_num_seqs` or the memory of the KV cache is used up (continuous batching with chunked
@@ -48,16 +48,23 @@ _CONTEXT_POINTS = 17
 class Arrivals:
     """When requests come: at random intervals, the last one n_requests / requests_per_s from the start.
 
-    Raises BoundError for an impossible number, rate, burstiness (as vLLM's benchmark has it) or seed.
+    With `clients` they come in a closed loop instead: so many at once, and from then on one for each that is answered,
+    `request_s` later. Raises BoundError for an impossible number, rate, burstiness (as vLLM's benchmark has it) or seed,
+    InputError for a closed loop with a rate.
     """
 
     n_requests: Annotated[int, Bound(1, MOST_REQUESTS, whole=True)]
     requests_per_s: Annotated[float, Bound(0.0, above=True, unlimited=True)] = math.inf  # inf: all at once
     burstiness: Annotated[float, Bound(0.0, above=True)] = 1.0  # shape of the intervals' gamma distribution; 1: Poisson
     seed: Annotated[int, Bound(0, whole=True)] = 0
+    clients: Annotated[int | None, Bound(1, whole=True)] = None  # of a closed loop; None: an open one
+    request_s: Annotated[float, Bound(0.0)] = 0.0  # from sending a request until the scheduler has it
 
     def __post_init__(self) -> None:
         check_bounds(self, where="arrivals")
+        if self.clients is not None and not math.isinf(self.requests_per_s):
+            what = "the clients of a closed loop set the rate themselves"
+            raise InputError(what, where="arrivals", next_step="leave out requests_per_s, or clients")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +75,7 @@ class Run:
     requests_per_s: float  # completed, over the makespan
     makespan_s: float  # from the start of the arrivals to the last token
     usd_per_mtok: float  # dollars per million output tokens over the makespan
-    arrival_s: FloatArray
+    arrival_s: FloatArray  # when its client sent it
     ttft_s: FloatArray  # time to first token
     tpot_s: FloatArray  # mean time between the later tokens; NaN for a single token
     e2e_s: FloatArray  # arrival to last token
@@ -106,6 +113,8 @@ def arrival_times_s(arrivals: Arrivals) -> FloatArray:
     The intervals are scaled so that their mean is exactly 1 / requests_per_s in every run, as vLLM's benchmark does.
     """
     a = arrivals
+    if a.clients is not None:  # when the others come is known as the run goes on
+        return np.where(np.arange(a.n_requests) < a.clients, 0.0, math.inf)
     if math.isinf(a.requests_per_s):
         return np.zeros(a.n_requests)
     times = np.cumsum(np.random.default_rng(a.seed).gamma(a.burstiness, 1.0, a.n_requests))
@@ -154,10 +163,11 @@ def simulate(
     usd_per_gpu_hour, ways = (_number(name, getattr(d, name)) for name in ("usd_per_gpu_hour", "expert_parallel"))
     longest = prompt + output - 1  # the last token is never fed back
     kv_bytes, available = _cache_bytes(model, d, gpus, int(np.max(longest)))
-    at_once = int(min(most, n, max(1.0, available // kv_bytes[int(np.min(prompt))])))
+    in_flight = n if arrivals.clients is None else min(n, arrivals.clients)
+    at_once = int(min(most, in_flight, max(1.0, available // kv_bytes[int(np.min(prompt))])))
     scheduler = _Scheduler(prompt, output, _Limits(most, budget, chunked_prefill, kv_bytes, available))
     host = default_overhead() if overhead is None else overhead
-    trace = _run(arrival_s, scheduler, _price(model, latency, gpus, ways, at_once, scheduler), host)
+    trace = _run(arrival_s, arrivals.request_s, scheduler, _price(model, latency, gpus, ways, at_once, scheduler), host)
     usd_per_s = gpus * usd_per_gpu_hour / 3600.0
     return _as_clients_see_it(trace, scheduler, arrival_s, host.front_end_s_per_token, usd_per_s)
 
@@ -433,14 +443,18 @@ class _Trace:
     running_s: float = 0.0  # running requests times seconds
 
 
-def _run(arrival_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: HostOverhead) -> _Trace:
+def _run(
+    arrival_s: FloatArray, request_s: float, scheduler: _Scheduler, prices: _Prices, host: HostOverhead
+) -> _Trace:
+    """The passes of a run; writes when a client of a closed loop sends its next request into `arrival_s`."""
     n, limits = len(arrival_s), scheduler.limits
+    known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them
     trace = _Trace(np.full(n, -1), np.full(n, -1), [], [])
     clock_s, arrived, finished = 0.0, 0, 0
     while finished < n:
         if not len(scheduler.running) and not scheduler.waiting:
-            clock_s = max(clock_s, float(arrival_s[arrived]))
-        while arrived < n and arrival_s[arrived] <= clock_s:
+            clock_s = max(clock_s, float(arrival_s[arrived]) + request_s)
+        while arrived < n and arrival_s[arrived] + request_s <= clock_s:
             scheduler.waiting.append(arrived)
             arrived += 1
         now = scheduler.step()
@@ -456,7 +470,7 @@ def _run(arrival_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: Ho
             smaller = "a smaller max_num_seqs or max_num_batched_tokens may lie within its range"
             raise InfeasibleError(what, where="burst", next_step=f"{smaller}; the roofline answers for every shape")
         if passes > 1 and arrived < n and len(running) < limits.max_num_seqs:
-            passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived])) + 1)
+            passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived] + request_s)) + 1)
             ends = ends[:passes]
         given, done = scheduler.finish(now, passes)
         trace.first_pass[given[scheduler.produced[given] == passes]] = trace.n_passes
@@ -469,4 +483,6 @@ def _run(arrival_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: Ho
         trace.running_s += len(running) * (float(ends[-1]) - clock_s)
         clock_s = float(ends[-1])
         finished += len(done)
+        arrival_s[known : known + len(done)] = clock_s  # nothing is left to send in an open loop
+        known = min(known + len(done), n)
     return trace
