@@ -53,6 +53,9 @@ class Deployment:
     expert_parallel: Annotated[Real, COUNT] = 1.0  # so many GPUs split whole experts; 1: every expert is split over all
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
+    # Tokens that a pass computes at most, prompts and drafted tokens included; None: no bound (closed loops and simulated
+    # runs: the engine's own).
+    max_num_batched_tokens: Annotated[Real | None, CAP] = None
     batching: str = "cheapest"  # a name of BATCHES
     host: HostOverhead = NO_OVERHEAD  # the CPU side of the server, added to the kernels of every pass
     max_ttft_s: Annotated[Real | None, TIME] = None  # longest time to first token; None: no limit

@@ -170,23 +170,41 @@ class Servers:
         """Bytes of cache of a request of `tokens` tokens on each GPU."""
         return kv_bytes_per_request(self.model, tokens, self.deployment.kv_bytes_per_element, self.count)
 
+    def decode_pass_s(self, batch: FloatArray) -> FloatArray:
+        """Seconds of a pass that decodes `batch` requests."""
+        d = self.deployment
+        answer = self.latency.decode_s(
+            self.model, self.count, batch, context_tokens(d), expert_parallel=d.expert_parallel
+        )
+        return d.host.pass_s(answer, batch)
+
+    def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
+        """Seconds of a pass of so many prompts (at least 1), over their lengths."""
+        d, total_s = self.deployment, np.asarray(0.0)
+        for at, part in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
+            answer = self.latency.prefill_s(self.model, self.count, prompts, at, expert_parallel=d.expert_parallel)
+            total_s = total_s + part * d.host.pass_s(answer, prompts)
+        return total_s
+
+    def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
+        """Seconds of a pass that decodes `batch` requests beside so many prompts, or a part of one, over their lengths."""
+        d, context, total_s = self.deployment, context_tokens(self.deployment), np.asarray(0.0)
+        for at, part in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
+            answer = self.latency.mixed_s(
+                self.model, self.count, batch, context, prompts, at, expert_parallel=d.expert_parallel
+            )
+            total_s = total_s + part * d.host.pass_s(answer, batch)
+        return total_s
+
     def times(self, batch: FloatArray) -> Times:
         """The times of an iteration and of a request with `batch` requests in service."""
-        model, count, source, d = self.model, self.count, self.latency, self.deployment
-        n, ways, context = np.asarray(d.output_tokens, dtype=np.float64), d.expert_parallel, context_tokens(d)
+        d, n = self.deployment, np.asarray(self.deployment.output_tokens, dtype=np.float64)
         whole, share = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0)  # a prompt is processed in one pass
-        nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
-        decode_s = d.host.pass_s(source.decode_s(model, count, batch, context, expert_parallel=ways), batch)
-        alone_s = np.asarray(0.0)
-        for at, part in nodes:
-            prefill_s = source.prefill_s(model, count, whole, at, expert_parallel=ways)
-            alone_s = alone_s + part * d.host.pass_s(prefill_s, whole)
+        decode_s = self.decode_pass_s(batch)
+        alone_s = self.prompt_pass_s(whole)
         others = np.minimum(batch, n) - 1.0
         if d.scheduling == "chunked":
-            both_s = np.asarray(0.0)
-            for at, part in nodes:
-                mixed_s = source.mixed_s(model, count, batch, context, whole, at, expert_parallel=ways)
-                both_s = both_s + part * d.host.pass_s(mixed_s, batch)
+            both_s = self.mixed_pass_s(batch, whole)
             added_s = np.minimum(both_s - decode_s, alone_s)  # a prompt may always have a pass of its own
             own_s = decode_s + added_s
             tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
