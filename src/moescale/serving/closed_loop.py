@@ -61,4 +61,114 @@ class ClosedLoop:
     e2e_s: FloatArray
     plateau_ttft_s: FloatArray  # without the first request of each client
 
-    def __post_init__(self) -> None: ...
+
+def closed_loop(
+    model: Architecture,
+    gpus: Real,
+    latency: LatencySource,
+    deployment: Deployment,
+    clients: Real,
+    *,
+    rounds: int = ROUNDS,
+    spread: float = SPREAD,
+    request_s: float = REQUEST_S,
+) -> ClosedLoop:
+    """Closed loops of `clients` over all replicas of `deployment`; see the module's legend. Everything broadcasts.
+
+    Latency limits of the deployment are left out. Raises InputError for less than one client.
+    """
+    wanted = np.asarray(clients, dtype=np.float64)
+    if not np.all((wanted >= 1) & (wanted < math.inf)):
+        raise InputError(f"clients must be at least 1, not {wanted.min():g}", where="closed loop")
+    budget = deployment.max_num_batched_tokens
+    budget = default_max_num_batched_tokens(deployment.gpu) if budget is None else budget
+    d = replace(deployment, max_ttft_s=None, max_tpot_s=None, max_num_batched_tokens=None)
+    servers = Servers(model, np.asarray(gpus, dtype=np.float64), latency, d)
+    held = largest_batches(servers)
+    most, each = held.batch, np.maximum(wanted / d.replicas, 1.0)
+    loops = _Loops(servers, budget, each, most, rounds, spread, request_s)
+    batch = np.minimum(each, most)
+    for _ in range(STEPS - 1):
+        batch = loops.answer(batch).batch
+    found = loops.answer(batch)
+    shape = np.broadcast_shapes(servers.shape, wanted.shape, np.shape(budget))
+    served = np.broadcast_to(held.served, shape)
+
+    def full(values: Real) -> FloatArray:
+        return np.where(served, np.broadcast_to(np.asarray(values, dtype=np.float64), shape), math.nan)
+
+    n = np.asarray(d.output_tokens, dtype=np.float64)
+    e2e_s = found.ttft_s + (n - 1.0) * found.tpot_s
+    return ClosedLoop(
+        clients=np.broadcast_to(wanted, shape),
+        batch=full(batch),
+        output_tok_s=full(d.replicas * each * n / e2e_s),
+        ttft_s=full(found.ttft_s),
+        tpot_s=full(found.tpot_s),
+        e2e_s=full(e2e_s),
+        plateau_ttft_s=full(found.plateau_ttft_s),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    ttft_s: FloatArray
+    plateau_ttft_s: FloatArray
+    tpot_s: FloatArray
+    batch: FloatArray  # that Little's law leaves in service
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """Closed loops of `clients` a replica, of which memory and max_num_seqs hold `most`."""
+
+    servers: Servers
+    budget: Real
+    clients: FloatArray
+    most: FloatArray
+    rounds: int
+    spread: float
+    request_s: float
+
+    def answer(self, batch: FloatArray) -> _Answer:
+        """Times with `batch` requests in service, all of the legend."""
+        d, servers, times = self.servers.deployment, self.servers, self.servers.times(batch)
+        n, decode_s, chunked = np.asarray(d.output_tokens, np.float64), times.decode_s, d.scheduling == "chunked"
+        room = self.budget - (batch if chunked else 0.0)
+        k = np.maximum(room, 1.0) / d.prompt_tokens  # prompts of a full pass
+        k = k if chunked else np.maximum(k, 1.0)
+        at_once = np.minimum(self.clients, self.most)
+        passes, first = np.maximum(1.0, 1.0 / k), np.minimum(k, at_once)
+        after = np.arange(1.0, self.rounds).reshape(-1, *(1 for _ in np.shape(first + batch + n)))  # rounds before
+        window = n * (np.sqrt(12.0 * after) * self.spread) + (at_once / k if chunked else 0.0)
+        window = np.clip(window, 1.0, np.maximum(n, 1.0))
+        others = np.maximum(batch - 1.0, 0.0)
+        come = others / window
+        own = np.minimum(1.0 + come, k)
+        prompts = np.concatenate([np.broadcast_to(first, own.shape[1:])[np.newaxis], own, np.broadcast_to(k, own.shape[1:])[np.newaxis]])
+        pass_s = servers.mixed_pass_s(batch, prompts) if chunked else servers.prompt_pass_s(np.maximum(prompts, 1.0))
+        first_s, own_s, full_s = pass_s[0], pass_s[1:-1], pass_s[-1]
+        burst_s = first_s * np.maximum((at_once / first + passes) / 2.0, passes)
+        taken = come / k
+        busy = np.minimum(np.maximum(-np.expm1(-come), taken), 1.0)
+        with np.errstate(divide="ignore"):
+            ahead = np.minimum(taken / (2.0 * k * np.maximum(1.0 - taken, 0.0)), 0.3 * np.sqrt(others) / k)
+        ahead = ahead + np.maximum(others / k - window, 0.0) / 2.0
+        mean = (1.0 - busy * chunked) * decode_s + busy * own_s
+        squares = (1.0 - busy * chunked) * decode_s**2 + busy * own_s**2
+        rest_s = np.minimum(others, 1.0) * squares / (2.0 * mean) if self.request_s > 0 else 0.0
+        waits_s = self.request_s + rest_s + ahead * full_s
+        later_s = np.mean(waits_s + own_s * passes, axis=0) if self.rounds > 1 else burst_s
+        waits_s = np.mean(waits_s, axis=0)
+        tpot_s = times.tpot_s
+        inside_s = later_s - waits_s + (n - 1.0) * tpot_s
+        per_s = at_once / (inside_s + waits_s)
+        beyond = np.maximum(self.clients - self.most, 0.0)
+        plateau_s = later_s + beyond / per_s
+        first_round_s = self.request_s + burst_s + beyond**2 / (2.0 * self.clients * per_s)
+        return _Answer(
+            ttft_s=(first_round_s + (self.rounds - 1.0) * plateau_s) / self.rounds,
+            plateau_ttft_s=plateau_s,
+            tpot_s=tpot_s,
+            batch=np.where(beyond > 0, at_once, np.maximum(at_once * inside_s / (inside_s + waits_s), 1.0)),
+        )
