@@ -89,7 +89,8 @@ def closed_loop(
     loops = _Loops(servers, budget, each, most, rounds, spread, request_s)
     batch = np.minimum(each, most)
     for _ in range(STEPS - 1):
-        batch = loops.answer(batch).batch
+        left = loops.answer(batch).batch
+        batch = np.where(left >= 1.0, left, batch)  # NaN where there is no answer
     found = loops.answer(batch)
     shape = np.broadcast_shapes(servers.shape, wanted.shape, np.shape(budget))
     served = np.broadcast_to(held.served, shape)
