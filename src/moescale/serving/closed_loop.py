@@ -33,7 +33,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, drafted_tokens
 from moescale.serving.simulator import default_max_num_batched_tokens
 from moescale.serving.steady_state import Servers, largest_batches
 from moescale.typing import FloatArray, Real
@@ -83,7 +83,7 @@ def closed_loop(
         raise InputError(f"clients must be at least 1, not {wanted.min():g}", where="closed loop")
     budget = deployment.max_num_batched_tokens
     budget = default_max_num_batched_tokens(deployment.gpu) if budget is None else budget
-    d = replace(deployment, max_ttft_s=None, max_tpot_s=None, max_num_batched_tokens=None)
+    d = replace(deployment, max_ttft_s=None, max_tpot_s=None)
     servers = Servers(model, np.asarray(gpus, dtype=np.float64), latency, d)
     held = largest_batches(servers)
     most, each = held.batch, np.maximum(wanted / d.replicas, 1.0)
@@ -136,18 +136,23 @@ class _Loops:
         """Times with `batch` requests in service, all of the legend."""
         d, servers, times = self.servers.deployment, self.servers, self.servers.times(batch)
         n, decode_s, chunked = np.asarray(d.output_tokens, np.float64), times.decode_s, d.scheduling == "chunked"
-        room = self.budget - (batch if chunked else 0.0)
-        k = np.maximum(room, 1.0) / d.prompt_tokens  # prompts of a full pass
+        decoding = n / (1.0 + np.asarray(d.accepted_tokens))  # passes that decode a request
+        room = self.budget - (batch * (1.0 + np.asarray(drafted_tokens(d))) if chunked else 0.0)
+        k = np.maximum(room, 1.0) / servers.new_prompt_tokens  # prompts of a full pass
         k = k if chunked else np.maximum(k, 1.0)
         at_once = np.minimum(self.clients, self.most)
         passes, first = np.maximum(1.0, 1.0 / k), np.minimum(k, at_once)
-        after = np.arange(1.0, self.rounds).reshape(-1, *(1 for _ in np.shape(first + batch + n)))  # rounds before
-        window = n * (np.sqrt(12.0 * after) * self.spread) + (at_once / k if chunked else 0.0)
-        window = np.clip(window, 1.0, np.maximum(n, 1.0))
+        after = np.arange(1.0, self.rounds).reshape(
+            -1, *(1 for _ in np.shape(first + batch + decoding))
+        )  # rounds before
+        window = decoding * (np.sqrt(12.0 * after) * self.spread) + (at_once / k if chunked else 0.0)
+        window = np.clip(window, 1.0, np.maximum(decoding, 1.0))
         others = np.maximum(batch - 1.0, 0.0)
         come = others / window
         own = np.minimum(1.0 + come, k)
-        prompts = np.concatenate([np.broadcast_to(first, own.shape[1:])[np.newaxis], own, np.broadcast_to(k, own.shape[1:])[np.newaxis]])
+        prompts = np.concatenate(
+            [np.broadcast_to(first, own.shape[1:])[np.newaxis], own, np.broadcast_to(k, own.shape[1:])[np.newaxis]]
+        )
         pass_s = servers.mixed_pass_s(batch, prompts) if chunked else servers.prompt_pass_s(np.maximum(prompts, 1.0))
         first_s, own_s, full_s = pass_s[0], pass_s[1:-1], pass_s[-1]
         burst_s = first_s * np.maximum((at_once / first + passes) / 2.0, passes)

@@ -443,9 +443,7 @@ class _Trace:
     running_s: float = 0.0  # running requests times seconds
 
 
-def _run(
-    arrival_s: FloatArray, request_s: float, scheduler: _Scheduler, prices: _Prices, host: HostOverhead
-) -> _Trace:
+def _run(arrival_s: FloatArray, request_s: float, scheduler: _Scheduler, prices: _Prices, host: HostOverhead) -> _Trace:
     """The passes of a run; writes when a client of a closed loop sends its next request into `arrival_s`."""
     n, limits = len(arrival_s), scheduler.limits
     known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them
