@@ -339,7 +339,7 @@ def test_candidates_hold_one_record_a_gpu_count() -> None:
     always = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
     always |= {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
     figures = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}
-    figures |= {"ttft_s", "tpot_s"}
+    figures |= {"ttft_s", "tpot_s", "usd_per_input_mtok", "usd_per_output_mtok"}
     assert set(records[0].to_dict()) == always | figures
     assert set(records[2].to_dict()) == always | {"infeasible"}
     assert records[0].n_params_total == records[0].n_params_active == 1192

@@ -56,7 +56,7 @@ class Deployment:
     scheduling: str = "separate"  # a name of SCHEDULING
     # Tokens that a pass computes at most, prompts and drafted tokens included; None: no bound (closed loops and simulated
     # runs: the engine's own).
-    max_num_batched_tokens: Annotated[Real | None, CAP] = None
+    max_num_batched_tokens: Annotated[Real | None, AT_LEAST_ONE] = None
     prefix_hit: Annotated[Real, PART] = 0.0  # share of prompt tokens that the cache holds, once for all requests
     accepted_tokens: Annotated[Real, NOT_NEGATIVE] = (
         0.0  # drafted tokens that a pass keeps on average; 0: none are drafted

@@ -82,7 +82,7 @@ class Run:
     output_tokens: FloatArray  # produced, of each request
     n_passes: int
     n_preemptions: int
-    peak_running: int
+    peak_running: int  # on the busiest replica
     mean_running: float  # over the makespan, idle time included
     peak_kv_bytes: float  # on each GPU
     kv_bytes_available: float  # on each GPU
@@ -136,23 +136,78 @@ def simulate(
     chunked_prefill: bool = True,
     overhead: HostOverhead | None = None,
 ) -> Run:
-    """Serve every request of `arrivals` with one `model` on `gpus` tensor-parallel GPUs; deterministic by the seed.
+    """Serve every request of `arrivals` with `model` on `gpus` tensor-parallel GPUs a replica; deterministic by the seed.
 
+    Replicas get the requests in turn; a closed loop is of one replica, whatever the deployment has.
     Lengths are whole tokens, one number or one a request (defaults: those of `deployment`, which also holds
-    max_num_seqs, precision, memory and price). `max_num_batched_tokens` and `overhead` default to vLLM's and to the
-    published figures (whatever host the deployment has); `latency` should price kernels alone (`kernels_alone`).
+    max_num_seqs, precision, memory and price). `max_num_batched_tokens` defaults to the deployment's, or else vLLM's,
+    `overhead` to the published figures (whatever host the deployment has); `latency` should price kernels alone
+    (`kernels_alone`).
 
     Raises InputError for impossible input, InfeasibleError where the weights, or the longest request beside them, do
     not fit, or where the latency source has no answer for a pass that is needed.
     """
+    n, d = arrivals.n_requests, deployment
+    prompt = _lengths("prompt_tokens", d.prompt_tokens if prompt_tokens is None else prompt_tokens, n)
+    output = _lengths("output_tokens", d.output_tokens if output_tokens is None else output_tokens, n)
+    copies = int(_number("replicas", d.replicas)) if arrivals.clients is None else 1
+    times_s, settings = arrival_times_s(arrivals), (max_num_batched_tokens, chunked_prefill, overhead)
+    runs = [
+        _one_replica(
+            model, latency, d, gpus, arrivals, times_s[i::copies], prompt[i::copies], output[i::copies], *settings
+        )
+        for i in range(min(copies, n))
+    ]
+    return runs[0] if copies == 1 else _together(runs, copies, gpus, d)
+
+
+def _together(runs: list[Run], copies: int, gpus: int, deployment: Deployment) -> Run:
+    """One run of replicas that got the requests in turn."""
+    makespan_s, tokens = max(run.makespan_s for run in runs), sum(float(np.sum(run.output_tokens)) for run in runs)
+    n = sum(len(run.arrival_s) for run in runs)
+
+    def dealt(name: str) -> FloatArray:
+        values = np.empty(n)
+        for i, run in enumerate(runs):
+            values[i::copies] = getattr(run, name)
+        return values
+
+    usd_per_s = copies * gpus * _number("usd_per_gpu_hour", deployment.usd_per_gpu_hour) / 3600.0
+    return Run(
+        output_tok_s=tokens / makespan_s,
+        requests_per_s=n / makespan_s,
+        makespan_s=makespan_s,
+        usd_per_mtok=usd_per_s * makespan_s / tokens * 1e6,
+        **{name: dealt(name) for name in ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "output_tokens")},
+        n_passes=sum(run.n_passes for run in runs),
+        n_preemptions=sum(run.n_preemptions for run in runs),
+        peak_running=max(run.peak_running for run in runs),
+        mean_running=sum(run.mean_running * run.makespan_s for run in runs) / makespan_s,
+        peak_kv_bytes=max(run.peak_kv_bytes for run in runs),
+        kv_bytes_available=runs[0].kv_bytes_available,
+    )
+
+
+def _one_replica(
+    model: Architecture,
+    latency: LatencySource,
+    deployment: Deployment,
+    gpus: int,
+    arrivals: Arrivals,
+    arrival_s: FloatArray,
+    prompt: IntArray,
+    output: IntArray,
+    max_num_batched_tokens: int | None,
+    chunked_prefill: bool,
+    overhead: HostOverhead | None,
+) -> Run:
     if common_shape(model):
         raise InputError("a run serves one model, but this architecture holds arrays", next_step="loop over models")
     if not (1 <= gpus == int(gpus)):
         raise InputError(f"gpus must be a whole number of at least 1, not {gpus}", where="burst")
-    d, n, arrival_s = deployment, arrivals.n_requests, arrival_times_s(arrivals)
-    prompt = _lengths("prompt_tokens", d.prompt_tokens if prompt_tokens is None else prompt_tokens, n)
-    output = _lengths("output_tokens", d.output_tokens if output_tokens is None else output_tokens, n)
-    budget = default_max_num_batched_tokens(d.gpu) if max_num_batched_tokens is None else max_num_batched_tokens
+    d, n = deployment, len(arrival_s)
+    stated = d.max_num_batched_tokens if max_num_batched_tokens is None else max_num_batched_tokens
+    budget = default_max_num_batched_tokens(d.gpu) if stated is None else int(_number("max_num_batched_tokens", stated))
     if budget < 1:
         raise InputError(f"max_num_batched_tokens must be at least 1, not {budget}", where="burst")
     if not chunked_prefill and (longest_prompt := int(np.max(prompt))) > budget:
