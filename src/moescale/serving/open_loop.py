@@ -86,11 +86,11 @@ def open_loop(
         n = int(np.clip(BATCHES * float(most.batch), LEAST_REQUESTS, MOST_REQUESTS))
         # Every k-th of Poisson arrivals: intervals of k exponential ones.
         arrivals = Arrivals(n_requests=n, requests_per_s=rate, burstiness=float(replicas))
-        lengths = {
-            "prompt_tokens": _whole(d.prompt_tokens if prompt_tokens is None else prompt_tokens, n),
-            "output_tokens": _whole(d.output_tokens if output_tokens is None else output_tokens, n),
-        }
-        return simulate(model, latency, d, gpus, arrivals, overhead=overhead, **lengths)
+        prompt = _whole(d.prompt_tokens if prompt_tokens is None else prompt_tokens, n)
+        answer = _whole(d.output_tokens if output_tokens is None else output_tokens, n)
+        return simulate(
+            model, latency, d, gpus, arrivals, prompt_tokens=prompt, output_tokens=answer, overhead=overhead
+        )
 
     def of_requests(values: FloatArray) -> float:
         kept = values[int(WARM_UP * len(values)) :]
