@@ -15,8 +15,9 @@ are one prompt of p tokens each; where prompts ride in passes that decode, k may
                     Q   prompts ahead that do not fit into the own pass: with u = l/k of a pass's room taken, u / 2k(1 - u)
                         passes (M/D/1), and where more come than fit, half of what is left over at the end
                     own max(1, 1/k) passes of min(1 + l, k) prompts
-    C beyond b      what memory and max_num_seqs do not hold queues for a place: (C - b)/X longer, X requests a second, and
-                    in the first round (C - b)^2 / 2 C X.
+    queue           memory and max_num_seqs hold B requests; with t seconds in service a request, B/t are answered a
+                    second at most, so that TTFT is at least C t/B less the later tokens; those beyond B wait
+                    (C - B)^2 / 2 C (t/B) on average in the first round.
 
 The batch in service is what Little's law leaves of C beside the requests that wait, TPOT is that of `steady_state` at this
 batch, and output_tok_s = C n / (TTFT + (n - 1) TPOT), again Little's law. tests/test_closed_loop.py holds all of it against
@@ -169,13 +170,14 @@ class _Loops:
         waits_s = np.mean(waits_s, axis=0)
         tpot_s = times.tpot_s
         inside_s = later_s - waits_s + (n - 1.0) * tpot_s
-        per_s = at_once / (inside_s + waits_s)
+        # A place that falls free is taken at once while others queue for it: most / inside requests a second.
+        queue_s = np.maximum(self.clients * inside_s / self.most - inside_s - waits_s, 0.0)
+        plateau_s = later_s + queue_s
         beyond = np.maximum(self.clients - self.most, 0.0)
-        plateau_s = later_s + beyond / per_s
-        first_round_s = self.request_s + burst_s + beyond**2 / (2.0 * self.clients * per_s)
+        first_round_s = self.request_s + burst_s + beyond**2 / (2.0 * self.clients) * (inside_s / self.most)
         return _Answer(
             ttft_s=(first_round_s + (self.rounds - 1.0) * plateau_s) / self.rounds,
             plateau_ttft_s=plateau_s,
             tpot_s=tpot_s,
-            batch=np.where(beyond > 0, at_once, np.maximum(at_once * inside_s / (inside_s + waits_s), 1.0)),
+            batch=np.clip(self.clients * inside_s / (inside_s + waits_s), 1.0, self.most),
         )
