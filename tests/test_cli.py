@@ -58,6 +58,7 @@ FIT = {"law", "n_runs", "parameters", "intervals", "rmsle", "huber", "starts", "
 FIT |= {"fit_range", "warnings"}
 SERVED = {
     "usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s",
+    "usd_per_input_mtok", "usd_per_output_mtok",
 }  # fmt: skip
 DEPLOYED = {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
 MODELLED = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}

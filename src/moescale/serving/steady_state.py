@@ -22,7 +22,10 @@ c/X - n TPOT, and nothing else changes.
 
 Latency limits shrink b until both hold. Seconds per token nearly always fall with b; where measured kernels have them
 rise, `batching` "cheapest" takes a smaller batch. `host` adds what a server's CPU does for each pass; the paper's
-formula, and the default, counts none.
+formula, and the default, counts none. What speeds a server up changes the letters, not the formulas: with drafted tokens
+n is the passes of a request, n / (1 + accepted), and seconds per token are those of a pass over 1 + accepted; of a prompt p
+(1 - prefix_hit) tokens are computed, and the hits stored once; in passes of T tokens a prompt takes c, A is what all c add,
+and b is at most what fills such passes, n T / (p + n).
 """
 
 from __future__ import annotations
