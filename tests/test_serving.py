@@ -564,6 +564,22 @@ def test_dollars_of_prompts_and_outputs_are_all_dollars(count: float, size: floa
         assert np.isinf(served.usd_per_output_mtok)
 
 
+def test_a_source_that_knows_no_prefixes_is_refused_by_name() -> None:
+    @dataclass(frozen=True)
+    class Both(Straight):
+        def mixed_s(
+            self, model: Architecture, gpus: Real, batch: Real, *more: Real, expert_parallel: Real = 1.0
+        ) -> FloatArray:
+            return self.decode_s(model, gpus, batch, 1.0) + 0.2
+
+    for faster, missing in (
+        (replace(TINY_SERVED, prefix_hit=0.5), "prefix_tokens"),
+        (replace(TINY_SERVED, accepted_tokens=1.0), "query_tokens"),
+    ):
+        with pytest.raises(InputError, match=missing):
+            serve(TINY, 1, Both(), faster)
+
+
 def test_more_kept_than_drafted_is_refused() -> None:
     with pytest.raises(InputError, match="more than are drafted"):
         replace(H100, accepted_tokens=1.5, draft_tokens=1.0)

@@ -31,6 +31,7 @@ and b is at most what fills such passes, n T / (p + n).
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -502,6 +503,11 @@ def _check_source(latency: LatencySource, deployment: Deployment) -> None:
     if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
         what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
         raise InputError(what, where=latency.name, next_step="make the latency source for the deployment's GPU")
+    asked = {"prefix_tokens": deployment.prefix_hit, "query_tokens": drafted_tokens(deployment)}
+    for name in (name for name, value in asked.items() if np.any(np.asarray(value) > 0)):
+        if name not in inspect.signature(latency.mixed_s).parameters:
+            what = "its methods do not take " + name + ", which prefix hits and drafted tokens need"
+            raise InputError(what, where=latency.name, next_step="add it to them, or take the roofline")
     for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
         stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
         if stated is not None and np.any(wanted != stated):
