@@ -40,8 +40,7 @@ from moescale.serving.simulator import default_max_num_batched_tokens
 from moescale.serving.steady_state import Servers, largest_batches
 from moescale.typing import FloatArray, Real
 
-# InferenceX (formerly InferenceMAX) sends 10 requests a client; vLLM's documentation starts its serving benchmarks with as
-# many.
+# InferenceX (formerly InferenceMAX) sends 10 requests a client: num_prompts is 10 times the concurrency.
 ROUNDS = 10
 # Standard deviation over mean of lengths that are uniform in 0.8 to 1.0 of a nominal one, as InferenceX draws them.
 SPREAD = 0.2 / math.sqrt(12.0) / 0.9
