@@ -76,7 +76,8 @@ class LatencyTable(PassSource):
                 if of_stage == stage and rows.any():
                     latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
         # Experts were measured split over all GPUs, none held whole.
-        return np.where(np.asarray(a.expert_parallel) == 1.0, latency_s.reshape(shape), np.nan)
+        plain = (np.asarray(a.prefix_tokens) == 0.0) & (np.asarray(a.query_tokens) == 1.0)
+        return np.where((np.asarray(a.expert_parallel) == 1.0) & plain, latency_s.reshape(shape), np.nan)
 
 
 def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable:

@@ -26,6 +26,7 @@ MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the p
 
 POSITIVE, AT_LEAST_ONE, NOT_NEGATIVE = Bound(0.0, above=True), Bound(1.0), Bound(0.0)
 SHARE, COUNT = Bound(0.0, 1.0, above=True), Bound(1.0, whole=True)
+PART, NOT_NEGATIVE_COUNT = Bound(0.0, 1.0), Bound(0.0, whole=True)
 CAP, TIME = Bound(1.0, unlimited=True), Bound(0.0, above=True, unlimited=True)
 
 
@@ -53,6 +54,14 @@ class Deployment:
     expert_parallel: Annotated[Real, COUNT] = 1.0  # so many GPUs split whole experts; 1: every expert is split over all
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
+    # Tokens that a pass computes at most, prompts and drafted tokens included; None: no bound (closed loops and simulated
+    # runs: the engine's own).
+    max_num_batched_tokens: Annotated[Real | None, AT_LEAST_ONE] = None
+    prefix_hit: Annotated[Real, PART] = 0.0  # share of prompt tokens that the cache holds, once for all requests
+    accepted_tokens: Annotated[Real, NOT_NEGATIVE] = (
+        0.0  # drafted tokens that a pass keeps on average; 0: none are drafted
+    )
+    draft_tokens: Annotated[Real | None, NOT_NEGATIVE_COUNT] = None  # None: accepted_tokens, rounded up
     batching: str = "cheapest"  # a name of BATCHES
     host: HostOverhead = NO_OVERHEAD  # the CPU side of the server, added to the kernels of every pass
     max_ttft_s: Annotated[Real | None, TIME] = None  # longest time to first token; None: no limit
@@ -72,6 +81,9 @@ class Deployment:
         if np.any(np.asarray(longest_request_tokens(self)) < context_tokens(self)):
             what = "longest_request_tokens must not be below what a request holds on average"
             raise InputError(what, where="deployment")
+        if np.any(np.asarray(self.accepted_tokens) > drafted_tokens(self)):
+            what = f"accepted_tokens {np.max(self.accepted_tokens):g} are more than are drafted"
+            raise InputError(what, where="deployment", next_step="raise draft_tokens, or leave it out")
         if self.prompt_nodes:
             shares = sum(share for _, share in self.prompt_nodes)
             mean = sum(share * at for at, share in self.prompt_nodes)
@@ -117,6 +129,12 @@ def context_tokens(deployment: Deployment) -> Real:
     """Tokens that a request holds on average while it is served."""
     d = deployment
     return d.prompt_tokens + d.output_tokens / 2 if d.context_tokens is None else d.context_tokens
+
+
+def drafted_tokens(deployment: Deployment) -> Real:
+    """Tokens that are drafted for each request and verified by one pass."""
+    d = deployment
+    return np.ceil(d.accepted_tokens) if d.draft_tokens is None else d.draft_tokens
 
 
 def longest_request_tokens(deployment: Deployment) -> Real:

@@ -22,13 +22,18 @@ c/X - n TPOT, and nothing else changes.
 
 Latency limits shrink b until both hold. Seconds per token nearly always fall with b; where measured kernels have them
 rise, `batching` "cheapest" takes a smaller batch. `host` adds what a server's CPU does for each pass; the paper's
-formula, and the default, counts none.
+formula, and the default, counts none. What speeds a server up changes the letters, not the formulas: with drafted tokens
+n is the passes of a request, n / (1 + accepted), and seconds per token are those of a pass over 1 + accepted; of a prompt p
+(1 - prefix_hit) tokens are computed, and the hits stored once; in passes of T tokens a prompt takes c, A is what all c add,
+and b is at most what fills such passes, n T / (p + n).
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
@@ -37,11 +42,18 @@ import numpy.typing as npt
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
-from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape
+from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape, kernels_alone
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
-from moescale.serving.deployment import ARRAY_FIELDS, MOST_GPUS, Deployment, context_tokens, longest_request_tokens
+from moescale.serving.deployment import (
+    ARRAY_FIELDS,
+    MOST_GPUS,
+    Deployment,
+    context_tokens,
+    drafted_tokens,
+    longest_request_tokens,
+)
 from moescale.typing import FloatArray, Real
 
 BoolArray = npt.NDArray[np.bool_]
@@ -57,7 +69,7 @@ WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels
 class Limit(IntEnum):
     """What a batch is limited by."""
 
-    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, FRONT_END = range(5)
+    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, FRONT_END, MAX_NUM_BATCHED_TOKENS = range(6)
 
 
 class Reason(IntEnum):
@@ -91,6 +103,8 @@ class Serving:
     ttft_s: FloatArray  # time to first token of a request that finds a place
     throughput_tok_s: FloatArray  # output tokens a second of the whole deployment (0 where infeasible)
     usd_per_mtok: FloatArray  # dollars per million output tokens (inf where infeasible)
+    usd_per_input_mtok: FloatArray  # what prompts add to the passes, per million prompt tokens
+    usd_per_output_mtok: FloatArray  # the rest, per million output tokens
     weight_bytes: FloatArray  # of one whole model
     weight_bytes_per_gpu: FloatArray  # on the fullest GPU
     kv_bytes_per_token: FloatArray  # of the whole model
@@ -170,27 +184,82 @@ class Servers:
         """Bytes of cache of a request of `tokens` tokens on each GPU."""
         return kv_bytes_per_request(self.model, tokens, self.deployment.kv_bytes_per_element, self.count)
 
+    def decode_pass_s(self, batch: FloatArray) -> FloatArray:
+        """Seconds of a pass that decodes `batch` requests, the drafting for it included."""
+        d = self.deployment
+        answer = self.latency.decode_s(
+            self.model, self.count, batch, context_tokens(d), expert_parallel=d.expert_parallel, **self._queries
+        )
+        return d.host.pass_s(answer, batch) + self._drafting_s(batch)
+
+    def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
+        """Seconds of a pass of so many prompts (at least 1), over their lengths."""
+        d, total_s = self.deployment, np.asarray(0.0)
+        for at, part, cached in self._prompts:
+            answer = self.latency.prefill_s(
+                self.model, self.count, prompts, at, expert_parallel=d.expert_parallel, **cached
+            )
+            total_s = total_s + part * d.host.pass_s(answer, prompts)
+        return total_s
+
+    def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
+        """Seconds of a pass that decodes `batch` requests beside so many prompts, or a part of one, over their lengths."""
+        d, context, total_s = self.deployment, context_tokens(self.deployment), np.asarray(0.0)
+        for at, part, cached in self._prompts:
+            split = {"expert_parallel": d.expert_parallel, **self._queries, **cached}
+            answer = self.latency.mixed_s(self.model, self.count, batch, context, prompts, at, **split)
+            total_s = total_s + part * d.host.pass_s(answer, batch)
+        return total_s + self._drafting_s(batch)
+
+    @property
+    def new_prompt_tokens(self) -> FloatArray:
+        """Tokens of a prompt that are computed: what the cache does not hold, the last one at least."""
+        d = self.deployment
+        return np.maximum(np.asarray(d.prompt_tokens, dtype=np.float64) * (1.0 - np.asarray(d.prefix_hit)), 1.0)
+
+    @property
+    def _prompts(self) -> Iterator[tuple[Real, float, dict[str, Real]]]:
+        """Tokens to compute, share of the prompts, and further arguments of a latency source, by length of prompts."""
+        d = self.deployment
+        for at, part in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
+            if not np.any(np.asarray(d.prefix_hit) > 0.0):
+                yield at, part, {}
+                continue
+            new = np.maximum(at * (1.0 - np.asarray(d.prefix_hit)), np.minimum(at, 1.0))
+            yield new, part, {"prefix_tokens": at - new}
+
+    @property
+    def _queries(self) -> dict[str, Real]:
+        """Further arguments of a latency source where tokens are drafted."""
+        drafted = drafted_tokens(self.deployment)
+        return {"query_tokens": 1.0 + np.asarray(drafted)} if np.any(np.asarray(drafted) > 0) else {}
+
+    def _drafting_s(self, batch: FloatArray) -> FloatArray | float:
+        """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
+        d, drafted = self.deployment, drafted_tokens(self.deployment)
+        if not np.any(np.asarray(drafted) > 0):
+            return 0.0
+        part = {name: np.minimum(getattr(self.model, name), 1.0) for name in ("n_moe_layers", "n_window_layers")}
+        layer = replace(self.model, n_layers=np.minimum(self.model.n_layers, 1.0), **part)
+        kernels, ways = kernels_alone(self.latency), d.expert_parallel
+        return drafted * kernels.decode_s(layer, self.count, batch, context_tokens(d), expert_parallel=ways)
+
     def times(self, batch: FloatArray) -> Times:
         """The times of an iteration and of a request with `batch` requests in service."""
-        model, count, source, d = self.model, self.count, self.latency, self.deployment
-        n, ways, context = np.asarray(d.output_tokens, dtype=np.float64), d.expert_parallel, context_tokens(d)
+        d, yielded = self.deployment, 1.0 + np.asarray(self.deployment.accepted_tokens)  # tokens of a request, a pass
+        n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         whole, share = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0)  # a prompt is processed in one pass
-        nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
-        decode_s = d.host.pass_s(source.decode_s(model, count, batch, context, expert_parallel=ways), batch)
-        alone_s = np.asarray(0.0)
-        for at, part in nodes:
-            prefill_s = source.prefill_s(model, count, whole, at, expert_parallel=ways)
-            alone_s = alone_s + part * d.host.pass_s(prefill_s, whole)
+        decode_s = self.decode_pass_s(batch)
+        alone_s = self.prompt_pass_s(whole)
         others = np.minimum(batch, n) - 1.0
         if d.scheduling == "chunked":
-            both_s = np.asarray(0.0)
-            for at, part in nodes:
-                mixed_s = source.mixed_s(model, count, batch, context, whole, at, expert_parallel=ways)
-                both_s = both_s + part * d.host.pass_s(mixed_s, batch)
-            added_s = np.minimum(both_s - decode_s, alone_s)  # a prompt may always have a pass of its own
-            own_s = decode_s + added_s
+            chunks = self._chunks(batch, whole)
+            both_s = self.mixed_pass_s(batch, whole / chunks)
+            added_s = np.minimum(chunks * (both_s - decode_s), alone_s)  # a prompt may always have a pass of its own
+            own_s = chunks * decode_s + added_s
             tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
-            squares = (1.0 - share) * decode_s**2 + share * own_s**2
+            share_mixed = np.minimum(share * chunks, 1.0)
+            squares = (1.0 - share_mixed) * decode_s**2 + share_mixed * (own_s / chunks) ** 2
         else:
             added_s = own_s = alone_s
             tpot_s = decode_s + added_s * (others / n)
@@ -203,10 +272,18 @@ class Servers:
             prefill_s=prefill_s,
             decode_s=decode_s,
             passes_s=passes_s,
-            iteration_s=np.maximum(passes_s, front_end_s),
-            tpot_s=np.maximum(tpot_s, front_end_s),
+            iteration_s=np.maximum(passes_s / yielded, front_end_s),
+            tpot_s=np.maximum(tpot_s / yielded, front_end_s),
             ttft_s=under_way_s + own_s,
         )
+
+    def _chunks(self, batch: FloatArray, prompts: FloatArray) -> FloatArray | float:
+        """Passes that so many prompts take together, beside `batch` requests that decode."""
+        d = self.deployment
+        if d.max_num_batched_tokens is None:
+            return 1.0
+        room = np.maximum(d.max_num_batched_tokens - batch * (1.0 + np.asarray(drafted_tokens(d))), 1.0)
+        return np.maximum(np.ceil(prompts * self.new_prompt_tokens / room), 1.0)
 
     def times_per_token(self, batch: FloatArray) -> tuple[FloatArray, Times]:
         """Seconds of an iteration over its batch, infinite where it is too slow or has no answer, and all times."""
@@ -247,10 +324,14 @@ def largest_batches(servers: Servers) -> Batches:
     reason = np.select([~_shares_experts(servers), uneven_heads, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
     fits = reason == Reason.FEASIBLE
     cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
-    by_memory = free / servers.kv_bytes(context_tokens(d))
+    by_memory = _held(model, servers.count, d, free)
+    limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
+    if d.max_num_batched_tokens is not None:
+        by_tokens = _batch_by_tokens(servers)
+        limited_by = np.where(by_tokens < np.minimum(by_memory, cap), Limit.MAX_NUM_BATCHED_TOKENS, limited_by)
+        cap = np.minimum(cap, by_tokens)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
     times = servers.times(batch)
-    limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
     if d.max_ttft_s is not None or d.max_tpot_s is not None:
         late = fits & times.exceed_limits(d)
         if np.any(late):
@@ -260,8 +341,28 @@ def largest_batches(servers: Servers) -> Batches:
             reason = np.where(late & times.exceed_limits(d), Reason.TOO_SLOW, reason)
             limited_by = np.where(late, Limit.LATENCY, limited_by)
     if d.host.front_end_s_per_token > 0:
-        limited_by = np.where(times.passes_s < times.iteration_s, Limit.FRONT_END, limited_by)
+        yielded = 1.0 + np.asarray(d.accepted_tokens)
+        limited_by = np.where(times.passes_s / yielded < times.iteration_s, Limit.FRONT_END, limited_by)
     return Batches(batch, times, per_gpu, limited_by, reason)
+
+
+def _held(model: Architecture, gpus: Real, d: Deployment, free: FloatArray) -> FloatArray:
+    """Requests that so many bytes of each GPU hold, a time average; what the prefix cache hits is held once for all."""
+    each = kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, gpus)
+    if not np.any(np.asarray(d.prefix_hit) > 0.0):
+        return free / each
+    shared = kv_bytes_per_request(model, d.prompt_tokens * np.asarray(d.prefix_hit), d.kv_bytes_per_element, gpus)
+    return (free - shared) / np.maximum(each - shared, TINY)
+
+
+def _batch_by_tokens(servers: Servers) -> FloatArray:
+    """Requests for which passes of max_num_batched_tokens are full: b = passes of a request times T / its tokens."""
+    d = servers.deployment
+    passes = np.asarray(d.output_tokens) / (1.0 + np.asarray(d.accepted_tokens))
+    own = passes * (1.0 + np.asarray(drafted_tokens(d)))
+    if d.scheduling == "chunked":  # else prompts have passes of their own
+        own = own + servers.new_prompt_tokens
+    return np.maximum(passes * (np.asarray(d.max_num_batched_tokens) / own), 1.0)
 
 
 def _bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
@@ -276,8 +377,7 @@ def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> 
     Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
     """
     d = deployment
-    held = kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, gpus)
-    return np.maximum(_bytes_per_gpu(model, gpus, d)[1] / held, 0.0)
+    return np.maximum(_held(model, gpus, d, _bytes_per_gpu(model, gpus, d)[1]), 0.0)
 
 
 def _batch_within_limits(servers: Servers, batch: FloatArray, late: BoolArray) -> FloatArray:
@@ -347,13 +447,19 @@ def figures(servers: Servers, batches: Batches) -> Serving:
 
     with np.errstate(invalid="ignore", divide="ignore"):
         per_s = d.replicas * (batches.batch / times.iteration_s)
+        prompts_share = times.prefill_s / times.passes_s  # of the time, and of the dollars
+        usd = batches.usd_per_mtok(servers)
+        per_input = np.where(served, usd * prompts_share * (d.output_tokens / d.prompt_tokens), math.inf)
+        per_output = np.where(served, usd * (1.0 - prompts_share), math.inf)
     seconds = ("prefill_s", "decode_s", "iteration_s", "tpot_s", "ttft_s")
     return Serving(
         gpus=full(servers.count),
         batch=full(np.where(served, batches.batch, 0.0)),
         **{name: full(np.where(served, getattr(times, name), math.nan)) for name in seconds},
         throughput_tok_s=full(np.where(served, per_s, 0.0)),
-        usd_per_mtok=full(batches.usd_per_mtok(servers)),
+        usd_per_mtok=full(usd),
+        usd_per_input_mtok=full(per_input),
+        usd_per_output_mtok=full(per_output),
         weight_bytes=full(weight_bytes(model, d.weight_bytes_per_param)),
         weight_bytes_per_gpu=full(batches.weight_bytes_per_gpu),
         kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
@@ -397,6 +503,11 @@ def _check_source(latency: LatencySource, deployment: Deployment) -> None:
     if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
         what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
         raise InputError(what, where=latency.name, next_step="make the latency source for the deployment's GPU")
+    asked = {"prefix_tokens": deployment.prefix_hit, "query_tokens": drafted_tokens(deployment)}
+    for name in (name for name, value in asked.items() if np.any(np.asarray(value) > 0)):
+        if name not in inspect.signature(latency.mixed_s).parameters:
+            what = "its methods do not take " + name + ", which prefix hits and drafted tokens need"
+            raise InputError(what, where=latency.name, next_step="add it to them, or take the roofline")
     for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
         stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
         if stated is not None and np.any(wanted != stated):
