@@ -140,6 +140,10 @@ def simulate(
         raise InputError("a run serves one model, but this architecture holds arrays", next_step="loop over models")
     if not (1 <= gpus == int(gpus)):
         raise InputError(f"gpus must be a whole number of at least 1, not {gpus}", where="burst")
+    for name in ("attention_dp", "pipeline_parallel"):
+        if _number(name, getattr(deployment, name)) > 1:
+            what = f"a burst is simulated on GPUs that are tensor-parallel or expert-parallel, without {name}"
+            raise InputError(what, where="burst", next_step="leave one of them out")
     d, n, arrival_s = deployment, arrivals.n_requests, arrival_times_s(arrivals)
     prompt = _lengths("prompt_tokens", d.prompt_tokens if prompt_tokens is None else prompt_tokens, n)
     output = _lengths("output_tokens", d.output_tokens if output_tokens is None else output_tokens, n)

@@ -23,6 +23,10 @@ c/X - n TPOT, and nothing else changes.
 Latency limits shrink b until both hold. Seconds per token nearly always fall with b; where measured kernels have them
 rise, `batching` "cheapest" takes a smaller batch. `host` adds what a server's CPU does for each pass; the paper's
 formula, and the default, counts none.
+
+With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each, whose cache lies on their own GPUs;
+the layers of experts keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P
+requests through P stages of g/P GPUs takes its layers' time and P messages; P such passes are under way at once.
 """
 
 from __future__ import annotations
@@ -38,10 +42,20 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape
+from moescale.latency.network import HOP_S
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
-from moescale.serving.deployment import ARRAY_FIELDS, MOST_GPUS, Deployment, context_tokens, longest_request_tokens
+from moescale.models.stages import fullest_stage, layers_share
+from moescale.serving.deployment import (
+    ARRAY_FIELDS,
+    MOST_GPUS,
+    Deployment,
+    context_tokens,
+    expert_ways,
+    longest_request_tokens,
+    stage_gpus,
+)
 from moescale.typing import FloatArray, Real
 
 BoolArray = npt.NDArray[np.bool_]
@@ -51,6 +65,7 @@ HALVINGS = 40  # of the logarithm of the batch: far below a millionth of a reque
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
+ACTIVATION_BYTES = 2.0  # bf16, between pipeline stages
 WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
 
 
@@ -64,6 +79,7 @@ class Reason(IntEnum):
     """Why a model is not served."""
 
     FEASIBLE, WEIGHTS, LONGEST_REQUEST, HEADS, NO_LATENCY, TOO_SLOW, EXPERT_PARALLEL = range(7)
+    ATTENTION_DP, PIPELINE = 7, 8
 
 
 LIMITS = tuple(limit.name.lower() for limit in Limit)
@@ -75,6 +91,8 @@ REASONS = (
     "the latency source has no answer",
     "a batch of one exceeds a latency limit",
     "the expert-parallel GPUs do not divide the GPU count, or exceed the experts",
+    "the attention groups do not divide the GPU count, or the model has no experts to spread over them",
+    "the pipeline stages do not divide the GPU count, or exceed the layers",
 )
 
 
@@ -166,27 +184,49 @@ class Servers:
         d = replace(d, **{name: taken(getattr(d, name)) for name in names}) if names else d
         return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
 
+    @property
+    def group_gpus(self) -> FloatArray:
+        """GPUs that split a head's layer: those of one attention group of one pipeline stage."""
+        return stage_gpus(self.deployment, self.count) / self.deployment.attention_dp
+
+    @property
+    def split(self) -> dict[str, Real]:
+        """How a latency source is asked to split the model: what differs from its defaults."""
+        ways, groups = expert_ways(self.deployment, self.count), self.deployment.attention_dp
+        return {"expert_parallel": ways} | ({"attention_dp": groups} if np.any(np.asarray(groups) > 1) else {})
+
     def kv_bytes(self, tokens: Real) -> FloatArray:
         """Bytes of cache of a request of `tokens` tokens on each GPU."""
-        return kv_bytes_per_request(self.model, tokens, self.deployment.kv_bytes_per_element, self.count)
+        stage = fullest_stage(self.model, self.deployment.pipeline_parallel)
+        return kv_bytes_per_request(stage, tokens, self.deployment.kv_bytes_per_element, self.group_gpus)
 
     def times(self, batch: FloatArray) -> Times:
-        """The times of an iteration and of a request with `batch` requests in service."""
-        model, count, source, d = self.model, self.count, self.latency, self.deployment
-        n, ways, context = np.asarray(d.output_tokens, dtype=np.float64), d.expert_parallel, context_tokens(d)
+        """The times of an iteration and of a request with `batch` requests in service.
+
+        Of P pipeline stages each works on another part of the batch, b / P: a pass of such a part through all stages gives a
+        token to every request of the batch, and a part sees the prompts of its own requests.
+        """
+        model, source, d, in_service = self.model, self.latency, self.deployment, batch
+        count, split, stages = stage_gpus(d, self.count), self.split, np.asarray(d.pipeline_parallel)
+        batch, piped = batch / stages, bool(np.any(stages > 1))
+        n, context = np.asarray(d.output_tokens, dtype=np.float64), context_tokens(d)
         whole, share = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0)  # a prompt is processed in one pass
         nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
-        decode_s = d.host.pass_s(source.decode_s(model, count, batch, context, expert_parallel=ways), batch)
+
+        def pass_s(kernels_s: FloatArray, sequences: Real, tokens: Real) -> FloatArray:
+            return d.host.pass_s(self._staged_s(kernels_s, tokens) if piped else kernels_s, sequences)
+
+        decode_s = pass_s(source.decode_s(model, count, batch, context, **split), batch, batch)
         alone_s = np.asarray(0.0)
         for at, part in nodes:
-            prefill_s = source.prefill_s(model, count, whole, at, expert_parallel=ways)
-            alone_s = alone_s + part * d.host.pass_s(prefill_s, whole)
+            prefill_s = source.prefill_s(model, count, whole, at, **split)
+            alone_s = alone_s + part * pass_s(prefill_s, whole, whole * at)
         others = np.minimum(batch, n) - 1.0
         if d.scheduling == "chunked":
             both_s = np.asarray(0.0)
             for at, part in nodes:
-                mixed_s = source.mixed_s(model, count, batch, context, whole, at, expert_parallel=ways)
-                both_s = both_s + part * d.host.pass_s(mixed_s, batch)
+                mixed_s = source.mixed_s(model, count, batch, context, whole, at, **split)
+                both_s = both_s + part * pass_s(mixed_s, batch, batch + whole * at)
             added_s = np.minimum(both_s - decode_s, alone_s)  # a prompt may always have a pass of its own
             own_s = decode_s + added_s
             tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
@@ -198,7 +238,7 @@ class Servers:
         prefill_s = share * added_s
         passes_s = prefill_s + decode_s
         under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
-        front_end_s = d.host.front_end_s_per_token * batch
+        front_end_s = d.host.front_end_s_per_token * in_service
         return Times(
             prefill_s=prefill_s,
             decode_s=decode_s,
@@ -207,6 +247,17 @@ class Servers:
             tpot_s=np.maximum(tpot_s, front_end_s),
             ttft_s=under_way_s + own_s,
         )
+
+    def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
+        """Seconds of a pass through pipeline stages, which wait for the fullest one and send activations on."""
+        d, model = self.deployment, self.model
+        stages = np.asarray(d.pipeline_parallel, dtype=np.float64)
+        # Stages follow each other in a server as long as there is room for them.
+        in_one = np.asarray(self.count) <= d.gpu.gpus_per_server
+        rate = np.where(in_one, d.gpu.interconnect_bytes_per_s, d.gpu.network_bytes_per_s)
+        sent_s = stages * (tokens * (ACTIVATION_BYTES * np.asarray(model.d_model, dtype=np.float64)) / rate + HOP_S)
+        uneven = layers_share(model, stages) * stages
+        return np.where(stages > 1, kernels_s * uneven + sent_s, kernels_s)
 
     def times_per_token(self, batch: FloatArray) -> tuple[FloatArray, Times]:
         """Seconds of an iteration over its batch, infinite where it is too slow or has no answer, and all times."""
@@ -241,13 +292,16 @@ def largest_batches(servers: Servers) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow."""
     model, d = servers.model, servers.deployment
     per_gpu, free = _bytes_per_gpu(model, servers.count, d)
-    uneven_heads = _is_whole(model) & ~shares_heads(model, servers.count)
+    spread, staged = _spreads_attention(servers), _has_stages(servers)
+    uneven_heads = _is_whole(model) & ~shares_heads(model, servers.group_gpus)
     too_long = ~(free >= servers.kv_bytes(longest_request_tokens(d)))
-    reasons = [Reason.EXPERT_PARALLEL, Reason.HEADS, Reason.WEIGHTS, Reason.LONGEST_REQUEST]
-    reason = np.select([~_shares_experts(servers), uneven_heads, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
+    reasons = [Reason.PIPELINE, Reason.ATTENTION_DP, Reason.EXPERT_PARALLEL, Reason.HEADS]
+    impossible = [~staged, ~spread, ~_shares_experts(servers), uneven_heads]
+    reasons += [Reason.WEIGHTS, Reason.LONGEST_REQUEST]
+    reason = np.select([*impossible, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
     fits = reason == Reason.FEASIBLE
     cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
-    by_memory = free / servers.kv_bytes(context_tokens(d))
+    by_memory = free / servers.kv_bytes(context_tokens(d)) * d.attention_dp  # each group holds requests of its own
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
     times = servers.times(batch)
     limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
@@ -266,7 +320,8 @@ def largest_batches(servers: Servers) -> Batches:
 
 def _bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
     """Bytes of weights on the fullest GPU, and those that are left for the cache."""
-    weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, d.expert_parallel)
+    stages = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
+    weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, stage_gpus(d, gpus), expert_ways(d, gpus), **stages)
     return weights, d.gpu.memory_bytes * d.memory_fraction - weights - d.reserve_bytes
 
 
@@ -276,8 +331,9 @@ def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> 
     Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
     """
     d = deployment
-    held = kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, gpus)
-    return np.maximum(_bytes_per_gpu(model, gpus, d)[1] / held, 0.0)
+    stage, group_gpus = fullest_stage(model, d.pipeline_parallel), stage_gpus(d, gpus) / d.attention_dp
+    held = kv_bytes_per_request(stage, context_tokens(d), d.kv_bytes_per_element, group_gpus)
+    return np.maximum(_bytes_per_gpu(model, gpus, d)[1] / held * d.attention_dp, 0.0)
 
 
 def _batch_within_limits(servers: Servers, batch: FloatArray, late: BoolArray) -> FloatArray:
@@ -380,9 +436,24 @@ def shares_heads(model: Architecture, count: Real) -> BoolArray:
 
 def _shares_experts(servers: Servers) -> BoolArray:
     """Where the expert-parallel GPUs divide the GPU count, and each holds an expert."""
-    model, ways = servers.model, np.asarray(servers.deployment.expert_parallel, dtype=np.float64)
+    model, ways = servers.model, expert_ways(servers.deployment, servers.count)
     routed = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
-    return (servers.count % ways == 0) & (ways <= routed)
+    return (stage_gpus(servers.deployment, servers.count) % ways == 0) & (ways <= routed)
+
+
+def _spreads_attention(servers: Servers) -> BoolArray:
+    """Where the attention groups divide the GPUs of a stage, and share routed experts."""
+    groups = np.asarray(servers.deployment.attention_dp, dtype=np.float64)
+    shared = (stage_gpus(servers.deployment, servers.count) % groups == 0) & (
+        np.asarray(servers.model.n_moe_layers) > 0
+    )
+    return (groups == 1) | shared
+
+
+def _has_stages(servers: Servers) -> BoolArray:
+    """Where the pipeline stages divide the GPU count, and each has a layer."""
+    stages = np.asarray(servers.deployment.pipeline_parallel, dtype=np.float64)
+    return (stages == 1) | ((servers.count % stages == 0) & (stages <= servers.model.n_layers))
 
 
 def _is_whole(model: Architecture) -> BoolArray:
