@@ -202,7 +202,7 @@ def degrees(row: Mapping[str, str]) -> tuple[int, int, int]:
     tensor, groups, split, whole = (_count(row[name]) for name in names)
     if row["backend"] == "vllm" and groups == tensor > 1 and whole == tensor**2:
         return tensor, tensor, 1
-    if groups > 1 and split == whole > 1 and groups == split * whole:
+    if tensor == 1 and split == whole > 1 and groups == split * whole:
         return whole, whole, whole
     return tensor * groups, whole if split * whole in (1, tensor * groups) else 0, groups
 
