@@ -53,9 +53,10 @@ class Asked(PassSource):
 
 @pytest.mark.parametrize("source", [ROOFLINE, Asked([])])
 def test_one_group_and_one_stage_change_no_digit(source: LatencySource) -> None:
-    plain = serve(MIXTRAL, [2, 4, 8], source, SERVED)
-    same = serve(MIXTRAL, [2, 4, 8], source, replace(SERVED, attention_dp=1.0, pipeline_parallel=1.0))
-    mixed = serve(MIXTRAL, [2, 4, 8], source, replace(SERVED, attention_dp=[1.0, 1.0, 8.0], expert_parallel=1.0))
+    counts, groups_of = np.array([2.0, 4.0, 8.0]), np.array([1.0, 1.0, 8.0])
+    plain = serve(MIXTRAL, counts, source, SERVED)
+    same = serve(MIXTRAL, counts, source, replace(SERVED, attention_dp=1.0, pipeline_parallel=1.0))
+    mixed = serve(MIXTRAL, counts, source, replace(SERVED, attention_dp=groups_of, expert_parallel=1.0))
     for name in FIGURES:
         np.testing.assert_array_equal(getattr(plain, name), getattr(same, name))
         np.testing.assert_allclose(getattr(mixed, name)[:2], getattr(plain, name)[:2], rtol=1e-12)
@@ -63,7 +64,8 @@ def test_one_group_and_one_stage_change_no_digit(source: LatencySource) -> None:
 
 def test_whole_experts_are_over_all_gpus_only_with_attention_groups_and_unless_stated() -> None:
     assert expert_ways(SERVED, 8) == 1.0
-    spread = Deployment(gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=9, output_tokens=9, attention_dp=[1.0, 4.0])
+    some = np.array([1.0, 4.0])
+    spread = Deployment(gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=9, output_tokens=9, attention_dp=some)
     np.testing.assert_array_equal(expert_ways(spread, 8), [1.0, 8.0])
     staged = Deployment(
         gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=9, output_tokens=9, attention_dp=2, pipeline_parallel=2
@@ -309,6 +311,26 @@ def test_groups_over_servers_have_answers_that_rise_with_the_batch(silicon: Sili
     slow = replace(silicon, gpu=replace(H100, network_bytes_per_s=1e9))
     whole = slow.decode_s(DEEPSEEK, 16.0, 64.0, 2000.0)
     assert float(whole) > float(silicon.decode_s(DEEPSEEK, 16.0, 64.0, 2000.0))
+
+
+@pytest.mark.system
+def test_experts_behind_an_exchange_take_their_measured_time() -> None:
+    from moescale.latency.kernels.exchange import BALANCED, spread_experts
+    from moescale.latency.kernels.tables import find_table, read_columns
+
+    experts, each = spread_experts("h100_sxm", prompts=False), 3.0 * 7168 * 2048
+    path = find_table("h100_sxm", "moe", "sglang", "0.5.10", "wideep_generation_moe_perf")
+    assert experts is not None
+    assert path is not None
+    names = ("moe_ep_size", "num_tokens", "latency")
+    rows = read_columns(path, names, distribution=BALANCED, moe_dtype="fp8_block")
+    at = (rows["moe_ep_size"] == 64) & (rows["num_tokens"] == 4096)
+    (measured,) = rows["latency"][at]
+    assert float(experts.seconds(64.0, 4096.0, 8.0, 256.0, each)) == pytest.approx(measured, rel=1e-9)
+    # Half as wide experts take half of it; as many pairs on as many experts of each of half the GPUs as long.
+    assert float(experts.seconds(64.0, 4096.0, 8.0, 256.0, each / 2)) == pytest.approx(measured / 2, rel=1e-9)
+    assert float(experts.seconds(32.0, 2048.0, 8.0, 128.0, each)) == pytest.approx(measured, rel=1e-9)
+    assert spread_experts("a100_sxm", prompts=False) is None
 
 
 @pytest.mark.system

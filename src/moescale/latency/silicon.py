@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
@@ -30,7 +31,13 @@ from moescale.latency import (
     network,
 )
 from moescale.latency.kernels.attention import attention, attention_kinds
-from moescale.latency.kernels.exchange import MEASURED_TOP_K, MEASURED_WIDTH, collective_grid, deepep_grid
+from moescale.latency.kernels.exchange import (
+    MEASURED_TOP_K,
+    MEASURED_WIDTH,
+    collective_grid,
+    deepep_grid,
+    spread_experts,
+)
 from moescale.latency.kernels.gemm import gemm_grid, gemm_types
 from moescale.latency.kernels.latent import MEASURED, latent_grid, latent_roofline_s, latent_types
 from moescale.latency.kernels.links import all_reduce_grid, within_server_s
@@ -158,8 +165,7 @@ class Silicon(PassSource):
             total_s = total_s + model.n_layers * (launches * self._system.elementwise_latency_s)
         total_s = total_s + self._products_s(model, count, tokens, a.requests)
         if np.any(np.asarray(model.n_moe_layers) > 0):
-            all_gpus = np.asarray(whole.gpus, dtype=np.float64)
-            total_s = total_s + self._experts_s(model, all_gpus, whole.tokens, a.expert_parallel)
+            total_s = total_s + self._all_experts_s(model, whole)
         total_s = total_s + self._moved_s(model, tokens) + self._links_s(model, whole, a)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
@@ -232,6 +238,31 @@ class Silicon(PassSource):
         seconds = np.zeros(some.shape)
         seconds[some] = layers_s
         return seconds
+
+    def _all_experts_s(self, model: Architecture, a: Pass) -> FloatArray:
+        """Seconds of the routed experts of all layers, of the tokens of all groups of attention."""
+        gpus = np.asarray(a.gpus, dtype=np.float64)
+        seconds, alone = self._experts_s(model, gpus, a.tokens, a.expert_parallel), self._sends_alone(a)
+        if not np.any(alone):
+            return seconds
+        experts = spread_experts(self._system.name, prompts=a.prompts is not None)
+        if experts is None:
+            return seconds
+        weights = float(model.ffn_matrices) * np.asarray(model.d_model, dtype=np.float64) * model.d_expert
+        layer_s = experts.seconds(gpus, a.tokens, model.top_k, model.n_experts, weights)
+        pairs = np.asarray(a.tokens, dtype=np.float64) * model.top_k / gpus
+        moved = ACTIVATION_BYTES * pairs * (2.0 * model.d_model + model.ffn_matrices * model.d_expert)
+        local = np.ceil(np.asarray(model.n_experts, dtype=np.float64) / gpus)
+        read = weights * np.minimum(local, pairs)
+        flops, wanted = 2.0 * pairs * weights, self.weight_bytes_per_param
+        layer_s = self._rescaled(layer_s, read, moved, flops, "fp8_block", wanted)
+        return np.where(alone, model.n_moe_layers * layer_s, seconds)
+
+    def _sends_alone(self, a: Pass) -> NDArray[np.bool_]:
+        """Where groups of attention send each token to its experts alone: over several servers, to whole experts."""
+        gpus = np.asarray(a.gpus, dtype=np.float64)
+        several = (gpus > self.gpu.gpus_per_server) & (np.asarray(a.attention_dp) > 1)
+        return several & (np.asarray(a.expert_parallel, dtype=np.float64) >= gpus)
 
     def _expert_layer_s(self, shape: Shape, pairs: FloatArray) -> FloatArray:
         """Seconds of one layer's experts that so many pairs of a token and an expert meet on each GPU."""
@@ -386,8 +417,7 @@ class Silicon(PassSource):
             sent_s = in_one_s + network.exchange_s(self.gpu, gpus, sent_bytes) + network.HOP_S
         # An expert that is split itself needs every token of all its GPUs.
         all_s = inside_s + network.all_reduce_s(self.gpu, gpus, ACTIVATION_BYTES * elements)
-        held_whole = np.asarray(whole.expert_parallel, dtype=np.float64) >= gpus
-        return np.where(far, np.where(held_whole, sent_s, all_s), inside_s)
+        return np.where(far, np.where(self._sends_alone(whole), sent_s, all_s), inside_s)
 
     def _ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
