@@ -130,7 +130,7 @@ class ServingOptions(ChosenGpu):
         from moescale.hardware.gpus import measured_reserve_bytes
         from moescale.hardware.precisions import find_precision
         from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
-        from moescale.serving.deployment import SCHEDULING, UNSTATED, Deployment, with_traffic
+        from moescale.serving.deployment import BALANCED_WAIT_PASSES, SCHEDULING, UNSTATED, Deployment, with_traffic
         from moescale.serving.host import find_host
 
         card = gpu or self.find_gpu()
@@ -144,6 +144,7 @@ class ServingOptions(ChosenGpu):
             raise unknown_name("scheduling", self.scheduling, SCHEDULING, where="--scheduling")
         with located("--host"):
             host = find_host(self.host or "none")
+        balanced = self.n_attention_groups() > 1 and self.latency.startswith("silicon:trtllm")
         deployment = Deployment(
             gpu=card,
             usd_per_gpu_hour=catalogue_price(card) if price is None else price,
@@ -160,6 +161,7 @@ class ServingOptions(ChosenGpu):
             expert_parallel=UNSTATED if self.expert_parallel is None else float(self.expert_parallel),
             attention_dp=float(self.n_attention_groups()),
             pipeline_parallel=float(self.n_stages()),
+            prompt_wait_passes=BALANCED_WAIT_PASSES if balanced else 0.0,
             replicas=float(self.n_replicas()),
             scheduling=self.scheduling,
             host=host,

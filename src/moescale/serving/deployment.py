@@ -28,6 +28,9 @@ MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the p
 POSITIVE, AT_LEAST_ONE, NOT_NEGATIVE = Bound(0.0, above=True), Bound(1.0), Bound(0.0)
 SHARE, COUNT = Bound(0.0, 1.0, above=True), Bound(1.0, whole=True)
 UNSTATED = float("nan")  # known by its identity
+# What TensorRT-LLM's AttentionDpConfig has for timeout_iters (its API reference, 2026); its published configurations for
+# attention data parallelism turn this balance on, and vLLM and SGLang have none.
+BALANCED_WAIT_PASSES = 50.0
 WAYS = Bound(1.0, whole=True, unlimited=True)
 CAP, TIME = Bound(1.0, unlimited=True), Bound(0.0, above=True, unlimited=True)
 
@@ -59,6 +62,8 @@ class Deployment:
     # So many groups of GPUs hold attention and dense layers whole and serve their own share of the requests; the experts
     # are spread over all of them.
     attention_dp: Annotated[Real, COUNT] = 1.0
+    # Prompts are held back for so many passes at most, until each attention group has one: others idle beside a single one.
+    prompt_wait_passes: Annotated[Real, NOT_NEGATIVE] = 0.0
     pipeline_parallel: Annotated[Real, COUNT] = 1.0  # stages of consecutive layers, each on as many GPUs
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING

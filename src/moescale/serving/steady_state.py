@@ -210,7 +210,11 @@ class Servers:
         count, split, stages = stage_gpus(d, self.count), self.split, np.asarray(d.pipeline_parallel)
         batch, piped = batch / stages, bool(np.any(stages > 1))
         n, context = np.asarray(d.output_tokens, dtype=np.float64), context_tokens(d)
-        whole, share = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0)  # a prompt is processed in one pass
+        whole, share, held_s = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0), 0.0  # a prompt has one pass
+        held = bool(np.any(np.asarray(d.prompt_wait_passes) > 0))
+        if held:  # as many as come meanwhile share a pass, up to one a group
+            whole = np.maximum(whole, np.minimum(d.attention_dp, d.prompt_wait_passes * (batch / n)))
+            share = batch / n / whole
         nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
 
         def pass_s(kernels_s: FloatArray, sequences: Real, tokens: Real) -> FloatArray:
@@ -222,6 +226,9 @@ class Servers:
             prefill_s = source.prefill_s(model, count, whole, at, **split)
             alone_s = alone_s + part * pass_s(prefill_s, whole, whole * at)
         others = np.minimum(batch, n) - 1.0
+        if held:
+            others = np.maximum(batch / whole - 1.0, 0.0)
+            held_s = np.where(whole > np.maximum(batch / n, 1.0), 0.5 * decode_s / share, 0.0)
         if d.scheduling == "chunked":
             both_s = np.asarray(0.0)
             for at, part in nodes:
@@ -245,7 +252,7 @@ class Servers:
             passes_s=passes_s,
             iteration_s=np.maximum(passes_s, front_end_s),
             tpot_s=np.maximum(tpot_s, front_end_s),
-            ttft_s=under_way_s + own_s,
+            ttft_s=under_way_s + own_s + held_s,
         )
 
     def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
