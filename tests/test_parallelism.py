@@ -126,6 +126,19 @@ def test_a_source_is_asked_for_the_whole_batch_and_its_groups() -> None:
     assert float(asked.batch if asked.batch is not None else 0) == float(served.batch) == 256.0
 
 
+def test_prompts_that_wait_for_each_other_share_a_pass() -> None:
+    """A prompt alone holds up all groups; eight of them, one a group, hold them up as long."""
+    served = replace(SERVED, output_tokens=1024, attention_dp=8.0, expert_parallel=math.inf)  # a prompt in 4 passes
+    alone = serve(QWEN, 8, ROOFLINE, served)
+    waiting = serve(QWEN, 8, ROOFLINE, replace(served, prompt_wait_passes=16.0))  # 4 prompts
+    longest = serve(QWEN, 8, ROOFLINE, replace(served, prompt_wait_passes=1e6))  # 8 prompts, one a group
+    assert longest.tpot_s < waiting.tpot_s < alone.tpot_s
+    assert longest.ttft_s > waiting.ttft_s > alone.ttft_s
+    source = Asked([])
+    serve(QWEN, 8, source, replace(served, prompt_wait_passes=16.0, batching="largest"))
+    assert {float(np.asarray(a.prompts)) for a in source.passes if a.prompts is not None} == {4.0}
+
+
 # Pipelines.
 
 
