@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import run
 from moescale.errors import BoundError, InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import LatencySource, Pass, PassSource, network
@@ -352,3 +354,25 @@ def test_tensor_parallelism_over_two_servers_takes_the_networks_time(silicon: Si
     message = batch * 4096 * 2.0
     least = (2 * 32 + 1) * float(network.all_reduce_s(H100, 16.0, message))
     assert float(silicon.decode_s(MIXTRAL, 16.0, batch, 1000.0)) > least
+
+
+# The command.
+
+
+@pytest.mark.system
+def test_cost_says_how_the_gpus_share_the_model() -> None:
+    asked = ("cost", "mixtral-8x7b", "--gpu", "h100-sxm", "--latency", "roofline", "--gpus", 8, "--kv-cache", "bf16")
+    code, out, _ = run(*asked, "--attention-dp", 2, "--pipeline-parallel", 2)
+    assert code == 0
+    assert "on 8 x h100-sxm (2 pipeline stages, 2 attention groups)" in out
+    code, out, _ = run(*asked, "--attention-dp", 8, "--json")
+    told = json.loads(out)
+    assert (told["attention_dp"], told["expert_parallel"], told["tensor_parallel"]) == (8, 8, 8)
+    code, out, _ = run(*asked, "--attention-dp", 8, "--expert-parallel", 1, "--json")
+    assert json.loads(out)["expert_parallel"] == 1
+    code, _, err = run(*asked, "--attention-dp", 3)
+    assert code == 1
+    assert "8 GPUs cannot be shared evenly by 3 attention groups" in err
+    code, _, err = run(*asked, "--attention-dp", 2, "--sweep")
+    assert code == 2
+    assert "goes without --sweep" in err
