@@ -14,7 +14,9 @@ by kind only, with an explicit --held-out. Some of its sets and some of (a) are 
 of those kinds it is no blind test of what was mended with (a) in sight.
 
 Predicted: what `moescale cost` answers with the row's GPU, GPU count, engine, formats, lengths and expert parallelism, and
---max-num-seqs at the row's concurrency (a closed loop of c clients); --scheduling and --host default to the command's own.
+--concurrency at the row's (a closed loop of c clients; its --max-num-seqs is not below, and before version 0.2 was all there
+is of it); --scheduling and --host default to the command's own. Whether (b) tells means or medians is not known; means over a
+benchmark are compared.
 A row with a number of requests is a burst of them, all at once (`--burst`), with the GPU's default of --max-num-seqs unless
 the row says otherwise; its latencies are means over the requests. Where no kernels of a GPU were measured, the roofline
 answers, as with --latency auto. Conventions where a source says less than a prediction needs, all written before any score:
@@ -418,13 +420,16 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
     found = serve(model, column("gpus"), source, deployment)
     tpot = getattr(found, "tpot_s", found.iteration_s)  # version 0.1: one iteration
     e2e = clients * column("output_tokens") / np.where(found.throughput_tok_s > 0, found.throughput_tok_s, np.nan)
+    figures = {"output_tok_s": found.throughput_tok_s, "tpot": tpot, "ttft": found.ttft_s, "e2e": e2e}
+    if importlib.util.find_spec("moescale.serving.closed_loop") is not None:  # since version 0.2
+        from moescale.serving.closed_loop import closed_loop
+
+        loops = closed_loop(model, column("gpus"), source, deployment, clients)
+        figures = {"output_tok_s": loops.output_tok_s, "tpot": loops.tpot_s, "ttft": loops.ttft_s, "e2e": loops.e2e_s}
     answers: list[Prediction] = []
     for i in range(len(cases)):
         why = int(found.infeasible[i])
-        values = {
-            "output_tok_s": float(found.throughput_tok_s[i]), "tpot": float(tpot[i]), "ttft": float(found.ttft_s[i]),
-            "e2e": float(e2e[i]),
-        }  # fmt: skip
+        values = {name: float(figure[i]) for name, figure in figures.items()}
         answers.append(REASONS[why] if why else values)
     return answers
 

@@ -58,6 +58,7 @@ FIT = {"law", "n_runs", "parameters", "intervals", "rmsle", "huber", "starts", "
 FIT |= {"fit_range", "warnings"}
 SERVED = {
     "usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s",
+    "usd_per_input_mtok", "usd_per_output_mtok",
 }  # fmt: skip
 DEPLOYED = {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
 MODELLED = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
@@ -255,7 +256,8 @@ def test_a_gpu_without_a_price_has_all_figures_but_dollars() -> None:
     ours, theirs = json.loads(free.out), json.loads(priced.out)
     assert "usd" not in free.out
     for record in (theirs, theirs["burst"], *theirs["candidates"]):
-        del record["usd_per_mtok"]
+        for name in [name for name in record if name.startswith("usd")]:
+            del record[name]
     assert ours == theirs
     table = run(*asked)
     assert table.code == 0
@@ -266,12 +268,69 @@ def test_a_gpu_without_a_price_has_all_figures_but_dollars() -> None:
     assert "--usd-per-gpu-hour" in refused.err
 
 
-def test_what_burst_recommends_exists() -> None:
-    refused = run("cost", "--n-params", "1.5B", "--gpu", "h100-sxm", "--burst", 20, "--replicas", 2)
-    assert refused.code == 2
-    assert "moescale.simulate" in refused.err
+@pytest.mark.system
+def test_replicas_share_a_burst_and_a_trace_gives_its_lengths(tmp_path: Path) -> None:
+    model = ("cost", "--n-params", "1.5B", "--gpu", "h100-sxm", "--json")
+    plain, two = ({"burst": 40}, {"burst": 80, "replicas": 2})
+    one, both = (
+        json.loads(run(*model, *(part for name, value in asked.items() for part in (f"--{name}", value))).out)["burst"]
+        for asked in (plain, two)
+    )
+    assert both["makespan_s"] == pytest.approx(one["makespan_s"])
+    assert both["output_tok_s"] == pytest.approx(2 * one["output_tok_s"])
+    trace = tmp_path / "requests.csv"
+    trace.write_text("prompt_tokens,output_tokens\n100,10\n2000,30\n")
+    found = json.loads(run(*model, "--trace", trace, "--burst", 5).out)["burst"]
+    assert found["output_tok_s"] * found["makespan_s"] == pytest.approx(10 + 30 + 10 + 30 + 10)
     assert callable(moescale.simulate)
-    assert moescale.Arrivals(n_requests=2).n_requests == 2
+
+
+@pytest.mark.system
+def test_a_closed_loop_is_answered_beside_the_plateau() -> None:
+    asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--gpus", 1, "--prompt", 1024, "--output", 256)
+    plain, record = (json.loads(run(*asked, *more, "--json").out) for more in ((), ("--concurrency", 32)))
+    loop = record.pop("closed_loop")
+    assert record == plain
+    assert loop["concurrency"] == 32
+    assert loop["output_tok_s"] == pytest.approx(32 * 256 / loop["e2e_s"])
+    assert loop["e2e_s"] == pytest.approx(loop["ttft_s"] + 255 * loop["tpot_s"])
+    assert loop["usd_per_mtok"] > record["usd_per_mtok"]  # fewer clients than the server could hold
+    assert "Closed loop of 32 clients" in " ".join(run(*asked, "--concurrency", 32).out.split())
+    refused = run(*asked, "--concurrency", 32, "--sweep")
+    assert refused.code == 2
+    assert "--concurrency" in refused.err
+
+
+@pytest.mark.system
+def test_an_open_loop_finds_the_replicas() -> None:
+    asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--gpus", 1, "--request-rate", 60, "--max-tpot", "25ms")
+    few, more = (json.loads(run(*asked, *tight, "--json").out)["open_loop"] for tight in ((), ("--max-ttft", "22ms")))
+    assert few["tpot_s"] <= 0.025
+    assert more["ttft_s"] <= 0.022
+    assert more["gpus"] == more["replicas"] >= few["replicas"]
+    late = json.loads(run(*asked, "--max-ttft", "22ms", "--percentile", 99, "--json").out)["open_loop"]
+    assert late["percentile"] == 99
+    assert late["replicas"] >= more["replicas"]
+    assert "60 requests a second: " in run(*asked).out
+    for wrong in (("--replicas", 2), ("--percentile", 99, "--burst", 10), ("--prefix-hit", 0.5)):
+        assert run(*asked, *wrong).code == 2
+
+
+@pytest.mark.system
+def test_what_speeds_a_server_up_says_what_it_saves() -> None:
+    asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--gpus", 1, "--prompt", 1024, "--output", 256)
+    plain, cached, drafted = (
+        json.loads(run(*asked, *more, "--json").out)
+        for more in ((), ("--prefix-hit", 0.5), ("--speculative", 0.8, "--draft-tokens", 1))
+    )
+    assert "saved" not in plain
+    assert cached["saved"] == {"prefix_hit": pytest.approx(1 - cached["usd_per_mtok"] / plain["usd_per_mtok"])}
+    assert drafted["saved"] == {"accepted_tokens": pytest.approx(1 - drafted["usd_per_mtok"] / plain["usd_per_mtok"])}
+    assert cached["saved"]["prefix_hit"] > 0.1
+    assert "prefix cache: saves" in run(*asked, "--prefix-hit", 0.5).out
+    assert "prompts and outputs apart: $" in run(*asked).out
+    for wrong in (("--speculative", 1.5, "--draft-tokens", 1), ("--draft-tokens", 1), ("--prefix-hit", 2)):
+        assert run(*asked, *wrong).code == 2
 
 
 def test_fp8_halves_the_weights() -> None:
@@ -1107,7 +1166,7 @@ def test_a_burst_is_simulated_beside_the_plateau() -> None:
     assert slow["makespan_s"] > 90
     assert slow["ttft_s"]["p50"] < burst["ttft_s"]["p50"]
     assert "Simulated: 200 requests" in run(*model, "--burst", 200).out
-    for wrong in (("--request-rate", 2), ("--burst", 0), ("--burst", 10, "--sweep")):
+    for wrong in (("--percentile", 99), ("--burst", 0), ("--burst", 10, "--sweep")):
         assert run(*model, *wrong).code == 2
 
 

@@ -148,12 +148,12 @@ def test_predictions_are_what_the_command_answers(tmp_path: Path) -> None:
     for case in cases:
         answer = run(
             "cost", "--config", config, "--gpu", case.gpu, "--gpus", case.gpus, "--weights", case.weights, "--prompt",
-            int(case.prompt_tokens), "--output", int(case.output_tokens), "--max-num-seqs", int(case.max_num_seqs),
+            int(case.prompt_tokens), "--output", int(case.output_tokens), "--concurrency", int(case.max_num_seqs),
             "--latency", "roofline", "--json",
         )  # fmt: skip
         assert answer.code == 0, answer.err
-        told = json.loads(answer.out)
-        assert predictions[case]["output_tok_s"] == pytest.approx(told["throughput_tok_s"])
+        told = json.loads(answer.out)["closed_loop"]
+        assert predictions[case]["output_tok_s"] == pytest.approx(told["output_tok_s"])
         assert predictions[case]["tpot"] == pytest.approx(told["tpot_s"])
         assert predictions[case]["ttft"] == pytest.approx(told["ttft_s"])
 

@@ -15,6 +15,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency import LatencySource, common_shape
 from moescale.latency.roofline import Roofline
+from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
 from moescale.models.parameters import weight_bytes_per_gpu
@@ -339,7 +340,7 @@ def test_candidates_hold_one_record_a_gpu_count() -> None:
     always = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
     always |= {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
     figures = {"usd_per_mtok", "batch", "limited_by", "prefill_s", "decode_s", "iteration_s", "throughput_tok_s"}
-    figures |= {"ttft_s", "tpot_s"}
+    figures |= {"ttft_s", "tpot_s", "usd_per_input_mtok", "usd_per_output_mtok"}
     assert set(records[0].to_dict()) == always | figures
     assert set(records[2].to_dict()) == always | {"infeasible"}
     assert records[0].n_params_total == records[0].n_params_active == 1192
@@ -454,3 +455,117 @@ def test_one_api_server_is_no_limit_of_a_server() -> None:
 def test_latencies_of_another_deployment_are_refused(changes: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         serve(TINY, 1, LATENCY, replace(SHARE_GPT, **changes))
+
+
+FASTER = [Roofline(find_gpu("h100-sxm")), Silicon(find_gpu("h100-sxm"))]
+H100 = Deployment(
+    gpu=find_gpu("h100-sxm"), usd_per_gpu_hour=4.0, prompt_tokens=2000.0, output_tokens=300.0, max_num_seqs=256.0
+)
+
+
+@pytest.mark.parametrize("source", FASTER, ids=lambda source: source.name)
+@pytest.mark.parametrize("scheduling", ["separate", "chunked"])
+def test_what_is_off_changes_no_digit(source: LatencySource, scheduling: str) -> None:
+    model, plain = shapes()["llama-3.1-8b"], replace(H100, scheduling=scheduling)
+    off = replace(plain, prefix_hit=0.0, accepted_tokens=0.0, draft_tokens=0.0, max_num_batched_tokens=1e9)
+    both = [serve(model, np.asarray([1.0, 4.0]), source, d) for d in (plain, off)]
+    for f in fields(Serving):
+        assert np.array_equal(getattr(both[0], f.name), getattr(both[1], f.name)), f.name
+
+
+@pytest.mark.parametrize("source", FASTER, ids=lambda source: source.name)
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("scheduling", ["separate", "chunked"])
+def test_more_hits_of_the_prefix_cache_are_never_dearer_nor_slower(
+    source: LatencySource, name: str, scheduling: str
+) -> None:
+    hits = np.linspace(0.0, 1.0, 11)
+    served = serve(shapes()[name], 2, source, replace(H100, prefix_hit=hits, scheduling=scheduling, max_num_seqs=128.0))
+    assert np.all(served.infeasible == 0)
+    assert np.all(np.diff(served.usd_per_mtok) <= 1e-3 * served.usd_per_mtok[1:])
+    assert served.usd_per_mtok[-1] < 0.8 * served.usd_per_mtok[0]
+    limited = serve(shapes()[name], 2, source, replace(H100, prefix_hit=hits, max_num_seqs=None, batching="largest"))
+    assert np.all(np.diff(limited.batch) > 0)  # what is shared is stored once
+
+
+@pytest.mark.parametrize("source", FASTER, ids=lambda source: source.name)
+def test_a_cached_prefix_costs_its_attention_alone(source: Roofline | Silicon) -> None:
+    """Parts of a prompt after each other attend to as many pairs as the whole, and read what is cached."""
+    model = replace(shapes()["llama-3.1-8b"], vocab_size=0.0)
+    whole = float(source.prefill_s(model, 1, 1.0, 16384.0))
+    parts = [float(source.prefill_s(model, 1, 1.0, 4096.0, prefix_tokens=4096.0 * i)) for i in range(4)]
+    assert all(np.diff(parts) > 0)
+    assert sum(parts) == pytest.approx(whole, rel=0.08)
+    assert parts[0] == pytest.approx(float(source.prefill_s(model, 1, 1.0, 4096.0)))
+
+
+@pytest.mark.parametrize("source", FASTER, ids=lambda source: source.name)
+def test_drafted_tokens_are_cheap_beside_the_weights_and_dear_in_full_batches(source: Roofline | Silicon) -> None:
+    model = shapes()["llama-3.1-8b"]
+    one, two = (source.decode_s(model, 1, np.asarray([1.0, 512.0]), 1000.0, query_tokens=q) for q in (1.0, 2.0))
+    assert two[0] < 1.1 * one[0]
+    assert one[1] < two[1] < 2.0 * one[1]
+    # The cache is read once: less than as many further requests take.
+    assert two[1] < float(source.decode_s(model, 1, 1024.0, 1000.0))
+    single = serve(model, 1, source, replace(H100, max_num_seqs=1.0))
+    drafted = serve(model, 1, source, replace(H100, max_num_seqs=1.0, accepted_tokens=0.85))
+    assert float(drafted.tpot_s) < 0.75 * float(single.tpot_s)
+    useless = serve(model, 1, source, replace(H100, accepted_tokens=0.001, draft_tokens=4.0))
+    assert float(useless.usd_per_mtok) > float(serve(model, 1, source, H100).usd_per_mtok)
+
+
+def test_a_pass_yields_what_is_accepted() -> None:
+    """All drafted tokens kept, and drafted for nothing: half of the passes, of each of which a request gets two tokens."""
+
+    class Free(Roofline):
+        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context: Real, **split: Real) -> FloatArray:  # type: ignore[override]
+            whole = np.asarray(model.n_layers) > 1
+            return np.where(whole, 0.01, 0.0) + 0.0 * np.asarray(batch)
+
+    model, source = shapes()["llama-3.1-8b"], Free(H100.gpu)
+    plain, drafted = (
+        serve(model, 1, source, replace(H100, accepted_tokens=a, max_num_seqs=8.0, batching="largest"))
+        for a in (0.0, 1.0)
+    )
+    assert float(drafted.decode_s) == pytest.approx(float(plain.decode_s))
+    without_prompts = float(plain.iteration_s - plain.prefill_s)
+    assert float(drafted.iteration_s - drafted.prefill_s / 2.0) == pytest.approx(without_prompts / 2.0)
+    assert float(drafted.usd_per_input_mtok) == pytest.approx(float(plain.usd_per_input_mtok))
+
+
+@settings(max_examples=60, deadline=None)
+@given(budget=st.integers(128, 16_384), prompt=st.integers(1, 20_000), output=st.integers(2, 2000), hit=st.floats(0, 1))
+def test_a_pass_never_holds_more_tokens_than_its_budget(budget: int, prompt: int, output: int, hit: float) -> None:
+    d = replace(
+        H100, prompt_tokens=float(prompt), output_tokens=float(output), scheduling="chunked", batching="largest"
+    )
+    source, model = Roofline(H100.gpu), shapes()["llama-3.1-8b"]
+    free, bound = (
+        serve(model, 8, source, replace(d, prefix_hit=hit, max_num_batched_tokens=t)) for t in (None, budget)
+    )
+    new = max(prompt * (1 - hit), 1.0)
+    assert float(bound.batch) * (1 + new / output) <= max(budget, 1 + new / output) * (1 + 1e-9)
+    assert float(bound.batch) <= float(free.batch)
+    if float(bound.batch) == float(free.batch):
+        assert float(bound.iteration_s) >= float(free.iteration_s) * (1 - 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(count=experts, size=sizes, gpus=gpu_counts, chunked=st.booleans())
+def test_dollars_of_prompts_and_outputs_are_all_dollars(count: float, size: float, gpus: int, chunked: bool) -> None:
+    d = replace(SHARE_GPT, scheduling="chunked" if chunked else "separate")
+    served = serve(architecture(PAPER, size, count), gpus, LATENCY, d)
+    request = d.prompt_tokens * served.usd_per_input_mtok + d.output_tokens * served.usd_per_output_mtok
+    if served.infeasible == 0:
+        assert float(request) == pytest.approx(float(d.output_tokens * served.usd_per_mtok))
+        assert float(served.usd_per_input_mtok) < float(served.usd_per_output_mtok)
+    else:
+        assert np.isinf(served.usd_per_input_mtok)
+        assert np.isinf(served.usd_per_output_mtok)
+
+
+def test_more_kept_than_drafted_is_refused() -> None:
+    with pytest.raises(InputError, match="more than are drafted"):
+        replace(H100, accepted_tokens=1.5, draft_tokens=1.0)
+    with pytest.raises(InputError, match="prefix_hit must be"):
+        replace(H100, prefix_hit=1.5)

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from moescale.planning.total_cost import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
     from moescale.runs.table import RunTable, read_runs
     from moescale.scaling_laws import Law, find_form, find_law, loss, predict, save_law
+    from moescale.serving.closed_loop import ClosedLoop, closed_loop
     from moescale.serving.deployment import Deployment, degrees, with_traffic
     from moescale.serving.gpu_counts import Cost, cheapest, cost
+    from moescale.serving.open_loop import OpenLoop, open_loop
     from moescale.serving.operating_points import OperatingPoints, Platform, find_platforms, operating_points
     from moescale.serving.simulator import Arrivals, simulate
     from moescale.serving.steady_state import serve
@@ -137,6 +139,10 @@ _HOMES = {
         "predict",
         "save_law",
     ),
+    "serving.closed_loop": (
+        "ClosedLoop",
+        "closed_loop",
+    ),
     "serving.deployment": (
         "Deployment",
         "degrees",
@@ -146,6 +152,10 @@ _HOMES = {
         "Cost",
         "cheapest",
         "cost",
+    ),
+    "serving.open_loop": (
+        "OpenLoop",
+        "open_loop",
     ),
     "serving.operating_points": (
         "OperatingPoints",
@@ -173,6 +183,7 @@ __all__ = [
     "Arrivals",
     "BoundOptions",
     "Budget",
+    "ClosedLoop",
     "ComparedModel",
     "Cost",
     "Deployment",
@@ -189,6 +200,7 @@ __all__ = [
     "Lifetime",
     "ModelFamily",
     "MoescaleError",
+    "OpenLoop",
     "OperatingPoints",
     "Plan",
     "Platform",
@@ -208,6 +220,7 @@ __all__ = [
     "calibrate",
     "cheapest",
     "cheapest_at_loss",
+    "closed_loop",
     "compare_laws",
     "compare_models",
     "cost",
@@ -233,6 +246,7 @@ __all__ = [
     "make_plan",
     "measured_reserve_bytes",
     "open_latency",
+    "open_loop",
     "operating_points",
     "owned_usd_per_gpu_hour",
     "parse_quantity",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, check_plot, check_table, examples
 from moescale.cli.output import HeldBack, print_json, warn
-from moescale.options.cost import BurstOptions, CostServingOptions, ModelOptions
+from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
 from moescale.options.sweep import SweepOptions
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have 
         "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
         "moescale cost --config mixtral/config.json --trace requests.csv --scheduling chunked --latency roofline",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --gpus 2 --prompt 512 --output 256 --burst 500",
+        "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 1024 --concurrency 64",
+        "moescale cost llama-3.1-8b --gpu h100-sxm --request-rate 100 --max-ttft 500ms --max-tpot 25ms --percentile 99",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
     ),
@@ -47,13 +49,14 @@ LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have 
     then=("replicas", "expert_parallel"),
 )
 def cost(
-    described: ModelOptions, burst: BurstOptions, serving: CostServingOptions, sweep: SweepOptions, json_: Json = False
+    described: ModelOptions, load: LoadOptions, serving: CostServingOptions, sweep: SweepOptions, json_: Json = False
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
     from moescale.serving.gpu_counts import cost as serving_cost
-    from moescale.views.terminal import show_burst, show_cost, terminal
+    from moescale.serving.gpu_counts import savings
+    from moescale.views.terminal import show_burst, show_cost, show_load, terminal
 
-    burst.check(serving, sweep=sweep.sweep)
+    load.check(serving, sweep=sweep.sweep)
     sweep.check(serving.gpu)
     check_plot(sweep.plot)
     check_table(sweep.output_table, [serving.latency, serving.trace])
@@ -74,15 +77,22 @@ def cost(
             "4-bit products and experts are not read from the measured kernels yet: bf16 kernels scaled by the roofline"
         )
     answer = serving_cost(model, source, deployment, serving.gpus_of_replica())
-    run = burst.run(model, source, deployment, answer.tensor_parallel or 1, serving.host)
+    gpus = answer.tensor_parallel or 1
+    closed = load.closed_loop(model, source, deployment, gpus)
+    opened = load.open_loop(model, source, deployment, serving, gpus)
+    run = load.run(model, source, deployment, serving, gpus)
+    saved = savings(model, source, deployment, serving.gpus_of_replica(), answer.usd_per_mtok or 0.0)
     if json_:
         record = answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
+        parts = {"saved": saved, "closed_loop": closed, "open_loop": opened and opened.to_dict()}
+        record |= {name: part for name, part in parts.items() if part}
         record |= {} if run is None else {"burst": run.to_dict()}
         print_json(record if priced else _without_dollars(record))
         return
     own = formats[0].name if checkpoint is not None and formats else None
     name = None if described.published is None else model.name
     show_cost(terminal(), answer, deployment, source_of_traffic, name=name, weights=own, priced=priced)
+    show_load(terminal(), saved, closed, opened, gpu=deployment.gpu.name, priced=priced)
     if run is not None:
         show_burst(terminal(), run, serving.host or "in-line", priced=priced)
 

@@ -150,9 +150,12 @@ class Roofline(PassSource):
         constants, count, tokens = self._constants, np.asarray(a.gpus, dtype=np.float64), a.tokens
         all_gpus = np.asarray(whole.gpus, dtype=np.float64)
         share = 1.0 / count
-        attention_s = 0.0 if a.batch is None else self._decode_attention_s(model, share, a.batch, a.context_tokens)
+        attention_s: Real = 0.0
+        if a.batch is not None:
+            attention_s = self._decode_attention_s(model, share, a.batch, a.context_tokens, a.query_tokens)
         if a.prompts is not None:
-            attention_s = attention_s + self._prefill_attention_s(model, share, a.prompts, a.prompt_tokens)
+            prefill_s = self._prefill_attention_s(model, share, a.prompts, a.prompt_tokens, a.prefix_tokens)
+            attention_s = attention_s + prefill_s
         if self.moe_execution == ALL_EXPERTS_GROUPED:
             model = replace(model, top_k=model.n_experts)
         total_s = self._dense_s(model, share, tokens) + attention_s
@@ -209,9 +212,11 @@ class Roofline(PassSource):
         return 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
 
     def _prefill_attention_s(
-        self, model: Architecture, share: FloatArray, prompts: Real, prompt_tokens: Real
+        self, model: Architecture, share: FloatArray, prompts: Real, prompt_tokens: Real, prefix_tokens: Real
     ) -> FloatArray:
-        """Attention of whole prompts in all layers; the cache that they leave is touched once."""
+        """Attention of prompts in all layers, to themselves and to a cached prefix; the cache of both is touched once."""
+        if np.any(np.asarray(prefix_tokens) > 0):
+            return self._after_prefix_s(model, share, prompts, prompt_tokens, prefix_tokens)
         # Causal: a token meets half of its prompt, once for the scores and once for the values, 2 FLOPs a channel.
         flops_s = 0.5 * (2.0 * (model.head_dim + _value_dim(model))) * self._attention_flop_s
         element_s = self._cached_elements(model, share) * self._cache_element_s
@@ -226,15 +231,36 @@ class Roofline(PassSource):
         launch_s = model.n_layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(prompts) > 0.0)
         return np.asarray(one_s * (prompts * met) + launch_s)
 
-    def _decode_attention_s(
-        self, model: Architecture, share: FloatArray, batch: Real, context_tokens: Real
+    def _after_prefix_s(
+        self, model: Architecture, share: FloatArray, prompts: Real, prompt_tokens: Real, prefix_tokens: Real
     ) -> FloatArray:
-        """Attention of one token of each request in all layers, which reads the whole cache."""
+        """Attention of prompts that follow a cached prefix: as many pairs as the whole has without those of the prefix."""
+        new, prefix = np.asarray(prompt_tokens, dtype=np.float64), np.asarray(prefix_tokens, dtype=np.float64)
+        flops_s = 2.0 * (model.head_dim + _value_dim(model)) * self._attention_flop_s
+        element_s = self._cached_elements(model, share) * self._cache_element_s
+
+        def layer_s(window: Real) -> FloatArray:
+            before, whole = np.minimum(prefix, window), np.minimum(prefix + new, window)
+            pairs = whole * (prefix + new - whole / 2.0) - before * (prefix - before / 2.0)
+            touched = np.minimum(prefix + new, window + new)
+            return np.maximum(model.n_heads * share * (flops_s * pairs), element_s * touched)
+
+        local = np.asarray(model.n_window_layers, dtype=np.float64)
+        one_s = (model.n_layers - local) * layer_s(np.inf)
+        if np.any(local > 0):
+            one_s = one_s + local * layer_s(model.window_tokens)
+        launch_s = model.n_layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(prompts) > 0.0)
+        return np.asarray(one_s * prompts + launch_s)
+
+    def _decode_attention_s(
+        self, model: Architecture, share: FloatArray, batch: Real, context_tokens: Real, queries: Real
+    ) -> FloatArray:
+        """Attention of a token, or several, of each request in all layers, which read the whole cache once."""
         latent = np.asarray(model.kv_lora_rank) > 0
         channels = model.head_dim + _value_dim(model)
         if np.any(latent):  # queries are brought into the compressed space; scores also see the position's channels
             channels = np.where(latent, 2.0 * model.kv_lora_rank + model.qk_rope_head_dim, channels)
-        multiply_s = model.n_heads * share * (2.0 * channels * self._attention_flop_s)
+        multiply_s = model.n_heads * share * (2.0 * channels * self._attention_flop_s) * queries
         token_s = np.maximum(multiply_s, self._cached_elements(model, share) * self._cache_element_s)
         context = np.asarray(context_tokens, dtype=np.float64)
         held = model.n_layers * context

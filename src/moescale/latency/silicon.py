@@ -10,6 +10,7 @@ run, it sets the pace.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -158,9 +159,10 @@ class Silicon(PassSource):
         count, tokens = np.asarray(a.gpus, dtype=np.float64), a.tokens
         total_s: Real = 0.0
         if a.batch is not None:
-            total_s = self._attention_s("generation", model, count, a.batch, a.context_tokens)
+            total_s = self._attention_s("generation", model, count, a.batch, a.context_tokens, queries=a.query_tokens)
         if a.prompts is not None:
-            total_s = total_s + self._attention_s("context", model, count, a.prompts, a.prompt_tokens)
+            prefix = a.prefix_tokens
+            total_s = total_s + self._attention_s("context", model, count, a.prompts, a.prompt_tokens, prefix=prefix)
             launches = PROMPT_LAUNCHES_QK_NORM if model.qk_norm else PROMPT_LAUNCHES
             total_s = total_s + model.n_layers * (launches * self._system.elementwise_latency_s)
         total_s = total_s + self._products_s(model, count, tokens, a.requests)
@@ -292,12 +294,25 @@ class Silicon(PassSource):
         each = np.where(layers > 0, local_experts(model, gpus), 0.0)
         return layers * each * (products_s + small_s)
 
-    def _attention_s(self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real) -> FloatArray:
-        """Seconds of attention in all layers, for `batch` contexts (generation) or prompts (context) of `tokens`."""
+    def _attention_s(
+        self,
+        stage: str,
+        model: Architecture,
+        gpus: FloatArray,
+        batch: Real,
+        tokens: Real,
+        *,
+        prefix: Real = 0.0,
+        queries: Real = 1.0,
+    ) -> FloatArray:
+        """Seconds of attention in all layers, for `batch` contexts (generation) or prompts (context) of `tokens`.
+
+        A prompt may follow a cached `prefix`; a context may meet several `queries`, which read it once.
+        """
         if _is_latent(model):
-            return self._latent_s(stage, model, gpus, batch, tokens)
+            return self._latent_s(stage, model, gpus, batch, tokens, prefix, queries)
         heads, kv_heads = np.maximum(model.n_heads / gpus, 1.0), _kv_heads(model, gpus)
-        asked = _Attention(stage, np.maximum(batch, 1.0), tokens, heads, kv_heads, model.head_dim)
+        asked = _Attention(stage, np.maximum(batch, 1.0), tokens, heads, kv_heads, model.head_dim, prefix, queries)
         share = np.minimum(batch, 1.0) if stage == "context" else 1.0
         local = np.asarray(model.n_window_layers, dtype=np.float64)
         full_s = share * self._attention_layer_s(asked)
@@ -309,17 +324,20 @@ class Silicon(PassSource):
             layers = np.where(sizes == window, local, 0.0)
             window_s = share * self._attention_layer_s(asked, float(window))
             # What the window holds is attention to everything, of which more was measured.
-            total_s = total_s + layers * np.where(np.asarray(tokens) <= window, full_s, window_s)
+            total_s = total_s + layers * np.where(np.asarray(tokens) + prefix <= window, full_s, window_s)
         return total_s
 
     def _attention_layer_s(self, a: _Attention, window: float = 0.0) -> FloatArray:
         """Seconds of one layer that attends to everything, or to the last `window` tokens.
 
         Where a window was not measured with the head dimension, full attention answers for as much work: a context of the
-        window's tokens, a prompt of as many pairs of tokens (T w - w^2 / 2 of T tokens beyond w).
+        window's tokens, a prompt of as many pairs of tokens (T w - w^2 / 2 of T tokens beyond w). So it does for a prompt
+        after a prefix, which was not measured either; several queries of a context take the ratio of their rooflines.
         """
-        met = a.tokens
-        if window:
+        met, after_prefix = a.tokens, bool(np.any(np.asarray(a.prefix) > 0))
+        if after_prefix:
+            met = _tokens_of_pairs(a.tokens, a.prefix, window or math.inf)
+        elif window:
             met = np.minimum(a.tokens, max(window, 1.0))
             if a.stage == "context":
                 met = np.sqrt(met * (2.0 * np.asarray(a.tokens, dtype=np.float64) - met))
@@ -328,7 +346,7 @@ class Silicon(PassSource):
         if found is None:
             raise InputError(f"no attention was measured on {self._system.name}", where="silicon", next_step=ROOFLINE)
         kind, head_dim, measured_bytes = found
-        measured = (head_dim, window) in attention_kinds(*self._tables, a.stage, kind)
+        measured = (head_dim, window) in attention_kinds(*self._tables, a.stage, kind) and not after_prefix
         kernel = attention(*self._tables, a.stage, kind, head_dim, window if measured else 0.0)
         seconds = kernel.seconds(a.batch, a.tokens if measured else met, a.heads, a.kv_heads, a.head_dim)
         elements = 2.0 * a.batch * np.asarray(a.kv_heads) * a.head_dim * met
@@ -336,19 +354,34 @@ class Silicon(PassSource):
         flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * a.head_dim, self.kv_bytes_per_element
         if a.stage == "context":  # a prompt's own keys and values are not read from the cache
             measured_bytes = wanted_bytes = ACTIVATION_BYTES
+        if np.any(np.asarray(a.queries) != 1.0):
+            _, peak = rates(self._system, "bfloat16")
+            read_s = elements * measured_bytes / self._system.memory_bandwidth_bytes_per_s
+            seconds = seconds * (np.maximum(read_s, a.queries * flops / peak) / np.maximum(read_s, flops / peak))
+            flops = a.queries * flops
         seconds = self._for_this_gpu(seconds, elements * measured_bytes, elements * wanted_bytes, flops)
         return np.maximum(seconds, self._limit_s(elements, flops, "bfloat16", wanted_bytes))
 
-    def _latent_s(self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real) -> FloatArray:
+    def _latent_s(
+        self,
+        stage: str,
+        model: Architecture,
+        gpus: FloatArray,
+        batch: Real,
+        tokens: Real,
+        prefix: Real = 0.0,
+        queries: Real = 1.0,
+    ) -> FloatArray:
         """Seconds of latent attention and its projections in all layers; NaN where the engine's were not measured."""
         weights = "fp8_block" if self._gemm[1].startswith("fp8") else "bfloat16"
         cached = "fp8" if self.kv_bytes_per_element < WIDE_BYTES else "bfloat16"
         if (weights, cached) not in latent_types(*self._tables, stage):
-            return np.full(common_shape(model, gpus, batch, tokens), np.nan)
+            return np.full(common_shape(model, gpus, batch, tokens, prefix, queries), np.nan)
         heads, whole, part = np.maximum(model.n_heads / gpus, 1.0), np.maximum(batch, 1.0), np.minimum(batch, 1.0)
         seconds = latent_grid(*self._tables, stage, weights, cached).seconds(heads, whole, tokens)
         measured_bytes, _ = rates(self._system, weights)
-        this = latent_roofline_s(model, heads, whole, tokens, stage, self._system, self.weight_bytes_per_param)
+        asked = {"prefix": prefix, "queries": queries}
+        this = latent_roofline_s(model, heads, whole, tokens, stage, self._system, self.weight_bytes_per_param, **asked)
         measured = latent_roofline_s(MEASURED, heads, whole, tokens, stage, self._system, measured_bytes)
         return model.n_layers * seconds * (this / measured) * (part if stage == "context" else 1.0)
 
@@ -460,6 +493,18 @@ class _Attention:
     heads: Real
     kv_heads: Real
     head_dim: Real
+    prefix: Real = 0.0  # tokens that the cache holds already of each prompt
+    queries: Real = 1.0  # new tokens of each context
+
+
+def _tokens_of_pairs(tokens: Real, prefix: Real, window: float) -> FloatArray:
+    """Tokens of a prompt on its own with as many pairs of tokens as `tokens` after a cached `prefix`, within a window."""
+
+    def pairs(length: Real) -> FloatArray:
+        met = np.minimum(np.asarray(length, dtype=np.float64), window)
+        return met * (np.asarray(length, dtype=np.float64) - met / 2.0)
+
+    return np.sqrt(2.0 * (pairs(np.asarray(tokens) + prefix) - pairs(prefix)))
 
 
 @cache

@@ -75,9 +75,10 @@ class LatencyTable(PassSource):
                 rows = of_kind & (counts == of_gpus) & (experts == of_experts)
                 if of_stage == stage and rows.any():
                     latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
-        # Experts were measured split over all GPUs, none held whole, and attention over all of them, too.
-        as_measured = (np.asarray(a.expert_parallel) == 1.0) & (np.asarray(a.attention_dp) == 1.0)
-        return np.where(as_measured, latency_s.reshape(shape), np.nan)
+        # Experts were measured split over all GPUs, none held whole, attention over all of them, and prompts whole.
+        plain = (np.asarray(a.prefix_tokens) == 0.0) & (np.asarray(a.query_tokens) == 1.0)
+        plain = plain & (np.asarray(a.expert_parallel) == 1.0) & (np.asarray(a.attention_dp) == 1.0)
+        return np.where(plain, latency_s.reshape(shape), np.nan)
 
 
 def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable:

@@ -29,9 +29,13 @@ if TYPE_CHECKING:
     from moescale.models.architecture import Architecture
     from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
+    from moescale.serving.open_loop import OpenLoop
     from moescale.serving.simulator import Run
+    from moescale.typing import FloatArray
 
-BURST = "Simulated burst"
+LOAD, FASTER = "Load", "What speeds a server up"
+MOST_CLIENTS = 1e6  # far beyond what a server is asked
+MOST_DRAFTED = 64  # tokens a pass: beyond, few are kept of any draft
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +132,54 @@ class CostServingOptions(ServingOptions):
     )
     weights: str | None = text("bf16, fp8, int4, nvfp4 or mxfp4; default: what the config states, else bf16.")
     kv_cache: str | None = text("Number format of the KV cache: bf16 (default), fp8 or int4.")
+    max_num_batched_tokens: int | None = quantity(
+        "Most tokens of a pass: with --scheduling chunked, longer prompts take several; default: no bound.",
+        panel=FASTER,
+        whole=True,
+    )
+    prefix_hit: float | None = quantity(
+        "Share of the prompt tokens that the prefix cache holds, one copy for all requests; default 0.",
+        0,
+        1,
+        panel=FASTER,
+    )
+    speculative: float | None = quantity(
+        "Drafted tokens that a pass keeps on average, such as 0.85 of one (multi-token prediction); default 0.",
+        0,
+        MOST_DRAFTED,
+        panel=FASTER,
+    )
+    draft_tokens: int | None = quantity(
+        "With --speculative: drafted tokens a pass; default: --speculative, rounded up.",
+        1,
+        MOST_DRAFTED,
+        panel=FASTER,
+        whole=True,
+    )
+
+    def deployment(
+        self,
+        *,
+        gpu: Gpu | None = None,
+        weights: Precision | None = None,
+        usd_per_gpu_hour: float | None = None,
+        remark: Remark = unsaid,
+    ) -> Deployment:
+        """As for a plan, with what speeds the server up."""
+        found = super().deployment(gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, remark=remark)
+        accepted, drafted = self.speculative or 0.0, self.draft_tokens
+        if drafted is not None and not accepted:
+            raise InputError("goes with --speculative", where="--draft-tokens", next_step="add it, or leave this out")
+        if drafted is not None and accepted > drafted:
+            what = f"{accepted:g} tokens are kept of {drafted} that are drafted"
+            raise InputError(what, where="--speculative", nearest=f"{drafted}")
+        return replace(
+            found,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            prefix_hit=self.prefix_hit or 0.0,
+            accepted_tokens=accepted,
+            draft_tokens=drafted,
+        )
 
     def cap(self, gpu: Gpu) -> float | None:
         own = float(gpu.default_max_num_seqs * self.attention_dp)  # each attention group is an engine with its own cap
@@ -226,32 +278,94 @@ class CostServingOptions(ServingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BurstOptions(Group):
-    """Requests that arrive at an idle server, to be simulated."""
+class LoadOptions(Group):
+    """What a server is asked: a closed loop, an open loop, or a simulated burst; without any, all that it can do."""
 
-    HEADING = BURST
+    HEADING = LOAD
 
+    concurrency: int | None = quantity(
+        "So many clients, each of which sends its next request when the last is answered; times are means over ten requests "
+        "a client, the burst of the first ones included.",
+        1,
+        MOST_CLIENTS,
+        whole=True,
+    )
+    request_rate: float | None = quantity(
+        "Requests a second (Poisson): how many replicas answer them within --max-ttft and --max-tpot; with --burst: "
+        "how fast they come, by default all at once.",
+        LEAST,
+    )
+    percentile: float | None = quantity(
+        "With --request-rate: the limits hold for so many percent of the requests, such as 99; default: for the means.",
+        1,
+        99.9,
+    )
     burst: int | None = quantity(
         "Simulate so many requests as well, pass by pass, with the host in line.", 1, 1e5, whole=True
     )
-    request_rate: float | None = quantity("With --burst: requests a second (Poisson); default: all at once.", LEAST)
 
     def check(self, serving: CostServingOptions, *, sweep: bool) -> None:
-        """InputError where a burst goes with none of the other options."""
-        if self.request_rate is not None and self.burst is None:
-            raise InputError("goes with --burst", where="--request-rate", next_step="add --burst 500, or leave it out")
-        if self.burst is not None and (sweep or serving.replicas > 1 or serving.trace is not None):
+        """InputError where a load goes with none of the other options."""
+        asked = {"burst": self.burst, "concurrency": self.concurrency, "request-rate": self.request_rate}
+        stated = [name for name, value in asked.items() if value is not None]
+        if stated and sweep:
+            next_step = "leave out --sweep, or this"
+            raise InputError("is of one deployment, not of a sweep", where=f"--{stated[0]}", next_step=next_step)
+        if self.percentile is not None and (self.request_rate is None or self.burst is not None):
+            next_step = "add it, without --burst, or leave this out"
+            raise InputError("goes with --request-rate", where="--percentile", next_step=next_step)
+        if self.request_rate is not None and self.burst is None and serving.replicas > 1:
+            what = "finds the number of replicas itself"
+            raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
+        faster = {"prefix-hit": serving.prefix_hit, "speculative": serving.speculative}
+        for name in (name for name, value in faster.items() if value and (self.burst or self.request_rate)):
+            what = "is left out of simulated runs (--burst, --request-rate)"
             raise InputError(
-                "is of one model on one replica, with requests of one length",
-                where="--burst",
-                next_step="leave out --sweep and --replicas (each replica serves its share of the requests), and --trace "
-                "(moescale.simulate takes a length for each request)",
+                what, where=f"--{name}", next_step="ask for a closed loop (--concurrency), or leave it out"
             )
 
+    def closed_loop(
+        self, model: Architecture, source: LatencySource, deployment: Deployment, gpus: int
+    ) -> dict[str, float] | None:
+        """The closed loop on `gpus` GPUs a replica, if one is stated."""
+        from moescale.serving.closed_loop import closed_loop
+
+        if self.concurrency is None:
+            return None
+        found = closed_loop(model, gpus, source, deployment, self.concurrency)
+        names = ("output_tok_s", "ttft_s", "tpot_s", "e2e_s", "plateau_ttft_s", "batch")
+        record = {"concurrency": self.concurrency} | {name: float(getattr(found, name)) for name in names}
+        usd_per_s = gpus * float(deployment.replicas) * float(deployment.usd_per_gpu_hour) / 3600.0
+        return record | {"usd_per_mtok": usd_per_s / record["output_tok_s"] * 1e6}
+
+    def open_loop(
+        self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
+    ) -> OpenLoop | None:
+        """The fewest replicas of `gpus` GPUs that answer the rate in time, if one is stated without a burst."""
+        from moescale.latency import kernels_alone
+        from moescale.serving.host import find_host
+        from moescale.serving.open_loop import open_loop
+
+        if self.request_rate is None or self.burst is not None:
+            return None
+        host = find_host(serving.host or "in-line")
+        prompt, output = _lengths(serving, deployment)
+        return open_loop(
+            model,
+            kernels_alone(source),
+            deployment,
+            gpus,
+            self.request_rate,
+            percentile=self.percentile,
+            overhead=host,
+            prompt_tokens=prompt,
+            output_tokens=output,
+        )
+
     def run(
-        self, model: Architecture, source: LatencySource, deployment: Deployment, gpus: int, host: str | None
+        self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
     ) -> Run | None:
-        """The deployment under the burst, if one is stated, on one replica; the host in line unless --host says otherwise."""
+        """The deployment under the burst, if one is stated; the host in line unless --host says otherwise."""
         from moescale.latency import kernels_alone
         from moescale.serving.host import find_host
         from moescale.serving.simulator import Arrivals, simulate
@@ -259,16 +373,33 @@ class BurstOptions(Group):
         if self.burst is None:
             return None
         rate = math.inf if self.request_rate is None else self.request_rate
+        prompt, output = _lengths(serving, deployment, self.burst)
         return simulate(
             model,
             kernels_alone(source),
             deployment,
             gpus,
             Arrivals(n_requests=self.burst, requests_per_s=rate),
-            overhead=find_host(host or "in-line"),
-            prompt_tokens=float(round(float(deployment.prompt_tokens))),
-            output_tokens=float(round(float(deployment.output_tokens))),
+            overhead=find_host(serving.host or "in-line"),
+            prompt_tokens=prompt,
+            output_tokens=output,
         )
+
+
+def _lengths(
+    serving: CostServingOptions, deployment: Deployment, n: int | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Whole prompt and output tokens: the trace's in its order, as often as `n` requests need, or the means."""
+    import numpy as np
+
+    from moescale.serving.traffic import trace_lengths
+
+    means = (deployment.prompt_tokens, deployment.output_tokens)
+    found = means if serving.trace is None else trace_lengths(serving.trace)
+    prompt, output = (np.maximum(np.round(np.asarray(lengths, dtype=np.float64)), 1.0) for lengths in found)
+    if n is None or serving.trace is None:
+        return prompt, output
+    return np.resize(prompt, n), np.resize(output, n)
 
 
 def precisions(kind: str, names: Sequence[str], option: str) -> list[Precision]:

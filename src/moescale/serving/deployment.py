@@ -32,6 +32,7 @@ UNSTATED = float("nan")  # known by its identity
 # attention data parallelism turn this balance on, and vLLM and SGLang have none.
 BALANCED_WAIT_PASSES = 50.0
 WAYS = Bound(1.0, whole=True, unlimited=True)
+PART, NOT_NEGATIVE_COUNT = Bound(0.0, 1.0), Bound(0.0, whole=True)
 CAP, TIME = Bound(1.0, unlimited=True), Bound(0.0, above=True, unlimited=True)
 
 
@@ -67,6 +68,14 @@ class Deployment:
     pipeline_parallel: Annotated[Real, COUNT] = 1.0  # stages of consecutive layers, each on as many GPUs
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
+    # Tokens that a pass computes at most, prompts and drafted tokens included; None: no bound (closed loops and simulated
+    # runs: the engine's own).
+    max_num_batched_tokens: Annotated[Real | None, AT_LEAST_ONE] = None
+    prefix_hit: Annotated[Real, PART] = 0.0  # share of prompt tokens that the cache holds, once for all requests
+    accepted_tokens: Annotated[Real, NOT_NEGATIVE] = (
+        0.0  # drafted tokens that a pass keeps on average; 0: none are drafted
+    )
+    draft_tokens: Annotated[Real | None, NOT_NEGATIVE_COUNT] = None  # None: accepted_tokens, rounded up
     batching: str = "cheapest"  # a name of BATCHES
     host: HostOverhead = NO_OVERHEAD  # the CPU side of the server, added to the kernels of every pass
     max_ttft_s: Annotated[Real | None, TIME] = None  # longest time to first token; None: no limit
@@ -90,6 +99,9 @@ class Deployment:
         if np.any(np.asarray(longest_request_tokens(self)) < context_tokens(self)):
             what = "longest_request_tokens must not be below what a request holds on average"
             raise InputError(what, where="deployment")
+        if np.any(np.asarray(self.accepted_tokens) > drafted_tokens(self)):
+            what = f"accepted_tokens {np.max(self.accepted_tokens):g} are more than are drafted"
+            raise InputError(what, where="deployment", next_step="raise draft_tokens, or leave it out")
         if self.prompt_nodes:
             shares = sum(share for _, share in self.prompt_nodes)
             mean = sum(share * at for at, share in self.prompt_nodes)
@@ -146,6 +158,12 @@ def expert_ways(deployment: Deployment, gpus: Real) -> FloatArray:
     """GPUs of a stage that split whole experts, of a replica of so many GPUs."""
     ways = np.asarray(deployment.expert_parallel, dtype=np.float64)
     return np.where(np.isinf(ways), stage_gpus(deployment, gpus), ways) if np.any(np.isinf(ways)) else ways
+
+
+def drafted_tokens(deployment: Deployment) -> Real:
+    """Tokens that are drafted for each request and verified by one pass."""
+    d = deployment
+    return np.ceil(d.accepted_tokens) if d.draft_tokens is None else d.draft_tokens
 
 
 def longest_request_tokens(deployment: Deployment) -> Real:

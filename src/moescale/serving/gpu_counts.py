@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,8 @@ class Cost:
     weight_bytes_per_gpu: float | None = None  # on the fullest GPU
     reserve_bytes: float | None = None  # of each GPU, for activations and the runtime
     usd_per_mtok: float | None = None  # dollars per million output tokens at the stated utilization
+    usd_per_input_mtok: float | None = None  # what prompts add to the time, per million prompt tokens
+    usd_per_output_mtok: float | None = None  # the rest, per million output tokens
     batch: float | None = None  # of one replica
     limited_by: str | None = None
     latency_limit: str | None = None  # which limit binds where `limited_by` is latency: max_ttft or max_tpot
@@ -62,7 +65,15 @@ class Cost:
         return record(self)
 
 
-SERVED = ("usd_per_mtok", "batch", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s")
+SERVED = (
+    *("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok"),
+    *("batch", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s"),
+)
+WITHOUT: dict[str, dict[str, Any]] = {
+    "prefix_hit": {"prefix_hit": 0.0},
+    "accepted_tokens": {"accepted_tokens": 0.0, "draft_tokens": None},
+}
+"""What speeds a server up, and the fields of a deployment without it."""
 
 
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
@@ -110,6 +121,25 @@ def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gp
         raise InfeasibleError(what, where=where, next_step=remedy)
     best = min(served, key=lambda record: (record.usd_per_mtok or 0.0, record.gpus))
     return replace(best, candidates=tuple(looked_at))
+
+
+def savings(
+    model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int | None, usd_per_mtok: float
+) -> dict[str, float]:
+    """Share of the dollars that each of WITHOUT saves, which the deployment has: 1 - dollars / dollars without it.
+
+    Either is at its own cheapest GPU count (at `gpus` a replica where they are stated); negative where it costs more, and 1
+    where nothing serves without it.
+    """
+    saved: dict[str, float] = {}
+    for name, fields_without in WITHOUT.items():
+        if float(np.asarray(getattr(deployment, name))) > 0.0:
+            try:
+                without = cost(model, latency, replace(deployment, **fields_without), gpus).usd_per_mtok
+            except InfeasibleError:
+                without = None
+            saved[name] = 1.0 if without is None else 1.0 - usd_per_mtok / without
+    return saved
 
 
 def _records(

@@ -1,4 +1,4 @@
-"""What a server does with a burst or a stream of requests, pass by pass, as vLLM's V1 scheduler would run it.
+"""What a server does with a burst, a stream or a closed loop of requests, pass by pass, as vLLM's V1 scheduler would.
 
 Each pass first gives every running request one token, then continues and admits prompts in order of arrival until the
 token budget of a pass, `max_num_seqs` or the memory of the KV cache is used up (continuous batching with chunked
@@ -48,16 +48,23 @@ _CONTEXT_POINTS = 17
 class Arrivals:
     """When requests come: at random intervals, the last one n_requests / requests_per_s from the start.
 
-    Raises BoundError for an impossible number, rate, burstiness (as vLLM's benchmark has it) or seed.
+    With `clients` they come in a closed loop instead: so many at once, and from then on one for each that is answered,
+    `request_s` later. Raises BoundError for an impossible number, rate, burstiness (as vLLM's benchmark has it) or seed,
+    InputError for a closed loop with a rate.
     """
 
     n_requests: Annotated[int, Bound(1, MOST_REQUESTS, whole=True)]
     requests_per_s: Annotated[float, Bound(0.0, above=True, unlimited=True)] = math.inf  # inf: all at once
     burstiness: Annotated[float, Bound(0.0, above=True)] = 1.0  # shape of the intervals' gamma distribution; 1: Poisson
     seed: Annotated[int, Bound(0, whole=True)] = 0
+    clients: Annotated[int | None, Bound(1, whole=True)] = None  # of a closed loop; None: an open one
+    request_s: Annotated[float, Bound(0.0)] = 0.0  # from sending a request until the scheduler has it
 
     def __post_init__(self) -> None:
         check_bounds(self, where="arrivals")
+        if self.clients is not None and not math.isinf(self.requests_per_s):
+            what = "the clients of a closed loop set the rate themselves"
+            raise InputError(what, where="arrivals", next_step="leave out requests_per_s, or clients")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +75,14 @@ class Run:
     requests_per_s: float  # completed, over the makespan
     makespan_s: float  # from the start of the arrivals to the last token
     usd_per_mtok: float  # dollars per million output tokens over the makespan
-    arrival_s: FloatArray
+    arrival_s: FloatArray  # when its client sent it
     ttft_s: FloatArray  # time to first token
     tpot_s: FloatArray  # mean time between the later tokens; NaN for a single token
     e2e_s: FloatArray  # arrival to last token
     output_tokens: FloatArray  # produced, of each request
     n_passes: int
     n_preemptions: int
-    peak_running: int
+    peak_running: int  # on the busiest replica
     mean_running: float  # over the makespan, idle time included
     peak_kv_bytes: float  # on each GPU
     kv_bytes_available: float  # on each GPU
@@ -106,6 +113,8 @@ def arrival_times_s(arrivals: Arrivals) -> FloatArray:
     The intervals are scaled so that their mean is exactly 1 / requests_per_s in every run, as vLLM's benchmark does.
     """
     a = arrivals
+    if a.clients is not None:  # when the others come is known as the run goes on
+        return np.where(np.arange(a.n_requests) < a.clients, 0.0, math.inf)
     if math.isinf(a.requests_per_s):
         return np.zeros(a.n_requests)
     times = np.cumsum(np.random.default_rng(a.seed).gamma(a.burstiness, 1.0, a.n_requests))
@@ -127,15 +136,71 @@ def simulate(
     chunked_prefill: bool = True,
     overhead: HostOverhead | None = None,
 ) -> Run:
-    """Serve every request of `arrivals` with one `model` on `gpus` tensor-parallel GPUs; deterministic by the seed.
+    """Serve every request of `arrivals` with `model` on `gpus` tensor-parallel GPUs a replica; deterministic by the seed.
 
+    Replicas get the requests in turn; a closed loop is of one replica, whatever the deployment has.
     Lengths are whole tokens, one number or one a request (defaults: those of `deployment`, which also holds
-    max_num_seqs, precision, memory and price). `max_num_batched_tokens` and `overhead` default to vLLM's and to the
-    published figures (whatever host the deployment has); `latency` should price kernels alone (`kernels_alone`).
+    max_num_seqs, precision, memory and price). `max_num_batched_tokens` defaults to the deployment's, or else vLLM's,
+    `overhead` to the published figures (whatever host the deployment has); `latency` should price kernels alone
+    (`kernels_alone`).
 
     Raises InputError for impossible input, InfeasibleError where the weights, or the longest request beside them, do
     not fit, or where the latency source has no answer for a pass that is needed.
     """
+    n, d = arrivals.n_requests, deployment
+    prompt = _lengths("prompt_tokens", d.prompt_tokens if prompt_tokens is None else prompt_tokens, n)
+    output = _lengths("output_tokens", d.output_tokens if output_tokens is None else output_tokens, n)
+    copies = int(_number("replicas", d.replicas)) if arrivals.clients is None else 1
+    times_s, settings = arrival_times_s(arrivals), (max_num_batched_tokens, chunked_prefill, overhead)
+    runs = [
+        _one_replica(
+            model, latency, d, gpus, arrivals, times_s[i::copies], prompt[i::copies], output[i::copies], *settings
+        )
+        for i in range(min(copies, n))
+    ]
+    return runs[0] if copies == 1 else _together(runs, copies, gpus, d)
+
+
+def _together(runs: list[Run], copies: int, gpus: int, deployment: Deployment) -> Run:
+    """One run of replicas that got the requests in turn."""
+    makespan_s, tokens = max(run.makespan_s for run in runs), sum(float(np.sum(run.output_tokens)) for run in runs)
+    n = sum(len(run.arrival_s) for run in runs)
+
+    def dealt(name: str) -> FloatArray:
+        values = np.empty(n)
+        for i, run in enumerate(runs):
+            values[i::copies] = getattr(run, name)
+        return values
+
+    usd_per_s = copies * gpus * _number("usd_per_gpu_hour", deployment.usd_per_gpu_hour) / 3600.0
+    return Run(
+        output_tok_s=tokens / makespan_s,
+        requests_per_s=n / makespan_s,
+        makespan_s=makespan_s,
+        usd_per_mtok=usd_per_s * makespan_s / tokens * 1e6,
+        **{name: dealt(name) for name in ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "output_tokens")},
+        n_passes=sum(run.n_passes for run in runs),
+        n_preemptions=sum(run.n_preemptions for run in runs),
+        peak_running=max(run.peak_running for run in runs),
+        mean_running=sum(run.mean_running * run.makespan_s for run in runs) / makespan_s,
+        peak_kv_bytes=max(run.peak_kv_bytes for run in runs),
+        kv_bytes_available=runs[0].kv_bytes_available,
+    )
+
+
+def _one_replica(
+    model: Architecture,
+    latency: LatencySource,
+    deployment: Deployment,
+    gpus: int,
+    arrivals: Arrivals,
+    arrival_s: FloatArray,
+    prompt: IntArray,
+    output: IntArray,
+    max_num_batched_tokens: int | None,
+    chunked_prefill: bool,
+    overhead: HostOverhead | None,
+) -> Run:
     if common_shape(model):
         raise InputError("a run serves one model, but this architecture holds arrays", next_step="loop over models")
     if not (1 <= gpus == int(gpus)):
@@ -144,10 +209,9 @@ def simulate(
         if _number(name, getattr(deployment, name)) > 1:
             what = f"a burst is simulated on GPUs that are tensor-parallel or expert-parallel, without {name}"
             raise InputError(what, where="burst", next_step="leave one of them out")
-    d, n, arrival_s = deployment, arrivals.n_requests, arrival_times_s(arrivals)
-    prompt = _lengths("prompt_tokens", d.prompt_tokens if prompt_tokens is None else prompt_tokens, n)
-    output = _lengths("output_tokens", d.output_tokens if output_tokens is None else output_tokens, n)
-    budget = default_max_num_batched_tokens(d.gpu) if max_num_batched_tokens is None else max_num_batched_tokens
+    d, n = deployment, len(arrival_s)
+    stated = d.max_num_batched_tokens if max_num_batched_tokens is None else max_num_batched_tokens
+    budget = default_max_num_batched_tokens(d.gpu) if stated is None else int(_number("max_num_batched_tokens", stated))
     if budget < 1:
         raise InputError(f"max_num_batched_tokens must be at least 1, not {budget}", where="burst")
     if not chunked_prefill and (longest_prompt := int(np.max(prompt))) > budget:
@@ -158,10 +222,11 @@ def simulate(
     usd_per_gpu_hour, ways = (_number(name, getattr(d, name)) for name in ("usd_per_gpu_hour", "expert_parallel"))
     longest = prompt + output - 1  # the last token is never fed back
     kv_bytes, available = _cache_bytes(model, d, gpus, int(np.max(longest)))
-    at_once = int(min(most, n, max(1.0, available // kv_bytes[int(np.min(prompt))])))
+    in_flight = n if arrivals.clients is None else min(n, arrivals.clients)
+    at_once = int(min(most, in_flight, max(1.0, available // kv_bytes[int(np.min(prompt))])))
     scheduler = _Scheduler(prompt, output, _Limits(most, budget, chunked_prefill, kv_bytes, available))
     host = default_overhead() if overhead is None else overhead
-    trace = _run(arrival_s, scheduler, _price(model, latency, gpus, ways, at_once, scheduler), host)
+    trace = _run(arrival_s, arrivals.request_s, scheduler, _price(model, latency, gpus, ways, at_once, scheduler), host)
     usd_per_s = gpus * usd_per_gpu_hour / 3600.0
     return _as_clients_see_it(trace, scheduler, arrival_s, host.front_end_s_per_token, usd_per_s)
 
@@ -437,14 +502,16 @@ class _Trace:
     running_s: float = 0.0  # running requests times seconds
 
 
-def _run(arrival_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: HostOverhead) -> _Trace:
+def _run(arrival_s: FloatArray, request_s: float, scheduler: _Scheduler, prices: _Prices, host: HostOverhead) -> _Trace:
+    """The passes of a run; writes when a client of a closed loop sends its next request into `arrival_s`."""
     n, limits = len(arrival_s), scheduler.limits
+    known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them
     trace = _Trace(np.full(n, -1), np.full(n, -1), [], [])
     clock_s, arrived, finished = 0.0, 0, 0
     while finished < n:
         if not len(scheduler.running) and not scheduler.waiting:
-            clock_s = max(clock_s, float(arrival_s[arrived]))
-        while arrived < n and arrival_s[arrived] <= clock_s:
+            clock_s = max(clock_s, float(arrival_s[arrived]) + request_s)
+        while arrived < n and arrival_s[arrived] + request_s <= clock_s:
             scheduler.waiting.append(arrived)
             arrived += 1
         now = scheduler.step()
@@ -460,7 +527,7 @@ def _run(arrival_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: Ho
             smaller = "a smaller max_num_seqs or max_num_batched_tokens may lie within its range"
             raise InfeasibleError(what, where="burst", next_step=f"{smaller}; the roofline answers for every shape")
         if passes > 1 and arrived < n and len(running) < limits.max_num_seqs:
-            passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived])) + 1)
+            passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived] + request_s)) + 1)
             ends = ends[:passes]
         given, done = scheduler.finish(now, passes)
         trace.first_pass[given[scheduler.produced[given] == passes]] = trace.n_passes
@@ -473,4 +540,6 @@ def _run(arrival_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: Ho
         trace.running_s += len(running) * (float(ends[-1]) - clock_s)
         clock_s = float(ends[-1])
         finished += len(done)
+        arrival_s[known : known + len(done)] = clock_s  # nothing is left to send in an open loop
+        known = min(known + len(done), n)
     return trace

@@ -22,7 +22,10 @@ c/X - n TPOT, and nothing else changes.
 
 Latency limits shrink b until both hold. Seconds per token nearly always fall with b; where measured kernels have them
 rise, `batching` "cheapest" takes a smaller batch. `host` adds what a server's CPU does for each pass; the paper's
-formula, and the default, counts none.
+formula, and the default, counts none. What speeds a server up changes the letters, not the formulas: with drafted tokens
+n is the passes of a request, n / (1 + accepted), and seconds per token are those of a pass over 1 + accepted; of a prompt p
+(1 - prefix_hit) tokens are computed, and the hits stored once; in passes of T tokens a prompt takes c, A is what all c add,
+and b is at most what fills such passes, n T / (p + n).
 
 With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each, whose cache lies on their own GPUs;
 the layers of experts keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P
@@ -33,6 +36,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
@@ -41,7 +45,7 @@ import numpy.typing as npt
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
-from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape
+from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape, kernels_alone
 from moescale.latency.network import HOP_S
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
@@ -52,6 +56,7 @@ from moescale.serving.deployment import (
     MOST_GPUS,
     Deployment,
     context_tokens,
+    drafted_tokens,
     expert_ways,
     longest_request_tokens,
     stage_gpus,
@@ -72,7 +77,7 @@ WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels
 class Limit(IntEnum):
     """What a batch is limited by."""
 
-    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, FRONT_END = range(5)
+    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, FRONT_END, MAX_NUM_BATCHED_TOKENS = range(6)
 
 
 class Reason(IntEnum):
@@ -109,6 +114,8 @@ class Serving:
     ttft_s: FloatArray  # time to first token of a request that finds a place
     throughput_tok_s: FloatArray  # output tokens a second of the whole deployment (0 where infeasible)
     usd_per_mtok: FloatArray  # dollars per million output tokens (inf where infeasible)
+    usd_per_input_mtok: FloatArray  # what prompts add to the passes, per million prompt tokens
+    usd_per_output_mtok: FloatArray  # the rest, per million output tokens
     weight_bytes: FloatArray  # of one whole model
     weight_bytes_per_gpu: FloatArray  # on the fullest GPU
     kv_bytes_per_token: FloatArray  # of the whole model
@@ -200,44 +207,94 @@ class Servers:
         stage = fullest_stage(self.model, self.deployment.pipeline_parallel)
         return kv_bytes_per_request(stage, tokens, self.deployment.kv_bytes_per_element, self.group_gpus)
 
+    def decode_pass_s(self, batch: FloatArray) -> FloatArray:
+        """Seconds of a pass that decodes `batch` requests (of one part of a pipeline's), the drafting for it included."""
+        d = self.deployment
+        split, gpus = self.split | self._queries, stage_gpus(d, self.count)
+        answer = self.latency.decode_s(self.model, gpus, batch, context_tokens(d), **split)
+        tokens = batch * (1.0 + np.asarray(drafted_tokens(d)))
+        return d.host.pass_s(self._staged_s(answer, tokens), batch) + self._drafting_s(batch)
+
+    def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
+        """Seconds of a pass of so many prompts (at least 1), over their lengths."""
+        d, total_s = self.deployment, np.asarray(0.0)
+        for at, part, cached in self._prompts:
+            split, gpus = self.split | cached, stage_gpus(d, self.count)
+            answer = self.latency.prefill_s(self.model, gpus, prompts, at, **split)
+            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, prompts * at), prompts)
+        return total_s
+
+    def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
+        """Seconds of a pass that decodes `batch` requests beside so many prompts, or a part of one, over their lengths."""
+        d, context, total_s = self.deployment, context_tokens(self.deployment), np.asarray(0.0)
+        for at, part, cached in self._prompts:
+            split, gpus = self.split | self._queries | cached, stage_gpus(d, self.count)
+            answer = self.latency.mixed_s(self.model, gpus, batch, context, prompts, at, **split)
+            tokens = batch * (1.0 + np.asarray(drafted_tokens(d))) + prompts * at
+            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, tokens), batch)
+        return total_s + self._drafting_s(batch)
+
+    @property
+    def new_prompt_tokens(self) -> FloatArray:
+        """Tokens of a prompt that are computed: what the cache does not hold, the last one at least."""
+        d = self.deployment
+        return np.maximum(np.asarray(d.prompt_tokens, dtype=np.float64) * (1.0 - np.asarray(d.prefix_hit)), 1.0)
+
+    @property
+    def _prompts(self) -> Iterator[tuple[Real, float, dict[str, Real]]]:
+        """Tokens to compute, share of the prompts, and further arguments of a latency source, by length of prompts."""
+        d = self.deployment
+        for at, part in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
+            if not np.any(np.asarray(d.prefix_hit) > 0.0):
+                yield at, part, {}
+                continue
+            new = np.maximum(at * (1.0 - np.asarray(d.prefix_hit)), np.minimum(at, 1.0))
+            yield new, part, {"prefix_tokens": at - new}
+
+    @property
+    def _queries(self) -> dict[str, Real]:
+        """Further arguments of a latency source where tokens are drafted."""
+        drafted = drafted_tokens(self.deployment)
+        return {"query_tokens": 1.0 + np.asarray(drafted)} if np.any(np.asarray(drafted) > 0) else {}
+
+    def _drafting_s(self, batch: FloatArray) -> FloatArray | float:
+        """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
+        d, drafted = self.deployment, drafted_tokens(self.deployment)
+        if not np.any(np.asarray(drafted) > 0):
+            return 0.0
+        part = {name: np.minimum(getattr(self.model, name), 1.0) for name in ("n_moe_layers", "n_window_layers")}
+        layer = replace(self.model, n_layers=np.minimum(self.model.n_layers, 1.0), **part)
+        kernels, gpus = kernels_alone(self.latency), stage_gpus(d, self.count)
+        return drafted * kernels.decode_s(layer, gpus, batch, context_tokens(d), **self.split)
+
     def times(self, batch: FloatArray) -> Times:
         """The times of an iteration and of a request with `batch` requests in service.
 
         Of P pipeline stages each works on another part of the batch, b / P: a pass of such a part through all stages gives a
         token to every request of the batch, and a part sees the prompts of its own requests.
         """
-        model, source, d, in_service = self.model, self.latency, self.deployment, batch
-        count, split, stages = stage_gpus(d, self.count), self.split, np.asarray(d.pipeline_parallel)
-        batch, piped = batch / stages, bool(np.any(stages > 1))
-        n, context = np.asarray(d.output_tokens, dtype=np.float64), context_tokens(d)
+        d, yielded = self.deployment, 1.0 + np.asarray(self.deployment.accepted_tokens)  # tokens of a request, a pass
+        in_service, batch = batch, batch / d.pipeline_parallel
+        n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         whole, share, held_s = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0), 0.0  # a prompt has one pass
         held = bool(np.any(np.asarray(d.prompt_wait_passes) > 0))
         if held:  # as many as come meanwhile share a pass, up to one a group
             whole = np.maximum(whole, np.minimum(d.attention_dp, d.prompt_wait_passes * (batch / n)))
             share = batch / n / whole
-        nodes = d.prompt_nodes or ((d.prompt_tokens, 1.0),)
-
-        def pass_s(kernels_s: FloatArray, sequences: Real, tokens: Real) -> FloatArray:
-            return d.host.pass_s(self._staged_s(kernels_s, tokens) if piped else kernels_s, sequences)
-
-        decode_s = pass_s(source.decode_s(model, count, batch, context, **split), batch, batch)
-        alone_s = np.asarray(0.0)
-        for at, part in nodes:
-            prefill_s = source.prefill_s(model, count, whole, at, **split)
-            alone_s = alone_s + part * pass_s(prefill_s, whole, whole * at)
+        decode_s = self.decode_pass_s(batch)
+        alone_s = self.prompt_pass_s(whole)
         others = np.minimum(batch, n) - 1.0
         if held:
             others = np.maximum(batch / whole - 1.0, 0.0)
             held_s = np.where(whole > np.maximum(batch / n, 1.0), 0.5 * decode_s / share, 0.0)
         if d.scheduling == "chunked":
-            both_s = np.asarray(0.0)
-            for at, part in nodes:
-                mixed_s = source.mixed_s(model, count, batch, context, whole, at, **split)
-                both_s = both_s + part * pass_s(mixed_s, batch, batch + whole * at)
-            added_s = np.minimum(both_s - decode_s, alone_s)  # a prompt may always have a pass of its own
-            own_s = decode_s + added_s
+            chunks = self._chunks(batch, whole)
+            both_s = self.mixed_pass_s(batch, whole / chunks)
+            added_s = np.minimum(chunks * (both_s - decode_s), alone_s)  # a prompt may always have a pass of its own
+            own_s = chunks * decode_s + added_s
             tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
-            squares = (1.0 - share) * decode_s**2 + share * own_s**2
+            share_mixed = np.minimum(share * chunks, 1.0)
+            squares = (1.0 - share_mixed) * decode_s**2 + share_mixed * (own_s / chunks) ** 2
         else:
             added_s = own_s = alone_s
             tpot_s = decode_s + added_s * (others / n)
@@ -250,8 +307,8 @@ class Servers:
             prefill_s=prefill_s,
             decode_s=decode_s,
             passes_s=passes_s,
-            iteration_s=np.maximum(passes_s, front_end_s),
-            tpot_s=np.maximum(tpot_s, front_end_s),
+            iteration_s=np.maximum(passes_s / yielded, front_end_s),
+            tpot_s=np.maximum(tpot_s / yielded, front_end_s),
             ttft_s=under_way_s + own_s + held_s,
         )
 
@@ -259,12 +316,24 @@ class Servers:
         """Seconds of a pass through pipeline stages, which wait for the fullest one and send activations on."""
         d, model = self.deployment, self.model
         stages = np.asarray(d.pipeline_parallel, dtype=np.float64)
+        if not np.any(stages > 1):
+            return kernels_s
         # Stages follow each other in a server as long as there is room for them.
         in_one = np.asarray(self.count) <= d.gpu.gpus_per_server
         rate = np.where(in_one, d.gpu.interconnect_bytes_per_s, d.gpu.network_bytes_per_s)
         sent_s = stages * (tokens * (ACTIVATION_BYTES * np.asarray(model.d_model, dtype=np.float64)) / rate + HOP_S)
         uneven = layers_share(model, stages) * stages
         return np.where(stages > 1, kernels_s * uneven + sent_s, kernels_s)
+
+    def _chunks(self, batch: FloatArray, prompts: FloatArray) -> FloatArray | float:
+        """Passes that so many prompts take together, beside `batch` requests that decode; each attention group its own."""
+        d = self.deployment
+        if d.max_num_batched_tokens is None:
+            return 1.0
+        decoded = batch / d.attention_dp * (1.0 + np.asarray(drafted_tokens(d)))
+        room = np.maximum(d.max_num_batched_tokens - decoded, 1.0)
+        prompts = np.maximum(prompts / d.attention_dp, np.minimum(prompts, 1.0))
+        return np.maximum(np.ceil(prompts * self.new_prompt_tokens / room), 1.0)
 
     def times_per_token(self, batch: FloatArray) -> tuple[FloatArray, Times]:
         """Seconds of an iteration over its batch, infinite where it is too slow or has no answer, and all times."""
@@ -308,10 +377,14 @@ def largest_batches(servers: Servers) -> Batches:
     reason = np.select([*impossible, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
     fits = reason == Reason.FEASIBLE
     cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
-    by_memory = free / servers.kv_bytes(context_tokens(d)) * d.attention_dp  # each group holds requests of its own
+    by_memory = _held(model, servers.count, d, free)
+    limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
+    if d.max_num_batched_tokens is not None:
+        by_tokens = _batch_by_tokens(servers)
+        limited_by = np.where(by_tokens < np.minimum(by_memory, cap), Limit.MAX_NUM_BATCHED_TOKENS, limited_by)
+        cap = np.minimum(cap, by_tokens)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
     times = servers.times(batch)
-    limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
     if d.max_ttft_s is not None or d.max_tpot_s is not None:
         late = fits & times.exceed_limits(d)
         if np.any(late):
@@ -321,8 +394,33 @@ def largest_batches(servers: Servers) -> Batches:
             reason = np.where(late & times.exceed_limits(d), Reason.TOO_SLOW, reason)
             limited_by = np.where(late, Limit.LATENCY, limited_by)
     if d.host.front_end_s_per_token > 0:
-        limited_by = np.where(times.passes_s < times.iteration_s, Limit.FRONT_END, limited_by)
+        yielded = 1.0 + np.asarray(d.accepted_tokens)
+        limited_by = np.where(times.passes_s / yielded < times.iteration_s, Limit.FRONT_END, limited_by)
     return Batches(batch, times, per_gpu, limited_by, reason)
+
+
+def _held(model: Architecture, gpus: Real, d: Deployment, free: FloatArray) -> FloatArray:
+    """Requests that so many bytes of each GPU hold, a time average; what the prefix cache hits is held once for all.
+
+    Each attention group holds requests, and such a prefix, of its own.
+    """
+    model, gpus = fullest_stage(model, d.pipeline_parallel), stage_gpus(d, gpus) / d.attention_dp
+    each = kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, gpus)
+    if not np.any(np.asarray(d.prefix_hit) > 0.0):
+        return free / each * d.attention_dp
+    shared = kv_bytes_per_request(model, d.prompt_tokens * np.asarray(d.prefix_hit), d.kv_bytes_per_element, gpus)
+    return (free - shared) / np.maximum(each - shared, TINY) * d.attention_dp
+
+
+def _batch_by_tokens(servers: Servers) -> FloatArray:
+    """Requests for which passes of max_num_batched_tokens are full: b = passes of a request times T / its tokens."""
+    d = servers.deployment
+    passes = np.asarray(d.output_tokens) / (1.0 + np.asarray(d.accepted_tokens))
+    own = passes * (1.0 + np.asarray(drafted_tokens(d)))
+    if d.scheduling == "chunked":  # else prompts have passes of their own
+        own = own + servers.new_prompt_tokens
+    budget = np.asarray(d.max_num_batched_tokens) * d.attention_dp * d.pipeline_parallel  # of all groups and parts
+    return np.maximum(passes * (budget / own), 1.0)
 
 
 def _bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
@@ -338,9 +436,7 @@ def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> 
     Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
     """
     d = deployment
-    stage, group_gpus = fullest_stage(model, d.pipeline_parallel), stage_gpus(d, gpus) / d.attention_dp
-    held = kv_bytes_per_request(stage, context_tokens(d), d.kv_bytes_per_element, group_gpus)
-    return np.maximum(_bytes_per_gpu(model, gpus, d)[1] / held * d.attention_dp, 0.0)
+    return np.maximum(_held(model, gpus, d, _bytes_per_gpu(model, gpus, d)[1]), 0.0)
 
 
 def _batch_within_limits(servers: Servers, batch: FloatArray, late: BoolArray) -> FloatArray:
@@ -410,13 +506,19 @@ def figures(servers: Servers, batches: Batches) -> Serving:
 
     with np.errstate(invalid="ignore", divide="ignore"):
         per_s = d.replicas * (batches.batch / times.iteration_s)
+        prompts_share = times.prefill_s / times.passes_s  # of the time, and of the dollars
+        usd = batches.usd_per_mtok(servers)
+        per_input = np.where(served, usd * prompts_share * (d.output_tokens / d.prompt_tokens), math.inf)
+        per_output = np.where(served, usd * (1.0 - prompts_share), math.inf)
     seconds = ("prefill_s", "decode_s", "iteration_s", "tpot_s", "ttft_s")
     return Serving(
         gpus=full(servers.count),
         batch=full(np.where(served, batches.batch, 0.0)),
         **{name: full(np.where(served, getattr(times, name), math.nan)) for name in seconds},
         throughput_tok_s=full(np.where(served, per_s, 0.0)),
-        usd_per_mtok=full(batches.usd_per_mtok(servers)),
+        usd_per_mtok=full(usd),
+        usd_per_input_mtok=full(per_input),
+        usd_per_output_mtok=full(per_output),
         weight_bytes=full(weight_bytes(model, d.weight_bytes_per_param)),
         weight_bytes_per_gpu=full(batches.weight_bytes_per_gpu),
         kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),

@@ -126,7 +126,19 @@ def read_trace(path: str | Path) -> Traffic:
     one of each of LENGTH_COLUMNS (case, spaces and underscores aside). Requests without a prompt or an output are left
     out; `source` says how many. Raises InputError that names file and row.
     """
-    file, where = Path(path), str(path)
+    (prompt, output), notes, approximate = _trace(Path(path))
+    return summarise(prompt, output, f"{Path(path).name} ({'; '.join(notes)})", approximate=approximate)
+
+
+def trace_lengths(path: str | Path) -> tuple[FloatArray, FloatArray]:
+    """Prompt and output tokens of each request in a file that read_trace reads, in the file's order."""
+    (prompt, output), _, _ = _trace(Path(path))
+    return prompt, output
+
+
+def _trace(file: Path) -> tuple[tuple[FloatArray, FloatArray], list[str], bool]:
+    """Lengths of the requests in a file, notes on them, and whether text was counted in characters."""
+    where = str(file)
     text = read_text(file, limit_bytes=TRACE_LIMIT_BYTES).lstrip("\ufeff")
     start = text.lstrip("\ufeff \t\r\n")[:1]
     if not start:
@@ -144,7 +156,7 @@ def read_trace(path: str | Path) -> Traffic:
         notes.append(f"{np.count_nonzero(~kept)} without prompt or output left out")
     if talks is not None:
         notes.append(f"text counted at {CHARACTERS_PER_TOKEN:g} characters a token")
-    return summarise(p[kept], n[kept], f"{file.name} ({'; '.join(notes)})", approximate=talks is not None)
+    return (p[kept], n[kept]), notes, talks is not None
 
 
 FORMATS = "give a CSV or JSON lines with a row a request, or ShareGPT's JSON"

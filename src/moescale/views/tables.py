@@ -268,7 +268,7 @@ def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Tab
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     """Each GPU count that was looked at; without dollars where there is no price."""
     limits = {"max_ttft": "latency: first token", "max_tpot": "latency: per token"}
-    others = {"optimum": "lowest cost", "front_end": "API servers"}
+    others = {"optimum": "lowest cost", "front_end": "API servers", "max_num_batched_tokens": "tokens a pass"}
     looked_at = cost.candidates or (cost,)
     cells: list[Cell[Cost]] = [
         (Column("GPUs"), lambda c: f"{c.gpus}"),

@@ -53,15 +53,30 @@ def latent_grid(system: str, engine: str, version: str, stage: str, weights: str
 
 
 def latent_roofline_s(
-    a: Architecture, heads: Real, batch: Real, tokens: Real, stage: str, system: System, weight_bytes: float
+    a: Architecture,
+    heads: Real,
+    batch: Real,
+    tokens: Real,
+    stage: str,
+    system: System,
+    weight_bytes: float,
+    *,
+    prefix: Real = 0.0,
+    queries: Real = 1.0,
 ) -> FloatArray:
-    """Roofline of one layer on one GPU with `heads` of the heads, for ratios between models of other widths."""
+    """Roofline of one layer on one GPU with `heads` of the heads, for ratios between models of other widths.
+
+    Prompts may follow a cached `prefix`, which every new token meets whole; a context may meet several `queries`.
+    """
     heads, requests = np.asarray(heads, dtype=np.float64), np.asarray(batch, dtype=np.float64)
     rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), attention_matrix_params(replace(a, n_heads=heads))
     if stage == "context":
-        new, pairs_flops = requests * tokens, heads * (a.head_dim + value_head_dim(a)) * requests * np.square(tokens)
+        pairs = np.square(tokens) + 2.0 * np.asarray(prefix) * tokens  # twice: a token meets half of its own prompt
+        new, pairs_flops = requests * tokens, heads * (a.head_dim + value_head_dim(a)) * requests * pairs
+        tokens = tokens + np.asarray(prefix)
     else:  # queries are brought into the latent space, and meet the cache there
-        new, pairs_flops = requests, heads * 2.0 * (2.0 * rank + a.qk_rope_head_dim) * requests * tokens
+        new = requests * queries
+        pairs_flops = heads * 2.0 * (2.0 * rank + a.qk_rope_head_dim) * new * tokens
     moved = weight_bytes * params + 2.0 * (rank + a.qk_rope_head_dim) * requests * tokens
     flops = 2.0 * params * new + pairs_flops
     return np.maximum(moved / system.memory_bandwidth_bytes_per_s, flops / system.bf16_flops_per_s)

@@ -16,6 +16,7 @@ from moescale.views.terminal.runs import show_latencies as show_latencies
 from moescale.views.terminal.runs import show_planned_runs as show_planned_runs
 from moescale.views.terminal.serving import show_burst as show_burst
 from moescale.views.terminal.serving import show_cost as show_cost
+from moescale.views.terminal.serving import show_load as show_load
 from moescale.views.terminal.serving import show_models as show_models
 from moescale.views.terminal.serving import show_sweep as show_sweep
 from moescale.views.terminal.text import terminal as terminal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from moescale.models.published import Shape
     from moescale.serving.deployment import Deployment
     from moescale.serving.gpu_counts import Cost
+    from moescale.serving.open_loop import OpenLoop
     from moescale.serving.operating_points import OperatingPoints
     from moescale.serving.simulator import Run
 
@@ -55,6 +56,42 @@ def show_burst(console: Console, run: Run, host: str, *, priced: bool = True) ->
         write_paragraph(console, f"The cache was full {run.n_preemptions} times, and requests were computed again.")
 
 
+SAVES = {"prefix_hit": "prefix cache", "accepted_tokens": "speculative decoding"}
+
+
+def show_load(
+    console: Console,
+    saved: Mapping[str, float],
+    closed: Mapping[str, float] | None,
+    opened: OpenLoop | None,
+    *,
+    gpu: str,
+    priced: bool = True,
+) -> None:
+    """What each of the server's tricks saves, and what a closed and an open loop meet."""
+    for name, share in saved.items():
+        what = f"saves {share:.0%}" if share >= 0 else f"costs {-share:.0%} more"
+        write_paragraph(console, f"{SAVES[name]}: {what}{' of the dollars' if share >= 0 else ' dollars'}")
+    if closed is not None:
+        usd = f", {format_usd(closed['usd_per_mtok'])} per million" if priced else ""
+        write_paragraph(
+            console,
+            f"Closed loop of {closed['concurrency']:.0f} clients: {closed['output_tok_s']:,.0f} output tokens a second{usd}; "
+            f"first token after {format_seconds(closed['ttft_s'])} ({format_seconds(closed['plateau_ttft_s'])} after the "
+            f"first burst), then {format_seconds(closed['tpot_s'])} a token; {format_seconds(closed['e2e_s'])} a request.",
+        )
+    if opened is not None:
+        usd = f", {format_usd(opened.usd_per_hour)} an hour" if priced else ""
+        times = "on average" if opened.percentile is None else f"for {opened.percentile:g}% of the requests"
+        within = "" if opened.percentile is None else "within "
+        write_paragraph(
+            console,
+            f"{opened.requests_per_s:g} requests a second: {opened.gpus} x {gpu} ({opened.replicas} replicas of "
+            f"{opened.tensor_parallel}){usd}, {opened.utilization:.0%} busy; first token {within or 'after '}"
+            f"{format_seconds(opened.ttft_s)}, then {within}{format_seconds(opened.tpot_s)} a token {times}.",
+        )
+
+
 def show_cost(
     console: Console,
     cost: Cost,
@@ -92,6 +129,9 @@ def show_cost(
         f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour; ' if priced else ''}"
         f"utilization {deployment.utilization:g}; latency from {cost.latency_source}",
     )
+    if priced and cost.usd_per_input_mtok is not None and cost.usd_per_output_mtok is not None:
+        apart = f"{format_usd(cost.usd_per_input_mtok)} per million prompt tokens and {format_usd(cost.usd_per_output_mtok)}"
+        write_paragraph(console, f"prompts and outputs apart: {apart} per million output tokens")
     write_table(console, cost_table(cost, priced=priced))
 
 
