@@ -167,7 +167,7 @@ class _Loops:
         mean = (1.0 - busy * chunked) * decode_s + busy * own_s
         squares = (1.0 - busy * chunked) * decode_s**2 + busy * own_s**2
         rest_s = np.minimum(others, 1.0) * squares / (2.0 * mean) if self.request_s > 0 else 0.0
-        waits_s = self.request_s + rest_s + ahead * full_s
+        waits_s = self.request_s + rest_s + ahead * full_s + times.held_s
         later_s = np.mean(waits_s + own_s * passes, axis=0) if self.rounds > 1 else burst_s
         waits_s = np.mean(waits_s, axis=0)
         tpot_s = times.tpot_s

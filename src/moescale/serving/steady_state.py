@@ -149,6 +149,7 @@ class Times:
     iteration_s: FloatArray  # no shorter than the front end takes for its tokens
     tpot_s: FloatArray
     ttft_s: FloatArray
+    held_s: FloatArray  # of it, what a prompt waits for those of other attention groups
 
     def exceed_limits(self, d: Deployment) -> BoolArray:
         """Where a latency limit is not met."""
@@ -310,6 +311,7 @@ class Servers:
             iteration_s=np.maximum(passes_s / yielded, front_end_s),
             tpot_s=np.maximum(tpot_s / yielded, front_end_s),
             ttft_s=under_way_s + own_s + held_s,
+            held_s=np.broadcast_to(np.asarray(held_s, dtype=np.float64), np.shape(passes_s)),
         )
 
     def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
