@@ -30,9 +30,23 @@ answers, as with --latency auto. Conventions where a source says less than a pre
 - No number format in (b) (an empty field): bf16, the format of the checkpoints without one in their name.
 - The time of one whole request of a closed loop (e2e) is c n / throughput, in every version.
 
-A row is counted with its reason, not guessed, where the program has no word for what was measured: attention
-data-parallelism, pipelines, servers with prefill and decode apart, formats and models it does not know; and where it refuses
-or answers nothing. Three more reasons lie in the data, and were written after the development half's first scores were seen:
+Attention data-parallelism in (b), by ids and columns, and by the campaign's own configurations and launching scripts at the
+days of the rows (InferenceX: .github/configs/nvidia-master.yaml, benchmarks/); written before any of these rows was scored:
+
+- vLLM: attention_dp_size = tp_size and moe_ep_size = tp_size^2, with ids tpN_epN. Its scripts start --tensor-parallel-size N
+  --enable-expert-parallel and no data parallelism, and an earlier dump has the same runs with attention_dp_size 1: these
+  are N tensor-parallel GPUs with expert parallelism over N.
+- TensorRT-LLM: attention_dp_size is moe_tp_size times moe_ep_size. Where both are above 1 the ids say tpN_epN with N equal to
+  both (`tp: N, ep: N, dp-attn: true`): N GPUs, attention data-parallel over N, experts over N. Where one of them is 1 the
+  degrees are those of the server: attention_dp_size GPUs and groups, experts whole over moe_ep_size.
+- batch_size is the concurrency over attention_dp_size as it stands.
+- TensorRT-LLM's scripts balance prompts over the groups (attention_dp_config: enable_balance), which `--latency
+  silicon:trtllm` answers for. Two candidates were written down before their scores: none is held back, or up to 50 passes.
+  The first one's scores had been seen, and that its H200 row with prompts of 8192 tokens was 1.68 times too slow. The second
+  one is taken: median errors of TPOT fell from 11% to 9% (gpt-oss) and TTFT came from 0.08 to 0.32 of what was measured.
+
+A row is counted with its reason, not guessed, where the program has no word for what was measured: pipelines, servers with
+prefill and decode apart, formats and models it does not know; and where it refuses or answers nothing. Three more reasons lie in the data, and were written after the development half's first scores were seen:
 
 - A row of (b) without a stated concurrency, or with another batch_size without attention data-parallelism: several servers.
 - (b) has rows of 16 and 64 tensor-parallel GPUs that stand for servers of 4 and 8: it multiplies the degree by that of the
@@ -97,6 +111,7 @@ class Case:
     output_tokens: float
     max_num_seqs: float | None  # the concurrency of a closed loop; None: the GPU's default
     n_requests: int | None = None  # a burst of so many; None: a closed loop
+    attention_dp: int = 1  # groups of GPUs that hold attention each
     not_in_words: str | None = None  # what of the measurement `moescale cost` has no word for
 
 
@@ -117,7 +132,7 @@ class Measured:
 
 
 METRICS = {"output_tok_s": ("output_tok_s", 1.0), "tpot_ms": ("tpot", 1e-3), "ttft_ms": ("ttft", 1e-3), "e2e_s": ("e2e", 1.0)}  # fmt: skip
-PLAIN = re.compile(r"TP(\d+)")
+PLAIN = re.compile(r"TP(\d+)|DEP(\d+)")  # tensor-parallel; attention data-parallel with the experts over all GPUs
 CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
 MAX_NUM_SEQS = re.compile(r"max_num_seqs (\d+)")
 PARTIAL_LENGTHS = ("lengths 0.8-1.0 of nominal", 0.9)
@@ -137,17 +152,19 @@ def point(row: Mapping[str, str]) -> Measured | None:
     reason = None
     if row["metric"] not in METRICS or row["concurrency"] == "fleet":
         reason = APART
-    elif plain is None:
+    elif plain is None or (plain[2] and plain[2] != row["n_gpus"]):
         reason = "attention data-parallel" if re.search(r"DE?P", row["mapping"]) else f"mapping {row['mapping']}"
+    groups = int(plain[2]) if plain is not None and plain[2] else 1
     note, share = PARTIAL_LENGTHS
     scale = share if note in row["notes"] else 1.0
     stated_cap = MAX_NUM_SEQS.search(row["notes"])
     cap = float(row["concurrency"]) if row["concurrency"].isdigit() else float(stated_cap[1]) if stated_cap else None
     case = Case(
         model=row["model"], gpu=row["gpu"], engine=_engine(row["engine"]), weights=_format(row["weights"], row["model"]),
-        kv_cache=row["kv"], gpus=int(row["n_gpus"]), expert_parallel=1, prompt_tokens=scale * float(row["prompt"]),
+        kv_cache=row["kv"], gpus=int(row["n_gpus"]), expert_parallel=groups, prompt_tokens=scale * float(row["prompt"]),
         output_tokens=scale * float(row["output"]), max_num_seqs=cap,
-        n_requests=int(float(row["n_requests"])) if row["n_requests"] else None, not_in_words=reason,
+        n_requests=int(float(row["n_requests"])) if row["n_requests"] else None, attention_dp=groups,
+        not_in_words=reason,
     )  # fmt: skip
     return Measured(case, "points", metric, float(row["measured"]) * unit)
 
@@ -156,34 +173,47 @@ def package_row(row: Mapping[str, str]) -> list[Measured]:
     """A row of silicon_sample.csv: its two figures, and the throughput that they make."""
     concurrency = CONCURRENCY.search(row["silicon_data_source"])
     c = float(concurrency[1]) if concurrency else math.nan
-    reason, gpus, ways = None, _count(row["tp_size"]), 1
+    reason, (gpus, ways, groups) = None, degrees(row)
+    held = float(row["batch_size"] or "nan") * _count(row["attention_dp_size"])
     if row["mode"] != "agg":
         reason = APART
-    elif _count(row["attention_dp_size"]) > 1:
-        reason = "attention data-parallel"
     elif _count(row["pp_size"]) > 1:
         reason = "pipeline-parallel"
-    elif _count(row["moe_tp_size"]) * _count(row["moe_ep_size"]) not in (1, gpus):
+    elif ways == 0:
         reason = "experts over more GPUs than attention"
     elif concurrency is None:
         reason = "no concurrency stated"
-    elif row["batch_size"] and float(row["batch_size"]) != c:
+    elif row["batch_size"] and held != c:
         reason = "concurrency of several servers"
     elif gpus > IN_ONE_SERVER.get(row["system"], 8):
         reason = "more GPUs than a server has"
-    if is_moe(row["model_path"]):
-        ways = _count(row["moe_ep_size"])
+    if not is_moe(row["model_path"]):
+        ways = 1
     weights = _format(row["moe_quant_mode"] or row["precision"], row["model_path"])
     eight_bits = row["backend"] == "trtllm" and weights != "bf16"
     case = Case(
         model=row["model_path"], gpu=row["system"], engine=_engine(row["backend"]), weights=weights,
         kv_cache="fp8" if eight_bits else "bf16", gpus=gpus, expert_parallel=ways, prompt_tokens=float(row["isl"]),
-        output_tokens=float(row["osl"]), max_num_seqs=c if concurrency else None, not_in_words=reason,
+        output_tokens=float(row["osl"]), max_num_seqs=c if concurrency else None, attention_dp=groups, not_in_words=reason,
     )  # fmt: skip
     ttft, tpot = float(row["silicon_ttft_ms"] or "nan") * 1e-3, float(row["silicon_tpot_ms"] or "nan") * 1e-3
     n = case.output_tokens
     found = {"output_tok_s": c * n / (ttft + (n - 1) * tpot), "tpot": tpot, "ttft": ttft}
     return [Measured(case, "package", metric, value) for metric, value in found.items()]
+
+
+def degrees(row: Mapping[str, str]) -> tuple[int, int, int]:
+    """GPUs, GPUs that split whole experts and attention groups of a row of silicon_sample.csv, as the conventions have it.
+
+    The experts' degree is 0 where it fits no server of so many GPUs.
+    """
+    names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+    tensor, groups, split, whole = (_count(row[name]) for name in names)
+    if row["backend"] == "vllm" and groups == tensor > 1 and whole == tensor**2:
+        return tensor, tensor, 1
+    if tensor == 1 and split == whole > 1 and groups == split * whole:
+        return whole, whole, whole
+    return tensor * groups, whole if split * whole in (1, tensor * groups) else 0, groups
 
 
 def _count(text: str) -> int:
@@ -421,6 +451,7 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
     deployment = replace(
         template, prompt_tokens=column("prompt_tokens"), output_tokens=column("output_tokens"),
         expert_parallel=column("expert_parallel"), max_num_seqs=clients,
+        **_attention_dp(column("attention_dp"), cases[0].engine),
     )  # fmt: skip
     found = serve(model, column("gpus"), source, deployment)
     tpot = getattr(found, "tpot_s", found.iteration_s)  # version 0.1: one iteration
@@ -438,6 +469,15 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
         values = {name: float(figure[i]) for name, figure in figures.items()}
         answers.append(REASONS[why] if why else values)
     return answers
+
+
+def _attention_dp(groups: Any, engine: str) -> dict[str, Any]:
+    """The deployment's fields, where they are needed: older versions have none."""
+    if not np.any(groups > 1):
+        return {}
+    from moescale.serving.deployment import BALANCED_WAIT_PASSES
+
+    return {"attention_dp": groups, "prompt_wait_passes": BALANCED_WAIT_PASSES * ((groups > 1) & (engine == "trtllm"))}
 
 
 def _burst(case: Case, model: Any, source: Any, template: Any) -> Prediction:

@@ -58,13 +58,16 @@ def test_a_point_becomes_a_case() -> None:
     assert capped.max_num_seqs == 300
     short = script.point(POINT | {"notes": "no MTP; lengths 0.8-1.0 of nominal"}).case
     assert (short.prompt_tokens, short.output_tokens) == (900.0, 180.0)
+    spread = script.point(POINT | {"mapping": "DEP2"}).case
+    assert (spread.gpus, spread.attention_dp, spread.expert_parallel, spread.not_in_words) == (2, 2, 2, None)
     assert script.point(POINT | {"flag": "suspect"}) is None
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"mapping": "DEP8"}, "attention data-parallel"),
+        ({"mapping": "DEP8"}, "attention data-parallel"),  # on 2 GPUs
+        ({"mapping": "DP2"}, "attention data-parallel"),
         ({"mapping": "TP4 PP2"}, "mapping TP4 PP2"),
         ({"concurrency": "fleet"}, "prefill and decode on servers of their own"),
     ],
@@ -89,10 +92,30 @@ def test_a_row_of_the_package_becomes_three_figures_of_one_case() -> None:
 
 
 @pytest.mark.parametrize(
+    ("backend", "tensor", "groups", "split", "whole", "degrees"),
+    [
+        ("vllm", 4, 4, 1, 16, (4, 4, 1)),  # tensor-parallel, as its script started it
+        ("vllm", 4, 1, 1, 4, (4, 4, 1)),
+        ("vllm", 4, 1, 4, 1, (4, 1, 1)),
+        ("trtllm", 1, 64, 8, 8, (8, 8, 8)),
+        ("trtllm", 1, 8, 1, 8, (8, 8, 8)),
+        ("trtllm", 1, 4, 4, 1, (4, 1, 4)),  # each expert split over all GPUs
+        ("trtllm", 2, 4, 2, 2, (8, 0, 4)),  # fits no server
+    ],
+)
+def test_degrees_are_those_of_the_server_that_ran(
+    backend: str, tensor: int, groups: int, split: int, whole: int, degrees: tuple[int, int, int]
+) -> None:
+    names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+    numbers = dict(zip(names, map(str, (tensor, groups, split, whole)), strict=True))
+    assert script.degrees(PACKAGE | numbers | {"backend": backend}) == degrees
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"mode": "disagg", "tp_size": ""}, "prefill and decode on servers of their own"),
-        ({"attention_dp_size": "4"}, "attention data-parallel"),
+        ({"attention_dp_size": "4"}, "experts over more GPUs than attention"),
         ({"pp_size": "2"}, "pipeline-parallel"),
         ({"silicon_data_source": "made up"}, "no concurrency stated"),
         ({"batch_size": "4"}, "concurrency of several servers"),

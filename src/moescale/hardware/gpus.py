@@ -17,6 +17,9 @@ LARGE_MEMORY_GIB = 70
 MAX_NUM_SEQS = {True: 1024, False: 256}
 # Bounds far beyond what exists, so that products are far from overflow.
 RATE, SHARE = Bound(1e-3, 1e7), Bound(1e-3, 1.0)
+# What most servers of today have, for a data sheet that says nothing else: 8 GPUs, each with a network card of 400 Gbit/s
+# (InfiniBand NDR or RoCE; NVIDIA DGX H100 data sheet, 2023: 8 x ConnectX-7 400 Gbit/s for 8 GPUs).
+GPUS_PER_SERVER, NETWORK_GB_PER_S = 8, 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,8 @@ class Gpu:
     # GPU without tables; None: not known, and taken to be as on the measured systems.
     arithmetic_share: float | None = None
     memory_share: float | None = None
+    gpus_per_server: int = GPUS_PER_SERVER  # that the interconnect joins; an NVL72 rack is one server
+    network_bytes_per_s: float = NETWORK_GB_PER_S * 1e9  # of one GPU to other servers, one direction
     usd_per_gpu_hour: float | None = None  # as a file of one's own states it; None: prices are in catalogue/prices.toml
 
 
@@ -60,6 +65,8 @@ class DataSheet:
     silicon_link_system: str | None = None
     arithmetic_share: Annotated[float | None, SHARE] = None
     memory_share: Annotated[float | None, SHARE] = None
+    gpus_per_server: Annotated[int, Bound(1, 1024)] = GPUS_PER_SERVER
+    network_gb_per_s: Annotated[float, RATE] = NETWORK_GB_PER_S  # of one GPU to other servers, one direction
     source: str | None = None  # None: the file
     date: str = ""
 
@@ -69,7 +76,15 @@ class DataSheet:
 
     def gpu(self, source: str) -> Gpu:
         """The GPU; `source` where the sheet states none."""
-        kept = ("silicon_system", "silicon_link_system", "arithmetic_share", "memory_share", "usd_per_gpu_hour", "date")
+        kept = (
+            "silicon_system",
+            "silicon_link_system",
+            "arithmetic_share",
+            "memory_share",
+            "usd_per_gpu_hour",
+            "date",
+            "gpus_per_server",
+        )
         return Gpu(
             name=self.name.strip(),
             memory_bytes=self.memory_gib * 2.0**30,
@@ -77,6 +92,7 @@ class DataSheet:
             bf16_flops_per_s=self.bf16_tflops * 1e12,
             fp8_flops_per_s=None if self.fp8_tflops is None else self.fp8_tflops * 1e12,
             interconnect_bytes_per_s=self.link_gb_per_s * 1e9,
+            network_bytes_per_s=self.network_gb_per_s * 1e9,
             default_max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS[self.memory_gib >= LARGE_MEMORY_GIB],
             source=self.source or source,
             **{name: getattr(self, name) for name in kept},

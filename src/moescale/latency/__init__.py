@@ -101,6 +101,24 @@ class Pass:
         return decoded if self.prompts is None else decoded + self.prompts * np.asarray(self.prompt_tokens, np.float64)
 
     @property
+    def busiest_rank(self) -> Pass:
+        """What the busiest of `attention_dp` groups computes of everything but the routed experts.
+
+        A request goes to the group that has the fewest, so that groups differ by one at most; the layers of experts hold
+        them in step. Below one request (or prompt) a group, one has it whole and the others none.
+        """
+        if np.ndim(self.attention_dp) == 0 and self.attention_dp == 1.0:
+            return self
+        groups = np.asarray(self.attention_dp, dtype=np.float64)
+
+        def most(number: Real | None) -> Real | None:
+            return None if number is None else np.maximum(number / groups, np.minimum(number, 1.0))
+
+        return replace(
+            self, gpus=self.gpus / groups, batch=most(self.batch), prompts=most(self.prompts), attention_dp=1.0
+        )
+
+    @property
     def requests(self) -> Real:
         """Tokens that meet the LM head: the last of each prompt, and all that are decoded."""
         decoded = self.decoded

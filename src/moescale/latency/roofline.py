@@ -19,6 +19,7 @@ from moescale.latency import (
     PassSource,
     check_moe_execution,
     local_experts,
+    network,
 )
 from moescale.models.architecture import Architecture
 from moescale.models.flops import expected_distinct_experts
@@ -115,7 +116,9 @@ class Roofline(PassSource):
     A layer's kernels are added up. Each takes bytes / bandwidth and FLOPs / peak, both times an efficiency: the longer
     one, or somewhat more near the ridge, where neither hides the other. Decode reads the weights of the experts that the
     batch's tokens are expected to meet (uniform routing), and the KV cache. Two ring all-reduces a layer when gpus > 1;
-    expert parallelism keeps them, as every GPU holds the tokens and adds what its experts say. Latent attention decodes
+    expert parallelism keeps them, as every GPU holds the tokens and adds what its experts say. With attention data
+    parallelism they are within a group, and the tokens of all groups are gathered before the experts and their sums
+    scattered after them. Beyond a server the network's time is added. Latent attention decodes
     on the compressed cache, which every GPU holds; layers with a window attend to no more than the window. The host
     works while the GPU does, so that a pass takes the longer of its kernels and of the host. Left out: unequal load of
     the experts of one GPU, and padding to tiles and waves of matrix products. Never falls when a batch or a model grows.
@@ -143,7 +146,9 @@ class Roofline(PassSource):
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass: matrix products see the tokens of batch and prompts at once; the attention of both adds up."""
+        whole, a = a, a.busiest_rank
         constants, count, tokens = self._constants, np.asarray(a.gpus, dtype=np.float64), a.tokens
+        all_gpus = np.asarray(whole.gpus, dtype=np.float64)
         share = 1.0 / count
         attention_s: Real = 0.0
         if a.batch is not None:
@@ -158,21 +163,27 @@ class Roofline(PassSource):
         met, has_experts = model, np.asarray(model.n_moe_layers) > 0
         if np.any(has_experts) and self.moe_execution == ALL_EXPERTS:
             # Dense products of every whole expert that a GPU holds, each with as many launches as a dense layer.
-            local = np.where(has_experts, local_experts(model, count), 0.0)
+            local = np.where(has_experts, local_experts(model, all_gpus), 0.0)
             weights = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * local
-            total_s = total_s + self._product_s(weights, tokens)
+            total_s = total_s + self._product_s(weights, whole.tokens)
             launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
-            met = replace(model, top_k=local, d_expert=model.d_expert * count)  # what the activations below see
+            met = replace(model, top_k=local, d_expert=model.d_expert * all_gpus)  # what the activations below see
         elif np.any(has_experts):
-            total_s = total_s + self._experts_s(model, share, tokens, a.expert_parallel)
+            total_s = total_s + self._experts_s(model, 1.0 / all_gpus, whole.tokens, a.expert_parallel)
         if np.any(np.asarray(model.vocab_size) > 0):
             read_s = max(self.weight_bytes_per_param, UNQUANTISED_BYTES) * self._byte_s
             multiply_s = 2.0 / (self.gpu.bf16_flops_per_s * constants.gemm_compute_efficiency)
             head = (model.vocab_size * model.d_model) * share
             total_s = total_s + head * _ridge(read_s, multiply_s * a.requests, constants.ridge_softness)
-        total_s = total_s + self._moved_s(met, count) * tokens
-        start_s = constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * np.maximum(count - 2.0, 0.0)
-        total_s = total_s + model.n_layers * (constants.per_layer_overhead_s + 2.0 * (start_s * (share < 1.0)))
+        if whole is a:
+            total_s = total_s + self._moved_s(met, count) * tokens
+            total_s = total_s + model.n_layers * (
+                constants.per_layer_overhead_s + 2.0 * (self._start_s(count) * (share < 1.0))
+            )
+        else:
+            total_s = total_s + self._spread_s(met, whole, a) + model.n_layers * constants.per_layer_overhead_s
+        if np.any(all_gpus > self.gpu.gpus_per_server):
+            total_s = total_s + self._network_s(model, whole, a)
         latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
         total_s = total_s + launches_s + latent * constants.per_latent_layer_overhead_s
         return np.maximum(total_s, constants.per_iteration_overhead_s)
@@ -290,12 +301,59 @@ class Roofline(PassSource):
         Ring all-reduce: each GPU sends and receives 2 (g - 1) / g of the message; none for one GPU.
         """
         constants, share = self._constants, 1.0 / count
-        sent = (2.0 / constants.interconnect_efficiency) * (1.0 - share)
-        sent = sent + constants.interconnect_contention * np.maximum(count - 2.0, 0.0)
-        token_s = (2.0 * model.n_layers * model.d_model) * (ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s * sent)
+        token_s = (2.0 * model.n_layers * model.d_model) * self._sent_s(count)
         if constants.activation_traffic > 0.0:
             token_s = token_s + constants.activation_traffic * self._byte_s * _activation_bytes(model, share)
         return token_s
+
+    def _sent_s(self, count: FloatArray) -> FloatArray:
+        """Seconds of one activation of one token in one all-reduce over so many GPUs."""
+        constants, share = self._constants, 1.0 / count
+        sent = (2.0 / constants.interconnect_efficiency) * (1.0 - share)
+        sent = sent + constants.interconnect_contention * np.maximum(count - 2.0, 0.0)
+        return ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s * sent
+
+    def _start_s(self, count: FloatArray) -> FloatArray:
+        """Seconds of an all-reduce without bytes over so many GPUs, of more than one."""
+        constants = self._constants
+        return constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * np.maximum(count - 2.0, 0.0)
+
+    def _spread_s(self, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:
+        """Messages and moved activations of groups of attention whose tokens meet the experts of all GPUs.
+
+        To gather all tokens and to scatter their sums is what an all-reduce does; it stands for the second one of a layer
+        with experts. Entries with one group have what `pass_s` has for them.
+        """
+        constants, tokens = self._constants, np.asarray(whole.tokens, dtype=np.float64)
+        rank_gpus, gpus = (np.asarray(a.gpus, dtype=np.float64) for a in (rank, whole))
+        spread = np.asarray(whole.attention_dp, dtype=np.float64) > 1.0
+        exchanged = np.where(spread, model.n_moe_layers, 0.0)
+        reduced = 2.0 * model.n_layers - exchanged
+        total_s = reduced * (model.d_model * self._sent_s(rank_gpus) * rank.tokens)
+        total_s = total_s + reduced * (self._start_s(rank_gpus) * (rank_gpus > 1.0))
+        total_s = total_s + exchanged * (model.d_model * self._sent_s(gpus) * tokens + self._start_s(gpus))
+        if constants.activation_traffic > 0.0:
+            own = _activation_bytes(replace(model, top_k=0.0), 1.0 / rank_gpus) * rank.tokens
+            ways = np.minimum(np.asarray(whole.expert_parallel, dtype=np.float64), gpus)
+            split = np.where(spread, ways, 1.0)  # as for one group: see _activation_bytes
+            pairs, width = tokens * model.top_k / split, model.d_expert * split / gpus
+            routed = model.n_moe_layers * pairs * (2.0 * model.d_model + 2.0 * model.ffn_matrices * width)
+            moved = own + ACTIVATION_BYTES * routed
+            total_s = total_s + constants.activation_traffic * self._byte_s * moved
+        return np.asarray(total_s)
+
+    def _network_s(self, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:
+        """What the network adds where a group, or all of them, are more GPUs than a server holds."""
+        row = ACTIVATION_BYTES * np.asarray(model.d_model, dtype=np.float64)
+        exchanged = np.where(np.asarray(whole.attention_dp) > 1.0, model.n_moe_layers, 0.0)
+        reduced_s = network.all_reduce_s(self.gpu, rank.gpus, row * rank.tokens)
+        # Each token alone to the GPUs of its whole experts, or all of them to all where experts are split.
+        own = np.asarray(rank.tokens, dtype=np.float64) / rank.gpus
+        sent_s = 2.0 * network.exchange_s(self.gpu, whole.gpus, own * model.top_k * row)
+        all_s = network.all_reduce_s(self.gpu, whole.gpus, row * whole.tokens)
+        held_whole = np.asarray(whole.expert_parallel, dtype=np.float64) >= whole.gpus
+        exchanged_s = np.where(held_whole, np.minimum(sent_s, all_s), all_s)
+        return np.asarray((2.0 * model.n_layers - exchanged) * reduced_s + exchanged * exchanged_s)
 
 
 def _ridge(read_s: Real, multiply_s: Real, softness: float) -> Real:

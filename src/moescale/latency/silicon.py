@@ -3,7 +3,9 @@
 A pass is the sum of its kernels, each interpolated between measured sizes: the matrix products of attention, of the FFN
 in layers without experts, of shared experts, routers and LM head; attention itself; the experts of MoE layers; norms,
 activations and the lookup of embeddings; two all-reduces a layer. Layers with and without experts are counted as the
-model has them. Where the host takes longer to schedule and sample than the kernels run, it sets the pace.
+model has them. With attention data parallelism all but the experts is what the busiest group of GPUs computes, and exchanges
+of tokens stand before and after the experts instead. Where the host takes longer to schedule and sample than the kernels
+run, it sets the pace.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
@@ -26,11 +29,19 @@ from moescale.latency import (
     check_moe_execution,
     common_shape,
     local_experts,
+    network,
 )
 from moescale.latency.kernels.attention import attention, attention_kinds
+from moescale.latency.kernels.exchange import (
+    MEASURED_TOP_K,
+    MEASURED_WIDTH,
+    collective_grid,
+    deepep_grid,
+    spread_experts,
+)
 from moescale.latency.kernels.gemm import gemm_grid, gemm_types
 from moescale.latency.kernels.latent import MEASURED, latent_grid, latent_roofline_s, latent_types
-from moescale.latency.kernels.links import all_reduce_grid
+from moescale.latency.kernels.links import all_reduce_grid, within_server_s
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import MoeKernels, Shape, moe_kernels, moe_types, rates
 from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
@@ -71,8 +82,9 @@ class Silicon(PassSource):
     fp8 weights take measured fp8 kernels where there are any (FP8_PRODUCTS, FP8_EXPERTS). Whatever was not measured is a
     measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: fewer bits a weight,
     other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100. Beyond
-    a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, above 8 GPUs, and for
-    latent attention where its kernels were not measured, the answer is NaN. `moe_execution` all-experts takes measured
+    a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, and for latent
+    attention where its kernels were not measured, the answer is NaN. What leaves a server takes the network's time as well.
+    Tokens fall on experts as unevenly as `load` says. `moe_execution` all-experts takes measured
     dense products for each whole expert that a GPU holds, whatever `expert_parallel` says; NaN beyond a GPU an expert.
 
     Raises InputError when the package, or a table for the GPU, engine or version, is missing.
@@ -143,6 +155,7 @@ class Silicon(PassSource):
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass: its attention, products, experts, moved activations and messages, or the host's."""
+        whole, a = a, a.busiest_rank
         count, tokens = np.asarray(a.gpus, dtype=np.float64), a.tokens
         total_s: Real = 0.0
         if a.batch is not None:
@@ -154,8 +167,8 @@ class Silicon(PassSource):
             total_s = total_s + model.n_layers * (launches * self._system.elementwise_latency_s)
         total_s = total_s + self._products_s(model, count, tokens, a.requests)
         if np.any(np.asarray(model.n_moe_layers) > 0):
-            total_s = total_s + self._experts_s(model, count, tokens, a.expert_parallel)
-        total_s = total_s + self._moved_s(model, tokens) + self._links_s(model, count, tokens)
+            total_s = total_s + self._all_experts_s(model, whole)
+        total_s = total_s + self._moved_s(model, tokens) + self._links_s(model, whole, a)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
     def _products_s(self, model: Architecture, gpus: FloatArray, tokens: Real, requests: Real) -> FloatArray:
@@ -227,6 +240,31 @@ class Silicon(PassSource):
         seconds = np.zeros(some.shape)
         seconds[some] = layers_s
         return seconds
+
+    def _all_experts_s(self, model: Architecture, a: Pass) -> FloatArray:
+        """Seconds of the routed experts of all layers, of the tokens of all groups of attention."""
+        gpus = np.asarray(a.gpus, dtype=np.float64)
+        seconds, alone = self._experts_s(model, gpus, a.tokens, a.expert_parallel), self._sends_alone(a)
+        if not np.any(alone):
+            return seconds
+        experts = spread_experts(self._system.name, prompts=a.prompts is not None)
+        if experts is None:
+            return seconds
+        weights = float(model.ffn_matrices) * np.asarray(model.d_model, dtype=np.float64) * model.d_expert
+        layer_s = experts.seconds(gpus, a.tokens, model.top_k, model.n_experts, weights)
+        pairs = np.asarray(a.tokens, dtype=np.float64) * model.top_k / gpus
+        moved = ACTIVATION_BYTES * pairs * (2.0 * model.d_model + model.ffn_matrices * model.d_expert)
+        local = np.ceil(np.asarray(model.n_experts, dtype=np.float64) / gpus)
+        read = weights * np.minimum(local, pairs)
+        flops, wanted = 2.0 * pairs * weights, self.weight_bytes_per_param
+        layer_s = self._rescaled(layer_s, read, moved, flops, "fp8_block", wanted)
+        return np.where(alone, model.n_moe_layers * layer_s, seconds)
+
+    def _sends_alone(self, a: Pass) -> NDArray[np.bool_]:
+        """Where groups of attention send each token to its experts alone: over several servers, to whole experts."""
+        gpus = np.asarray(a.gpus, dtype=np.float64)
+        several = (gpus > self.gpu.gpus_per_server) & (np.asarray(a.attention_dp) > 1)
+        return several & (np.asarray(a.expert_parallel, dtype=np.float64) >= gpus)
 
     def _expert_layer_s(self, shape: Shape, pairs: FloatArray) -> FloatArray:
         """Seconds of one layer's experts that so many pairs of a token and an expert meet on each GPU."""
@@ -357,16 +395,62 @@ class Silicon(PassSource):
         rate = self.gpu.memory_bandwidth_bytes_per_s * system.elementwise_efficiency
         return system.elementwise_latency_s + np.asarray(moved_bytes, dtype=np.float64) / rate
 
-    def _links_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
-        """Two all-reduces a layer and one of the embeddings; none on one GPU, unknown beyond the largest server."""
+    def _links_s(self, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:
+        """Two all-reduces a layer and one of the embeddings; none on one GPU.
+
+        With attention data parallelism they are within a group, and an exchange among all GPUs stands for the second one of
+        a layer with experts.
+        """
+        gpus = np.asarray(rank.gpus, dtype=np.float64)
+        times = 2.0 * model.n_layers + 1.0
+        if whole is rank:
+            return self._all_reduces_s(model, gpus, rank.tokens, times)
+        spread = np.asarray(whole.attention_dp, dtype=np.float64) > 1.0
+        seconds = self._all_reduces_s(model, gpus, rank.tokens, times - np.where(spread, model.n_moe_layers, 0.0))
+        return seconds + np.where(spread, model.n_moe_layers * self._exchange_s(model, whole, rank), 0.0)
+
+    def _all_reduces_s(self, model: Architecture, gpus: FloatArray, tokens: Real, times: Real) -> FloatArray:
+        """So many all-reduces of the tokens' activations over so many GPUs."""
         if not np.any(gpus > 1):
             return np.zeros(np.shape(gpus))
         grid, slower = self._links
         # A link of half the rate takes as long for a message as the measured one for twice of it.
-        message = slower * np.maximum(tokens, 1.0) * np.asarray(model.d_model, dtype=np.float64)
-        beyond = gpus > np.exp(grid.axes[0][-1]) + 0.5
-        seconds = np.where(beyond, np.nan, grid.seconds(np.maximum(gpus, 2.0), message))
-        return np.where(gpus > 1, (2.0 * model.n_layers + 1.0) * seconds, 0.0)
+        elements = np.maximum(tokens, 1.0) * np.asarray(model.d_model, dtype=np.float64)
+        seconds = within_server_s(grid, network.in_server(self.gpu, gpus), slower * elements)
+        if np.any(gpus > self.gpu.gpus_per_server):
+            seconds = seconds + network.all_reduce_s(self.gpu, gpus, ACTIVATION_BYTES * elements)
+        return np.where(gpus > 1, times * seconds, 0.0)
+
+    def _exchange_s(self, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:
+        """Seconds that tokens take to the experts of one layer, and their sums back, among all GPUs."""
+        gpus, tokens = np.asarray(whole.gpus, dtype=np.float64), np.maximum(whole.tokens, 1.0)
+        d_model = np.asarray(model.d_model, dtype=np.float64)
+        elements, each = tokens * d_model, network.in_server(self.gpu, gpus)
+        _, slower = self._links
+        system = self.gpu.silicon_link_system or self._system.name
+        gather, scatter = (collective_grid(system, name) for name in ("all_gather", "reduce_scatter"))
+        if gather is None or scatter is None:  # an all-reduce is both
+            inside_s = within_server_s(self._links[0], each, slower * elements)
+        else:
+            inside_s = within_server_s(gather, each, slower * elements) + within_server_s(
+                scatter, each, slower * elements
+            )
+        far = gpus > self.gpu.gpus_per_server
+        if not np.any(far):
+            return inside_s
+        # To its experts each token is sent alone, from the GPU that holds it: fp8 there and bf16 back.
+        own = np.maximum(np.asarray(rank.tokens, dtype=np.float64) / rank.gpus, 1.0)
+        deepep = deepep_grid(self._system.name, low_latency=whole.prompts is None)
+        if deepep is not None:
+            like = own * (d_model * model.top_k / (MEASURED_WIDTH * MEASURED_TOP_K))
+            sent_s = deepep.seconds(network.servers(self.gpu, gpus), like)
+        else:
+            sent_bytes = own * model.top_k * d_model * (1.0 + ACTIVATION_BYTES)
+            in_one_s = within_server_s(self._links[0], each, slower * elements / network.servers(self.gpu, gpus))
+            sent_s = in_one_s + network.exchange_s(self.gpu, gpus, sent_bytes) + network.HOP_S
+        # An expert that is split itself needs every token of all its GPUs.
+        all_s = inside_s + network.all_reduce_s(self.gpu, gpus, ACTIVATION_BYTES * elements)
+        return np.where(far, np.where(self._sends_alone(whole), sent_s, all_s), inside_s)
 
     def _ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""

@@ -41,7 +41,7 @@ class LatencyTable(PassSource):
     The model axis is the total number of parameters (all experts; with the embeddings, or, for a model with
     vocab_size = 0 such as a law's N, without them where the table says how many those are). GPU count and number of
     experts select rows and are never interpolated; a dense model has one expert. Outside the measured range of length,
-    size or batch, for passes of both kinds, and for experts held whole, the answer is NaN.
+    size or batch, for passes of both kinds, for experts held whole and groups of attention, the answer is NaN.
     """
 
     source: str
@@ -75,9 +75,10 @@ class LatencyTable(PassSource):
                 rows = of_kind & (counts == of_gpus) & (experts == of_experts)
                 if of_stage == stage and rows.any():
                     latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
-        # Experts were measured split over all GPUs, none held whole.
+        # Experts were measured split over all GPUs, none held whole, attention over all of them, and prompts whole.
         plain = (np.asarray(a.prefix_tokens) == 0.0) & (np.asarray(a.query_tokens) == 1.0)
-        return np.where((np.asarray(a.expert_parallel) == 1.0) & plain, latency_s.reshape(shape), np.nan)
+        plain = plain & (np.asarray(a.expert_parallel) == 1.0) & (np.asarray(a.attention_dp) == 1.0)
+        return np.where(plain, latency_s.reshape(shape), np.nan)
 
 
 def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_heads_per_gpu, value_head_dim
 from moescale.models.quantisation import UNQUANTISED_BYTES
+from moescale.models.stages import fullest_stage
 from moescale.typing import FloatArray, Real
 
 
@@ -109,7 +110,13 @@ def weight_bytes(architecture: Architecture, bytes_per_param: Real = 2.0) -> Flo
 
 
 def weight_bytes_per_gpu(
-    architecture: Architecture, bytes_per_param: Real = 2.0, tensor_parallel: Real = 1.0, expert_parallel: Real = 1.0
+    architecture: Architecture,
+    bytes_per_param: Real = 2.0,
+    tensor_parallel: Real = 1.0,
+    expert_parallel: Real = 1.0,
+    *,
+    attention_dp: Real = 1.0,
+    pipeline_parallel: Real = 1.0,
 ) -> FloatArray:
     """Bytes of weights on the fullest of `tensor_parallel` GPUs, whose experts are split over `expert_parallel` of them.
 
@@ -117,21 +124,35 @@ def weight_bytes_per_gpu(
     `expert_parallel` groups (the fullest holds n_experts / expert_parallel, rounded up), each expert's width over the
     GPUs of its group. Every GPU holds routers, norms, biases of sums, the compressing projections of latent attention,
     and a key-value head of its own even where there are fewer of them than GPUs. `matrices_only` shapes are split evenly.
+    With `attention_dp` groups, each splits all but the routed experts over its own tensor_parallel / attention_dp GPUs. Of
+    `pipeline_parallel` stages, each on so many GPUs, it is the fullest one (stages.fullest_stage), with one embedding
+    table: the first stage holds the input's, the last one the output's.
     All arguments broadcast; `bytes_per_param` is as in weight_bytes.
     """
-    a, t = architecture, _array(tensor_parallel)
+    t, groups, stages = _array(tensor_parallel), _array(attention_dp), _array(pipeline_parallel)
+    a = fullest_stage(architecture, stages)
     if a.matrices_only:
-        even = _array(bytes_per_param) * count_parameters(a).total / t
+        counted = count_parameters(a)
+        total, shared = counted.total, counted.total - counted.experts
+        even = _array(bytes_per_param) * total / t
+        if np.any(groups > 1):
+            even = _array(bytes_per_param) * (shared * groups + counted.experts) / t
         return np.broadcast_arrays(even, expert_parallel)[0]
-    matrices, rest = _params_per_gpu(a, t, _array(expert_parallel))
+    matrices, rest = _params_per_gpu(a, t / groups, t, _array(expert_parallel), stages)
     return matrices * bytes_per_param + rest * np.maximum(bytes_per_param, UNQUANTISED_BYTES)
 
 
-def _params_per_gpu(a: Architecture, t: FloatArray, groups: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Parameters of matrices that quantisation takes, and all others, on the fullest of t GPUs."""
+def _params_per_gpu(
+    a: Architecture, t: FloatArray, expert_gpus: FloatArray, groups: FloatArray, stages: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Parameters of matrices that quantisation takes, and all others, on the fullest GPU.
+
+    t GPUs split everything but the experts, `expert_gpus` those in `groups` of whole ones; one of several pipeline stages
+    holds one table.
+    """
     layers, moe_layers, taken = _array(a.n_layers), _array(a.n_moe_layers), a.quantised
     experts = moe_layers * np.ceil(_array(a.n_experts) / groups)  # on one GPU, each split over t / groups of them
-    split = t / groups
+    split = expert_gpus / groups
     table = np.ceil(_array(a.vocab_size) / t) * a.d_model
     parts = (
         (taken.attention, layers * attention_matrix_params(a, t)),
@@ -139,7 +160,7 @@ def _params_per_gpu(a: Architecture, t: FloatArray, groups: FloatArray) -> tuple
         (taken.shared_experts, _ffn_matrix_params(a, moe_layers * a.d_shared_expert) / t),
         (taken.experts, experts * _ffn_matrix_params(a, a.d_expert) / split),
         (taken.embedding, table),
-        (taken.lm_head, table * (0.0 if a.tied_embeddings else 1.0)),
+        (taken.lm_head, table * np.where(stages > 1, 0.0, 0.0 if a.tied_embeddings else 1.0)),
     )
     matrices, rest = np.zeros(()), layers * _attention_vector_params(a, t) + _router_params(a) + _norm_params(a)
     for share, params in parts:

@@ -108,6 +108,26 @@ class CostServingOptions(ServingOptions):
     max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
     gpus: int | None = quantity("Exactly so many GPUs, of all replicas together.", 1, 1024, whole=True)
     replicas: int = quantity("Copies of the model, which share the GPUs evenly.", default=1, whole=True)
+    expert_parallel: int | None = quantity(
+        "So many GPUs of a replica split whole experts; default 1, each expert is split, or with --attention-dp all. Tokens "
+        "fall on experts as the measured kernels have it, by a power law.",
+        whole=True,
+    )
+    attention_dp: int = quantity(
+        "So many groups of a replica's GPUs hold attention and dense layers whole and serve their own share of the requests, "
+        "with the experts spread over all (vLLM's data parallel with expert parallel, SGLang's dp-attention).",
+        1,
+        1024,
+        default=1,
+        whole=True,
+    )
+    pipeline_parallel: int = quantity(
+        "So many pipeline stages of a replica, each on as many GPUs with its share of the layers.",
+        1,
+        1024,
+        default=1,
+        whole=True,
+    )
     max_num_seqs: str | None = text(
         "Most concurrent requests, or none; default: vLLM's for that GPU.", metavar="INT|none"
     )
@@ -163,7 +183,14 @@ class CostServingOptions(ServingOptions):
         )
 
     def cap(self, gpu: Gpu) -> float | None:
-        return float(gpu.default_max_num_seqs) if self.max_num_seqs is None else super().cap(gpu)
+        own = float(gpu.default_max_num_seqs * self.attention_dp)  # each attention group is an engine with its own cap
+        return own if self.max_num_seqs is None else super().cap(gpu)
+
+    def n_attention_groups(self) -> int:
+        return self.attention_dp
+
+    def n_stages(self) -> int:
+        return self.pipeline_parallel
 
     def n_replicas(self) -> int:
         return self.replicas

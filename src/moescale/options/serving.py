@@ -85,7 +85,7 @@ class ServingOptions(ChosenGpu):
         "CPU side of the server: none (default: 1.4 ms a pass at least), in-line or asynchronous (vLLM's "
         "published times, docs/servings.md)."
     )
-    expert_parallel: int = quantity(
+    expert_parallel: int | None = quantity(
         "So many GPUs of a replica split whole experts; 1: each expert is split.", default=1, whole=True
     )
     usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
@@ -130,7 +130,7 @@ class ServingOptions(ChosenGpu):
         from moescale.hardware.gpus import measured_reserve_bytes
         from moescale.hardware.precisions import find_precision
         from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
-        from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
+        from moescale.serving.deployment import BALANCED_WAIT_PASSES, SCHEDULING, UNSTATED, Deployment, with_traffic
         from moescale.serving.host import find_host
 
         card = gpu or self.find_gpu()
@@ -144,6 +144,7 @@ class ServingOptions(ChosenGpu):
             raise unknown_name("scheduling", self.scheduling, SCHEDULING, where="--scheduling")
         with located("--host"):
             host = find_host(self.host or "none")
+        balanced = self.n_attention_groups() > 1 and self.latency.startswith("silicon:trtllm")
         deployment = Deployment(
             gpu=card,
             usd_per_gpu_hour=catalogue_price(card) if price is None else price,
@@ -157,7 +158,10 @@ class ServingOptions(ChosenGpu):
             weights=weight_format.name,
             kv_bytes_per_element=cache_format.bytes_per_element,
             reserve_bytes=measured_reserve_bytes() if self.reserve is None else self.reserve,
-            expert_parallel=float(self.expert_parallel),
+            expert_parallel=UNSTATED if self.expert_parallel is None else float(self.expert_parallel),
+            attention_dp=float(self.n_attention_groups()),
+            pipeline_parallel=float(self.n_stages()),
+            prompt_wait_passes=BALANCED_WAIT_PASSES if balanced else 0.0,
             replicas=float(self.n_replicas()),
             scheduling=self.scheduling,
             host=host,
@@ -244,6 +248,14 @@ class ServingOptions(ChosenGpu):
     def max_gpus_of_replica(self) -> int:
         """Most GPUs of one replica."""
         return self.max_gpus
+
+    def n_attention_groups(self) -> int:
+        """Groups of GPUs of a replica that hold attention each."""
+        return 1
+
+    def n_stages(self) -> int:
+        """Pipeline stages of a replica."""
+        return 1
 
     def n_replicas(self) -> int:
         """Copies of the model."""

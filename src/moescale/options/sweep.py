@@ -79,6 +79,10 @@ class SweepOptions(Group):
                 where="--usd-per-gpu-hour",
                 next_step="sweep one GPU at a time, or leave it out for the catalogue's prices",
             )
+        for name in ("attention_dp", "pipeline_parallel"):
+            if getattr(serving, name) > 1:
+                where = f"--{name.replace('_', '-')}"
+                raise InputError("goes without --sweep", where=where, next_step="leave one of them out")
         _one_of("weights", self.sweep_weights, serving.weights)
         stated = serving.weight_formats(checkpoint, self.sweep_weights, remark)
         # Every batch that fits is looked at: a server's own cap binds only where it is stated. Each platform has its price.
@@ -88,7 +92,7 @@ class SweepOptions(Group):
             usd_per_gpu_hour=serving.stated_price() or 1.0,
             remark=remark,
         )
-        own = str(serving.expert_parallel) if serving.expert_parallel > 1 else None
+        own = str(serving.expert_parallel) if (serving.expert_parallel or 1) > 1 else None
         parallel = _one_of("expert-parallel", self.sweep_expert_parallel, own)
         caps = None if self.sweep_batch is None else _counts("--sweep-batch", self.sweep_batch, MOST_BATCH)
         ways = [1] if parallel is None else _counts("--sweep-expert-parallel", parallel, MOST)

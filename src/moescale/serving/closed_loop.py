@@ -92,8 +92,9 @@ def closed_loop(
     d = replace(deployment, max_ttft_s=None, max_tpot_s=None)
     servers = Servers(model, np.asarray(gpus, dtype=np.float64), latency, d)
     held = largest_batches(servers)
-    most, each = held.batch, np.maximum(wanted / d.replicas, 1.0)
-    loops = _Loops(servers, budget, each, most, rounds, spread, request_s)
+    # Each part of a pipeline's batch is a loop of its own; each attention group is an engine with its own budget.
+    most, each = held.batch / d.pipeline_parallel, np.maximum(wanted / d.replicas / d.pipeline_parallel, 1.0)
+    loops = _Loops(servers, budget * d.attention_dp, each, most, rounds, spread, request_s)
     batch = np.minimum(each, most)
     for _ in range(STEPS - 1):
         left = loops.answer(batch).batch
@@ -109,8 +110,8 @@ def closed_loop(
     e2e_s = found.ttft_s + (n - 1.0) * found.tpot_s
     return ClosedLoop(
         clients=np.broadcast_to(wanted, shape),
-        batch=full(batch),
-        output_tok_s=full(d.replicas * each * n / e2e_s),
+        batch=full(batch * d.pipeline_parallel),
+        output_tok_s=full(d.replicas * d.pipeline_parallel * each * n / e2e_s),
         ttft_s=full(found.ttft_s),
         tpot_s=full(found.tpot_s),
         e2e_s=full(e2e_s),
@@ -140,7 +141,8 @@ class _Loops:
 
     def answer(self, batch: FloatArray) -> _Answer:
         """Times with `batch` requests in service, all of the legend."""
-        d, servers, times = self.servers.deployment, self.servers, self.servers.times(batch)
+        d, servers = self.servers.deployment, self.servers
+        times = servers.times(batch * d.pipeline_parallel)
         n, decode_s, chunked = np.asarray(d.output_tokens, np.float64), times.decode_s, d.scheduling == "chunked"
         decoding = n / (1.0 + np.asarray(d.accepted_tokens))  # passes that decode a request
         room = self.budget - (batch * (1.0 + np.asarray(drafted_tokens(d))) if chunked else 0.0)
@@ -170,7 +172,7 @@ class _Loops:
         mean = (1.0 - busy * chunked) * decode_s + busy * own_s
         squares = (1.0 - busy * chunked) * decode_s**2 + busy * own_s**2
         rest_s = np.minimum(others, 1.0) * squares / (2.0 * mean) if self.request_s > 0 else 0.0
-        waits_s = self.request_s + rest_s + ahead * full_s
+        waits_s = self.request_s + rest_s + ahead * full_s + times.held_s
         later_s = np.mean(waits_s + own_s * passes, axis=0) if self.rounds > 1 else burst_s
         waits_s = np.mean(waits_s, axis=0)
         tpot_s = times.tpot_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from moescale.errors import InputError, unknown_name
 from moescale.hardware.gpus import Gpu
 from moescale.serving.host import NO_OVERHEAD, HostOverhead
 from moescale.serving.traffic import Traffic
-from moescale.typing import Real
+from moescale.typing import FloatArray, Real
 
 BATCHES = {
     "cheapest": "the batch with the fewest dollars per token, up to what memory and limits allow",
@@ -26,6 +27,11 @@ MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the p
 
 POSITIVE, AT_LEAST_ONE, NOT_NEGATIVE = Bound(0.0, above=True), Bound(1.0), Bound(0.0)
 SHARE, COUNT = Bound(0.0, 1.0, above=True), Bound(1.0, whole=True)
+UNSTATED = float("nan")  # known by its identity
+# What TensorRT-LLM's AttentionDpConfig has for timeout_iters (its API reference, 2026); its published configurations for
+# attention data parallelism turn this balance on, and vLLM and SGLang have none.
+BALANCED_WAIT_PASSES = 50.0
+WAYS = Bound(1.0, whole=True, unlimited=True)
 PART, NOT_NEGATIVE_COUNT = Bound(0.0, 1.0), Bound(0.0, whole=True)
 CAP, TIME = Bound(1.0, unlimited=True), Bound(0.0, above=True, unlimited=True)
 
@@ -51,7 +57,15 @@ class Deployment:
     kv_bytes_per_element: Annotated[Real, POSITIVE] = 2.0  # bf16
     weights: str | None = None  # name of the weights' number format, such as nvfp4; None: the one with such bytes
     reserve_bytes: Annotated[Real, NOT_NEGATIVE] = 0.0  # of each GPU, for activations: measured_reserve_bytes()
-    expert_parallel: Annotated[Real, COUNT] = 1.0  # so many GPUs split whole experts; 1: every expert is split over all
+    # So many GPUs split whole experts; 1: every expert is split over all; inf: all GPUs (of a stage). Not stated: 1, and with
+    # attention_dp all.
+    expert_parallel: Annotated[Real, WAYS] = UNSTATED
+    # So many groups of GPUs hold attention and dense layers whole and serve their own share of the requests; the experts
+    # are spread over all of them.
+    attention_dp: Annotated[Real, COUNT] = 1.0
+    # Prompts are held back for so many passes at most, until each attention group has one: others idle beside a single one.
+    prompt_wait_passes: Annotated[Real, NOT_NEGATIVE] = 0.0
+    pipeline_parallel: Annotated[Real, COUNT] = 1.0  # stages of consecutive layers, each on as many GPUs
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
     # Tokens that a pass computes at most, prompts and drafted tokens included; None: no bound (closed loops and simulated
@@ -73,6 +87,10 @@ class Deployment:
 
     def __post_init__(self) -> None:
         """What no bound of one field says, too."""
+        if self.expert_parallel is UNSTATED:
+            spread = np.asarray(self.attention_dp) > 1
+            ways = np.where(spread, math.inf, 1.0) if spread.any() else 1.0
+            object.__setattr__(self, "expert_parallel", ways if np.ndim(ways) else float(ways))
         check_bounds(self, where="deployment")
         degrees(self)
         for name, known in (("scheduling", SCHEDULING), ("batching", BATCHES)):
@@ -129,6 +147,17 @@ def context_tokens(deployment: Deployment) -> Real:
     """Tokens that a request holds on average while it is served."""
     d = deployment
     return d.prompt_tokens + d.output_tokens / 2 if d.context_tokens is None else d.context_tokens
+
+
+def stage_gpus(deployment: Deployment, gpus: Real) -> FloatArray:
+    """GPUs of one pipeline stage of a replica of so many."""
+    return np.asarray(gpus, dtype=np.float64) / deployment.pipeline_parallel
+
+
+def expert_ways(deployment: Deployment, gpus: Real) -> FloatArray:
+    """GPUs of a stage that split whole experts, of a replica of so many GPUs."""
+    ways = np.asarray(deployment.expert_parallel, dtype=np.float64)
+    return np.where(np.isinf(ways), stage_gpus(deployment, gpus), ways) if np.any(np.isinf(ways)) else ways
 
 
 def drafted_tokens(deployment: Deployment) -> Real:

@@ -12,7 +12,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
-from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.deployment import Deployment, degrees, expert_ways
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
 from moescale.serving.steady_state import (
     LIMITS,
@@ -40,6 +40,8 @@ class Cost:
     latency_source: str
     tensor_parallel: int | None = None  # GPUs of one replica
     expert_parallel: int | None = None  # so many of them hold whole experts
+    attention_dp: int | None = None  # so many groups of them hold attention, where more than one
+    pipeline_parallel: int | None = None  # so many stages of them hold consecutive layers, where more than one
     replicas: int | None = None
     weight_bytes_per_gpu: float | None = None  # on the fullest GPU
     reserve_bytes: float | None = None  # of each GPU, for activations and the runtime
@@ -164,9 +166,14 @@ def _records(
             kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
             latency_source=latency.name,
             tensor_parallel=gpus,
-            expert_parallel=int(np.asarray(d.expert_parallel)),
+            expert_parallel=int(expert_ways(d, gpus)),
             replicas=replicas,
         )
+        several = {
+            "attention_dp": int(np.asarray(d.attention_dp)),
+            "pipeline_parallel": int(np.asarray(d.pipeline_parallel)),
+        }
+        described = replace(described, **{name: number for name, number in several.items() if number > 1})
         if reason is Reason.FEASIBLE:
             limits = {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
             described = replace(described, **{name: float(getattr(serving, name)[i]) for name in SERVED}, **limits)

@@ -9,7 +9,8 @@ import numpy as np
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request
-from moescale.serving.deployment import Deployment, context_tokens, longest_request_tokens
+from moescale.models.stages import fullest_stage
+from moescale.serving.deployment import Deployment, context_tokens, expert_ways, longest_request_tokens, stage_gpus
 from moescale.serving.steady_state import Reason, Servers, Serving, shares_heads
 from moescale.typing import Real
 from moescale.units import plural
@@ -17,7 +18,10 @@ from moescale.units import plural
 MORE_ROOM = "allow more GPUs, take a GPU with more memory, fewer bytes a weight, or shorter requests"
 REMEDIES = dict.fromkeys(Reason, MORE_ROOM) | {
     Reason.HEADS: "ask for a GPU count that it names",
-    Reason.NO_LATENCY: "take the roofline (--latency roofline), at most 8 GPUs, or a smaller batch",
+    Reason.NO_LATENCY: "take the roofline (--latency roofline), or a smaller batch",
+    Reason.EXPERT_PARALLEL: "state expert-parallel GPUs that divide the GPUs, or none",
+    Reason.ATTENTION_DP: "state a number of groups that divides the GPUs of a stage, or none",
+    Reason.PIPELINE: "state a number of stages that divides the GPUs, or none",
     Reason.TOO_SLOW: "relax the limit, shorten the prompts, or take a faster GPU or fewer bytes a weight",
 }
 
@@ -31,7 +35,8 @@ def infeasible_reason(
         return float(np.broadcast_to(values, np.shape(serving.gpus))[index])
 
     def kv_bytes(tokens: Real) -> float:
-        return at(kv_bytes_per_request(model, tokens, d.kv_bytes_per_element, serving.gpus))
+        stage, group_gpus = fullest_stage(model, d.pipeline_parallel), stage_gpus(d, serving.gpus) / d.attention_dp
+        return at(kv_bytes_per_request(stage, tokens, d.kv_bytes_per_element, group_gpus))
 
     d, gpus, gpu = deployment, int(serving.gpus[index]), deployment.gpu
     on_gpus = f"on {plural(gpus, 'GPU')}"
@@ -51,11 +56,26 @@ def infeasible_reason(
                 f"{on_gpus}, but weights {taken} leave {free / 1e9:.3g} GB of the {usable} usable"
             )
         case Reason.HEADS:
-            return _uneven_heads(gpus, at(model.n_heads), at(model.n_kv_heads))
+            return _uneven_heads(int(at(stage_gpus(d, gpus) / d.attention_dp)), at(model.n_heads), at(model.n_kv_heads))
         case Reason.EXPERT_PARALLEL:
-            ways, experts = at(d.expert_parallel), at(model.n_experts) if at(model.n_moe_layers) else 1.0
-            what = f"{gpus} is not a multiple of it" if gpus % ways else f"the model has {experts:g} experts a layer"
+            ways, experts = at(expert_ways(d, gpus)), at(model.n_experts) if at(model.n_moe_layers) else 1.0
+            of_stage = at(stage_gpus(d, gpus))
+            uneven = f"{of_stage:g} is not a multiple of it"
+            what = uneven if of_stage % ways else f"the model has {experts:g} experts a layer"
             return f"expert parallelism over {ways:g} GPUs is impossible {on_gpus}: {what}"
+        case Reason.ATTENTION_DP:
+            groups, of_stage = at(d.attention_dp), at(stage_gpus(d, gpus))
+            if at(model.n_moe_layers):
+                return f"{of_stage:g} GPUs cannot be shared evenly by {groups:g} attention groups"
+            return (
+                f"attention data parallelism over {groups:g} groups spreads routed experts over all of them, and the model "
+                "has none; replicas of a dense model are --replicas"
+            )
+        case Reason.PIPELINE:
+            stages, layers = at(d.pipeline_parallel), at(model.n_layers)
+            if stages > layers:
+                return f"{stages:g} pipeline stages cannot each have one of {layers:g} layers"
+            return f"{plural(gpus, 'GPU')} cannot be shared evenly by {stages:g} pipeline stages"
         case Reason.TOO_SLOW:
             limits = (("to a first token", d.max_ttft_s), ("for an output token", d.max_tpot_s))
             allowed = " and ".join(f"{at(most) * 1e3:.3g} ms {kind}" for kind, most in limits if most is not None)
@@ -65,7 +85,7 @@ def infeasible_reason(
             separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
             return (
                 f"the latency source has no answer for this model {on_gpus} at a batch of "
-                f"{min(free / kv_bytes(context_tokens(d)), cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
+                f"{min(at(d.attention_dp) * free / kv_bytes(context_tokens(d)), cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
                 f"{at(context_tokens(d)):g} tokens; a smaller max_num_seqs may lie within its range{separate}"
             )
 

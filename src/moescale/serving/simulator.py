@@ -205,6 +205,10 @@ def _one_replica(
         raise InputError("a run serves one model, but this architecture holds arrays", next_step="loop over models")
     if not (1 <= gpus == int(gpus)):
         raise InputError(f"gpus must be a whole number of at least 1, not {gpus}", where="burst")
+    for name in ("attention_dp", "pipeline_parallel"):
+        if _number(name, getattr(deployment, name)) > 1:
+            what = f"a burst is simulated on GPUs that are tensor-parallel or expert-parallel, without {name}"
+            raise InputError(what, where="burst", next_step="leave one of them out")
     d, n = deployment, len(arrival_s)
     stated = d.max_num_batched_tokens if max_num_batched_tokens is None else max_num_batched_tokens
     budget = default_max_num_batched_tokens(d.gpu) if stated is None else int(_number("max_num_batched_tokens", stated))

@@ -26,6 +26,10 @@ formula, and the default, counts none. What speeds a server up changes the lette
 n is the passes of a request, n / (1 + accepted), and seconds per token are those of a pass over 1 + accepted; of a prompt p
 (1 - prefix_hit) tokens are computed, and the hits stored once; in passes of T tokens a prompt takes c, A is what all c add,
 and b is at most what fills such passes, n T / (p + n).
+
+With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each, whose cache lies on their own GPUs;
+the layers of experts keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P
+requests through P stages of g/P GPUs takes its layers' time and P messages; P such passes are under way at once.
 """
 
 from __future__ import annotations
@@ -43,16 +47,20 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape, kernels_alone
+from moescale.latency.network import HOP_S
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
+from moescale.models.stages import fullest_stage, layers_share
 from moescale.serving.deployment import (
     ARRAY_FIELDS,
     MOST_GPUS,
     Deployment,
     context_tokens,
     drafted_tokens,
+    expert_ways,
     longest_request_tokens,
+    stage_gpus,
 )
 from moescale.typing import FloatArray, Real
 
@@ -63,6 +71,7 @@ HALVINGS = 40  # of the logarithm of the batch: far below a millionth of a reque
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
+ACTIVATION_BYTES = 2.0  # bf16, between pipeline stages
 WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
 
 
@@ -76,6 +85,7 @@ class Reason(IntEnum):
     """Why a model is not served."""
 
     FEASIBLE, WEIGHTS, LONGEST_REQUEST, HEADS, NO_LATENCY, TOO_SLOW, EXPERT_PARALLEL = range(7)
+    ATTENTION_DP, PIPELINE = 7, 8
 
 
 LIMITS = tuple(limit.name.lower() for limit in Limit)
@@ -87,6 +97,8 @@ REASONS = (
     "the latency source has no answer",
     "a batch of one exceeds a latency limit",
     "the expert-parallel GPUs do not divide the GPU count, or exceed the experts",
+    "the attention groups do not divide the GPU count, or the model has no experts to spread over them",
+    "the pipeline stages do not divide the GPU count, or exceed the layers",
 )
 
 
@@ -138,6 +150,7 @@ class Times:
     iteration_s: FloatArray  # no shorter than the front end takes for its tokens
     tpot_s: FloatArray
     ttft_s: FloatArray
+    held_s: FloatArray  # of it, what a prompt waits for those of other attention groups
 
     def exceed_limits(self, d: Deployment) -> BoolArray:
         """Where a latency limit is not met."""
@@ -180,35 +193,47 @@ class Servers:
         d = replace(d, **{name: taken(getattr(d, name)) for name in names}) if names else d
         return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
 
+    @property
+    def group_gpus(self) -> FloatArray:
+        """GPUs that split a head's layer: those of one attention group of one pipeline stage."""
+        return stage_gpus(self.deployment, self.count) / self.deployment.attention_dp
+
+    @property
+    def split(self) -> dict[str, Real]:
+        """How a latency source is asked to split the model: what differs from its defaults."""
+        ways, groups = expert_ways(self.deployment, self.count), self.deployment.attention_dp
+        return {"expert_parallel": ways} | ({"attention_dp": groups} if np.any(np.asarray(groups) > 1) else {})
+
     def kv_bytes(self, tokens: Real) -> FloatArray:
         """Bytes of cache of a request of `tokens` tokens on each GPU."""
-        return kv_bytes_per_request(self.model, tokens, self.deployment.kv_bytes_per_element, self.count)
+        stage = fullest_stage(self.model, self.deployment.pipeline_parallel)
+        return kv_bytes_per_request(stage, tokens, self.deployment.kv_bytes_per_element, self.group_gpus)
 
     def decode_pass_s(self, batch: FloatArray) -> FloatArray:
-        """Seconds of a pass that decodes `batch` requests, the drafting for it included."""
+        """Seconds of a pass that decodes `batch` requests (of one part of a pipeline's), the drafting for it included."""
         d = self.deployment
-        answer = self.latency.decode_s(
-            self.model, self.count, batch, context_tokens(d), expert_parallel=d.expert_parallel, **self._queries
-        )
-        return d.host.pass_s(answer, batch) + self._drafting_s(batch)
+        split, gpus = self.split | self._queries, stage_gpus(d, self.count)
+        answer = self.latency.decode_s(self.model, gpus, batch, context_tokens(d), **split)
+        tokens = batch * (1.0 + np.asarray(drafted_tokens(d)))
+        return d.host.pass_s(self._staged_s(answer, tokens), batch) + self._drafting_s(batch)
 
     def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
         """Seconds of a pass of so many prompts (at least 1), over their lengths."""
         d, total_s = self.deployment, np.asarray(0.0)
         for at, part, cached in self._prompts:
-            answer = self.latency.prefill_s(
-                self.model, self.count, prompts, at, expert_parallel=d.expert_parallel, **cached
-            )
-            total_s = total_s + part * d.host.pass_s(answer, prompts)
+            split, gpus = self.split | cached, stage_gpus(d, self.count)
+            answer = self.latency.prefill_s(self.model, gpus, prompts, at, **split)
+            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, prompts * at), prompts)
         return total_s
 
     def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
         """Seconds of a pass that decodes `batch` requests beside so many prompts, or a part of one, over their lengths."""
         d, context, total_s = self.deployment, context_tokens(self.deployment), np.asarray(0.0)
         for at, part, cached in self._prompts:
-            split = {"expert_parallel": d.expert_parallel, **self._queries, **cached}
-            answer = self.latency.mixed_s(self.model, self.count, batch, context, prompts, at, **split)
-            total_s = total_s + part * d.host.pass_s(answer, batch)
+            split, gpus = self.split | self._queries | cached, stage_gpus(d, self.count)
+            answer = self.latency.mixed_s(self.model, gpus, batch, context, prompts, at, **split)
+            tokens = batch * (1.0 + np.asarray(drafted_tokens(d))) + prompts * at
+            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, tokens), batch)
         return total_s + self._drafting_s(batch)
 
     @property
@@ -241,17 +266,29 @@ class Servers:
             return 0.0
         part = {name: np.minimum(getattr(self.model, name), 1.0) for name in ("n_moe_layers", "n_window_layers")}
         layer = replace(self.model, n_layers=np.minimum(self.model.n_layers, 1.0), **part)
-        kernels, ways = kernels_alone(self.latency), d.expert_parallel
-        return drafted * kernels.decode_s(layer, self.count, batch, context_tokens(d), expert_parallel=ways)
+        kernels, gpus = kernels_alone(self.latency), stage_gpus(d, self.count)
+        return drafted * kernels.decode_s(layer, gpus, batch, context_tokens(d), **self.split)
 
     def times(self, batch: FloatArray) -> Times:
-        """The times of an iteration and of a request with `batch` requests in service."""
+        """The times of an iteration and of a request with `batch` requests in service.
+
+        Of P pipeline stages each works on another part of the batch, b / P: a pass of such a part through all stages gives a
+        token to every request of the batch, and a part sees the prompts of its own requests.
+        """
         d, yielded = self.deployment, 1.0 + np.asarray(self.deployment.accepted_tokens)  # tokens of a request, a pass
+        in_service, batch = batch, batch / d.pipeline_parallel
         n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
-        whole, share = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0)  # a prompt is processed in one pass
+        whole, share, held_s = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0), 0.0  # a prompt has one pass
+        held = bool(np.any(np.asarray(d.prompt_wait_passes) > 0))
+        if held:  # as many as come meanwhile share a pass, up to one a group
+            whole = np.maximum(whole, np.minimum(d.attention_dp, d.prompt_wait_passes * (batch / n)))
+            share = batch / n / whole
         decode_s = self.decode_pass_s(batch)
         alone_s = self.prompt_pass_s(whole)
         others = np.minimum(batch, n) - 1.0
+        if held:
+            others = np.maximum(batch / whole - 1.0, 0.0)
+            held_s = np.where(whole > np.maximum(batch / n, 1.0), 0.5 * decode_s / share, 0.0)
         if d.scheduling == "chunked":
             chunks = self._chunks(batch, whole)
             both_s = self.mixed_pass_s(batch, whole / chunks)
@@ -267,22 +304,38 @@ class Servers:
         prefill_s = share * added_s
         passes_s = prefill_s + decode_s
         under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
-        front_end_s = d.host.front_end_s_per_token * batch
+        front_end_s = d.host.front_end_s_per_token * in_service
         return Times(
             prefill_s=prefill_s,
             decode_s=decode_s,
             passes_s=passes_s,
             iteration_s=np.maximum(passes_s / yielded, front_end_s),
             tpot_s=np.maximum(tpot_s / yielded, front_end_s),
-            ttft_s=under_way_s + own_s,
+            ttft_s=under_way_s + own_s + held_s,
+            held_s=np.broadcast_to(np.asarray(held_s, dtype=np.float64), np.shape(passes_s)),
         )
 
+    def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
+        """Seconds of a pass through pipeline stages, which wait for the fullest one and send activations on."""
+        d, model = self.deployment, self.model
+        stages = np.asarray(d.pipeline_parallel, dtype=np.float64)
+        if not np.any(stages > 1):
+            return kernels_s
+        # Stages follow each other in a server as long as there is room for them.
+        in_one = np.asarray(self.count) <= d.gpu.gpus_per_server
+        rate = np.where(in_one, d.gpu.interconnect_bytes_per_s, d.gpu.network_bytes_per_s)
+        sent_s = stages * (tokens * (ACTIVATION_BYTES * np.asarray(model.d_model, dtype=np.float64)) / rate + HOP_S)
+        uneven = layers_share(model, stages) * stages
+        return np.where(stages > 1, kernels_s * uneven + sent_s, kernels_s)
+
     def _chunks(self, batch: FloatArray, prompts: FloatArray) -> FloatArray | float:
-        """Passes that so many prompts take together, beside `batch` requests that decode."""
+        """Passes that so many prompts take together, beside `batch` requests that decode; each attention group its own."""
         d = self.deployment
         if d.max_num_batched_tokens is None:
             return 1.0
-        room = np.maximum(d.max_num_batched_tokens - batch * (1.0 + np.asarray(drafted_tokens(d))), 1.0)
+        decoded = batch / d.attention_dp * (1.0 + np.asarray(drafted_tokens(d)))
+        room = np.maximum(d.max_num_batched_tokens - decoded, 1.0)
+        prompts = np.maximum(prompts / d.attention_dp, np.minimum(prompts, 1.0))
         return np.maximum(np.ceil(prompts * self.new_prompt_tokens / room), 1.0)
 
     def times_per_token(self, batch: FloatArray) -> tuple[FloatArray, Times]:
@@ -318,10 +371,13 @@ def largest_batches(servers: Servers) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow."""
     model, d = servers.model, servers.deployment
     per_gpu, free = _bytes_per_gpu(model, servers.count, d)
-    uneven_heads = _is_whole(model) & ~shares_heads(model, servers.count)
+    spread, staged = _spreads_attention(servers), _has_stages(servers)
+    uneven_heads = _is_whole(model) & ~shares_heads(model, servers.group_gpus)
     too_long = ~(free >= servers.kv_bytes(longest_request_tokens(d)))
-    reasons = [Reason.EXPERT_PARALLEL, Reason.HEADS, Reason.WEIGHTS, Reason.LONGEST_REQUEST]
-    reason = np.select([~_shares_experts(servers), uneven_heads, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
+    reasons = [Reason.PIPELINE, Reason.ATTENTION_DP, Reason.EXPERT_PARALLEL, Reason.HEADS]
+    impossible = [~staged, ~spread, ~_shares_experts(servers), uneven_heads]
+    reasons += [Reason.WEIGHTS, Reason.LONGEST_REQUEST]
+    reason = np.select([*impossible, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
     fits = reason == Reason.FEASIBLE
     cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
     by_memory = _held(model, servers.count, d, free)
@@ -347,12 +403,16 @@ def largest_batches(servers: Servers) -> Batches:
 
 
 def _held(model: Architecture, gpus: Real, d: Deployment, free: FloatArray) -> FloatArray:
-    """Requests that so many bytes of each GPU hold, a time average; what the prefix cache hits is held once for all."""
+    """Requests that so many bytes of each GPU hold, a time average; what the prefix cache hits is held once for all.
+
+    Each attention group holds requests, and such a prefix, of its own.
+    """
+    model, gpus = fullest_stage(model, d.pipeline_parallel), stage_gpus(d, gpus) / d.attention_dp
     each = kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, gpus)
     if not np.any(np.asarray(d.prefix_hit) > 0.0):
-        return free / each
+        return free / each * d.attention_dp
     shared = kv_bytes_per_request(model, d.prompt_tokens * np.asarray(d.prefix_hit), d.kv_bytes_per_element, gpus)
-    return (free - shared) / np.maximum(each - shared, TINY)
+    return (free - shared) / np.maximum(each - shared, TINY) * d.attention_dp
 
 
 def _batch_by_tokens(servers: Servers) -> FloatArray:
@@ -362,12 +422,14 @@ def _batch_by_tokens(servers: Servers) -> FloatArray:
     own = passes * (1.0 + np.asarray(drafted_tokens(d)))
     if d.scheduling == "chunked":  # else prompts have passes of their own
         own = own + servers.new_prompt_tokens
-    return np.maximum(passes * (np.asarray(d.max_num_batched_tokens) / own), 1.0)
+    budget = np.asarray(d.max_num_batched_tokens) * d.attention_dp * d.pipeline_parallel  # of all groups and parts
+    return np.maximum(passes * (budget / own), 1.0)
 
 
 def _bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
     """Bytes of weights on the fullest GPU, and those that are left for the cache."""
-    weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, d.expert_parallel)
+    stages = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
+    weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, stage_gpus(d, gpus), expert_ways(d, gpus), **stages)
     return weights, d.gpu.memory_bytes * d.memory_fraction - weights - d.reserve_bytes
 
 
@@ -486,9 +548,24 @@ def shares_heads(model: Architecture, count: Real) -> BoolArray:
 
 def _shares_experts(servers: Servers) -> BoolArray:
     """Where the expert-parallel GPUs divide the GPU count, and each holds an expert."""
-    model, ways = servers.model, np.asarray(servers.deployment.expert_parallel, dtype=np.float64)
+    model, ways = servers.model, expert_ways(servers.deployment, servers.count)
     routed = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
-    return (servers.count % ways == 0) & (ways <= routed)
+    return (stage_gpus(servers.deployment, servers.count) % ways == 0) & (ways <= routed)
+
+
+def _spreads_attention(servers: Servers) -> BoolArray:
+    """Where the attention groups divide the GPUs of a stage, and share routed experts."""
+    groups = np.asarray(servers.deployment.attention_dp, dtype=np.float64)
+    shared = (stage_gpus(servers.deployment, servers.count) % groups == 0) & (
+        np.asarray(servers.model.n_moe_layers) > 0
+    )
+    return (groups == 1) | shared
+
+
+def _has_stages(servers: Servers) -> BoolArray:
+    """Where the pipeline stages divide the GPU count, and each has a layer."""
+    stages = np.asarray(servers.deployment.pipeline_parallel, dtype=np.float64)
+    return (stages == 1) | ((servers.count % stages == 0) & (stages <= servers.model.n_layers))
 
 
 def _is_whole(model: Architecture) -> BoolArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from moescale.units import format_bytes, format_count, format_seconds, format_usd
+from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import accuracy_text, cost_table, left_out_lines, pareto_table, platform_table, rate_text
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
@@ -115,8 +115,10 @@ def show_cost(
         if not priced:
             text = f"{cost.throughput_tok_s or 0.0:,.0f} output tokens a second on {cost.gpus} x {gpu}"
         copies = cost.replicas or 1
-        shape = f" ({copies} replicas of {cost.tensor_parallel})" if copies > 1 else ""
-        write_line(console, text + shape, bold=len(text))
+        parts = [f"{copies} replicas of {cost.tensor_parallel}"] if copies > 1 else []
+        parts += [plural(cost.pipeline_parallel, "pipeline stage")] if cost.pipeline_parallel else []
+        parts += [plural(cost.attention_dp, "attention group")] if cost.attention_dp else []
+        write_line(console, text + (f" ({', '.join(parts)})" if parts else ""), bold=len(text))
     reserve = f"; reserve {format_bytes(cost.reserve_bytes)} a GPU" if cost.reserve_bytes else ""
     write_paragraph(
         console,

@@ -1,0 +1,378 @@
+"""Attention data parallelism, experts over several servers and pipelines: memory, batches, exchanges and refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from command_line import run
+from moescale.errors import BoundError, InfeasibleError, InputError
+from moescale.hardware.gpus import find_gpu
+from moescale.latency import LatencySource, Pass, PassSource, network
+from moescale.latency.roofline import Roofline
+from moescale.latency.silicon import Silicon
+from moescale.models.architecture import Architecture
+from moescale.models.kv_cache import kv_bytes_per_request
+from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
+from moescale.models.published import shapes
+from moescale.models.stages import fullest_stage
+from moescale.serving.deployment import Deployment, expert_ways
+from moescale.serving.gpu_counts import cost
+from moescale.serving.simulator import Arrivals, simulate
+from moescale.serving.steady_state import Reason, batch_by_memory, serve
+from moescale.typing import FloatArray, Real
+
+H100, H200, A100 = find_gpu("h100-sxm"), find_gpu("h200-sxm"), find_gpu("a100-sxm-80gb")
+MIXTRAL, QWEN, DEEPSEEK = shapes()["mixtral-8x7b"], shapes()["qwen3-30b-a3b"], shapes()["deepseek-v3"]
+SERVED = Deployment(gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=512, output_tokens=256, max_num_seqs=256)
+ROOFLINE = Roofline(H100)
+FIGURES = ("batch", "prefill_s", "decode_s", "iteration_s", "tpot_s", "ttft_s", "usd_per_mtok", "weight_bytes_per_gpu")
+
+batches = st.floats(0.0, math.log(4096.0)).map(math.exp)
+groups = st.sampled_from((2.0, 4.0, 8.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(PassSource):
+    """A latency source that keeps what it is asked, and answers in proportion to the requests."""
+
+    passes: list[Pass]
+    name: str = "asked"
+
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        self.passes.append(a)
+        return 1e-3 + 1e-5 * np.asarray(a.tokens, dtype=np.float64)
+
+
+# One group in one stage is what it always was.
+
+
+@pytest.mark.parametrize("source", [ROOFLINE, Asked([])])
+def test_one_group_and_one_stage_change_no_digit(source: LatencySource) -> None:
+    counts, groups_of = np.array([2.0, 4.0, 8.0]), np.array([1.0, 1.0, 8.0])
+    plain = serve(MIXTRAL, counts, source, SERVED)
+    same = serve(MIXTRAL, counts, source, replace(SERVED, attention_dp=1.0, pipeline_parallel=1.0))
+    mixed = serve(MIXTRAL, counts, source, replace(SERVED, attention_dp=groups_of, expert_parallel=1.0))
+    for name in FIGURES:
+        np.testing.assert_array_equal(getattr(plain, name), getattr(same, name))
+        np.testing.assert_allclose(getattr(mixed, name)[:2], getattr(plain, name)[:2], rtol=1e-12)
+
+
+def test_whole_experts_are_over_all_gpus_only_with_attention_groups_and_unless_stated() -> None:
+    assert expert_ways(SERVED, 8) == 1.0
+    some = np.array([1.0, 4.0])
+    spread = Deployment(gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=9, output_tokens=9, attention_dp=some)
+    np.testing.assert_array_equal(expert_ways(spread, 8), [1.0, 8.0])
+    staged = Deployment(
+        gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=9, output_tokens=9, attention_dp=2, pipeline_parallel=2
+    )
+    assert expert_ways(staged, 8) == 4.0
+    assert expert_ways(replace(staged, expert_parallel=1.0), 8) == 1.0
+    with pytest.raises(BoundError, match="expert_parallel must be"):
+        replace(staged, expert_parallel=math.nan * 1.0)
+
+
+# What a group computes, and what it holds.
+
+
+@given(batch=batches, prompts=batches, ranks=groups)
+def test_the_busiest_group_has_its_share_or_one_whole_request(batch: float, prompts: float, ranks: float) -> None:
+    whole = Pass(8.0, 8.0, batch, 100.0, prompts / 100.0, 50.0, attention_dp=ranks)
+    rank = whole.busiest_rank
+    assert rank.gpus == 8.0 / ranks
+    assert rank.batch == max(batch / ranks, 1.0)
+    assert rank.prompts == max(prompts / 100.0 / ranks, min(prompts / 100.0, 1.0))
+    assert whole.tokens <= ranks * rank.tokens * (1 + 1e-12)
+    assert Pass(8.0, 8.0, batch).busiest_rank.batch == batch
+
+
+def test_groups_hold_attention_whole_and_experts_spread() -> None:
+    """Mixtral: attention, tables, routers and norms on each of 8 GPUs, and one whole expert of each layer."""
+    layers, d, width = 32, 4096, 14336
+    attention = layers * (2 * d * d + 2 * d * 1024)
+    rest = attention + 2 * 32000 * d + layers * 8 * d + (2 * layers + 1) * d
+    found = weight_bytes_per_gpu(MIXTRAL, 2.0, 8, 8, attention_dp=8)
+    assert float(found) == 2 * (rest + layers * 3 * d * width)
+    assert float(weight_bytes_per_gpu(MIXTRAL, 2.0, 8, 1, attention_dp=8)) == float(found)
+    assert float(weight_bytes_per_gpu(MIXTRAL, 2.0, 8, 8, attention_dp=2)) < float(found)
+
+
+def test_groups_of_deepseek_hold_more_requests_as_each_has_a_cache_of_its_own() -> None:
+    """8 x H200, fp8 weights: under TP8 every GPU holds the compressed cache of every request."""
+    d, heads = 7168, 128
+    attention = d * 1536 + 1536 * heads * 192 + d * 576 + 512 * heads * 256 + heads * 128 * d
+    expert = 3 * d * 2048
+    fp8 = 61 * attention + 3 * 3 * d * 18432 + 58 * expert + 58 * 256 // 8 * expert
+    bf16 = 2 * 129280 * d + 58 * (256 * d + 256) + (2 * 61 + 1) * d + 61 * (1536 + 512)
+    weights = fp8 + 2 * bf16
+    served = replace(SERVED, gpu=H200, weight_bytes_per_param=1.0, max_num_seqs=None, reserve_bytes=0.0)
+    spread = replace(served, attention_dp=8.0, expert_parallel=math.inf)
+    assert float(weight_bytes_per_gpu(DEEPSEEK, 1.0, 8, 8, attention_dp=8)) == weights
+    request = (512 + 256 / 2) * 61 * (512 + 64) * 2
+    free = 0.9 * H200.memory_bytes - weights
+    assert float(batch_by_memory(DEEPSEEK, 8, spread)) == pytest.approx(8 * free / request, rel=1e-12)
+    assert batch_by_memory(DEEPSEEK, 8, spread) > 3 * batch_by_memory(DEEPSEEK, 8, served)
+
+
+def test_a_source_is_asked_for_the_whole_batch_and_its_groups() -> None:
+    source = Asked([])
+    served = serve(MIXTRAL, 8, source, replace(SERVED, attention_dp=4.0, expert_parallel=math.inf))
+    asked = source.passes[0]
+    assert (float(asked.gpus), float(asked.expert_parallel), float(asked.attention_dp)) == (8.0, 8.0, 4.0)
+    assert float(asked.batch if asked.batch is not None else 0) == float(served.batch) == 256.0
+
+
+def test_prompts_that_wait_for_each_other_share_a_pass() -> None:
+    """A prompt alone holds up all groups; eight of them, one a group, hold them up as long."""
+    served = replace(SERVED, output_tokens=1024, attention_dp=8.0, expert_parallel=math.inf)  # a prompt in 4 passes
+    alone = serve(QWEN, 8, ROOFLINE, served)
+    waiting = serve(QWEN, 8, ROOFLINE, replace(served, prompt_wait_passes=16.0))  # 4 prompts
+    longest = serve(QWEN, 8, ROOFLINE, replace(served, prompt_wait_passes=1e6))  # 8 prompts, one a group
+    assert longest.tpot_s < waiting.tpot_s < alone.tpot_s
+    assert longest.ttft_s > waiting.ttft_s > alone.ttft_s
+    source = Asked([])
+    serve(QWEN, 8, source, replace(served, prompt_wait_passes=16.0, batching="largest"))
+    assert {float(np.asarray(a.prompts)) for a in source.passes if a.prompts is not None} == {4.0}
+
+
+# Pipelines.
+
+
+def test_a_stage_holds_whole_layers_and_one_table() -> None:
+    stage = fullest_stage(DEEPSEEK, 4)
+    assert (float(stage.n_layers), float(stage.n_moe_layers)) == (16.0, 16.0)
+    assert fullest_stage(DEEPSEEK, 1.0) is DEEPSEEK
+    table, half = 32000 * 4096, replace(MIXTRAL, n_layers=16, n_moe_layers=16)
+    final_norm = 2 * 4096
+    found = float(weight_bytes_per_gpu(MIXTRAL, 2.0, 1, 1, pipeline_parallel=2))
+    assert found == float(weight_bytes(half)) - 2 * table
+    assert 2 * (found + 2 * table) == float(weight_bytes(MIXTRAL)) + 2 * 2 * table + final_norm
+    assert float(kv_bytes_per_request(half, 100)) * 2 == float(kv_bytes_per_request(MIXTRAL, 100))
+
+
+def test_a_pipeline_works_on_parts_of_the_batch_at_once() -> None:
+    source = Asked([])
+    served = serve(MIXTRAL, 8, source, replace(SERVED, pipeline_parallel=4.0))
+    asked = source.passes[0]
+    assert float(asked.batch if asked.batch is not None else 0) == 64.0
+    assert float(asked.gpus) == 2.0
+    sent_s = 4 * (64 * 4096 * 2 / H100.interconnect_bytes_per_s + network.HOP_S)
+    assert float(served.decode_s) == pytest.approx(1e-3 + 64e-5 + sent_s, rel=1e-12)
+    assert float(served.throughput_tok_s) == pytest.approx(256.0 / float(served.iteration_s), rel=1e-12)
+
+
+def test_uneven_stages_wait_for_the_fullest() -> None:
+    source = Asked([])
+    served = serve(MIXTRAL, 6, source, replace(SERVED, pipeline_parallel=3.0))
+    sent_s = 3 * (256 / 3 * 4096 * 2 / H100.interconnect_bytes_per_s + network.HOP_S)
+    assert float(served.decode_s) == pytest.approx((1e-3 + 256e-5 / 3) * 33 / 32 + sent_s, rel=1e-12)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "changes", "reason", "words"),
+    [
+        (
+            MIXTRAL,
+            8,
+            {"attention_dp": 3.0},
+            Reason.ATTENTION_DP,
+            "8 GPUs cannot be shared evenly by 3 attention groups",
+        ),
+        (shapes()["llama-3.1-8b"], 2, {"attention_dp": 2.0}, Reason.ATTENTION_DP, "the model has none"),
+        (
+            MIXTRAL,
+            8,
+            {"pipeline_parallel": 3.0},
+            Reason.PIPELINE,
+            "8 GPUs cannot be shared evenly by 3 pipeline stages",
+        ),
+        (MIXTRAL, 64, {"pipeline_parallel": 64.0}, Reason.PIPELINE, "64 pipeline stages cannot each have one of 32"),
+        (MIXTRAL, 8, {"pipeline_parallel": 4.0, "expert_parallel": 4.0}, Reason.EXPERT_PARALLEL, "2 is not a multiple"),
+        (MIXTRAL, 16, {"attention_dp": 16.0, "expert_parallel": math.inf}, Reason.EXPERT_PARALLEL, "8 experts a layer"),
+        (MIXTRAL, 24, {"attention_dp": 2.0}, Reason.HEADS, "12 GPUs cannot share 32 attention heads"),
+    ],
+)
+def test_what_no_server_can_do_has_its_reason(
+    model: Architecture, gpus: int, changes: dict[str, float], reason: Reason, words: str
+) -> None:
+    deployment = replace(SERVED, max_gpus=64, **changes)
+    assert serve(model, gpus, ROOFLINE, deployment).infeasible == reason
+    with pytest.raises(InfeasibleError, match=words):
+        cost(model, ROOFLINE, deployment, gpus)
+
+
+def test_a_burst_is_refused_with_groups_or_stages() -> None:
+    for changes in ({"attention_dp": 8.0}, {"pipeline_parallel": 2.0}):
+        with pytest.raises(InputError, match=next(iter(changes))):
+            simulate(MIXTRAL, ROOFLINE, replace(SERVED, **changes), 8, Arrivals(n_requests=4))
+
+
+def test_a_record_names_groups_and_stages_only_where_there_are_several() -> None:
+    plain = cost(MIXTRAL, ROOFLINE, SERVED, 8).to_dict()
+    assert not {"attention_dp", "pipeline_parallel"} & set(plain)
+    split = cost(MIXTRAL, ROOFLINE, replace(SERVED, attention_dp=2.0, pipeline_parallel=2.0), 8).to_dict()
+    assert (split["attention_dp"], split["pipeline_parallel"]) == (2, 2)
+
+
+# Messages.
+
+
+def test_within_a_server_the_network_adds_nothing_and_beyond_it_the_bytes_that_leave() -> None:
+    assert float(network.all_reduce_s(H100, 8.0, 1e9)) == 0.0
+    assert float(network.exchange_s(H100, 8.0, 1e9)) == 0.0
+    # Two servers of 8 GPUs: half of the message leaves each, an eighth of it over each card of 50 GB/s.
+    assert float(network.gather_s(H100, 16.0, 1e9)) == pytest.approx(1e9 / 2 / 8 / 50e9 + network.HOP_S)
+    assert float(network.exchange_s(H100, 16.0, 1e9)) == pytest.approx(1e9 / 2 / 50e9 + network.HOP_S)
+    assert find_gpu("gb200").gpus_per_server == 72
+    assert float(network.servers(find_gpu("gb300"), 72.0)) == 1.0
+    assert A100.network_bytes_per_s == 25e9
+
+
+@given(batch=batches, ranks=groups, factor=st.floats(1.0, 8.0))
+def test_the_roofline_never_falls_with_the_batch_of_groups(batch: float, ranks: float, factor: float) -> None:
+    less, more = (
+        float(ROOFLINE.decode_s(DEEPSEEK, 8.0, b, 1000.0, expert_parallel=8.0, attention_dp=ranks))
+        for b in (batch, batch * factor)
+    )
+    assert more >= less * (1 - 1e-12)
+
+
+@given(batch=batches, ranks=groups)
+def test_the_roofline_takes_no_less_than_one_group_takes_without_its_experts(batch: float, ranks: float) -> None:
+    bare = replace(Roofline(H100).constants or Roofline(H100)._constants, per_iteration_overhead_s=0.0)  # pyright: ignore[reportPrivateUsage]
+    source = Roofline(H100, constants=bare)
+    whole = source.decode_s(QWEN, 8.0, batch, 1000.0, expert_parallel=8.0, attention_dp=ranks)
+    attention = replace(QWEN, n_moe_layers=0.0, d_ffn=1e-9)
+    rank = source.decode_s(attention, 8.0 / ranks, max(batch / ranks, 1.0), 1000.0)
+    first_reductions = source.decode_s(replace(attention, vocab_size=0.0), 8.0 / ranks, max(batch / ranks, 1.0), 1.0)
+    assert float(whole) >= float(rank) - float(first_reductions)
+
+
+def test_a_table_has_no_answer_for_groups() -> None:
+    from moescale.latency.table import LatencyTable
+
+    table = LatencyTable("none.csv", "h100-sxm", {}, {})
+    assert np.isnan(table.decode_s(MIXTRAL, 8.0, 8.0, 100.0, attention_dp=8.0))
+
+
+# Measured exchanges.
+
+
+@pytest.fixture(scope="module")
+def silicon() -> Silicon:
+    pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
+    return Silicon(H100, host_s=0.0)
+
+
+@pytest.mark.system
+def test_a_measured_exchange_takes_its_measured_time(silicon: Silicon) -> None:
+    from moescale.latency.kernels.exchange import NEWEST, collective_grid, deepep_grid
+    from moescale.latency.kernels.tables import find_table, read_columns
+
+    path = find_table("h100_sxm", "comm", "nccl", NEWEST, "nccl_perf")
+    assert path is not None
+    rows = read_columns(path, ("num_gpus", "message_size", "latency"), op_name="all_gather", nccl_dtype="half")
+    at = (rows["num_gpus"] == 8) & (rows["message_size"] == 2**24)
+    grid = collective_grid("h100_sxm", "all_gather")
+    assert grid is not None
+    measured = float(np.exp(np.mean(np.log(rows["latency"][at]))))
+    assert float(grid.seconds(8.0, 2.0**24)) == pytest.approx(measured, rel=1e-9)
+    path = find_table("h100_sxm", "comm", "sglang", "0.5.6.post2", "wideep_deepep_ll_perf")
+    assert path is not None
+    names = ("node_num", "num_token", "dispatch_avg_t_us", "combine_avg_t_us")
+    rows = read_columns(path, names)
+    at = (rows["node_num"] == 4) & (rows["num_token"] == 64)
+    both = (rows[names[2]] + rows[names[3]])[at] * 1e-6
+    grid = deepep_grid("h100_sxm", low_latency=True)
+    assert grid is not None
+    assert float(grid.seconds(4.0, 64.0)) == pytest.approx(float(np.exp(np.mean(np.log(both)))), rel=1e-9)
+    assert deepep_grid("b200_sxm", low_latency=True) is None
+
+
+@pytest.mark.system
+def test_a_pass_of_groups_takes_no_less_than_its_exchanges_and_experts(silicon: Silicon) -> None:
+    from moescale.latency.kernels.exchange import collective_grid
+
+    gather, scatter = (collective_grid("h100_sxm", name) for name in ("all_gather", "reduce_scatter"))
+    assert gather is not None
+    assert scatter is not None
+    for batch in (8.0, 64.0, 1024.0):
+        elements = batch * float(np.asarray(QWEN.d_model))
+        exchanged = float(QWEN.n_moe_layers * (gather.seconds(8.0, elements) + scatter.seconds(8.0, elements)))
+        found = float(silicon.decode_s(QWEN, 8.0, batch, 1000.0, expert_parallel=8.0, attention_dp=8.0))
+        alone = replace(QWEN, n_moe_layers=0.0, d_ffn=1.0)
+        rank = float(silicon.decode_s(alone, 1.0, max(batch / 8.0, 1.0), 1000.0))
+        assert found > exchanged
+        assert found > rank
+        assert found < exchanged + rank + float(silicon.decode_s(QWEN, 1.0, 8.0 * batch, 1000.0))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("gpus", [8.0, 16.0, 64.0])
+def test_groups_over_servers_have_answers_that_rise_with_the_batch(silicon: Silicon, gpus: float) -> None:
+    asked: dict[str, Real] = {"expert_parallel": gpus, "attention_dp": gpus}
+    seconds = silicon.decode_s(DEEPSEEK, gpus, np.geomspace(gpus, 256 * gpus, 9), 2000.0, **asked)
+    assert np.all(np.isfinite(seconds))
+    assert np.all(np.diff(seconds) > 0)
+    slow = replace(silicon, gpu=replace(H100, network_bytes_per_s=1e9))
+    whole = slow.decode_s(DEEPSEEK, 16.0, 64.0, 2000.0)
+    assert float(whole) > float(silicon.decode_s(DEEPSEEK, 16.0, 64.0, 2000.0))
+
+
+@pytest.mark.system
+def test_experts_behind_an_exchange_take_their_measured_time() -> None:
+    from moescale.latency.kernels.exchange import BALANCED, spread_experts
+    from moescale.latency.kernels.tables import find_table, read_columns
+
+    experts, each = spread_experts("h100_sxm", prompts=False), 3.0 * 7168 * 2048
+    path = find_table("h100_sxm", "moe", "sglang", "0.5.10", "wideep_generation_moe_perf")
+    assert experts is not None
+    assert path is not None
+    names = ("moe_ep_size", "num_tokens", "latency")
+    rows = read_columns(path, names, distribution=BALANCED, moe_dtype="fp8_block")
+    at = (rows["moe_ep_size"] == 64) & (rows["num_tokens"] == 4096)
+    (measured,) = rows["latency"][at]
+    assert float(experts.seconds(64.0, 4096.0, 8.0, 256.0, each)) == pytest.approx(measured, rel=1e-9)
+    # Half as wide experts take half of it; as many pairs on as many experts of each of half the GPUs as long.
+    assert float(experts.seconds(64.0, 4096.0, 8.0, 256.0, each / 2)) == pytest.approx(measured / 2, rel=1e-9)
+    assert float(experts.seconds(32.0, 2048.0, 8.0, 128.0, each)) == pytest.approx(measured, rel=1e-9)
+    assert spread_experts("a100_sxm", prompts=False) is None
+
+
+@pytest.mark.system
+def test_tensor_parallelism_over_two_servers_takes_the_networks_time(silicon: Silicon) -> None:
+    batch = 1024.0
+    message = batch * 4096 * 2.0
+    least = (2 * 32 + 1) * float(network.all_reduce_s(H100, 16.0, message))
+    assert float(silicon.decode_s(MIXTRAL, 16.0, batch, 1000.0)) > least
+
+
+# The command.
+
+
+@pytest.mark.system
+def test_cost_says_how_the_gpus_share_the_model() -> None:
+    asked = ("cost", "mixtral-8x7b", "--gpu", "h100-sxm", "--latency", "roofline", "--gpus", 8, "--kv-cache", "bf16")
+    code, out, _ = run(*asked, "--attention-dp", 2, "--pipeline-parallel", 2)
+    assert code == 0
+    assert "on 8 x h100-sxm (2 pipeline stages, 2 attention groups)" in out
+    code, out, _ = run(*asked, "--attention-dp", 8, "--json")
+    told = json.loads(out)
+    assert (told["attention_dp"], told["expert_parallel"], told["tensor_parallel"]) == (8, 8, 8)
+    code, out, _ = run(*asked, "--attention-dp", 8, "--expert-parallel", 1, "--json")
+    assert json.loads(out)["expert_parallel"] == 1
+    code, _, err = run(*asked, "--attention-dp", 3)
+    assert code == 1
+    assert "8 GPUs cannot be shared evenly by 3 attention groups" in err
+    code, _, err = run(*asked, "--attention-dp", 2, "--sweep")
+    assert code == 2
+    assert "goes without --sweep" in err
