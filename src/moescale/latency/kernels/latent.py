@@ -1,4 +1,8 @@
-"""Times of multi-head latent attention with its projections, from measured modules of DeepSeek-V3's widths."""
+"""Times of multi-head latent attention with its projections, from measured modules of DeepSeek-V3's widths.
+
+Where an engine's modules were not measured its attention alone may have been, between the projections (stage context) or
+in the compressed space (generation), with the batched products that lead there and back.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import System, find_table, read_columns, text_values
+from moescale.latency.kernels.tables import find_table, read_columns, text_values
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import value_head_dim
 from moescale.models.parameters import attention_matrix_params
@@ -52,16 +56,63 @@ def latent_grid(system: str, engine: str, version: str, stage: str, weights: str
     return grid_of(sizes, rows["latency"][keep], (1.0, 1.0, 2.0 if stage == "context" else 1.0))
 
 
+def nearest_latent(
+    system: str, engine: str, version: str, stage: str, weights: tuple[str, ...], cache_type: str
+) -> tuple[str, str] | None:
+    """The measured pair of formats (weights, cache) next to the wanted ones, of which the first of `weights` is best."""
+    pairs = latent_types(system, engine, version, stage)
+    found = [(weights.index(w), c != cache_type, w, c) for w, c in pairs if w in weights]
+    return min(found)[2:] if found else None
+
+
+@cache
+def attention_grid(system: str, engine: str, version: str, stage: str, cache_type: str) -> LogGrid | None:
+    """Seconds of the attention of one layer alone over (heads, requests, tokens); None where it was not measured."""
+    path = find_table(system, "mla", engine, version, f"{stage}_mla_perf")
+    if path is None:
+        return None
+    rows = read_columns(path, COLUMNS, mla_dtype="bfloat16", kv_cache_dtype=cache_type)
+    if not rows["latency"].size:
+        return None
+    tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
+    return grid_of(
+        (rows["num_heads"], rows["batch_size"], tokens), rows["latency"], (1.0, 1.0, 2.0 if stage == "context" else 1.0)
+    )
+
+
+@cache
+def into_space_grids(system: str, engine: str, version: str, kind: str) -> tuple[LogGrid, ...]:
+    """Seconds over (heads, tokens) of the products that bring queries into the latent space, and results out of it."""
+    path = find_table(system, "mla_bmm", engine, version, "mla_bmm_perf")
+    if path is None or kind not in text_values(path, "bmm_dtype"):
+        return ()
+    names = ("num_heads", "num_tokens", "latency")
+    both = [read_columns(path, names, bmm_dtype=kind, op_name=op) for op in ("mla_gen_pre", "mla_gen_post")]
+    return tuple(grid_of((rows["num_heads"], rows["num_tokens"]), rows["latency"], (1.0, 1.0)) for rows in both)
+
+
 def latent_roofline_s(
-    a: Architecture, heads: Real, batch: Real, tokens: Real, stage: str, system: System, weight_bytes: float
+    a: Architecture,
+    heads: Real,
+    batch: Real,
+    tokens: Real,
+    stage: str,
+    bytes_per_s: float,
+    flops_per_s: float,
+    weight_bytes: float,
+    cache_bytes: float,
 ) -> FloatArray:
-    """Roofline of one layer on one GPU with `heads` of the heads, for ratios between models of other widths."""
+    """Roofline of one layer on one GPU with `heads` of the heads, for ratios between models and formats.
+
+    Weights of no bytes stand for attention alone, without its projections.
+    """
     heads, requests = np.asarray(heads, dtype=np.float64), np.asarray(batch, dtype=np.float64)
     rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), attention_matrix_params(replace(a, n_heads=heads))
     if stage == "context":
         new, pairs_flops = requests * tokens, heads * (a.head_dim + value_head_dim(a)) * requests * np.square(tokens)
     else:  # queries are brought into the latent space, and meet the cache there
         new, pairs_flops = requests, heads * 2.0 * (2.0 * rank + a.qk_rope_head_dim) * requests * tokens
-    moved = weight_bytes * params + 2.0 * (rank + a.qk_rope_head_dim) * requests * tokens
+    params = params * (weight_bytes > 0.0)
+    moved = weight_bytes * params + cache_bytes * (rank + a.qk_rope_head_dim) * requests * tokens
     flops = 2.0 * params * new + pairs_flops
-    return np.maximum(moved / system.memory_bandwidth_bytes_per_s, flops / system.bf16_flops_per_s)
+    return np.maximum(moved / bytes_per_s, flops / flops_per_s)
