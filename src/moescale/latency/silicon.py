@@ -150,7 +150,7 @@ class Silicon(PassSource):
     def _expert_kind(self) -> str:
         """The measured experts of the weights' format."""
         measured = moe_types(*self._tables)
-        return next((kind for kind in expert_kinds(self._format, self.backend) if kind in measured), BF16)
+        return next((kind for kind in expert_kinds(self._format) if kind in measured), BF16)
 
     def unmeasured(self, model: Architecture) -> list[str]:
         """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""

@@ -36,19 +36,25 @@ PRODUCTS = {"fp8": ("fp8", "fp8_block"), "nvfp4": ("nvfp4",), "int4": ("int4_wo"
 BLOCK_PRODUCTS = ("fp8_block", "fp8")
 BLOCK_ENGINES = ("trtllm", "sglang")
 # Experts in fp8: blocks, as published checkpoints have them; rows of one scale a tensor look untuned on H100. In mxfp4:
-# TensorRT-LLM and SGLang quantise activations to mxfp8 where the GPU has such arithmetic (Blackwell, where alone it was
-# measured); vLLM keeps them in bf16 for gpt-oss (the names of its measured kernels say so).
+# activations are quantised to mxfp8 where the GPU has such arithmetic (Blackwell, where alone it was measured).
 EXPERTS = {
     "fp8": ("fp8_block", "fp8"),
     "nvfp4": ("nvfp4",),
     "int4": ("int4_wo",),
     "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
 }
-VLLM_MXFP4_EXPERTS = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
 # Projections of latent attention; DeepSeek-V3's checkpoint has blocks.
 LATENT = {"fp8": ("fp8_block", "fp8"), "nvfp4": ("nvfp4",), "int4": ("int4_wo",)}
 # Engines whose fp8 checkpoints hold the scales of activations (ModelOpt's): no kernel of theirs looks for the largest.
 STATIC_SCALES = ("trtllm",)
+# Kernels of a format that an engine runs and another engine's table of the same GPU holds: (engine, format) -> the engines
+# that were measured. TensorRT-LLM's linear layer tunes itself over CUTLASS, cuBLASLt and CuTe DSL in nvfp4; its own rows
+# are of one of them, and those of vLLM and SGLang name CuTe DSL. The experts that FlashInfer calls flashinfer_trtllm are
+# TensorRT-LLM's, which has them in fp8 beside DeepGEMM, and vLLM for gpt-oss, whose recipe for Blackwell asks for
+# activations in mxfp8. All three were looked for where predictions of the development half were too slow.
+PRODUCTS_OF = {("trtllm", "nvfp4"): ("vllm", "sglang")}
+EXPERTS_OF = {("trtllm", "fp8_block"): ("sglang",), ("vllm", "w4a8_mxfp4_mxfp8"): ("sglang",)}
+SHARED_EXPERT_KERNELS = "flashinfer_trtllm"  # in the names of their kernel sources
 FP8_BYTES = (0.9, 1.2)  # a weight of so many bytes is 8-bit, where no format is named
 
 
@@ -57,10 +63,9 @@ def format_of(name: str | None, bytes_per_weight: float) -> str:
     return name or ("fp8" if FP8_BYTES[0] <= bytes_per_weight <= FP8_BYTES[1] else "bf16")
 
 
-def expert_kinds(weights: str, engine: str) -> tuple[str, ...]:
+def expert_kinds(weights: str) -> tuple[str, ...]:
     """Kernels of routed experts that weights of a format may take, best first; bf16 last."""
-    found = VLLM_MXFP4_EXPERTS if (weights, engine) == ("mxfp4", "vllm") else EXPERTS.get(weights, ())
-    return (*found, BF16)
+    return (*EXPERTS.get(weights, ()), BF16)
 
 
 def product_kinds(weights: str, engine: str, *, with_experts: bool) -> tuple[str, ...]:

@@ -22,9 +22,10 @@ import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.errors import InputError
-from moescale.latency.kernels.formats import rates
+from moescale.latency.kernels.formats import EXPERTS_OF, SHARED_EXPERT_KERNELS, rates
 from moescale.latency.kernels.tables import (
     System,
+    default_version,
     find_system,
     find_table,
     of_the_fastest,
@@ -193,6 +194,9 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
     if path is None:
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
     columns = read_columns(path, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=load)
+    for other in EXPERTS_OF.get((engine, kind), ()):
+        more = _shared_rows(system, other, kind, load)
+        columns = {name: np.concatenate([values, more[name]]) for name, values in columns.items()}
     if not columns["latency"].size:
         what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
         raise InputError(what, where="silicon", nearest=", ".join(text_values(path, "distribution")))
@@ -210,6 +214,20 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
         cut=cut.ravel(),
         labels=tuple(f"{h:.0f}x{w:.0f} top-{k:.0f} of {e:.0f}" for h, w, k, e in models),
     )
+
+
+def _shared_rows(system: str, engine: str, kind: str, load: str) -> dict[str, FloatArray]:
+    """The rows of another engine's current table that were measured with SHARED_EXPERT_KERNELS; often none."""
+    path = find_table(system, "moe", engine, default_version(system, engine), "moe_perf")
+    assert path is not None
+    sources = [name for name in text_values(path, "kernel_source") if SHARED_EXPERT_KERNELS in name]
+    found = [
+        read_columns(path, (*SIZES, "latency"), moe_dtype=kind, distribution=load, kernel_source=source)
+        for source in sources
+    ]
+    parts = {name: [columns[name] for columns in found] for name in (*SIZES, "latency")}
+    parts["kernel_source"] = [np.full(len(columns["latency"]), -1.0 - i) for i, columns in enumerate(found)]
+    return {name: np.concatenate([*values, np.zeros(0)]) for name, values in parts.items()}
 
 
 def fit_formula(
