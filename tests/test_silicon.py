@@ -14,6 +14,7 @@ import pytest
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.kernels.attention import attention, leave_largest_out
+from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
 from moescale.latency.kernels.moe import (
     Shape,
@@ -22,7 +23,6 @@ from moescale.latency.kernels.moe import (
     leave_one_shape_out,
     moe_kernels,
     moe_rows,
-    rates,
     shipped_formula,
 )
 from moescale.latency.kernels.tables import default_version, engines, find_system, systems, version_key, versions

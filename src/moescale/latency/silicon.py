@@ -396,7 +396,7 @@ class Silicon(PassSource):
             seconds = share * self._latent_layer_s(asked, LATENT.get(self._format, ()), bytes_each)
         if share < 1.0:
             seconds = seconds + (1.0 - share) * self._latent_layer_s(asked, (), 2.0)
-        return model.n_layers * seconds * (part if stage == "context" else 1.0)
+        return np.asarray(model.n_layers * seconds * (part if stage == "context" else 1.0))
 
     @cached_property
     def _cache_type(self) -> str:
