@@ -220,10 +220,7 @@ class Silicon(PassSource):
             total_s = total_s + model.n_moe_layers * self._product_s(tokens, model.n_experts, d)
         if np.any(np.asarray(model.vocab_size) > 0):
             share, n = shares.lm_head if self.weight_bytes_per_param < WIDE_BYTES else 0.0, model.vocab_size / gpus
-            head_s = 0.0 if share == 1.0 else (1.0 - share) * self._product_s(requests, n, d)
-            if share > 0.0:
-                head_s = head_s + self._all_products_s([_Product(np.asarray(1.0), n, d, share)], requests, sparse)
-            total_s = total_s + head_s
+            total_s = total_s + self._all_products_s([_Product(np.asarray(1.0), n, d, share)], requests, sparse)
         return np.asarray(total_s)
 
     def _all_products_s(self, asked: list[_Product], tokens: Real, sparse: npt.NDArray[np.bool_]) -> Real:
