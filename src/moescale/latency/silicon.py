@@ -193,6 +193,8 @@ class Silicon(PassSource):
         if np.any(np.asarray(model.n_moe_layers) > 0):
             total_s = total_s + self._experts_s(model, count, tokens, a.expert_parallel)
         total_s = total_s + self._moved_s(model, tokens) + self._links_s(model, count, tokens)
+        if model.qk_norm_full_width:
+            total_s = total_s + self._norm_links_s(model, count, tokens)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
     def _products_s(self, model: Architecture, gpus: FloatArray, tokens: Real, requests: Real) -> FloatArray:
@@ -469,6 +471,14 @@ class Silicon(PassSource):
         beyond = gpus > np.exp(grid.axes[0][-1]) + 0.5
         seconds = np.where(beyond, np.nan, grid.seconds(np.maximum(gpus, 2.0), message))
         return np.where(gpus > 1, (2.0 * model.n_layers + 1.0) * seconds, 0.0)
+
+    def _norm_links_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
+        """Norms over all heads, which tensor-parallel GPUs share: an all-reduce of two sums of squares a token and layer."""
+        if not np.any(gpus > 1):
+            return np.zeros(np.shape(gpus))
+        grid, _ = self._links
+        seconds = grid.seconds(np.maximum(gpus, 2.0), 2.0 * np.maximum(tokens, 1.0))
+        return np.where(gpus > 1, model.n_layers * seconds, 0.0)
 
     def _ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
