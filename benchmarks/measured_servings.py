@@ -382,6 +382,7 @@ def _predict_group(group: list[Case], setting: Setting) -> dict[Case, Prediction
     from moescale.errors import MoescaleError
     from moescale.hardware.gpus import find_gpu
     from moescale.hardware.precisions import find_precision
+    from moescale.models import quantisation
     from moescale.models.hf_config import from_config
 
     first = group[0]
@@ -390,10 +391,12 @@ def _predict_group(group: list[Case], setting: Setting) -> dict[Case, Prediction
         return dict.fromkeys(group, f"no config.json of {first.model} at hand")
     try:
         model = from_config(stated)
+        if hasattr(quantisation, "with_usual_shares"):
+            model = quantisation.with_usual_shares(model, first.weights)
         gpu = find_gpu(first.gpu)
         weights = find_precision("weights", first.weights).bytes_per_element
         cache_bytes = find_precision("kv_cache", first.kv_cache).bytes_per_element
-        source, template = _source(gpu, first.engine, weights, cache_bytes, setting)
+        source, template = _source(gpu, first.engine, weights, cache_bytes, setting, first.weights)
     except MoescaleError as error:
         return dict.fromkeys(group, _reason(error))
     answers: dict[Case, Prediction] = {}
@@ -417,7 +420,7 @@ def _reason(error: Any) -> str:
     return re.sub(r"^the kernels of \S+ on \S+ ", "the kernels ", str(error.what).partition(";")[0])
 
 
-def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: Setting) -> tuple[Any, Any]:
+def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: Setting, name: str) -> tuple[Any, Any]:
     """The latency source of the command line's --latency, and a deployment with its defaults."""
     from moescale.cli.cost import cost
     from moescale.hardware.gpus import measured_reserve_bytes
@@ -432,6 +435,8 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
     host = setting.host or usual["host"].default
     measured = setting.latency == "silicon" and gpu.silicon_system is not None
     source: Any = Silicon(gpu, engine, None, weights, cache_bytes) if measured else Roofline(gpu, weights, cache_bytes)
+    if hasattr(source, "weights"):
+        source = replace(source, weights=name)
     overhead = NO_OVERHEAD if host is None else find_host(host)
     template = Deployment(
         gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=1.0, output_tokens=1.0, weight_bytes_per_param=weights,

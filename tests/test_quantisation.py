@@ -18,6 +18,7 @@ from moescale.models.architecture import Architecture, Quantised, validate
 from moescale.models.hf_config import from_config, read_config
 from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import shapes
+from moescale.models.quantisation import with_usual_shares
 from test_architecture import (
     DEEPSEEK_V3,
     EVERY_FAMILY,
@@ -274,6 +275,17 @@ def test_what_is_not_understood_is_said_not_guessed(how: Any, tmp_path: Path) ->
     priced = run("cost", "--config", tmp_path, "--gpu", "h100-sxm", "--weights", "fp8", "--json")
     assert priced.code == 0
     assert "priced with --weights fp8" in priced.err
+
+
+def test_nvfp4_leaves_latent_attention_in_bf16_unless_a_config_says_more() -> None:
+    plain = shapes()["deepseek-v3"]
+    found = with_usual_shares(plain, "nvfp4")
+    assert found.quantised == Quantised(attention=0.0)
+    stated = replace(plain, quantised=Quantised(attention=0.5))
+    assert with_usual_shares(stated, "nvfp4") is stated
+    assert with_usual_shares(plain, "fp8") is plain
+    dense = shapes()["llama-3.1-8b"]
+    assert with_usual_shares(dense, "nvfp4") is dense
 
 
 def shares() -> st.SearchStrategy[Quantised]:

@@ -14,6 +14,10 @@ import pytest
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.kernels.attention import attention, leave_largest_out
+from moescale.latency.kernels.formats import rates
+from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
+from moescale.latency.kernels.latent import latent_grid
+from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
 from moescale.latency.kernels.moe import (
     Shape,
@@ -22,13 +26,20 @@ from moescale.latency.kernels.moe import (
     leave_one_shape_out,
     moe_kernels,
     moe_rows,
-    rates,
     shipped_formula,
 )
-from moescale.latency.kernels.tables import default_version, engines, find_system, systems, version_key, versions
+from moescale.latency.kernels.tables import (
+    default_version,
+    engines,
+    find_system,
+    of_the_fastest,
+    systems,
+    version_key,
+    versions,
+)
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import LOAD, Silicon, host_s
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, Quantised
 from moescale.models.family import architecture, find_family
 from moescale.models.hf_config import from_config
 from moescale.models.published import shapes
@@ -149,6 +160,33 @@ def test_measured_experts_are_answered_from_their_own_rows(system: str, version:
 
 @pytest.mark.system
 @pytest.mark.parametrize(
+    ("system", "engine", "kind"),
+    [
+        ("b200_sxm", "trtllm", "nvfp4"),
+        ("b200_sxm", "vllm", "nvfp4"),
+        ("b200_sxm", "vllm", "w4a8_mxfp4_mxfp8"),
+        ("h200_sxm", "vllm", "w4a16_mxfp4"),
+        ("h200_sxm", "vllm", "int4_wo"),
+    ],
+)
+def test_measured_experts_of_4_bits_are_answered_from_their_own_rows(system: str, engine: str, kind: str) -> None:
+    table = (system, engine, default_version(system, engine), kind, LOAD)
+    assert shipped_formula(*table) is not None
+    rows = moe_rows(*table)
+    off = np.abs(np.log(moe_kernels(*table).seconds(rows.shape) / rows.latency_s))
+    assert np.median(off) < 0.003
+    assert np.quantile(off, 0.95) < 0.04
+
+
+def test_of_alternative_kernels_the_fastest_counts_and_repeats_are_averaged() -> None:
+    keys, sources = np.array([[2.0], [1.0], [1.0], [1.0], [2.0]]), np.array([0.0, 0.0, 0.0, 1.0, 1.0])
+    places, seconds = of_the_fastest(keys, sources, np.array([5.0, 1.0, 4.0, 3.0, 7.0]))
+    assert places.ravel().tolist() == [1.0, 2.0]
+    np.testing.assert_allclose(seconds, [2.0, 5.0], rtol=1e-12)  # sqrt(1 x 4) < 3
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
     ("system", "least", "median", "most"), [("a100_sxm", 0.031, 0.078, 0.117), ("h100_sxm", 0.024, 0.082, 0.141)]
 )
 def test_left_out_shapes_are_predicted_as_stated(system: str, least: float, median: float, most: float) -> None:
@@ -234,6 +272,110 @@ def test_fewer_bits_read_faster() -> None:
     assert ratio == pytest.approx(1.0, abs=0.05)
 
 
+B200 = find_gpu("b200-sxm")
+GPT_OSS, DEEPSEEK = shapes()["gpt-oss-120b"], shapes()["deepseek-v3"]
+BATCHES = np.array([1.0, 16.0, 128.0])
+
+
+@pytest.mark.system
+def test_a_named_format_is_read_from_its_own_kernels() -> None:
+    model = shapes()["llama-3.1-70b"]
+    for backend in ("vllm", "trtllm", "sglang"):
+        named, scaled = (Silicon(B200, backend, None, 0.5625, host_s=0.0, weights=name) for name in ("nvfp4", None))
+        fp8 = Silicon(B200, backend, None, 1.0, host_s=0.0, weights="fp8")
+        assert not named.unmeasured(model)
+        # Products in fp4 against weights that are read as such and multiplied in bf16.
+        assert float(named.prefill_s(model, 1, 8, 2048)) < 0.75 * float(scaled.prefill_s(model, 1, 8, 2048))
+        assert float(named.prefill_s(model, 1, 8, 2048)) < float(fp8.prefill_s(model, 1, 8, 2048))
+        assert np.all(fp8.decode_s(model, 1, BATCHES, 2048) > named.decode_s(model, 1, BATCHES, 2048))
+    assert Silicon(H100, weights="bf16").decode_s(MODEL, 2, 16, 640) == Silicon(H100).decode_s(MODEL, 2, 16, 640)
+    one, other = (Silicon(H100, "vllm", None, 1.0, weights=name) for name in ("fp8", None))
+    assert one.decode_s(MODEL, 2, 16, 640) == other.decode_s(MODEL, 2, 16, 640)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("model", "gpu", "backend", "weights", "held"),
+    [
+        (GPT_OSS, "h200-sxm", "vllm", "mxfp4", 0.53125),
+        (GPT_OSS, "b200-sxm", "trtllm", "mxfp4", 0.53125),
+        (MODEL, "h100-sxm", "vllm", "fp8", 1.0),
+        (DEEPSEEK, "b200-sxm", "trtllm", "nvfp4", 0.5625),
+        (DEEPSEEK, "h200-sxm", "sglang", "fp8", 1.0),
+    ],
+)
+def test_every_part_has_the_time_of_its_own_format(
+    model: Architecture, gpu: str, backend: str, weights: str, held: float
+) -> None:
+    """Every part's time is linear in the share that is quantised, and 0 of it is bf16 to all digits."""
+    source = Silicon(find_gpu(gpu), backend, None, held, host_s=0.0, weights=weights)
+    wide = Silicon(find_gpu(gpu), backend, host_s=0.0)
+    none = Quantised(**{part.name: 0.0 for part in fields(Quantised)})
+
+    def seconds(quantised: Quantised) -> Any:
+        held_so = replace(model, quantised=quantised)
+        return np.stack([source.decode_s(held_so, 8, BATCHES, 2048.0), source.prefill_s(held_so, 8, BATCHES, 512.0)])
+
+    plain = seconds(none)
+    np.testing.assert_array_equal(plain[0], wide.decode_s(model, 8, BATCHES, 2048.0))
+    np.testing.assert_array_equal(plain[1], wide.prefill_s(model, 8, BATCHES, 512.0))
+    for part in ("attention", "dense_ffn", "shared_experts", "experts", "lm_head"):
+        whole, third = (seconds(replace(none, **{part: share})) for share in (1.0, 1.0 / 3.0))
+        np.testing.assert_allclose(third, (whole + 2.0 * plain) / 3.0, rtol=1e-9)
+
+
+def test_published_gpt_oss_keeps_attention_in_bf16() -> None:
+    source = Silicon(find_gpu("h200-sxm"), "vllm", None, 0.53125, host_s=0.0, weights="mxfp4")
+    assert GPT_OSS.quantised == shapes()["gpt-oss-20b"].quantised == Quantised(attention=0.0)
+    narrow = replace(GPT_OSS, quantised=Quantised())
+    assert np.all(source.decode_s(narrow, 1, BATCHES, 1024) < source.decode_s(GPT_OSS, 1, BATCHES, 1024))
+    assert source.unmeasured(GPT_OSS) == []
+    assert source.unmeasured(narrow) == ["matrix products"]
+
+
+def test_parts_without_kernels_of_their_format_are_named() -> None:
+    def named(gpu: str, backend: str, weights: str, model: Architecture) -> list[str]:
+        return Silicon(find_gpu(gpu), backend, None, 0.55, weights=weights).unmeasured(model)
+
+    assert named("h100-sxm", "vllm", "int4", shapes()["llama-3.1-8b"]) == ["matrix products"]
+    assert named("h200-sxm", "vllm", "int4", DEEPSEEK) == ["latent attention", "matrix products"]
+    assert named("h100-sxm", "vllm", "nvfp4", MODEL) == ["matrix products", "experts"]
+    assert named("b200-sxm", "trtllm", "nvfp4", DEEPSEEK) == []
+    assert Silicon(H100).unmeasured(DEEPSEEK) == []
+
+
+@pytest.mark.system
+def test_stored_scales_save_the_kernels_that_look_for_them() -> None:
+    table = ("b200_sxm", "trtllm", default_version("b200_sxm", "trtllm"), "fp8")
+    m = np.array([1.0, 64.0, 1024.0])
+    dynamic, static, fused = (
+        gemm_grid(*table, without).seconds(m, 2048.0, 8192.0) for without in ((), (SCALE,), (SCALE, QUANTISE))
+    )
+    # The rows of the two kernels at these sizes: 8.21, 10.65 and 12.04 us, and 2.14, 2.14 and 6.91 us.
+    np.testing.assert_allclose((dynamic - static) * 1e6, [8.21, 10.65, 12.04], rtol=0.01)
+    np.testing.assert_allclose((static - fused) * 1e6, [2.14, 2.14, 6.91], rtol=0.01)
+
+
+@pytest.mark.system
+def test_decoding_latent_modules_hold_no_launches_of_the_host() -> None:
+    def first_s(system: str, backend: str) -> float:
+        version = default_version(system, backend)
+        return float(latent_grid(system, backend, version, "generation", "bfloat16", "bfloat16").seconds(16, 1, 128))
+
+    for system in ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm"):
+        assert 0.8 < first_s(system, "vllm") / first_s(system, "trtllm") < 1.5
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("gpu", ["h200-sxm", "b200-sxm"])
+def test_latent_attention_is_put_together_where_its_modules_were_not_measured(gpu: str) -> None:
+    parts, modules = (Silicon(find_gpu(gpu), backend, None, 1.0, host_s=0.0) for backend in ("sglang", "trtllm"))
+    alone = replace(DEEPSEEK, n_moe_layers=0.0)
+    for ask, tokens in ((Silicon.decode_s, 2048.0), (Silicon.prefill_s, 1024.0)):
+        ratio = ask(parts, alone, 8, BATCHES, tokens) / ask(modules, alone, 8, BATCHES, tokens)
+        assert np.all((ratio > 0.6) & (ratio < 1.7))
+
+
 def test_a_mixed_pass_reads_weights_once() -> None:
     source = Silicon(H100)
     decode, prefill = source.decode_s(MODEL, 2, 64, 640), source.prefill_s(MODEL, 2, 2, 512)
@@ -270,6 +412,16 @@ def test_a_measured_window_is_answered_from_its_own_rows() -> None:
     # Priced as prompts of 128 tokens, launch by launch, the windows were dearer than the whole.
     prompts = np.array([500.0, 1000.0, 2000.0, 16384.0])
     assert np.all(source.prefill_s(model, 1, 1, prompts) < source.prefill_s(full, 1, 1, prompts))
+
+
+def test_norms_over_all_heads_are_summed_between_tensor_parallel_gpus() -> None:
+    source, olmoe = Silicon(H100, host_s=0.0), shapes()["olmoe-1b-7b"]
+    per_head = replace(olmoe, qk_norm_full_width=False)
+    gpus = np.array([1.0, 2.0, 8.0])
+    added = source.decode_s(olmoe, gpus, 16, 1024) - source.decode_s(per_head, gpus, 16, 1024)
+    messages = all_reduce_grid("h100_sxm", "vllm", "0.24.0").seconds(gpus[1:], 32.0)  # two numbers a token
+    assert added[0] == 0.0
+    np.testing.assert_allclose(added[1:], 16 * messages, rtol=1e-9)
 
 
 def test_every_model_of_an_array_has_its_own_window() -> None:

@@ -13,8 +13,6 @@ from moescale.options.sweep import SweepOptions
 if TYPE_CHECKING:
     from moescale.serving.operating_points import OperatingPoints
 
-LEAST_MEASURED_BYTES = 0.75  # a weight, scales included: formats of fewer have no measured kernels here
-
 
 @app.command(
     epilog=examples(
@@ -58,6 +56,8 @@ def cost(
     json_: Json = False,
 ) -> None:
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
+    from moescale.latency.silicon import Silicon
+    from moescale.models.quantisation import with_usual_shares
     from moescale.serving.accuracy import accuracy_of
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import savings
@@ -79,11 +79,11 @@ def cost(
     deployment = serving.deployment(
         weights=formats[0] if formats else None, usd_per_gpu_hour=None if priced else 1.0, remark=warn
     )
+    model = with_usual_shares(model, deployment.weights)
     source = serving.open_latency(deployment, model, warn)
-    if source.name.startswith("silicon") and float(deployment.weight_bytes_per_param) < LEAST_MEASURED_BYTES:
-        warn(
-            "4-bit products and experts are not read from the measured kernels yet: bf16 kernels scaled by the roofline"
-        )
+    if isinstance(source, Silicon) and (scaled := source.unmeasured(model)):
+        what = f"{' and '.join(scaled)} in {deployment.weights} were not measured on {source.gpu.name} with {source.backend}"
+        warn(f"{what}: bf16 kernels, scaled by the roofline")
     answer = serving_cost(model, source, deployment, serving.gpus_of_replica())
     accuracy = accuracy_of(model, deployment, source)
     line = launch.line(described, answer, deployment, checkpoint, source, warn)

@@ -44,6 +44,7 @@ class Gpu:
     # GPU without tables; None: not known, and taken to be as on the measured systems.
     arithmetic_share: float | None = None
     memory_share: float | None = None
+    fp4_flops_per_s: float | None = None  # None: the GPU has no fp4 arithmetic, and 4-bit weights are brought to bf16
     gpus_per_server: int = GPUS_PER_SERVER  # that the interconnect joins; an NVL72 rack is one server
     network_bytes_per_s: float = NETWORK_GB_PER_S * 1e9  # of one GPU to other servers, one direction
     usd_per_gpu_hour: float | None = None  # as a file of one's own states it; None: prices are in catalogue/prices.toml
@@ -59,6 +60,7 @@ class DataSheet:
     bf16_tflops: Annotated[float, RATE]
     link_gb_per_s: Annotated[float, RATE]  # one direction
     fp8_tflops: Annotated[float | None, RATE] = None  # None: no fp8 arithmetic
+    fp4_tflops: Annotated[float | None, RATE] = None  # None: no fp4 arithmetic
     max_num_seqs: Annotated[int | None, Bound(1, 1e6)] = None  # None: vLLM's rule by memory
     usd_per_gpu_hour: Annotated[float | None, Bound(1e-6, 1e6)] = None
     silicon_system: str | None = None
@@ -91,6 +93,7 @@ class DataSheet:
             memory_bandwidth_bytes_per_s=self.bandwidth_gb_per_s * 1e9,
             bf16_flops_per_s=self.bf16_tflops * 1e12,
             fp8_flops_per_s=None if self.fp8_tflops is None else self.fp8_tflops * 1e12,
+            fp4_flops_per_s=None if self.fp4_tflops is None else self.fp4_tflops * 1e12,
             interconnect_bytes_per_s=self.link_gb_per_s * 1e9,
             network_bytes_per_s=self.network_gb_per_s * 1e9,
             default_max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS[self.memory_gib >= LARGE_MEMORY_GIB],

@@ -21,7 +21,7 @@ from moescale.latency import (
     local_experts,
     network,
 )
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, Quantised
 from moescale.models.flops import expected_distinct_experts
 from moescale.models.parameters import attention_matrix_params
 from moescale.typing import FloatArray, Real
@@ -85,13 +85,16 @@ def measured_constants() -> dict[str, RooflineConstants]:
     return found
 
 
-def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConstants:
+def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0, weights: str | None = None) -> RooflineConstants:
     """The constants of a GPU with weights of so many bytes, those of its links included; else the default ones.
+
+    Products in fp4, which nobody calibrated, are taken to reach the share of their peak that those in fp8 do.
 
     Where a GPU without tables is known to reach another share of its data sheet than NVIDIA's do by the same benchmark,
     the default efficiencies are less in that proportion; launches, activations and links stay as they are.
     """
-    known, suffix = measured_constants(), ".fp8" if _multiplies_fp8(gpu, weight_bytes_per_param) else ""
+    fewer_bits = _multiplies_fp8(gpu, weight_bytes_per_param) or _multiplies_fp4(gpu, weights)
+    known, suffix = measured_constants(), ".fp8" if fewer_bits else ""
 
     def named(name: str | None) -> RooflineConstants:
         return known[f"{name if name in known else 'default'}{suffix}"]
@@ -107,6 +110,11 @@ def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConst
 
 def _multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
     return FP8_BYTES[0] <= weight_bytes_per_param <= FP8_BYTES[1] and gpu.fp8_flops_per_s is not None
+
+
+def _multiplies_fp4(gpu: Gpu, weights: str | None) -> bool:
+    """nvfp4 activations too have 4 bits, where the GPU multiplies them; int4 and mxfp4 weights are brought to 16."""
+    return weights == "nvfp4" and gpu.fp4_flops_per_s is not None
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,7 @@ class Roofline(PassSource):
             # Dense products of every whole expert that a GPU holds, each with as many launches as a dense layer.
             local = np.where(has_experts, local_experts(model, all_gpus), 0.0)
             weights = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * local
-            total_s = total_s + self._product_s(weights, whole.tokens)
+            total_s = total_s + self._product_s(weights, whole.tokens, self._held(model).experts)
             launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
             met = replace(model, top_k=local, d_expert=model.d_expert * all_gpus)  # what the activations below see
         elif np.any(has_experts):
@@ -173,8 +181,11 @@ class Roofline(PassSource):
         if np.any(np.asarray(model.vocab_size) > 0):
             read_s = max(self.weight_bytes_per_param, UNQUANTISED_BYTES) * self._byte_s
             multiply_s = 2.0 / (self.gpu.bf16_flops_per_s * constants.gemm_compute_efficiency)
-            head = (model.vocab_size * model.d_model) * share
-            total_s = total_s + head * _ridge(read_s, multiply_s * a.requests, constants.ridge_softness)
+            head, held = (model.vocab_size * model.d_model) * share, self._held(model).lm_head
+            head_s = head * _ridge(read_s, multiply_s * a.requests, constants.ridge_softness)
+            if held > 0.0:
+                head_s = self._product_s(head, a.requests, held)
+            total_s = total_s + head_s
         if whole is a:
             total_s = total_s + self._moved_s(met, count) * tokens
             total_s = total_s + model.n_layers * (
@@ -190,7 +201,9 @@ class Roofline(PassSource):
 
     @functools.cached_property
     def _constants(self) -> RooflineConstants:
-        return constants_of(self.gpu, self.weight_bytes_per_param) if self.constants is None else self.constants
+        if self.constants is not None:
+            return self.constants
+        return constants_of(self.gpu, self.weight_bytes_per_param, self.weights)
 
     @functools.cached_property
     def _cache_element_s(self) -> float:
@@ -205,7 +218,8 @@ class Roofline(PassSource):
     def _peak(self) -> float:
         """FLOPs a second of products of weights in their own format."""
         fp8 = _multiplies_fp8(self.gpu, self.weight_bytes_per_param) and self.gpu.fp8_flops_per_s
-        return fp8 or self.gpu.bf16_flops_per_s
+        fp4 = _multiplies_fp4(self.gpu, self.weights) and self.gpu.fp4_flops_per_s
+        return fp4 or fp8 or self.gpu.bf16_flops_per_s
 
     @functools.cached_property
     def _attention_flop_s(self) -> float:
@@ -275,15 +289,31 @@ class Roofline(PassSource):
 
     def _dense_s(self, model: Architecture, share: FloatArray, tokens: Real) -> FloatArray:
         """Projections of attention, FFNs of layers without experts, and shared experts."""
-        width = (model.n_layers - model.n_moe_layers) * model.d_ffn + model.n_moe_layers * model.d_shared_expert
-        weights = model.n_layers * _projections(model, share) + (model.ffn_matrices * model.d_model * width) * share
-        return self._product_s(weights, tokens)
+        held = self._held(model)
+        if held == Quantised():
+            width = (model.n_layers - model.n_moe_layers) * model.d_ffn + model.n_moe_layers * model.d_shared_expert
+            weights = model.n_layers * _projections(model, share) + (model.ffn_matrices * model.d_model * width) * share
+            return self._product_s(weights, tokens)
+        matrix = (model.ffn_matrices * model.d_model) * share
+        return (
+            self._product_s(model.n_layers * _projections(model, share), tokens, held.attention)
+            + self._product_s((model.n_layers - model.n_moe_layers) * model.d_ffn * matrix, tokens, held.dense_ffn)
+            + self._product_s(model.n_moe_layers * model.d_shared_expert * matrix, tokens, held.shared_experts)
+        )
 
-    def _product_s(self, weights: FloatArray, tokens: Real) -> FloatArray:
-        """To read so many weights, or to multiply them with every token."""
-        flop_s = 2.0 / (self._peak * self._constants.gemm_compute_efficiency)
-        read_s = self.weight_bytes_per_param * self._byte_s
-        return weights * _ridge(read_s, flop_s * tokens, self._constants.ridge_softness)
+    def _held(self, model: Architecture) -> Quantised:
+        """Which parts have the format of the weights; all of them where that has 16 bits, as nothing is quantised then."""
+        return model.quantised if self.weight_bytes_per_param < UNQUANTISED_BYTES else Quantised()
+
+    def _product_s(self, weights: Real, tokens: Real, quantised: float = 1.0) -> FloatArray:
+        """To read so many weights, or to multiply them with every token; a share has the weights' format, the rest bf16."""
+        efficiency, softness = self._constants.gemm_compute_efficiency, self._constants.ridge_softness
+        flop_s, read_s = 2.0 / (self._peak * efficiency), self.weight_bytes_per_param * self._byte_s
+        weight_s = _ridge(read_s, flop_s * tokens, softness)
+        if quantised < 1.0:
+            flop_s, read_s = 2.0 / (self.gpu.bf16_flops_per_s * efficiency), UNQUANTISED_BYTES * self._byte_s
+            weight_s = quantised * weight_s + (1.0 - quantised) * _ridge(read_s, flop_s * tokens, softness)
+        return np.asarray(weights * weight_s)
 
     def _experts_s(self, model: Architecture, share: FloatArray, tokens: Real, expert_parallel: Real) -> FloatArray:
         """Routed experts, of which the busiest GPU sets the pace."""
@@ -293,7 +323,13 @@ class Roofline(PassSource):
         distinct, expert_tokens = _busiest(model, tokens, expert_parallel)
         read_s = self.weight_bytes_per_param / (bandwidth * constants.expert_memory_efficiency)
         flop_s = 2.0 / (self._peak * constants.moe_compute_efficiency)
-        return expert * _ridge(distinct * read_s, flop_s * expert_tokens, constants.ridge_softness)
+        seconds, held = _ridge(distinct * read_s, flop_s * expert_tokens, constants.ridge_softness), self._held(model)
+        if held.experts < 1.0:
+            read_s = UNQUANTISED_BYTES / (bandwidth * constants.expert_memory_efficiency)
+            flop_s = 2.0 / (self.gpu.bf16_flops_per_s * constants.moe_compute_efficiency)
+            rest_s = _ridge(distinct * read_s, flop_s * expert_tokens, constants.ridge_softness)
+            seconds = held.experts * seconds + (1.0 - held.experts) * rest_s
+        return expert * seconds
 
     def _moved_s(self, model: Architecture, count: FloatArray) -> FloatArray:
         """Seconds a token: its two all-reduces a layer, and its activations.

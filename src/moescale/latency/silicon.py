@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
@@ -31,7 +31,7 @@ from moescale.latency import (
     local_experts,
     network,
 )
-from moescale.latency.kernels.attention import attention, attention_kinds
+from moescale.latency.kernels.attention import FP8_FP8, attention, attention_kinds
 from moescale.latency.kernels.exchange import (
     MEASURED_TOP_K,
     MEASURED_WIDTH,
@@ -39,14 +39,32 @@ from moescale.latency.kernels.exchange import (
     deepep_grid,
     spread_experts,
 )
-from moescale.latency.kernels.gemm import gemm_grid, gemm_types
-from moescale.latency.kernels.latent import MEASURED, latent_grid, latent_roofline_s, latent_types
+from moescale.latency.kernels.formats import (
+    BF16,
+    KINDS,
+    LATENT,
+    STATIC_SCALES,
+    expert_kinds,
+    format_of,
+    product_kinds,
+    rates,
+)
+from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid, gemm_types
+from moescale.latency.kernels.latent import (
+    MEASURED,
+    attention_grid,
+    into_space_grids,
+    latent_grid,
+    latent_roofline_s,
+    nearest_latent,
+)
 from moescale.latency.kernels.links import all_reduce_grid, within_server_s
 from moescale.latency.kernels.log_grid import LogGrid
-from moescale.latency.kernels.moe import MoeKernels, Shape, moe_kernels, moe_types, rates
+from moescale.latency.kernels.moe import Shape, moe_kernels, moe_types
 from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
 from moescale.models.architecture import Architecture
 from moescale.models.flops import expected_distinct_experts
+from moescale.models.kv_cache import value_head_dim
 from moescale.typing import FloatArray, Real
 
 ROOFLINE = "take the roofline as the latency source; it answers for every GPU"
@@ -58,12 +76,6 @@ ACTIVATION_BYTES = 2.0  # bf16, also where weights have fewer bits
 # reproduce what the package's own engine adds to its tables, with and without norms of queries and keys.
 PROMPT_LAUNCHES = 4.4
 PROMPT_LAUNCHES_QK_NORM = 13.2
-FP8_BYTES = (0.9, 1.2)  # a weight or cached element of so many bytes is 8-bit
-# Which fp8 kernels, the first that was measured. Matrix products: one scale a tensor or channel, as vLLM quantises by
-# itself; with 128 x 128 blocks the tables have 62 us on H100 for a product of one token that takes 7 us otherwise. Experts:
-# blocks, as published checkpoints have them; rows of one scale a tensor look untuned on H100.
-FP8_PRODUCTS = ("fp8", "fp8_block")
-FP8_EXPERTS = ("fp8_block", "fp8")
 WIDE_BYTES = 1.5  # and from here on 16-bit
 SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured kernels
 ROUNDING = 0.02  # of data sheets
@@ -79,8 +91,9 @@ def host_s() -> float:
 class Silicon(PassSource):
     """Measured kernels of `backend` at `version` (None: the package's current one) on `gpu`, tensor-parallel.
 
-    fp8 weights take measured fp8 kernels where there are any (FP8_PRODUCTS, FP8_EXPERTS). Whatever was not measured is a
-    measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: fewer bits a weight,
+    Weights take the measured kernels of their format where there are any (kernels/formats.py), and each part of a model
+    as many of them as `quantised` says that it holds in that format, the rest in bf16. Whatever was not measured is a
+    measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: formats without kernels,
     other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100. Beyond
     a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, and for latent
     attention where its kernels were not measured, the answer is NaN. What leaves a server takes the network's time as well.
@@ -131,18 +144,43 @@ class Silicon(PassSource):
         return name, self.backend, self.version or default_version(name, self.backend)
 
     @cached_property
-    def _gemm(self) -> tuple[LogGrid, str]:
-        kind = _kind(self.weight_bytes_per_param, gemm_types(*self._tables), FP8_PRODUCTS)
-        return gemm_grid(*self._tables, kind), kind
+    def _format(self) -> str:
+        """The number format of the weights, by its name or else by its bytes."""
+        return format_of(self.weights, self.weight_bytes_per_param)
+
+    def _share(self, share: float) -> float:
+        """What a checkpoint holds of a part in the weights' format; all where that is bf16 anyway."""
+        return share if self.weight_bytes_per_param < WIDE_BYTES else 1.0
+
+    def _product_kind(self, *, with_experts: bool) -> str:
+        """The measured products of the weights' format in a model with or without experts."""
+        measured = gemm_types(*self._tables)
+        wanted = product_kinds(self._format, self.backend, with_experts=with_experts)
+        return next((kind for kind in wanted if kind in measured), BF16)
 
     @cached_property
-    def _gemm_bf16(self) -> LogGrid:
-        return gemm_grid(*self._tables, "bfloat16")
+    def _expert_kind(self) -> str:
+        """The measured experts of the weights' format."""
+        measured = moe_types(*self._tables)
+        return next((kind for kind in expert_kinds(self._format) if kind in measured), BF16)
 
-    @cached_property
-    def _moe(self) -> tuple[MoeKernels, str]:
-        kind = _kind(self.weight_bytes_per_param, moe_types(*self._tables), FP8_EXPERTS)
-        return moe_kernels(*self._tables, kind, self.load), kind
+    def unmeasured(self, model: Architecture) -> list[str]:
+        """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""
+        if self._format == "bf16":
+            return []
+        shares, sparse = model.quantised, bool(np.any(np.asarray(model.n_moe_layers) > 0))
+        latent = _is_latent(model)
+        dense = [0.0 if latent else shares.attention, shares.lm_head]
+        dense += [shares.dense_ffn] if np.any(np.asarray(model.n_moe_layers) < model.n_layers) else []
+        dense += [shares.shared_experts] if np.any(np.asarray(model.d_shared_expert) > 0) else []
+        wanted = LATENT.get(self._format, ())
+        pair = nearest_latent(*self._tables, "generation", (*wanted, BF16), self._cache_type) if latent else None
+        parts = {
+            "latent attention": latent and shares.attention > 0.0 and pair is not None and pair[0] == BF16,
+            "matrix products": any(dense) and self._product_kind(with_experts=sparse) == BF16,
+            "experts": sparse and shares.experts > 0.0 and self._expert_kind == BF16,
+        }
+        return [name for name, scaled in parts.items() if scaled]
 
     @cached_property
     def _links(self) -> tuple[LogGrid, float]:
@@ -169,39 +207,73 @@ class Silicon(PassSource):
         if np.any(np.asarray(model.n_moe_layers) > 0):
             total_s = total_s + self._all_experts_s(model, whole)
         total_s = total_s + self._moved_s(model, tokens) + self._links_s(model, whole, a)
+        if model.qk_norm_full_width:
+            total_s = total_s + self._norm_links_s(model, count, tokens)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
     def _products_s(self, model: Architecture, gpus: FloatArray, tokens: Real, requests: Real) -> FloatArray:
         """All matrix products but those of the routed experts and of latent attention, whose kernels hold their own."""
         d, layers, total_s = model.d_model, np.asarray(model.n_layers, dtype=np.float64), np.asarray(0.0)
-        quantised: list[tuple[Real, Real, Real]] = []  # times, n, k of products with all tokens, in the weights' format
+        sparse, shares = np.asarray(model.n_moe_layers) > 0, model.quantised
+        asked: list[_Product] = []
         if not _is_latent(model):
             queries, cached = model.n_heads * model.head_dim / gpus, _kv_heads(model, gpus) * model.head_dim
-            quantised += [(layers, queries + 2.0 * cached, d), (layers, d, queries)]
-        for times, whole in ((layers - model.n_moe_layers, model.d_ffn), (model.n_moe_layers, model.d_shared_expert)):
+            share = self._share(shares.attention)
+            asked += [_Product(layers, queries + 2.0 * cached, d, share), _Product(layers, d, queries, share, True)]
+        for times, whole, part in (
+            (layers - model.n_moe_layers, model.d_ffn, shares.dense_ffn),
+            (model.n_moe_layers, model.d_shared_expert, shares.shared_experts),
+        ):
             there = (np.asarray(times) > 0) & (np.asarray(whole) > 0)
             if np.any(there):
-                count, width = np.where(there, times, 0.0), np.maximum(whole / gpus, 1.0)
-                quantised += [(count, (model.ffn_matrices - 1) * width, d), (count, d, width)]
+                count, width, share = np.where(there, times, 0.0), np.maximum(whole / gpus, 1.0), self._share(part)
+                asked += [_Product(count, (model.ffn_matrices - 1) * width, d, share)]
+                asked += [_Product(count, d, width, share, True)]
                 moved_s = self._elementwise_s(tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
                 total_s = total_s + count * moved_s
-        if quantised:
-            # All in one question, which costs a third of as many.
-            times, n, k = zip(*quantised, strict=True)
-            fields = np.broadcast_arrays(*times, *n, *k, tokens)
-            parts = [np.stack(fields[start : start + len(times)]) for start in range(0, 3 * len(times), len(times))]
-            total_s = total_s + np.sum(parts[0] * self._product_s(tokens, parts[1], parts[2]), axis=0)
-        if np.any(np.asarray(model.n_moe_layers) > 0):
-            total_s = total_s + model.n_moe_layers * self._product_s(tokens, model.n_experts, d, bf16=True)
+        total_s = total_s + self._all_products_s(asked, tokens, sparse)
+        if np.any(sparse):
+            total_s = total_s + model.n_moe_layers * self._product_s(tokens, model.n_experts, d)
         if np.any(np.asarray(model.vocab_size) > 0):
-            total_s = total_s + self._product_s(requests, model.vocab_size / gpus, d, bf16=True)
+            share, n = shares.lm_head if self.weight_bytes_per_param < WIDE_BYTES else 0.0, model.vocab_size / gpus
+            total_s = total_s + self._all_products_s([_Product(np.asarray(1.0), n, d, share)], requests, sparse)
         return np.asarray(total_s)
 
-    def _product_s(self, m: Real, n: Real, k: Real, *, bf16: bool = False) -> FloatArray:
-        """Seconds of an (m, k) times (k, n) product."""
-        grid, kind = (self._gemm_bf16, "bfloat16") if bf16 else self._gemm
-        seconds = grid.seconds(m, n, k)
-        wanted = 2.0 if bf16 else self.weight_bytes_per_param
+    def _all_products_s(self, asked: list[_Product], tokens: Real, sparse: npt.NDArray[np.bool_]) -> Real:
+        """Seconds of products with so many tokens each, what is quantised in the kernels of models with experts or without."""
+        quantised = [replace(one, times=one.times * one.share) for one in asked if one.share > 0.0]
+        kinds = [self._product_kind(with_experts=with_experts) for with_experts in (False, True)]
+        static = self.backend in STATIC_SCALES and "fp8" in kinds
+        total_s: Real = 0.0
+        alike = kinds[0] == kinds[1] or not sparse.any()
+        for fused in (False, True) if static else (None,):
+            those = [one for one in quantised if fused is None or one.fused == fused]
+            without = () if fused is None else (SCALE, QUANTISE) if fused else (SCALE,)
+            dense_s, sparse_s = (
+                0.0 if unused else self._summed_s(those, tokens, kind, without if kind == "fp8" else ())
+                for kind, unused in zip(kinds, (not alike and bool(sparse.all()), alike), strict=True)
+            )
+            total_s = total_s + (dense_s if alike else np.where(sparse, sparse_s, dense_s))
+        plain = [replace(one, times=one.times * (1.0 - one.share)) for one in asked if one.share < 1.0]
+        return total_s + self._summed_s(plain, tokens, None, ())
+
+    def _summed_s(self, asked: list[_Product], tokens: Real, kind: str | None, without: tuple[str, ...]) -> Real:
+        """Seconds of all products in kernels of one kind, in one question, which costs a third of as many."""
+        if not asked:
+            return 0.0
+        fields = np.broadcast_arrays(
+            *(one.times for one in asked), *(one.n for one in asked), *(one.k for one in asked), tokens
+        )
+        parts = [np.stack(fields[start : start + len(asked)]) for start in range(0, 3 * len(asked), len(asked))]
+        return np.sum(parts[0] * self._product_s(tokens, parts[1], parts[2], kind, without), axis=0)
+
+    def _product_s(
+        self, m: Real, n: Real, k: Real, quantised: str | None = None, without: tuple[str, ...] = ()
+    ) -> FloatArray:
+        """Seconds of an (m, k) times (k, n) product of bf16 weights, or of quantised ones in kernels of the stated kind."""
+        kind = quantised or BF16
+        seconds = gemm_grid(*self._tables, kind, without).seconds(m, n, k)
+        wanted = 2.0 if quantised is None else self.weight_bytes_per_param
         weights = np.asarray(n, dtype=np.float64) * k
         flops, moved = 2.0 * m * weights, ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
         seconds = self._rescaled(seconds, weights, moved, flops, kind, wanted)
@@ -218,7 +290,8 @@ class Silicon(PassSource):
 
     def _peak(self, kind: str) -> float:
         """FLOPs a second of this GPU's data sheet."""
-        return (kind.startswith("fp8") and self.gpu.fp8_flops_per_s) or self.gpu.bf16_flops_per_s
+        own = {"fp8": self.gpu.fp8_flops_per_s, "fp4": self.gpu.fp4_flops_per_s}
+        return own.get(KINDS[kind].arithmetic) or self.gpu.bf16_flops_per_s
 
     def _experts_s(self, model: Architecture, gpus: FloatArray, tokens: Real, expert_parallel: Real) -> FloatArray:
         """Seconds of the routed experts of all layers; asked for the models that have any."""
@@ -234,7 +307,13 @@ class Silicon(PassSource):
         local, width = np.ceil(experts / ep), np.maximum(width * ep / count, 1.0)
         matrices = float(model.ffn_matrices)
         shape = Shape(np.maximum(batch, 1.0), d_model, width, local, np.maximum(met, 1.0), ep, matrices)
-        layers_s = layers * self._expert_layer_s(shape, batch * met / ep)
+        share, pairs = self._share(model.quantised.experts), batch * met / ep
+        layer_s: Real = 0.0
+        if share > 0.0:
+            layer_s = share * self._expert_layer_s(shape, pairs, self._expert_kind, self.weight_bytes_per_param)
+        if share < 1.0:
+            layer_s = layer_s + (1.0 - share) * self._expert_layer_s(shape, pairs, BF16, 2.0)
+        layers_s = layers * layer_s
         if every:
             return layers_s
         seconds = np.zeros(some.shape)
@@ -260,15 +339,15 @@ class Silicon(PassSource):
         layer_s = self._rescaled(layer_s, read, moved, flops, "fp8_block", wanted)
         return np.where(alone, model.n_moe_layers * layer_s, seconds)
 
-    def _sends_alone(self, a: Pass) -> NDArray[np.bool_]:
+    def _sends_alone(self, a: Pass) -> npt.NDArray[np.bool_]:
         """Where groups of attention send each token to its experts alone: over several servers, to whole experts."""
         gpus = np.asarray(a.gpus, dtype=np.float64)
         several = (gpus > self.gpu.gpus_per_server) & (np.asarray(a.attention_dp) > 1)
         return several & (np.asarray(a.expert_parallel, dtype=np.float64) >= gpus)
 
-    def _expert_layer_s(self, shape: Shape, pairs: FloatArray) -> FloatArray:
+    def _expert_layer_s(self, shape: Shape, pairs: FloatArray, kind: str, wanted: float) -> FloatArray:
         """Seconds of one layer's experts that so many pairs of a token and an expert meet on each GPU."""
-        (kernels, kind), wanted = self._moe, self.weight_bytes_per_param
+        kernels = moe_kernels(*self._tables, kind, self.load)
         seconds = kernels.seconds(shape)
         local, weights = np.asarray(shape.local_experts), shape.matrices * shape.d_model * shape.width
         chosen = np.minimum(local, shape.top_k)
@@ -288,7 +367,9 @@ class Silicon(PassSource):
         """
         layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), model.d_model
         width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2
-        products_s = (1 + gates) * self._product_s(tokens, width, d) + self._product_s(tokens, d, width)
+        share, sparse = self._share(model.quantised.experts), layers > 0
+        each_of = [_Product(np.asarray(1.0 + gates), width, d, share), _Product(np.asarray(1.0), d, width, share, True)]
+        products_s = self._all_products_s(each_of, tokens, sparse)
         moved_bytes = ACTIVATION_BYTES * np.asarray(tokens) * ((2.0 + 3.0 * gates) * width + 5.0 * d)
         small_s = self._elementwise_s(moved_bytes) + (5.0 + gates) * self._system.elementwise_latency_s
         each = np.where(layers > 0, local_experts(model, gpus), 0.0)
@@ -342,7 +423,8 @@ class Silicon(PassSource):
             if a.stage == "context":
                 met = np.sqrt(met * (2.0 * np.asarray(a.tokens, dtype=np.float64) - met))
         narrow = self.kv_bytes_per_element < WIDE_BYTES
-        found = _nearest_attention(*self._tables, a.stage, narrow, float(np.max(a.head_dim)))
+        in_fp8 = a.stage == "context" and self.gpu.fp8_flops_per_s is not None
+        found = _nearest_attention(*self._tables, a.stage, narrow, float(np.max(a.head_dim)), in_fp8)
         if found is None:
             raise InputError(f"no attention was measured on {self._system.name}", where="silicon", next_step=ROOFLINE)
         kind, head_dim, measured_bytes = found
@@ -354,13 +436,14 @@ class Silicon(PassSource):
         flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * a.head_dim, self.kv_bytes_per_element
         if a.stage == "context":  # a prompt's own keys and values are not read from the cache
             measured_bytes = wanted_bytes = ACTIVATION_BYTES
+        arithmetic = "fp8" if kind == FP8_FP8 else BF16
         if np.any(np.asarray(a.queries) != 1.0):
-            _, peak = rates(self._system, "bfloat16")
+            _, peak = rates(self._system, arithmetic)
             read_s = elements * measured_bytes / self._system.memory_bandwidth_bytes_per_s
             seconds = seconds * (np.maximum(read_s, a.queries * flops / peak) / np.maximum(read_s, flops / peak))
             flops = a.queries * flops
-        seconds = self._for_this_gpu(seconds, elements * measured_bytes, elements * wanted_bytes, flops)
-        return np.maximum(seconds, self._limit_s(elements, flops, "bfloat16", wanted_bytes))
+        seconds = self._for_this_gpu(seconds, elements * measured_bytes, elements * wanted_bytes, flops, arithmetic)
+        return np.maximum(seconds, self._limit_s(elements, flops, arithmetic, wanted_bytes))
 
     def _latent_s(
         self,
@@ -373,17 +456,73 @@ class Silicon(PassSource):
         queries: Real = 1.0,
     ) -> FloatArray:
         """Seconds of latent attention and its projections in all layers; NaN where the engine's were not measured."""
-        weights = "fp8_block" if self._gemm[1].startswith("fp8") else "bfloat16"
-        cached = "fp8" if self.kv_bytes_per_element < WIDE_BYTES else "bfloat16"
-        if (weights, cached) not in latent_types(*self._tables, stage):
-            return np.full(common_shape(model, gpus, batch, tokens, prefix, queries), np.nan)
         heads, whole, part = np.maximum(model.n_heads / gpus, 1.0), np.maximum(batch, 1.0), np.minimum(batch, 1.0)
-        seconds = latent_grid(*self._tables, stage, weights, cached).seconds(heads, whole, tokens)
-        measured_bytes, _ = rates(self._system, weights)
-        asked = {"prefix": prefix, "queries": queries}
-        this = latent_roofline_s(model, heads, whole, tokens, stage, self._system, self.weight_bytes_per_param, **asked)
-        measured = latent_roofline_s(MEASURED, heads, whole, tokens, stage, self._system, measured_bytes)
-        return model.n_layers * seconds * (this / measured) * (part if stage == "context" else 1.0)
+        asked, share = (
+            _Latent(stage, model, heads, whole, tokens, prefix, queries),
+            self._share(model.quantised.attention),
+        )
+        bytes_each = self.weight_bytes_per_param
+        seconds: Real = 0.0
+        if share > 0.0:
+            seconds = share * self._latent_layer_s(asked, LATENT.get(self._format, ()), bytes_each)
+        if share < 1.0:
+            seconds = seconds + (1.0 - share) * self._latent_layer_s(asked, (), 2.0)
+        return np.asarray(model.n_layers * seconds * (part if stage == "context" else 1.0))
+
+    @cached_property
+    def _cache_type(self) -> str:
+        return "fp8" if self.kv_bytes_per_element < WIDE_BYTES else BF16
+
+    def _latent_layer_s(self, a: _Latent, kinds: tuple[str, ...], weight_bytes: float) -> FloatArray:
+        """Seconds of one layer whose weights have so many bytes, of the nearest formats of modules that were measured."""
+        pair = nearest_latent(*self._tables, a.stage, (*kinds, BF16), self._cache_type)
+        if pair is None:
+            return self._latent_parts_s(a, weight_bytes)
+        weights, cached = pair
+        seconds = latent_grid(*self._tables, a.stage, weights, cached).seconds(a.heads, a.requests, a.tokens)
+        return seconds * self._latent_ratio(a, cached, weight_bytes, KINDS[weights].bytes_per_weight)
+
+    def _latent_ratio(self, a: _Latent, cached: str, weight_bytes: float, measured_bytes: float) -> FloatArray:
+        """Roofline of this model, GPU and formats over that of the measured ones; no bytes: attention alone."""
+        where, system, (bandwidth, peak) = (a.heads, a.requests, a.tokens, a.stage), self._system, self._ratios(BF16)
+        if measured_bytes and abs(weight_bytes / measured_bytes - 1.0) < SCALES:
+            weight_bytes = measured_bytes
+        rate, flops = system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s
+        measured_cache = KINDS[cached].bytes_per_weight
+        wanted_cache = KINDS[self._cache_type].bytes_per_weight
+        these = (rate * bandwidth, flops * peak, weight_bytes, wanted_cache)
+        this = latent_roofline_s(a.model, *where, *these, prefix=a.prefix, queries=a.queries)
+        measured = latent_roofline_s(MEASURED, *where, rate, flops, measured_bytes, measured_cache)
+        return this / measured
+
+    def _latent_parts_s(self, a: _Latent, weight_bytes: float) -> FloatArray:
+        """Seconds of one layer from attention alone and its products; NaN where attention was not measured either."""
+        cached = next((c for c in (self._cache_type, BF16) if attention_grid(*self._tables, a.stage, c)), BF16)
+        grid = attention_grid(*self._tables, a.stage, cached)
+        if grid is None:
+            return np.full(common_shape(a.model, a.heads, a.requests, a.tokens, a.prefix, a.queries), np.nan)
+        seconds = grid.seconds(a.heads, a.requests, a.tokens) * self._latent_ratio(a, cached, 0.0, 0.0)
+        m, rank = a.model, a.model.kv_lora_rank
+        new = a.requests * np.asarray(a.tokens if a.stage == "context" else a.queries)
+        values = value_head_dim(m)
+        compressed = np.asarray(m.q_lora_rank) > 0
+        down = np.where(compressed, m.q_lora_rank, a.heads * m.head_dim) + rank + m.qk_rope_head_dim
+        share = 1.0 if weight_bytes < WIDE_BYTES else 0.0
+        one = np.asarray(1.0)
+        products = [_Product(one, down, m.d_model, share), _Product(one, m.d_model, a.heads * values, share)]
+        products += [
+            _Product(np.where(compressed, 1.0, 0.0), a.heads * m.head_dim, np.maximum(m.q_lora_rank, 1.0), share)
+        ]
+        if a.stage == "context":
+            keys = m.head_dim - np.asarray(m.qk_rope_head_dim)
+            products += [_Product(one, a.heads * (keys + values), rank, share)]
+        else:
+            kind = "fp8" if share else BF16
+            grids = into_space_grids(*self._tables, kind) or into_space_grids(*self._tables, BF16)
+            seconds = seconds + sum(g.seconds(a.heads, new) for g in grids)
+        norms_s = 2.0 * self._elementwise_s(ACTIVATION_BYTES * new * (m.q_lora_rank + np.asarray(rank)))
+        sparse = np.asarray(m.n_moe_layers) > 0
+        return np.asarray(seconds + norms_s + self._all_products_s(products, new, sparse))
 
     def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:
         """Norms with their residual additions, two a layer (two reads and two writes each), and the embeddings."""
@@ -452,6 +591,14 @@ class Silicon(PassSource):
         all_s = inside_s + network.all_reduce_s(self.gpu, gpus, ACTIVATION_BYTES * elements)
         return np.where(far, np.where(self._sends_alone(whole), sent_s, all_s), inside_s)
 
+    def _norm_links_s(self, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
+        """Norms over all heads, which tensor-parallel GPUs share: an all-reduce of two sums of squares a token and layer."""
+        if not np.any(gpus > 1):
+            return np.zeros(np.shape(gpus))
+        grid, _ = self._links
+        seconds = grid.seconds(np.maximum(gpus, 2.0), 2.0 * np.maximum(tokens, 1.0))
+        return np.where(gpus > 1, model.n_layers * seconds, 0.0)
+
     def _ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
         _, measured_peak = rates(self._system, kind)
@@ -472,7 +619,7 @@ class Silicon(PassSource):
         return self._for_this_gpu(seconds, before, after, flops, kind)
 
     def _for_this_gpu(
-        self, seconds: FloatArray, measured_bytes: Real, wanted_bytes: Real, flops: Real, kind: str = "bfloat16"
+        self, seconds: FloatArray, measured_bytes: Real, wanted_bytes: Real, flops: Real, kind: str = BF16
     ) -> FloatArray:
         """A measured time times the ratio of rooflines: this GPU and number format over the measured ones."""
         bandwidth, peak = self._ratios(kind)
@@ -507,16 +654,42 @@ def _tokens_of_pairs(tokens: Real, prefix: Real, window: float) -> FloatArray:
     return np.sqrt(2.0 * (pairs(np.asarray(tokens) + prefix) - pairs(prefix)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Latent:
+    """Latent attention of one layer on one GPU, as _Attention."""
+
+    stage: str
+    model: Architecture
+    heads: Real
+    requests: Real
+    tokens: Real
+    prefix: Real = 0.0
+    queries: Real = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """So many products with an (n, k) matrix on one GPU, of which a share is quantised."""
+
+    times: Real
+    n: Real
+    k: Real
+    share: float
+    fused: bool = False  # the kernel before it writes its activations in fp8, where their scales are known
+
+
 @cache
 def _nearest_attention(
-    system: str, engine: str, version: str, stage: str, narrow: bool, head_dim: float
+    system: str, engine: str, version: str, stage: str, narrow: bool, head_dim: float, in_fp8: bool
 ) -> tuple[str, float, float] | None:
     """Cache type, head dimension and bytes of a cached element; None where nothing was measured.
 
     The nearest head dimension first, and of those the cache type that is meant: kernels of 512 channels are others than
-    those of 128, which quantisation is not.
+    those of 128, which quantisation is not. A prompt over a cache of 8 bits is multiplied in fp8 where that was measured.
     """
-    types = (("fp8", 1.0), ("bfloat16", 2.0)) if narrow else (("bfloat16", 2.0),)
+    types = (("fp8", 1.0), (BF16, 2.0)) if narrow else ((BF16, 2.0),)
+    if narrow and in_fp8:
+        types = ((FP8_FP8, 1.0), *types)
     found = [
         (abs(float(np.log(dim / head_dim))), order, kind, dim, measured)
         for order, (kind, measured) in enumerate(types)
@@ -538,9 +711,3 @@ def _is_latent(model: Architecture) -> bool:
 def _kv_heads(model: Architecture, gpus: FloatArray) -> FloatArray:
     """Key-value heads a GPU holds: with more GPUs than heads each GPU still holds one."""
     return np.maximum(np.asarray(model.n_kv_heads, dtype=np.float64) / gpus, 1.0)
-
-
-def _kind(bytes_per_weight: float, measured: tuple[str, ...], fp8: tuple[str, str]) -> str:
-    """The measured number format to take: fp8 kernels for 8-bit weights where there are any, else bf16 to be scaled."""
-    is_fp8 = FP8_BYTES[0] <= bytes_per_weight <= FP8_BYTES[1]
-    return next((kind for kind in fp8 if is_fp8 and kind in measured), "bfloat16")

@@ -12,7 +12,7 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, Quantised
 from moescale.models.parameters import dense_equivalent_params
 from moescale.typing import FloatArray
 from moescale.units import parse_quantity
@@ -63,6 +63,8 @@ def _shape(name: str, entry: dict[str, Any]) -> Shape:
     tokens = str(entry.get("tokens", ""))
     active = str(entry.get("published_active", total))
     numbers = {field.name: entry[field.name] for field in fields(Architecture) if field.name in entry}
+    if "quantised" in entry:
+        numbers["quantised"] = Quantised(**entry["quantised"])
     return Shape(
         architecture=Architecture(**numbers, name=name),
         published_total=parse_quantity(total),

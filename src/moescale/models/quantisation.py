@@ -9,9 +9,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any, cast
+
+import numpy as np
 
 from moescale.models.architecture import Architecture, Quantised
 from moescale.models.settings import shown
@@ -409,6 +411,16 @@ def read_weights(
         kv_cache=_cache_format(settings),
         remarks=_unquantised(config, where).remarks,
     ), quantised
+
+
+def with_usual_shares(a: Architecture, weights: str | None) -> Architecture:
+    """The architecture as published checkpoints of a format of weights hold it, where no config says what they hold.
+
+    nvfp4 with latent attention: NVIDIA's checkpoints of DeepSeek-R1 and Kimi-K2.5 leave all of attention in bf16
+    (`exclude_modules` and `ignore` of their configs).
+    """
+    unstated, latent = a.quantised == Quantised(), bool(np.all(np.asarray(a.kv_lora_rank) > 0))
+    return replace(a, quantised=Quantised(attention=0.0)) if weights == "nvfp4" and latent and unstated else a
 
 
 def _cache_format(config: Mapping[str, Any]) -> str | None:

@@ -24,6 +24,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
+from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, degrees
 from moescale.serving.pareto import pareto
 from moescale.serving.reasons import infeasible_reason
@@ -250,8 +251,9 @@ def operating_points(
     columns, missing = list[dict[str, npt.NDArray[Any]]](), list(left_out)
     for index, (platform, room) in enumerate(zip(platforms, rooms, strict=True)):
         d = replace(room, max_num_seqs=caps, batching="largest")  # every batch is a point of its own
-        served = serve(model, counts.reshape(-1, 1, 1), platform.latency, d)  # (counts, ways, caps)
-        missing += _missing(served, model, d, platform, first=index == 0)
+        held = with_usual_shares(model, platform.weights.name)
+        served = serve(held, counts.reshape(-1, 1, 1), platform.latency, d)  # (counts, ways, caps)
+        missing += _missing(served, held, d, platform, first=index == 0)
         columns.append(_points(served, d, index))
     flat = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     if not flat["platform"].size:

@@ -14,10 +14,11 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import find_system, find_table, read_columns
+from moescale.latency.kernels.tables import find_system, find_table, of_the_fastest, read_columns
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "latency")
+FP8_FP8 = "fp8_fp8"  # cached keys and values in fp8, and multiplied in it
 MOST_KV_HEADS = 8.0  # measured for every number of query heads a key-value head
 
 
@@ -41,11 +42,20 @@ class Attention:
 
 @cache
 def _rows(system: str, engine: str, version: str, stage: str, cache_type: str) -> dict[str, FloatArray]:
-    """Rows of attention with this type of cached keys and values; empty where it was not measured."""
+    """Rows of attention with this type of cached keys and values, or of `fp8_fp8`, which multiplies in fp8 as well.
+
+    Of each size those of the fastest kernel source; empty where it was not measured.
+    """
     path = find_table(system, "attention", engine, version, f"{stage}_attention_perf")
     if path is None:
         raise InputError(f"no attention was measured for {engine} on {system}", where="silicon")
-    columns = read_columns(path, COLUMNS, attn_dtype="bfloat16", kv_cache_dtype=cache_type)
+    multiplied = "fp8" if cache_type == FP8_FP8 else "bfloat16"
+    names = (*COLUMNS, "kernel_source")
+    columns = read_columns(path, names, attn_dtype=multiplied, kv_cache_dtype=cache_type.partition("_")[0])
+    if np.unique(columns["kernel_source"]).size > 1:
+        keys = np.stack([columns[name] for name in COLUMNS[:-1]], axis=1)
+        places, seconds = of_the_fastest(keys, columns["kernel_source"], columns["latency"])
+        columns = dict(zip(COLUMNS, (*places.T, seconds), strict=True))
     kv = columns["num_key_value_heads"]
     columns["num_key_value_heads"] = np.where(kv > 0, kv, columns["num_heads"])  # 0 stands for one a query head
     regular = np.isin(columns["num_key_value_heads"], (1.0, 2.0, 4.0, MOST_KV_HEADS))

@@ -1,4 +1,8 @@
-"""Times of multi-head latent attention with its projections, from measured modules of DeepSeek-V3's widths."""
+"""Times of multi-head latent attention with its projections, from measured modules of DeepSeek-V3's widths.
+
+Where an engine's modules were not measured its attention alone may have been, between the projections (stage context) or
+in the compressed space (generation), with the batched products that lead there and back.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ from functools import cache
 import numpy as np
 
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import System, find_table, read_columns, text_values
+from moescale.latency.kernels.tables import default_version, engines, find_table, read_columns, text_values
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import value_head_dim
 from moescale.models.parameters import attention_matrix_params
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("num_heads", "batch_size", "isl", "step", "latency")
+LAUNCHES = 1.5  # modules whose smallest takes so many times as long as another engine's were launched from the host
 # The widths that the tables' modules have (DeepSeek-V3, arXiv 2412.19437, section 4.2); heads vary.
 MEASURED = Architecture(
     n_layers=1.0,
@@ -41,7 +46,31 @@ def latent_types(system: str, engine: str, version: str, stage: str) -> tuple[tu
 
 @cache
 def latent_grid(system: str, engine: str, version: str, stage: str, weights: str, cache_type: str) -> LogGrid:
-    """Seconds of one layer over (heads, requests, tokens); tokens as in attention_kernels."""
+    """Seconds of one layer over (heads, requests, tokens); tokens as in attention_kernels.
+
+    Decoding runs in CUDA graphs, yet some tables of modules hold the host's launches: vLLM's on H100, H200 and B300 take
+    70 to 90 us for one token and one head, on B200 40 us, as TensorRT-LLM's on all of them. Such rows, told by LAUNCHES,
+    are answered by the faster of their own time and of the other engines'.
+    """
+    grid = _module_grid(system, engine, version, stage, weights, cache_type)
+    if stage == "context":
+        return grid
+    others = [
+        _module_grid(system, other, default_version(system, other), stage, weights, cache_type)
+        for other in engines(system)
+        if other != engine
+        and (weights, cache_type) in latent_types(system, other, default_version(system, other), stage)
+    ]
+    least = [np.exp(found.log_s.min()) for found in (grid, *others)]
+    if least[0] < LAUNCHES * min(least):
+        return grid
+    sizes = np.meshgrid(*(np.exp(axis) for axis in grid.axes), indexing="ij")
+    faster = np.min([grid.log_s, *(np.log(found.seconds(*sizes)) for found in others)], axis=0)
+    return LogGrid(grid.axes, faster, grid.slopes)
+
+
+@cache
+def _module_grid(system: str, engine: str, version: str, stage: str, weights: str, cache_type: str) -> LogGrid:
     path = find_table(system, "mla", engine, version, f"mla_{stage}_module_perf")
     assert path is not None
     rows = read_columns(path, COLUMNS, gemm_type=weights, kv_cache_dtype=cache_type)
@@ -52,21 +81,59 @@ def latent_grid(system: str, engine: str, version: str, stage: str, weights: str
     return grid_of(sizes, rows["latency"][keep], (1.0, 1.0, 2.0 if stage == "context" else 1.0))
 
 
+def nearest_latent(
+    system: str, engine: str, version: str, stage: str, weights: tuple[str, ...], cache_type: str
+) -> tuple[str, str] | None:
+    """The measured pair of formats (weights, cache) next to the wanted ones, of which the first of `weights` is best."""
+    pairs = latent_types(system, engine, version, stage)
+    found = [(weights.index(w), c != cache_type, w, c) for w, c in pairs if w in weights]
+    return min(found)[2:] if found else None
+
+
+@cache
+def attention_grid(system: str, engine: str, version: str, stage: str, cache_type: str) -> LogGrid | None:
+    """Seconds of the attention of one layer alone over (heads, requests, tokens); None where it was not measured."""
+    path = find_table(system, "mla", engine, version, f"{stage}_mla_perf")
+    if path is None:
+        return None
+    rows = read_columns(path, COLUMNS, mla_dtype="bfloat16", kv_cache_dtype=cache_type)
+    if not rows["latency"].size:
+        return None
+    tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
+    return grid_of(
+        (rows["num_heads"], rows["batch_size"], tokens), rows["latency"], (1.0, 1.0, 2.0 if stage == "context" else 1.0)
+    )
+
+
+@cache
+def into_space_grids(system: str, engine: str, version: str, kind: str) -> tuple[LogGrid, ...]:
+    """Seconds over (heads, tokens) of the products that bring queries into the latent space, and results out of it."""
+    path = find_table(system, "mla_bmm", engine, version, "mla_bmm_perf")
+    if path is None or kind not in text_values(path, "bmm_dtype"):
+        return ()
+    names = ("num_heads", "num_tokens", "latency")
+    both = [read_columns(path, names, bmm_dtype=kind, op_name=op) for op in ("mla_gen_pre", "mla_gen_post")]
+    return tuple(grid_of((rows["num_heads"], rows["num_tokens"]), rows["latency"], (1.0, 1.0)) for rows in both)
+
+
 def latent_roofline_s(
     a: Architecture,
     heads: Real,
     batch: Real,
     tokens: Real,
     stage: str,
-    system: System,
+    bytes_per_s: float,
+    flops_per_s: float,
     weight_bytes: float,
+    cache_bytes: float,
     *,
     prefix: Real = 0.0,
     queries: Real = 1.0,
 ) -> FloatArray:
-    """Roofline of one layer on one GPU with `heads` of the heads, for ratios between models of other widths.
+    """Roofline of one layer on one GPU with `heads` of the heads, for ratios between models and formats.
 
-    Prompts may follow a cached `prefix`, which every new token meets whole; a context may meet several `queries`.
+    Weights of no bytes stand for attention alone, without its projections. Prompts may follow a cached `prefix`, which
+    every new token meets whole; a context may meet several `queries`.
     """
     heads, requests = np.asarray(heads, dtype=np.float64), np.asarray(batch, dtype=np.float64)
     rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), attention_matrix_params(replace(a, n_heads=heads))
@@ -77,6 +144,7 @@ def latent_roofline_s(
     else:  # queries are brought into the latent space, and meet the cache there
         new = requests * queries
         pairs_flops = heads * 2.0 * (2.0 * rank + a.qk_rope_head_dim) * new * tokens
-    moved = weight_bytes * params + 2.0 * (rank + a.qk_rope_head_dim) * requests * tokens
+    params = params * (weight_bytes > 0.0)
+    moved = weight_bytes * params + cache_bytes * (rank + a.qk_rope_head_dim) * requests * tokens
     flops = 2.0 * params * new + pairs_flops
-    return np.maximum(moved / system.memory_bandwidth_bytes_per_s, flops / system.bf16_flops_per_s)
+    return np.maximum(moved / bytes_per_s, flops / flops_per_s)

@@ -22,7 +22,16 @@ import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.errors import InputError
-from moescale.latency.kernels.tables import System, find_system, find_table, read_columns, text_values
+from moescale.latency.kernels.formats import EXPERTS_OF, SHARED_EXPERT_KERNELS, rates
+from moescale.latency.kernels.tables import (
+    System,
+    default_version,
+    find_system,
+    find_table,
+    of_the_fastest,
+    read_columns,
+    text_values,
+)
 from moescale.typing import FloatArray, Real
 
 SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
@@ -177,33 +186,48 @@ def moe_types(system: str, engine: str, version: str) -> tuple[str, ...]:
 
 @cache
 def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Rows:
-    """The table's rows; repeated measurements of one size are averaged (in logarithms).
+    """The table's rows, of each size those of the fastest kernel source.
 
     Raises InputError for a format or load that was not measured.
     """
     path = find_table(system, "moe", engine, version, "moe_perf")
     if path is None:
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
-    columns = read_columns(path, (*SIZES, "latency"), moe_dtype=kind, distribution=load)
+    columns = read_columns(path, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=load)
+    for other in EXPERTS_OF.get((engine, kind), ()):
+        more = _shared_rows(system, other, kind, load)
+        columns = {name: np.concatenate([values, more[name]]) for name, values in columns.items()}
     if not columns["latency"].size:
         what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
         raise InputError(what, where="silicon", nearest=", ".join(text_values(path, "distribution")))
     unclear = [(columns["hidden_size"] == d) & (columns["inter_size"] == width) for d, width in UNCLEAR_SHAPES]
     clear = ~np.any(unclear, axis=0)
     keys = np.stack([columns[name][clear] for name in SIZES], axis=1)
-    places, index = np.unique(keys, axis=0, return_inverse=True)
-    index = index.ravel()
-    mean_log = np.bincount(index, np.log(columns["latency"][clear])) / np.bincount(index)
+    places, latency_s = of_the_fastest(keys, columns["kernel_source"][clear], columns["latency"][clear])
     tokens, d_model, inter, top_k, experts, tp, ep = places.T
     models, model = np.unique(places[:, 1:5], axis=0, return_inverse=True)
     _, cut = np.unique(places[:, 1:7], axis=0, return_inverse=True)
     return Rows(
         shape=Shape(tokens, d_model, inter / tp, experts / ep, top_k, ep, np.full(len(places), 3.0)),
-        latency_s=np.exp(mean_log),
+        latency_s=latency_s,
         model=model.ravel(),
         cut=cut.ravel(),
         labels=tuple(f"{h:.0f}x{w:.0f} top-{k:.0f} of {e:.0f}" for h, w, k, e in models),
     )
+
+
+def _shared_rows(system: str, engine: str, kind: str, load: str) -> dict[str, FloatArray]:
+    """The rows of another engine's current table that were measured with SHARED_EXPERT_KERNELS; often none."""
+    path = find_table(system, "moe", engine, default_version(system, engine), "moe_perf")
+    assert path is not None
+    sources = [name for name in text_values(path, "kernel_source") if SHARED_EXPERT_KERNELS in name]
+    found = [
+        read_columns(path, (*SIZES, "latency"), moe_dtype=kind, distribution=load, kernel_source=source)
+        for source in sources
+    ]
+    parts = {name: [columns[name] for columns in found] for name in (*SIZES, "latency")}
+    parts["kernel_source"] = [np.full(len(columns["latency"]), -1.0 - i) for i, columns in enumerate(found)]
+    return {name: np.concatenate([*values, np.zeros(0)]) for name, values in parts.items()}
 
 
 def fit_formula(
@@ -244,13 +268,6 @@ def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: f
         missed=missed.astype(np.float32),
         widths=np.unique(_key(rows.shape.d_model, rows.shape.width)),
     )
-
-
-def rates(system: System, kind: str) -> tuple[float, float]:
-    """Bytes a weight and the data sheet's FLOP rate of a number format (weight-only formats multiply in bf16)."""
-    if kind in ("fp8", "fp8_block"):
-        return 1.0, system.fp8_flops_per_s or system.bf16_flops_per_s
-    return 0.5 if kind.startswith(("int4", "w4a16")) else 2.0, system.bf16_flops_per_s
 
 
 def shipped_formula(system: str, engine: str, version: str, kind: str, load: str) -> Formula | None:

@@ -26,6 +26,7 @@ class System:
     memory_bandwidth_bytes_per_s: float
     bf16_flops_per_s: float
     fp8_flops_per_s: float | None
+    fp4_flops_per_s: float | None
     elementwise_efficiency: float  # share of the bandwidth that norms and activations reach
     elementwise_latency_s: float  # of one such kernel without any bytes
     link_bytes_per_s: float  # between the GPUs of the measured server, one direction
@@ -61,12 +62,13 @@ def find_system(name: str) -> System:
         raise unknown_name("measured system", name, systems(), where="silicon")
     specification = _yaml(_root() / f"{name}.yaml")
     gpu = specification["gpu"]
-    fp8 = gpu.get("fp8_tc_flops")
+    fp8, fp4 = gpu.get("fp8_tc_flops"), gpu.get("fp4_tc_flops")
     return System(
         name=name,
         memory_bandwidth_bytes_per_s=float(gpu["mem_bw"]),
         bf16_flops_per_s=float(gpu["bfloat16_tc_flops"]),
         fp8_flops_per_s=None if fp8 is None else float(fp8),
+        fp4_flops_per_s=None if fp4 is None else float(fp4),
         elementwise_efficiency=float(gpu["mem_bw_empirical_scaling_factor"]),
         elementwise_latency_s=float(gpu["mem_empirical_constant_latency"]),
         link_bytes_per_s=float(specification["node"]["intra_node_bw"]),
@@ -122,22 +124,59 @@ def find_table(system: str, family: str, engine: str, version: str, stem: str) -
 
 
 def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
-    """Columns of the rows whose text columns hold these values: float64, latency in seconds; absent columns are 0."""
-    from pyarrow.parquet import ParquetFile
+    """Columns of the rows whose text columns hold these values: float64, latency in seconds; absent columns are 0.
 
-    # The file itself: read_table would load pyarrow's data sets, and pandas with them.
-    file = ParquetFile(path)
+    A text column among `names` comes as numbers, one a distinct text.
+    """
+    file, texts = _opened(path)
     have = file.schema_arrow.names
     table = file.read(columns=[name for name in (*names, *equal) if name in have])
     kept = np.ones(table.num_rows, dtype=bool)
     for name, value in equal.items():
-        column = table[name].combine_chunks().dictionary_encode()  # texts as texts would load pandas
+        column = table[name].combine_chunks().dictionary_encode()
         codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
         kept &= np.isin(_values(column.indices), codes)
     columns = dict.fromkeys(names, np.zeros(kept.sum()))
     for name in (name for name in names if name in have):
-        columns[name] = np.asarray(_values(table[name].combine_chunks()), dtype=np.float64)[kept]
+        column = table[name].combine_chunks()
+        column = column.dictionary_encode().indices if name in texts else column
+        columns[name] = np.asarray(_values(column), dtype=np.float64)[kept]
     return columns | ({"latency": columns["latency"] / 1e3} if "latency" in columns else {})
+
+
+def of_the_fastest(keys: FloatArray, sources: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The distinct rows of `keys` (n, sizes), sorted, and the time of each: of the kernel source that is fastest there.
+
+    Sources are alternatives for one operation, of which an engine or who sets it up takes the better one; repeated
+    measurements of one source are averaged (in logarithms).
+    """
+    places, index = np.unique(keys, axis=0, return_inverse=True)
+    index = index.ravel()
+    least = np.full(len(places), np.inf)
+    for source in np.unique(sources):
+        own = sources == source
+        count = np.bincount(index[own], minlength=len(places))
+        total = np.bincount(index[own], np.log(seconds[own]), minlength=len(places))
+        least = np.where(count > 0, np.minimum(least, total / np.maximum(count, 1)), least)
+    return places, np.exp(least)
+
+
+def _opened(path: Path) -> tuple[Any, list[str]]:
+    """The Parquet file and its columns of text, to be read as codes of a dictionary, which takes a tenth of the time.
+
+    The file itself: pyarrow's read_table would load its data sets, and pandas with them.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(path)
+    schema: Any = file.schema_arrow
+    texts = [
+        str(name)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if kind in (pa.string(), pa.large_string())
+    ]
+    return ParquetFile(path, metadata=file.metadata, read_dictionary=texts), texts
 
 
 def _values(array: Any) -> npt.NDArray[Any]:
@@ -150,9 +189,9 @@ def _values(array: Any) -> npt.NDArray[Any]:
 
 def text_values(path: Path, name: str) -> tuple[str, ...]:
     """The distinct texts of one column; empty where the table has no such column."""
-    from pyarrow.parquet import ParquetFile
-
-    file = ParquetFile(path)
-    if name not in file.schema_arrow.names:
+    file, texts = _opened(path)
+    if name not in texts:
         return ()
-    return tuple(sorted({str(value) for value in file.read(columns=[name])[name].unique().to_pylist()}))
+    column = file.read(columns=[name])[name].combine_chunks().dictionary_encode()
+    codes = np.unique(_values(column.indices))
+    return tuple(sorted({str(column.dictionary[int(code)]) for code in codes[~np.isnan(codes)]}))

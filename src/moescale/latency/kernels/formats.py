@@ -1,0 +1,81 @@
+"""Number formats of the measured kernels: their bytes, the arithmetic that they use, and which of them a format takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moescale.latency.kernels.tables import System
+
+BF16 = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Kernels of one number format, as the tables name them."""
+
+    bytes_per_weight: float  # with the scales, as catalogue/precisions.toml has them
+    arithmetic: str  # bf16, fp8 or fp4: the peak that its products can reach
+
+
+# Weight-only formats (int4_wo, w4a16) are brought to bf16 before they are multiplied; mxfp8 activations multiply in fp8.
+KINDS = {
+    BF16: Kind(2.0, "bf16"),
+    "fp8": Kind(1.0, "fp8"),
+    "fp8_block": Kind(1.0, "fp8"),
+    "nvfp4": Kind(0.5625, "fp4"),
+    "int4_wo": Kind(0.51953125, "bf16"),
+    "w4a16_mxfp4": Kind(0.53125, "bf16"),
+    "w4a8_mxfp4_mxfp8": Kind(0.53125, "fp8"),
+}
+# Which kernels a format of weights takes, the first that was measured; bf16 ones, scaled, where none of them was.
+# Products in fp8: one scale a tensor or channel, as vLLM quantises by itself and ModelOpt for TensorRT-LLM; of models with
+# experts blocks of 128 x 128, as their published fp8 checkpoints have them (DeepSeek-V3, Qwen3, GLM-4.5, MiniMax-M2), but
+# not with vLLM, whose block rows hold the host's launch: 62 us on H100, 270 us on B200 for a product of one token that
+# takes 7 us otherwise.
+PRODUCTS = {"fp8": ("fp8", "fp8_block"), "nvfp4": ("nvfp4",), "int4": ("int4_wo",)}
+BLOCK_PRODUCTS = ("fp8_block", "fp8")
+BLOCK_ENGINES = ("trtllm", "sglang")
+# Experts in fp8: blocks, as published checkpoints have them; rows of one scale a tensor look untuned on H100. In mxfp4:
+# activations are quantised to mxfp8 where the GPU has such arithmetic (Blackwell, where alone it was measured).
+EXPERTS = {
+    "fp8": ("fp8_block", "fp8"),
+    "nvfp4": ("nvfp4",),
+    "int4": ("int4_wo",),
+    "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
+}
+# Projections of latent attention; DeepSeek-V3's checkpoint has blocks.
+LATENT = {"fp8": ("fp8_block", "fp8"), "nvfp4": ("nvfp4",), "int4": ("int4_wo",)}
+# Engines whose fp8 checkpoints hold the scales of activations (ModelOpt's): no kernel of theirs looks for the largest.
+STATIC_SCALES = ("trtllm",)
+# Kernels of a format that an engine runs and another engine's table of the same GPU holds: (engine, format) -> the engines
+# that were measured. TensorRT-LLM's linear layer tunes itself over CUTLASS, cuBLASLt and CuTe DSL in nvfp4; its own rows
+# are of one of them, and those of vLLM and SGLang name CuTe DSL. The experts that FlashInfer calls flashinfer_trtllm are
+# TensorRT-LLM's, which has them in fp8 beside DeepGEMM, and vLLM for gpt-oss, whose recipe for Blackwell asks for
+# activations in mxfp8. All three were looked for where predictions of the development half were too slow.
+PRODUCTS_OF = {("trtllm", "nvfp4"): ("vllm", "sglang")}
+EXPERTS_OF = {("trtllm", "fp8_block"): ("sglang",), ("vllm", "w4a8_mxfp4_mxfp8"): ("sglang",)}
+SHARED_EXPERT_KERNELS = "flashinfer_trtllm"  # in the names of their kernel sources
+FP8_BYTES = (0.9, 1.2)  # a weight of so many bytes is 8-bit, where no format is named
+
+
+def format_of(name: str | None, bytes_per_weight: float) -> str:
+    """The number format that is meant: the named one, or where none is fp8 for 8-bit weights and else bf16."""
+    return name or ("fp8" if FP8_BYTES[0] <= bytes_per_weight <= FP8_BYTES[1] else "bf16")
+
+
+def expert_kinds(weights: str) -> tuple[str, ...]:
+    """Kernels of routed experts that weights of a format may take, best first; bf16 last."""
+    return (*EXPERTS.get(weights, ()), BF16)
+
+
+def product_kinds(weights: str, engine: str, *, with_experts: bool) -> tuple[str, ...]:
+    """Kernels of dense matrix products that weights of a format may take, best first; bf16 last."""
+    blocks = weights == "fp8" and with_experts and engine in BLOCK_ENGINES
+    return (*(BLOCK_PRODUCTS if blocks else PRODUCTS.get(weights, ())), BF16)
+
+
+def rates(system: System, kind: str) -> tuple[float, float]:
+    """Bytes a weight and the data sheet's FLOP rate of the kernels of a number format."""
+    known = KINDS[kind]
+    peaks = {"fp8": system.fp8_flops_per_s, "fp4": system.fp4_flops_per_s}
+    return known.bytes_per_weight, peaks.get(known.arithmetic) or system.bf16_flops_per_s
