@@ -20,8 +20,17 @@ from moescale.latency import (
     check_moe_execution,
     local_experts,
 )
+from moescale.latency.mixed import (
+    expert_width,
+    has_mixers,
+    index_cost,
+    index_product,
+    mixer_products,
+    over_attention_groups,
+)
 from moescale.models.architecture import Architecture
-from moescale.models.flops import expected_distinct_experts
+from moescale.models.flops import STATE_FLOPS, expected_distinct_experts
+from moescale.models.mixers import attention_groups, state_elements
 from moescale.models.parameters import attention_matrix_params
 from moescale.typing import FloatArray, Real
 
@@ -33,6 +42,9 @@ LINKS = ("interconnect_efficiency", "interconnect_contention", "allreduce_latenc
 USUAL_ARITHMETIC_SHARE, USUAL_MEMORY_SHARE = 0.93, 0.90
 ARITHMETIC = ("gemm_compute_efficiency", "moe_compute_efficiency", "attention_compute_efficiency")
 MEMORY = ("memory_efficiency", "expert_memory_efficiency", "cache_memory_efficiency")
+# Of peak arithmetic that prompts reach in gated delta nets, counting STATE_FLOPS: geometric mean over H100, H200, B200,
+# GB200 and L40S of vLLM 0.24's kernels in aiconfigurator-core 0.12.0, 64 heads, one prompt of 8,192 tokens (0.03 to 0.09).
+STATE_COMPUTE_EFFICIENCY = 0.056
 # Bytes a weight, scales included, between which fp8 arithmetic is meant; int4 weights are multiplied in bf16.
 FP8_BYTES = (0.75, 1.5)
 
@@ -116,7 +128,8 @@ class Roofline(PassSource):
     one, or somewhat more near the ridge, where neither hides the other. Decode reads the weights of the experts that the
     batch's tokens are expected to meet (uniform routing), and the KV cache. Two ring all-reduces a layer when gpus > 1;
     expert parallelism keeps them, as every GPU holds the tokens and adds what its experts say. Latent attention decodes
-    on the compressed cache, which every GPU holds; layers with a window attend to no more than the window. The host
+    on the compressed cache, which every GPU holds; layers with a window attend to no more than the window, sparse ones to
+    as many tokens as they choose, their indexers to all; linear layers read and write a state a token. The host
     works while the GPU does, so that a pass takes the longer of its kernels and of the host. Left out: unequal load of
     the experts of one GPU, and padding to tiles and waves of matrix products. Never falls when a batch or a model grows.
     `moe_execution` all-experts holds whole experts, whatever `expert_parallel` says, and answers NaN beyond a GPU an expert.
@@ -148,6 +161,8 @@ class Roofline(PassSource):
         attention_s = 0.0 if a.batch is None else self._decode_attention_s(model, share, a.batch, a.context_tokens)
         if a.prompts is not None:
             attention_s = attention_s + self._prefill_attention_s(model, share, a.prompts, a.prompt_tokens)
+        if has_mixers(model):
+            attention_s = attention_s + self.mixers_s(model, count, a)
         if self.moe_execution == ALL_EXPERTS_GROUPED:
             model = replace(model, top_k=model.n_experts)
         total_s = self._dense_s(model, share, tokens) + attention_s
@@ -156,7 +171,7 @@ class Roofline(PassSource):
         if np.any(has_experts) and self.moe_execution == ALL_EXPERTS:
             # Dense products of every whole expert that a GPU holds, each with as many launches as a dense layer.
             local = np.where(has_experts, local_experts(model, count), 0.0)
-            weights = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * local
+            weights = (model.ffn_matrices * model.n_moe_layers * expert_width(model) * model.d_expert) * local
             total_s = total_s + self._product_s(weights, tokens)
             launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
             met = replace(model, top_k=local, d_expert=model.d_expert * count)  # what the activations below see
@@ -170,7 +185,7 @@ class Roofline(PassSource):
         total_s = total_s + self._moved_s(met, count) * tokens
         start_s = constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * np.maximum(count - 2.0, 0.0)
         total_s = total_s + model.n_layers * (constants.per_layer_overhead_s + 2.0 * (start_s * (share < 1.0)))
-        latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
+        latent = (model.n_layers - np.asarray(model.n_linear_layers)) * (np.asarray(model.kv_lora_rank) > 0)
         total_s = total_s + launches_s + latent * constants.per_latent_layer_overhead_s
         return np.maximum(total_s, constants.per_iteration_overhead_s)
 
@@ -197,6 +212,29 @@ class Roofline(PassSource):
     def _attention_flop_s(self) -> float:
         return 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
 
+    def mixers_s(self, model: Architecture, count: FloatArray, a: Pass) -> FloatArray:
+        """Layers with a state, indexers, and projections that experts share: what a model has beside attention and FFNs.
+
+        A token that is decoded reads and writes the state of its request; a prompt writes it once.
+        """
+        seconds: FloatArray = np.zeros(())
+        for times, n, k in (*mixer_products(model, count), index_product(model)):
+            seconds = seconds + self._product_s(np.asarray(times * (np.asarray(n) * k)), a.tokens)
+        decoded, prompts = a.decoded, 0.0 if a.prompts is None else a.prompts
+        if np.any(np.asarray(model.n_linear_layers) > 0):
+            state = np.asarray(model.n_linear_layers) * state_elements(model, count)
+            byte_s = self._cache_element_s / self.kv_bytes_per_element
+            moved_s = state * model.linear_state_bytes * byte_s * (2.0 * np.asarray(decoded) + prompts)
+            flop_s = STATE_FLOPS / (self.gpu.bf16_flops_per_s * STATE_COMPUTE_EFFICIENCY)
+            seconds = seconds + moved_s + state * flop_s * (np.asarray(prompts) * a.prompt_tokens)
+        if np.any(np.asarray(model.n_index_layers) > 0):
+            read, flops = index_cost(model, decoded, a.context_tokens, prompts, a.prompt_tokens)
+            peak = self.gpu.fp8_flops_per_s or self.gpu.bf16_flops_per_s
+            multiply_s = flops / (peak * self._constants.attention_compute_efficiency)
+            seconds = seconds + np.maximum(read * (self._cache_element_s / self.kv_bytes_per_element), multiply_s)
+        return seconds
+
+    @over_attention_groups
     def _prefill_attention_s(
         self, model: Architecture, share: FloatArray, prompts: Real, prompt_tokens: Real
     ) -> FloatArray:
@@ -215,6 +253,7 @@ class Roofline(PassSource):
         launch_s = model.n_layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(prompts) > 0.0)
         return np.asarray(one_s * (prompts * met) + launch_s)
 
+    @over_attention_groups
     def _decode_attention_s(
         self, model: Architecture, share: FloatArray, batch: Real, context_tokens: Real
     ) -> FloatArray:
@@ -238,8 +277,10 @@ class Roofline(PassSource):
 
     def _dense_s(self, model: Architecture, share: FloatArray, tokens: Real) -> FloatArray:
         """Projections of attention, FFNs of layers without experts, and shared experts."""
-        width = (model.n_layers - model.n_moe_layers) * model.d_ffn + model.n_moe_layers * model.d_shared_expert
-        weights = model.n_layers * _projections(model, share) + (model.ffn_matrices * model.d_model * width) * share
+        dense = model.n_layers - model.n_moe_layers - model.n_layers_without_ffn
+        width = dense * model.d_ffn + model.n_moe_layers * model.d_shared_expert
+        attention = sum(group.n_layers * _projections(group, share) for group in attention_groups(model))
+        weights = attention + (model.ffn_matrices * model.d_model * width) * share
         return self._product_s(weights, tokens)
 
     def _product_s(self, weights: FloatArray, tokens: Real) -> FloatArray:
@@ -252,7 +293,7 @@ class Roofline(PassSource):
         """Routed experts, of which the busiest GPU sets the pace."""
         constants, bandwidth = self._constants, self.gpu.memory_bandwidth_bytes_per_s
         split = share * expert_parallel  # of one expert's matrices
-        expert = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * split
+        expert = (model.ffn_matrices * model.n_moe_layers * expert_width(model) * model.d_expert) * split
         distinct, expert_tokens = _busiest(model, tokens, expert_parallel)
         read_s = self.weight_bytes_per_param / (bandwidth * constants.expert_memory_efficiency)
         flop_s = 2.0 / (self._peak * constants.moe_compute_efficiency)
@@ -266,7 +307,8 @@ class Roofline(PassSource):
         constants, share = self._constants, 1.0 / count
         sent = (2.0 / constants.interconnect_efficiency) * (1.0 - share)
         sent = sent + constants.interconnect_contention * np.maximum(count - 2.0, 0.0)
-        token_s = (2.0 * model.n_layers * model.d_model) * (ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s * sent)
+        messages = 2.0 * model.n_layers - model.n_layers_without_ffn
+        token_s = (messages * model.d_model) * (ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s * sent)
         if constants.activation_traffic > 0.0:
             token_s = token_s + constants.activation_traffic * self._byte_s * _activation_bytes(model, share)
         return token_s
@@ -285,7 +327,8 @@ def _activation_bytes(model: Architecture, share: FloatArray) -> Real:
     """Bytes of activations that one token moves on one GPU, all layers: norms, and both sides of every product."""
     d_model, gated = model.d_model, 2.0 * model.ffn_matrices
     attention = 10.0 * d_model + 2.0 * (model.n_heads * model.head_dim) * share  # two norms of 4 d_model each
-    dense = (model.n_layers - model.n_moe_layers) * (2.0 * d_model + gated * model.d_ffn * share)
+    dense = model.n_layers - model.n_moe_layers - model.n_layers_without_ffn
+    dense = dense * (2.0 * d_model + gated * model.d_ffn * share)
     expert, shared = 2.0 * d_model + gated * model.d_expert * share, gated * model.d_shared_expert * share
     routed = model.n_moe_layers * (model.top_k * expert + shared)
     return ACTIVATION_BYTES * (model.n_layers * attention + dense + routed)
@@ -306,6 +349,9 @@ def _projections(model: Architecture, share: FloatArray) -> Real:
     """Weights of the attention projections of one layer on one GPU: key and value projections keep a head at least."""
     heads = model.n_heads * share
     plain = model.d_model * (model.head_dim + _value_dim(model)) * (heads + _kv_heads(model, share))
+    plain = plain + model.d_model * heads * model.attention_gate
+    if model.full_keys_are_values:
+        plain = plain - model.d_model * _kv_heads(model, share) * _value_dim(model)
     latent = np.asarray(model.kv_lora_rank) > 0
     return np.where(latent, attention_matrix_params(replace(model, n_heads=heads)), plain) if np.any(latent) else plain
 
