@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from moescale.hardware.gpus import find_gpu
-from moescale.latency.roofline import MEMORY, Roofline, constants_of
+from moescale.latency.roofline import MEMORY, Roofline, constants_of, measured_constants
 from moescale.models.published import find_shape
 
 NOMINAL, GPUS = 0.9, 8.0
@@ -50,7 +50,8 @@ def main() -> None:
     prompt, output = (NOMINAL * np.array([float(row[name]) for row in rows]) for name in ("prompt", "output"))
     clients, gpu = np.array([float(row["concurrency"]) for row in rows]), find_gpu("mi300x")
     model = find_shape("deepseek-v3").architecture
-    plain = replace(constants_of(gpu, 1.0), per_iteration_overhead_s=0.0)
+    usual = measured_constants()["default.fp8"].per_latent_layer_overhead_s
+    plain = replace(constants_of(gpu, 1.0), per_iteration_overhead_s=0.0, per_latent_layer_overhead_s=usual)
 
     def log_ratio(name: str, value: float) -> np.ndarray:
         constants = replace(plain, per_latent_layer_overhead_s=value)

@@ -100,7 +100,8 @@ def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConst
     """The constants of a GPU with weights of so many bytes, those of its links included; else the default ones.
 
     Where a GPU without tables is known to reach another share of its data sheet than NVIDIA's do by the same benchmark,
-    the default efficiencies are less in that proportion; launches, activations and links stay as they are.
+    the default efficiencies are less in that proportion; launches, activations and links stay as they are, but for
+    measured_overheads.
     """
     known, suffix = measured_constants(), ".fp8" if _multiplies_fp8(gpu, weight_bytes_per_param) else ""
 
@@ -113,7 +114,15 @@ def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0) -> RooflineConst
         return found
     ratios = {name: (gpu.arithmetic_share or USUAL_ARITHMETIC_SHARE) / USUAL_ARITHMETIC_SHARE for name in ARITHMETIC}
     ratios |= {name: (gpu.memory_share or USUAL_MEMORY_SHARE) / USUAL_MEMORY_SHARE for name in MEMORY}
-    return replace(found, **{name: min(ratio * getattr(found, name), 1.0) for name, ratio in ratios.items()})
+    found = replace(found, **{name: min(ratio * getattr(found, name), 1.0) for name, ratio in ratios.items()})
+    return replace(found, **measured_overheads().get(gpu.name, {}))
+
+
+@functools.cache
+def measured_overheads() -> dict[str, dict[str, float]]:
+    """Constants by GPU that were chosen on measured servings: catalogue/measured_overheads.toml, with the rule."""
+    entries = catalogue.read("measured_overheads.toml")["gpu"].items()
+    return {name: {key: value for key, value in entry.items() if key.endswith("_s")} for name, entry in entries}
 
 
 def _multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
