@@ -55,7 +55,7 @@ def sparse_grid(system: str, engine: str, version: str, stage: str, model: str, 
 
     Decoding runs in CUDA graphs, yet some tables hold the host's launches: vLLM's and TensorRT-LLM's smallest modules take
     140 to 240 us on H100 and H200, SGLang's 66. Such rows, told by LAUNCHES, are answered by the faster of their own time
-    and of the other engines'.
+    and of the other engines', in these formats or the next.
     """
     grid = _module_grid(system, engine, version, stage, model, weights, cached)
     if stage == "context":
@@ -63,9 +63,9 @@ def sparse_grid(system: str, engine: str, version: str, stage: str, model: str, 
     others: list[LogGrid] = []
     for other in engines(system):
         own = (system, other, default_version(system, other), stage)
-        held = [c for m, w, c in sparse_types(*own) if (m, w) == (model, weights)]
+        held = [formats for name, *formats in sparse_types(*own) if name == model]
         if other != engine and held:
-            others.append(_module_grid(*own, model, weights, cached if cached in held else held[0]))
+            others.append(_module_grid(*own, model, *min(held, key=lambda f: (f[0] != weights, f[1] != cached))))
     least = [float(np.exp(found.log_s.min())) for found in (grid, *others)]
     if least[0] < LAUNCHES * min(least):
         return grid
