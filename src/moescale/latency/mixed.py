@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.mixers import attention_groups, linear_products
 from moescale.models.parameters import index_matrix_params
 from moescale.typing import FloatArray, Real
@@ -27,9 +27,12 @@ def over_attention_groups(method: F) -> F:
     def summed(*arguments: Any, **named: Any) -> FloatArray:
         at = next(i for i, value in enumerate(arguments) if isinstance(value, Architecture))
         model = cast("Architecture", arguments[at])
+        groups = attention_groups(model)
+        if groups[0] is model and not some(model.index_topk):
+            return method(*arguments, **named)
         total_s: Real = 0.0
-        for group in attention_groups(model):
-            asked = chosen_as_window(group) if np.any(np.asarray(group.index_topk) > 0) else group
+        for group in groups:
+            asked = chosen_as_window(group) if some(group.index_topk) else group
             total_s = total_s + method(*arguments[:at], asked, *arguments[at + 1 :], **named)
         return cast("FloatArray", total_s)
 
@@ -43,8 +46,7 @@ def chosen_as_window(a: Architecture) -> Architecture:
 
 def has_mixers(a: Architecture) -> bool:
     """Whether there is more to the layers than attention: states, indexers, projections that experts share."""
-    fields = (a.n_linear_layers, a.n_index_layers, a.d_expert_model)
-    return any(bool(np.any(np.asarray(field) > 0)) for field in fields)
+    return some(a.n_linear_layers) or some(a.n_index_layers) or some(a.d_expert_model)
 
 
 def mixer_products(a: Architecture, tensor_parallel: Real) -> list[tuple[Real, Real, Real]]:
@@ -54,7 +56,7 @@ def mixer_products(a: Architecture, tensor_parallel: Real) -> list[tuple[Real, R
     """
     found: list[tuple[Real, Real, Real]] = []
     found += [(a.n_linear_layers, n, k) for k, n in linear_products(a, tensor_parallel)]
-    if np.any(np.asarray(a.d_expert_model) > 0):
+    if some(a.d_expert_model):
         found += [(a.n_moe_layers, a.d_expert_model, a.d_model), (a.n_moe_layers, a.d_model, a.d_expert_model)]
     return found
 
@@ -66,8 +68,9 @@ def index_product(a: Architecture) -> tuple[Real, Real, Real]:
 
 def expert_width(a: Architecture) -> Real:
     """What routed experts read and write."""
-    narrow = np.asarray(a.d_expert_model, dtype=np.float64)
-    return np.where(narrow > 0, narrow, a.d_model) if np.any(narrow > 0) else a.d_model
+    if not some(a.d_expert_model):
+        return a.d_model
+    return np.where(np.asarray(a.d_expert_model) > 0, a.d_expert_model, a.d_model)
 
 
 def index_cost(a: Architecture, decoded: Real, context: Real, prompts: Real, prompt_tokens: Real) -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ from moescale.latency.mixed import (
     mixer_products,
     over_attention_groups,
 )
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.flops import STATE_FLOPS, expected_distinct_experts
 from moescale.models.mixers import attention_groups, state_elements
 from moescale.models.parameters import attention_matrix_params
@@ -358,7 +358,8 @@ def _projections(model: Architecture, share: FloatArray) -> Real:
     """Weights of the attention projections of one layer on one GPU: key and value projections keep a head at least."""
     heads = model.n_heads * share
     plain = model.d_model * (model.head_dim + _value_dim(model)) * (heads + _kv_heads(model, share))
-    plain = plain + model.d_model * heads * model.attention_gate
+    if some(model.attention_gate):
+        plain = plain + model.d_model * heads * model.attention_gate
     if model.full_keys_are_values:
         plain = plain - model.d_model * _kv_heads(model, share) * _value_dim(model)
     latent = np.asarray(model.kv_lora_rank) > 0

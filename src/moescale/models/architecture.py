@@ -112,6 +112,11 @@ NUMERIC_FIELDS = tuple(field.name for field in fields(Architecture) if field.typ
 """The fields that may be arrays."""
 
 
+def some(field: Real) -> bool:
+    """Whether a numeric field is positive for any of the models; asked often, mostly of one number."""
+    return field > 0 if isinstance(field, int | float) else bool(np.any(np.asarray(field) > 0))
+
+
 def validate(architecture: Architecture, where: str | None = None) -> Architecture:
     """The same architecture, or InputError where a field would make a count, a division or a memory meaningless.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.errors import unknown_name
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.kv_cache import tokens_in_layers, value_head_dim
 from moescale.models.mixers import attention_groups, state_elements
 from moescale.models.parameters import active_matmul_params, count_parameters
@@ -97,6 +97,8 @@ def attended_tokens(a: Architecture, context_tokens: Real) -> FloatArray:
 
 def _state_flops(a: Architecture) -> FloatArray:
     """FLOPs a token of all linear layers beside their products."""
+    if not some(a.n_linear_layers):
+        return np.zeros(())
     layers = _array(a.n_linear_layers)
     return STATE_FLOPS * layers * np.where(layers > 0, state_elements(a), 0.0)
 

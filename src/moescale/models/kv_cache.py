@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.mixers import attention_groups, state_bytes_per_request
 from moescale.typing import FloatArray, Real
 
@@ -50,14 +50,16 @@ def kv_bytes_per_request(
     for group in attention_groups(architecture):
         elements = _cached_elements(group, tensor_parallel)
         total = total + tokens_in_layers(group, context_tokens) * elements * bytes_per_element
-    if np.any(np.asarray(architecture.n_index_layers) > 0):
+    if some(architecture.n_index_layers):
         total = total + np.asarray(context_tokens, np.float64) * _index_bytes_per_token(architecture)
-    if np.any(np.asarray(architecture.n_linear_layers) > 0):
+    if some(architecture.n_linear_layers):
         total = total + state_bytes_per_request(architecture, tensor_parallel)
     return np.asarray(total)
 
 
 def _index_bytes_per_token(a: Architecture) -> FloatArray:
+    if not some(a.n_index_layers):
+        return np.zeros(())
     layers = np.asarray(a.n_index_layers, dtype=np.float64)
     return layers * np.where(layers > 0, np.asarray(a.index_head_dim) + INDEX_SCALE_BYTES, 0.0)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.typing import FloatArray, Real
 
 CONV_BYTES = 2.0  # of the convolution's last tokens, held in bf16 as activations are
@@ -17,11 +17,10 @@ def attention_groups(a: Architecture) -> tuple[Architecture, ...]:
 
     One shape for most models, the very same where all layers attend; two where layers with windows have other heads.
     """
-    linear, local = np.asarray(a.n_linear_layers), np.asarray(a.n_window_layers)
-    # A model without linear layers and with one kind of heads is asked for most often.
-    apart = any(np.any(np.asarray(getattr(a, f"window_{name}")) > 0) for name in ("n_heads", "n_kv_heads", "head_dim"))
-    if not apart and not np.any(linear > 0):
+    apart = some(a.window_n_heads) or some(a.window_n_kv_heads) or some(a.window_head_dim)
+    if not apart and not some(a.n_linear_layers):
         return (a,)
+    linear, local = np.asarray(a.n_linear_layers), np.asarray(a.n_window_layers)
     rest = replace(a, n_layers=a.n_layers - linear, n_linear_layers=0.0)
     if not apart:
         return (rest,)
@@ -53,7 +52,7 @@ def linear_products(a: Architecture, tensor_parallel: Real = 1.0) -> tuple[tuple
     without the gate's second scalar, its values, gates, B, C and time step; KDA its decay, a channel each, and its gate
     through a narrow projection; Mamba the time step, B and C from the values.
     """
-    if not np.any(np.asarray(a.n_linear_layers) > 0):
+    if not some(a.n_linear_layers):
         return ()
     d, rank, (k, v, heads) = a.d_model, a.linear_rank, linear_widths(a, tensor_parallel)
     if a.linear_kind == "gated-delta":
@@ -67,7 +66,7 @@ def linear_products(a: Architecture, tensor_parallel: Real = 1.0) -> tuple[tuple
 
 def linear_vector_params(a: Architecture, tensor_parallel: Real = 1.0) -> FloatArray:
     """Parameters of one linear layer beside its matrices: convolution, decay, time step and skip."""
-    if not np.any(np.asarray(a.n_linear_layers) > 0):
+    if not some(a.n_linear_layers):
         return np.zeros(())
     k, v, heads = linear_widths(a, tensor_parallel)
     conv = a.linear_conv * _conv_channels(a, tensor_parallel)
@@ -109,8 +108,8 @@ def state_bytes_per_request(a: Architecture, tensor_parallel: Real = 1.0) -> Flo
 
     With the last tokens that the convolution sees, in 16 bits.
     """
-    layers = np.asarray(a.n_linear_layers, dtype=np.float64)
-    if not np.any(layers > 0):
+    if not some(a.n_linear_layers):
         return np.zeros(())
+    layers = np.asarray(a.n_linear_layers, dtype=np.float64)
     seen = np.maximum(np.asarray(a.linear_conv) - 1.0, 0.0) * _conv_channels(a, tensor_parallel)
     return layers * (a.linear_state_bytes * state_elements(a, tensor_parallel) + CONV_BYTES * seen)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.kv_cache import kv_heads_per_gpu, value_head_dim
 from moescale.models.mixers import attention_groups, linear_norm_params, linear_products, linear_vector_params
 from moescale.models.quantisation import UNQUANTISED_BYTES
@@ -160,8 +160,10 @@ def mixer_matrix_params(a: Architecture, tensor_parallel: Real = 1.0) -> FloatAr
     total = np.zeros(())
     for group in attention_groups(a):
         total = total + group.n_layers * attention_matrix_params(group, tensor_parallel)
-    if np.any(_array(a.n_index_layers) > 0):
+    if some(a.n_index_layers):
         total = total + a.n_index_layers * index_matrix_params(a)
+    if not some(a.n_linear_layers):
+        return total
     linear = sum((_array(k) * n for k, n in linear_products(a, tensor_parallel)), np.zeros(()))
     return total + a.n_linear_layers * linear
 
@@ -177,7 +179,9 @@ def index_matrix_params(a: Architecture) -> FloatArray:
 
 
 def _mixer_vector_params(a: Architecture, tensor_parallel: Real = 1.0) -> FloatArray:
-    total = a.n_linear_layers * linear_vector_params(a, tensor_parallel)
+    total = np.zeros(())
+    if some(a.n_linear_layers):
+        total = a.n_linear_layers * linear_vector_params(a, tensor_parallel)
     for group in attention_groups(a):
         total = total + group.n_layers * _attention_vector_params(group, tensor_parallel)
     return total
@@ -194,7 +198,8 @@ def attention_matrix_params(a: Architecture, tensor_parallel: Real = 1.0) -> Flo
         return np.asarray(4.0 * a.d_model * heads * a.head_dim)
     qk, value = a.head_dim, value_head_dim(a)
     grouped = a.d_model * (heads * (qk + value) + kv_heads_per_gpu(a, tensor_parallel) * (qk + value))
-    grouped = grouped + a.d_model * heads * a.attention_gate
+    if some(a.attention_gate):
+        grouped = grouped + a.d_model * heads * a.attention_gate
     if a.full_keys_are_values:
         grouped = grouped - a.d_model * kv_heads_per_gpu(a, tensor_parallel) * value
     rank, query_rank = _array(a.kv_lora_rank), _array(a.q_lora_rank)
@@ -228,6 +233,8 @@ def _attention_params(a: Architecture) -> FloatArray:
 
 
 def _expert_matrix_params(a: Architecture, width: Real) -> FloatArray:
+    if not some(a.d_expert_model):
+        return _ffn_matrix_params(a, width)
     d_model = np.where(_array(a.d_expert_model) > 0, a.d_expert_model, a.d_model)
     return np.asarray(_array(width) * d_model * a.ffn_matrices)
 
@@ -275,4 +282,6 @@ def _norm_params(a: Architecture) -> FloatArray:
             norms = norms + 2.0 * layers * group.head_dim
         norms = norms + layers * (_array(a.q_lora_rank) + a.kv_lora_rank)
     # Weights and biases of the norm of an indexer's key (DeepSeek-V3.2), or weights of its queries' and keys' (MiniMax-M3).
+    if not some(a.n_index_layers) and not some(a.n_linear_layers):
+        return norms
     return norms + 2.0 * _array(a.n_index_layers) * a.index_head_dim + a.n_linear_layers * linear_norm_params(a)

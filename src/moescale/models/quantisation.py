@@ -309,13 +309,13 @@ _PLACES: dict[str, tuple[str, str, str]] = {
     "phimoe": ("mlp", "block_sparse_moe.experts.0", ""),
 }
 _W_NAMED = ("mixtral", "minimax_m2", "minimax_m3", "minimax_m3_vl_text", "phimoe")  # experts' matrices are w1, w2, w3
-# Where linear layers and attention keep their matrices, by model type, and the linear ones' names with their sizes.
+# Where linear layers and attention keep their matrices, by model type.
 _MIXERS = {
     "nemotron_h": ("mixer", "mixer"),
     "jamba": ("mamba", "self_attn"),
     "granitemoehybrid": ("mamba", "self_attn"),
+    "kimi_linear": ("self_attn", "self_attn"),
 }
-_MIXERS |= {"kimi_linear": ("self_attn", "self_attn")}
 _USUAL_PLACES = ("mlp", "mlp.experts.0", "mlp.shared_experts")
 # Alone, in models that also see, and of Nemotron-H.
 _PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
