@@ -579,6 +579,22 @@ def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
     )
 
 
+@pytest.mark.system
+def test_gpus_rank_by_what_they_serve_of_deepseek_at_30_tokens_a_second() -> None:
+    pytest.importorskip("aiconfigurator_core", reason="silicon needs aiconfigurator-core")
+    # Measured closed loops of DeepSeek-R1 in fp8 on 8 GPUs (SemiAnalysis InferenceX, 1,024 tokens in and out) have about 130
+    # requests at 33 ms on B200, 64 on H200 and 30 on MI300X.
+    batch, model = np.arange(1.0, 400.0), shapes()["deepseek-v3"]
+
+    def most(source: Silicon | Roofline) -> float:
+        return float(batch[source.decode_s(model, 8.0, batch, 1500.0) <= 0.033].max())
+
+    b200, h200 = (most(Silicon(find_gpu(name), weight_bytes_per_param=1.0)) for name in ("b200-sxm", "h200-sxm"))
+    mi300x = most(Roofline(find_gpu("mi300x"), 1.0))
+    assert b200 > 1.5 * h200 > 1.5 * mi300x
+    assert 20 < mi300x < 60
+
+
 def test_the_page_shows_the_constants_of_the_catalogue() -> None:
     lines = (Path(__file__).parents[1] / "docs" / "roofline.md").read_text(encoding="utf-8").splitlines()
     rows = [
