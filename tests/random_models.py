@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import LINEAR_KINDS, Architecture
 from moescale.models.family import architecture
 
 
@@ -19,7 +19,9 @@ def family_models(draw: st.DrawFn) -> Architecture:
 
 @st.composite
 def real_models(draw: st.DrawFn) -> Architecture:
-    """Shapes as published models have them: grouped queries, windows, latent attention, shared experts, first dense layers."""
+    """Shapes as published models have them: grouped queries, windows (with heads of their own), latent and sparse attention,
+    linear layers, shared experts, experts that work in a narrow width, first dense layers.
+    """
     layers, heads = draw(st.integers(2, 96)), draw(st.sampled_from([8, 16, 40, 64, 128]))
     experts = draw(st.sampled_from([1, 8, 60, 128, 256]))
     shape: dict[str, Any] = {
@@ -39,12 +41,24 @@ def real_models(draw: st.DrawFn) -> Architecture:
             "d_expert": draw(st.sampled_from([256, 2048])),
             "d_shared_expert": draw(st.sampled_from([0, 2048])),
         }
-    kind = draw(st.sampled_from(["full", "window", "latent"]))
-    if kind == "window":
+        shape["d_expert_model"] = draw(st.sampled_from([0, 256]))
+    kind = draw(st.sampled_from(["full", "window", "heads", "latent", "sparse", "linear"]))
+    if kind in ("window", "heads"):
         shape |= {"n_window_layers": draw(st.integers(1, layers)), "window_tokens": draw(st.sampled_from([128, 4096]))}
-    if kind == "latent":
+    if kind == "heads":
+        shape |= {"window_n_kv_heads": heads, "window_head_dim": 64, "full_keys_are_values": draw(st.booleans())}
+    if kind == "linear":
+        shape |= {"n_linear_layers": draw(st.integers(1, layers)), "linear_conv": 4, "linear_rank": 64}
+        shape |= {"linear_n_key_heads": 16, "linear_n_value_heads": draw(st.sampled_from([16, 64]))}
+        shape |= {"linear_key_dim": 128, "linear_value_dim": 128, "attention_gate": draw(st.sampled_from([0, 64]))}
+        shape["linear_kind"] = draw(st.sampled_from(LINEAR_KINDS))
+    if kind in ("latent", "sparse"):
         shape |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 192, "n_kv_heads": heads}
         shape["q_lora_rank"] = draw(st.sampled_from([0, 1536]))
+    if kind == "sparse":
+        shape |= {"index_topk": draw(st.sampled_from([64, 2048])), "index_n_heads": 64, "index_head_dim": 128}
+        shape["n_sparse_layers"] = draw(st.integers(1, layers))
+        shape["n_index_layers"] = draw(st.integers(1, shape["n_sparse_layers"]))
     return Architecture(**shape)
 
 

@@ -37,7 +37,8 @@ FAMILY = find_family("yun2024")
 MEASURED = [gpu for gpu in gpus().values() if gpu.silicon_system is not None]
 NVIDIA = [gpu for gpu in MEASURED if gpu.silicon_system != "b60"]
 WITHOUT_FP8 = [gpu for gpu in MEASURED if gpu.silicon_system == "a100_sxm"]
-PLAIN = [model for model in shapes().values() if not np.any(np.asarray(model.kv_lora_rank) > 0)]
+ONE_KIND = ("kv_lora_rank", "n_linear_layers", "window_n_kv_heads", "window_head_dim")  # of layers, where all are 0
+PLAIN = [model for model in shapes().values() if not any(getattr(model, name) for name in ONE_KIND)]
 WINDOWED = [model for model in PLAIN if np.any(np.asarray(model.n_window_layers) > 0)]
 # Experts cut narrower than any that were measured are asked by likeness, which knew A100's no narrower than 192.
 NARROW_EXPERTS = 1.15

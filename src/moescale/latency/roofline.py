@@ -21,8 +21,17 @@ from moescale.latency import (
     local_experts,
     network,
 )
-from moescale.models.architecture import Architecture, Quantised
-from moescale.models.flops import expected_distinct_experts
+from moescale.latency.mixed import (
+    expert_width,
+    has_mixers,
+    index_cost,
+    index_product,
+    mixer_products,
+    over_attention_groups,
+)
+from moescale.models.architecture import Architecture, Quantised, some
+from moescale.models.flops import STATE_FLOPS, expected_distinct_experts
+from moescale.models.mixers import attention_groups, state_elements
 from moescale.models.parameters import attention_matrix_params
 from moescale.typing import FloatArray, Real
 
@@ -34,6 +43,9 @@ LINKS = ("interconnect_efficiency", "interconnect_contention", "allreduce_latenc
 USUAL_ARITHMETIC_SHARE, USUAL_MEMORY_SHARE = 0.93, 0.90
 ARITHMETIC = ("gemm_compute_efficiency", "moe_compute_efficiency", "attention_compute_efficiency")
 MEMORY = ("memory_efficiency", "expert_memory_efficiency", "cache_memory_efficiency")
+# Of peak arithmetic that prompts reach in gated delta nets, counting STATE_FLOPS: geometric mean over H100, H200, B200,
+# GB200 and L40S of vLLM 0.24's kernels in aiconfigurator-core 0.12.0, 64 heads, one prompt of 8,192 tokens (0.03 to 0.09).
+STATE_COMPUTE_EFFICIENCY = 0.056
 # Bytes a weight, scales included, between which fp8 arithmetic is meant; int4 weights are multiplied in bf16.
 FP8_BYTES = (0.75, 1.5)
 
@@ -91,7 +103,8 @@ def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0, weights: str | N
     Products in fp4, which nobody calibrated, are taken to reach the share of their peak that those in fp8 do.
 
     Where a GPU without tables is known to reach another share of its data sheet than NVIDIA's do by the same benchmark,
-    the default efficiencies are less in that proportion; launches, activations and links stay as they are.
+    the default efficiencies are less in that proportion; launches, activations and links stay as they are, but for
+    measured_overheads.
     """
     fewer_bits = _multiplies_fp8(gpu, weight_bytes_per_param) or _multiplies_fp4(gpu, weights)
     known, suffix = measured_constants(), ".fp8" if fewer_bits else ""
@@ -105,7 +118,15 @@ def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0, weights: str | N
         return found
     ratios = {name: (gpu.arithmetic_share or USUAL_ARITHMETIC_SHARE) / USUAL_ARITHMETIC_SHARE for name in ARITHMETIC}
     ratios |= {name: (gpu.memory_share or USUAL_MEMORY_SHARE) / USUAL_MEMORY_SHARE for name in MEMORY}
-    return replace(found, **{name: min(ratio * getattr(found, name), 1.0) for name, ratio in ratios.items()})
+    found = replace(found, **{name: min(ratio * getattr(found, name), 1.0) for name, ratio in ratios.items()})
+    return replace(found, **measured_overheads().get(gpu.name, {}))
+
+
+@functools.cache
+def measured_overheads() -> dict[str, dict[str, float]]:
+    """Constants by GPU that were chosen on measured servings: catalogue/measured_overheads.toml, with the rule."""
+    entries = catalogue.read("measured_overheads.toml")["gpu"].items()
+    return {name: {key: value for key, value in entry.items() if key.endswith("_s")} for name, entry in entries}
 
 
 def _multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
@@ -127,7 +148,8 @@ class Roofline(PassSource):
     expert parallelism keeps them, as every GPU holds the tokens and adds what its experts say. With attention data
     parallelism they are within a group, and the tokens of all groups are gathered before the experts and their sums
     scattered after them. Beyond a server the network's time is added. Latent attention decodes
-    on the compressed cache, which every GPU holds; layers with a window attend to no more than the window. The host
+    on the compressed cache, which every GPU holds; layers with a window attend to no more than the window, sparse ones to
+    as many tokens as they choose, their indexers to all; linear layers read and write a state a token. The host
     works while the GPU does, so that a pass takes the longer of its kernels and of the host. Left out: unequal load of
     the experts of one GPU, and padding to tiles and waves of matrix products. Never falls when a batch or a model grows.
     `moe_execution` all-experts holds whole experts, whatever `expert_parallel` says, and answers NaN beyond a GPU an expert.
@@ -164,6 +186,8 @@ class Roofline(PassSource):
         if a.prompts is not None:
             prefill_s = self._prefill_attention_s(model, share, a.prompts, a.prompt_tokens, a.prefix_tokens)
             attention_s = attention_s + prefill_s
+        if has_mixers(model):
+            attention_s = attention_s + self.mixers_s(model, count, a)
         if self.moe_execution == ALL_EXPERTS_GROUPED:
             model = replace(model, top_k=model.n_experts)
         total_s = self._dense_s(model, share, tokens) + attention_s
@@ -172,7 +196,7 @@ class Roofline(PassSource):
         if np.any(has_experts) and self.moe_execution == ALL_EXPERTS:
             # Dense products of every whole expert that a GPU holds, each with as many launches as a dense layer.
             local = np.where(has_experts, local_experts(model, all_gpus), 0.0)
-            weights = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * local
+            weights = (model.ffn_matrices * model.n_moe_layers * expert_width(model) * model.d_expert) * local
             total_s = total_s + self._product_s(weights, whole.tokens, self._held(model).experts)
             launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
             met = replace(model, top_k=local, d_expert=model.d_expert * all_gpus)  # what the activations below see
@@ -195,7 +219,7 @@ class Roofline(PassSource):
             total_s = total_s + self._spread_s(met, whole, a) + model.n_layers * constants.per_layer_overhead_s
         if np.any(all_gpus > self.gpu.gpus_per_server):
             total_s = total_s + self._network_s(model, whole, a)
-        latent = model.n_layers * (np.asarray(model.kv_lora_rank) > 0)
+        latent = (model.n_layers - np.asarray(model.n_linear_layers)) * (np.asarray(model.kv_lora_rank) > 0)
         total_s = total_s + launches_s + latent * constants.per_latent_layer_overhead_s
         return np.maximum(total_s, constants.per_iteration_overhead_s)
 
@@ -225,6 +249,29 @@ class Roofline(PassSource):
     def _attention_flop_s(self) -> float:
         return 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
 
+    def mixers_s(self, model: Architecture, count: FloatArray, a: Pass) -> FloatArray:
+        """Layers with a state, indexers, and projections that experts share: what a model has beside attention and FFNs.
+
+        A token that is decoded reads and writes the state of its request; a prompt writes it once.
+        """
+        seconds: FloatArray = np.zeros(())
+        for times, n, k in (*mixer_products(model, count), index_product(model)):
+            seconds = seconds + self._product_s(np.asarray(times * (np.asarray(n) * k)), a.tokens)
+        decoded, prompts = a.decoded, 0.0 if a.prompts is None else a.prompts
+        if np.any(np.asarray(model.n_linear_layers) > 0):
+            state = np.asarray(model.n_linear_layers) * state_elements(model, count)
+            byte_s = self._cache_element_s / self.kv_bytes_per_element
+            moved_s = state * model.linear_state_bytes * byte_s * (2.0 * np.asarray(decoded) + prompts)
+            flop_s = STATE_FLOPS / (self.gpu.bf16_flops_per_s * STATE_COMPUTE_EFFICIENCY)
+            seconds = seconds + moved_s + state * flop_s * (np.asarray(prompts) * a.prompt_tokens)
+        if np.any(np.asarray(model.n_index_layers) > 0):
+            read, flops = index_cost(model, decoded, a.context_tokens, prompts, a.prompt_tokens)
+            peak = self.gpu.fp8_flops_per_s or self.gpu.bf16_flops_per_s
+            multiply_s = flops / (peak * self._constants.attention_compute_efficiency)
+            seconds = seconds + np.maximum(read * (self._cache_element_s / self.kv_bytes_per_element), multiply_s)
+        return seconds
+
+    @over_attention_groups
     def _prefill_attention_s(
         self, model: Architecture, share: FloatArray, prompts: Real, prompt_tokens: Real, prefix_tokens: Real
     ) -> FloatArray:
@@ -266,6 +313,7 @@ class Roofline(PassSource):
         launch_s = model.n_layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(prompts) > 0.0)
         return np.asarray(one_s * prompts + launch_s)
 
+    @over_attention_groups
     def _decode_attention_s(
         self, model: Architecture, share: FloatArray, batch: Real, context_tokens: Real, queries: Real
     ) -> FloatArray:
@@ -290,14 +338,15 @@ class Roofline(PassSource):
     def _dense_s(self, model: Architecture, share: FloatArray, tokens: Real) -> FloatArray:
         """Projections of attention, FFNs of layers without experts, and shared experts."""
         held = self._held(model)
+        dense = model.n_layers - model.n_moe_layers - model.n_layers_without_ffn
+        attention = sum(group.n_layers * _projections(group, share) for group in attention_groups(model))
         if held == Quantised():
-            width = (model.n_layers - model.n_moe_layers) * model.d_ffn + model.n_moe_layers * model.d_shared_expert
-            weights = model.n_layers * _projections(model, share) + (model.ffn_matrices * model.d_model * width) * share
-            return self._product_s(weights, tokens)
+            width = dense * model.d_ffn + model.n_moe_layers * model.d_shared_expert
+            return self._product_s(attention + (model.ffn_matrices * model.d_model * width) * share, tokens)
         matrix = (model.ffn_matrices * model.d_model) * share
         return (
-            self._product_s(model.n_layers * _projections(model, share), tokens, held.attention)
-            + self._product_s((model.n_layers - model.n_moe_layers) * model.d_ffn * matrix, tokens, held.dense_ffn)
+            self._product_s(attention, tokens, held.attention)
+            + self._product_s(dense * model.d_ffn * matrix, tokens, held.dense_ffn)
             + self._product_s(model.n_moe_layers * model.d_shared_expert * matrix, tokens, held.shared_experts)
         )
 
@@ -319,7 +368,7 @@ class Roofline(PassSource):
         """Routed experts, of which the busiest GPU sets the pace."""
         constants, bandwidth = self._constants, self.gpu.memory_bandwidth_bytes_per_s
         split = share * expert_parallel  # of one expert's matrices
-        expert = (model.ffn_matrices * model.n_moe_layers * model.d_model * model.d_expert) * split
+        expert = (model.ffn_matrices * model.n_moe_layers * expert_width(model) * model.d_expert) * split
         distinct, expert_tokens = _busiest(model, tokens, expert_parallel)
         read_s = self.weight_bytes_per_param / (bandwidth * constants.expert_memory_efficiency)
         flop_s = 2.0 / (self._peak * constants.moe_compute_efficiency)
@@ -337,7 +386,8 @@ class Roofline(PassSource):
         Ring all-reduce: each GPU sends and receives 2 (g - 1) / g of the message; none for one GPU.
         """
         constants, share = self._constants, 1.0 / count
-        token_s = (2.0 * model.n_layers * model.d_model) * self._sent_s(count)
+        messages = 2.0 * model.n_layers - model.n_layers_without_ffn
+        token_s = (messages * model.d_model) * self._sent_s(count)
         if constants.activation_traffic > 0.0:
             token_s = token_s + constants.activation_traffic * self._byte_s * _activation_bytes(model, share)
         return token_s
@@ -405,7 +455,8 @@ def _activation_bytes(model: Architecture, share: FloatArray) -> Real:
     """Bytes of activations that one token moves on one GPU, all layers: norms, and both sides of every product."""
     d_model, gated = model.d_model, 2.0 * model.ffn_matrices
     attention = 10.0 * d_model + 2.0 * (model.n_heads * model.head_dim) * share  # two norms of 4 d_model each
-    dense = (model.n_layers - model.n_moe_layers) * (2.0 * d_model + gated * model.d_ffn * share)
+    dense = model.n_layers - model.n_moe_layers - model.n_layers_without_ffn
+    dense = dense * (2.0 * d_model + gated * model.d_ffn * share)
     expert, shared = 2.0 * d_model + gated * model.d_expert * share, gated * model.d_shared_expert * share
     routed = model.n_moe_layers * (model.top_k * expert + shared)
     return ACTIVATION_BYTES * (model.n_layers * attention + dense + routed)
@@ -426,6 +477,10 @@ def _projections(model: Architecture, share: FloatArray) -> Real:
     """Weights of the attention projections of one layer on one GPU: key and value projections keep a head at least."""
     heads = model.n_heads * share
     plain = model.d_model * (model.head_dim + _value_dim(model)) * (heads + _kv_heads(model, share))
+    if some(model.attention_gate):
+        plain = plain + model.d_model * heads * model.attention_gate
+    if model.full_keys_are_values:
+        plain = plain - model.d_model * _kv_heads(model, share) * _value_dim(model)
     latent = np.asarray(model.kv_lora_rank) > 0
     return np.where(latent, attention_matrix_params(replace(model, n_heads=heads)), plain) if np.any(latent) else plain
 

@@ -58,13 +58,18 @@ from moescale.latency.kernels.latent import (
     latent_roofline_s,
     nearest_latent,
 )
+from moescale.latency.kernels.linear import linear_kernels
 from moescale.latency.kernels.links import all_reduce_grid, within_server_s
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import Shape, moe_kernels, moe_types
+from moescale.latency.kernels.sparse import MODULES, nearest_module, sparse_grid, sparse_roofline_s, sparse_types
 from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
+from moescale.latency.mixed import expert_width, has_mixers, mixer_products, over_attention_groups
+from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.flops import expected_distinct_experts
 from moescale.models.kv_cache import value_head_dim
+from moescale.models.mixers import attention_groups
 from moescale.typing import FloatArray, Real
 
 ROOFLINE = "take the roofline as the latency source; it answers for every GPU"
@@ -203,6 +208,8 @@ class Silicon(PassSource):
             total_s = total_s + self._attention_s("context", model, count, a.prompts, a.prompt_tokens, prefix=prefix)
             launches = PROMPT_LAUNCHES_QK_NORM if model.qk_norm else PROMPT_LAUNCHES
             total_s = total_s + model.n_layers * (launches * self._system.elementwise_latency_s)
+        if has_mixers(model):
+            total_s = total_s + self._mixers_s(model, count, a)
         total_s = total_s + self._products_s(model, count, tokens, a.requests)
         if np.any(np.asarray(model.n_moe_layers) > 0):
             total_s = total_s + self._all_experts_s(model, whole)
@@ -217,11 +224,16 @@ class Silicon(PassSource):
         sparse, shares = np.asarray(model.n_moe_layers) > 0, model.quantised
         asked: list[_Product] = []
         if not _is_latent(model):
-            queries, cached = model.n_heads * model.head_dim / gpus, _kv_heads(model, gpus) * model.head_dim
             share = self._share(shares.attention)
-            asked += [_Product(layers, queries + 2.0 * cached, d, share), _Product(layers, d, queries, share, True)]
+            for group in attention_groups(model):
+                queries, cached = group.n_heads * group.head_dim / gpus, _kv_heads(group, gpus) * group.head_dim
+                gates = group.n_heads * np.asarray(group.attention_gate) / gpus
+                outputs = queries + gates + (1.0 if group.full_keys_are_values else 2.0) * cached
+                times = np.asarray(group.n_layers, dtype=np.float64)
+                asked += [_Product(times, outputs, d, share), _Product(times, d, queries, share, True)]
+        dense = layers - model.n_moe_layers - model.n_layers_without_ffn
         for times, whole, part in (
-            (layers - model.n_moe_layers, model.d_ffn, shares.dense_ffn),
+            (dense, model.d_ffn, shares.dense_ffn),
             (model.n_moe_layers, model.d_shared_expert, shares.shared_experts),
         ):
             there = (np.asarray(times) > 0) & (np.asarray(whole) > 0)
@@ -298,7 +310,7 @@ class Silicon(PassSource):
         if self.moe_execution == ALL_EXPERTS:
             return self._looped_experts_s(model, gpus, tokens)
         top_k = model.n_experts if self.moe_execution == ALL_EXPERTS_GROUPED else model.top_k
-        sizes = (model.n_moe_layers, model.d_model, model.n_experts, top_k, model.d_expert)
+        sizes = (model.n_moe_layers, expert_width(model), model.n_experts, top_k, model.d_expert)
         arrays = np.broadcast_arrays(*(np.asarray(n, np.float64) for n in (*sizes, gpus, tokens, expert_parallel)))
         some = arrays[0] > 0
         every = bool(some.all())
@@ -365,7 +377,7 @@ class Silicon(PassSource):
         An expert of vLLM's loop launches its products one by one, and kernels of their own for the activation, the
         product of gate and up, the token's weight (three: compare, multiply, sum), its application, and the sum.
         """
-        layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), model.d_model
+        layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), expert_width(model)
         width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2
         share, sparse = self._share(model.quantised.experts), layers > 0
         each_of = [_Product(np.asarray(1.0 + gates), width, d, share), _Product(np.asarray(1.0), d, width, share, True)]
@@ -375,6 +387,82 @@ class Silicon(PassSource):
         each = np.where(layers > 0, local_experts(model, gpus), 0.0)
         return layers * each * (products_s + small_s)
 
+    def _mixers_s(self, model: Architecture, gpus: FloatArray, a: Pass) -> FloatArray:
+        """Seconds of layers with a state and of projections that experts share; measured kernels of this engine for states.
+
+        Where there are none for them the roofline answers, as it does for the indexers of ordinary attention.
+        """
+        seconds = np.asarray(0.0)
+        for times, n, k in mixer_products(model, gpus):
+            product = _Product(times, np.maximum(n, 1.0), np.maximum(k, 1.0), self._share(model.quantised.attention))
+            seconds = seconds + self._all_products_s([product], a.tokens, np.asarray(model.n_moe_layers) > 0)
+        rest = replace(model, d_expert_model=0.0)
+        linear = np.asarray(model.n_linear_layers, dtype=np.float64)
+        stages = {"generation": (a.decoded, None), "context": (a.prompts, a.prompt_tokens)}
+        kernels = {stage: linear_kernels(*self._tables, model.linear_kind, stage) for stage in stages}
+        if np.any(linear > 0) and None not in kernels.values():
+            memory, _ = self._ratios(BF16)
+            for stage, (batch, tokens) in stages.items():
+                kernel = kernels[stage]
+                if kernel is not None and batch is not None and np.any(np.asarray(batch) > 0):
+                    each_s = kernel.seconds(model, gpus, np.maximum(batch, 1.0), tokens)
+                    seconds = seconds + linear / memory * each_s * np.minimum(batch, 1.0)
+            rest = replace(rest, n_linear_layers=0.0)
+        if _is_latent(model) and self._sparse_kind(model) is not None:
+            rest = replace(rest, n_index_layers=0.0)  # part of the measured modules
+        return seconds + self._analytic.mixers_s(rest, gpus, a) if has_mixers(rest) else seconds
+
+    def _sparse_kind(self, model: Architecture) -> tuple[str, str, str] | None:
+        """Measured module and formats of sparse latent attention, where this engine has them for prompts and decoding."""
+        if not np.any(np.asarray(model.index_topk) > 0):
+            return None
+        of_8_bits = self.weight_bytes_per_param < WIDE_BYTES and model.quantised.attention > 0.5
+        narrow = self.kv_bytes_per_element < WIDE_BYTES
+        types = set(sparse_types(*self._tables, "context")) & set(sparse_types(*self._tables, "generation"))
+        for weights in ("fp8_block", "bfloat16") if of_8_bits else ("bfloat16", "fp8_block"):
+            for cached in ("fp8", "bfloat16") if narrow else ("bfloat16", "fp8"):
+                name = nearest_module(model, tuple(sorted(types)), weights, cached)
+                if name is not None:
+                    return name, weights, cached
+        return None
+
+    def _sparse_s(
+        self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real, prefix: Real, queries: Real
+    ) -> FloatArray:
+        """Seconds of sparse latent attention, its indexers and projections in all layers.
+
+        Every query chooses for itself, as a request of its own does; after a cached prefix a prompt takes what it takes
+        longer than the prefix alone.
+        """
+        found = self._sparse_kind(model)
+        if found is None:
+            return np.full(common_shape(model, gpus, batch, tokens, prefix, queries), np.nan)
+        if stage == "context" and np.any(np.asarray(prefix) > 0.0):
+            whole_s = self._sparse_s(stage, model, gpus, batch, np.asarray(tokens) + prefix, 0.0, queries)
+            before_s = self._sparse_s(stage, model, gpus, batch, np.maximum(prefix, 1.0), 0.0, queries)
+            alone_s = self._sparse_s(stage, model, gpus, batch, tokens, 0.0, queries)
+            return np.where(np.asarray(prefix) > 0.0, np.maximum(whole_s - before_s, alone_s), alone_s)
+        batch = batch * np.asarray(queries)
+        name, weights, cached = found
+        heads, whole, part = np.maximum(model.n_heads / gpus, 1.0), np.maximum(batch, 1.0), np.minimum(batch, 1.0)
+        measured_bytes, _ = rates(self._system, weights)
+        where = (heads, whole, tokens, stage, self._system)
+        ratio = sparse_roofline_s(model, *where, self._attention_bytes(model)) / sparse_roofline_s(
+            MODULES[name], *where, measured_bytes
+        )
+        seconds = sparse_grid(*self._tables, stage, name, weights, cached).seconds(heads, whole, tokens)
+        return model.n_layers * seconds * ratio * (part if stage == "context" else 1.0)
+
+    def _attention_bytes(self, model: Architecture) -> float:
+        """Bytes of an average weight of attention."""
+        share = model.quantised.attention
+        return share * self.weight_bytes_per_param + (1.0 - share) * max(self.weight_bytes_per_param, 2.0)
+
+    @cached_property
+    def _analytic(self) -> Roofline:
+        return Roofline(self.gpu, self.weight_bytes_per_param, self.kv_bytes_per_element, weights=self.weights)
+
+    @over_attention_groups
     def _attention_s(
         self,
         stage: str,
@@ -390,6 +478,8 @@ class Silicon(PassSource):
 
         A prompt may follow a cached `prefix`; a context may meet several `queries`, which read it once.
         """
+        if _is_latent(model) and self._sparse_kind(model) is not None:
+            return self._sparse_s(stage, model, gpus, batch, tokens, prefix, queries)
         if _is_latent(model):
             return self._latent_s(stage, model, gpus, batch, tokens, prefix, queries)
         heads, kv_heads = np.maximum(model.n_heads / gpus, 1.0), _kv_heads(model, gpus)
@@ -527,7 +617,8 @@ class Silicon(PassSource):
     def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:
         """Norms with their residual additions, two a layer (two reads and two writes each), and the embeddings."""
         row = np.asarray(model.d_model, dtype=np.float64) * ACTIVATION_BYTES
-        return 2.0 * model.n_layers * self._elementwise_s(4.0 * tokens * row) + self._elementwise_s(tokens * row)
+        norms = model.norms_per_layer * np.asarray(model.n_layers, dtype=np.float64) - model.n_layers_without_ffn
+        return norms * self._elementwise_s(4.0 * tokens * row) + self._elementwise_s(tokens * row)
 
     def _elementwise_s(self, moved_bytes: Real) -> FloatArray:
         system = self._system
@@ -541,7 +632,7 @@ class Silicon(PassSource):
         a layer with experts.
         """
         gpus = np.asarray(rank.gpus, dtype=np.float64)
-        times = 2.0 * model.n_layers + 1.0
+        times = 2.0 * np.asarray(model.n_layers, dtype=np.float64) - model.n_layers_without_ffn + 1.0
         if whole is rank:
             return self._all_reduces_s(model, gpus, rank.tokens, times)
         spread = np.asarray(whole.attention_dp, dtype=np.float64) > 1.0

@@ -10,6 +10,10 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.typing import Real
 
+LINEAR_KINDS = ("gated-delta", "kda", "mamba2", "mamba")
+"""Layers with a state of constant size: gated delta rule (arXiv 2412.06464), Kimi delta attention (arXiv 2510.26692),
+Mamba-2 (arXiv 2405.21060) and Mamba (arXiv 2312.00752)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
@@ -71,6 +75,36 @@ class Architecture:
     attention_sinks: bool = False  # a learned logit a head (gpt-oss)
     router_bias: bool = False  # a bias an expert in the router (gpt-oss; DeepSeek-V3's correction of the scores)
     expert_bias: bool = False  # biases of the routed experts' matrices only (gpt-oss)
+    norms_per_layer: Real = 2.0  # of d_model weights each: before attention and FFN; Gemma has them behind as well
+    n_layers_without_ffn: Real = (
+        0.0  # attention or state only (Nemotron-H); FFNs without attention join the layer before
+    )
+    d_expert_model: Real = 0.0  # width that two projections give routed experts to read and write; 0: d_model
+    attention_gate: Real = 0.0  # gates a head's output has, from the layer's input: head_dim (Qwen3-Next), 1 (Step-3.7)
+    # Layers with windows may have heads of their own, 0: as the others; then only they have attention_sinks (MiMo-V2),
+    # and the others' values may be their keys (Gemma 4).
+    window_n_heads: Real = 0.0
+    window_n_kv_heads: Real = 0.0
+    window_head_dim: Real = 0.0
+    full_keys_are_values: bool = False
+    # Sparse attention (DeepSeek-V3.2, arXiv 2512.02556, section 2.1): every token attends to the index_topk tokens that an
+    # indexer with a cache of its own chooses from all; layers without an indexer take the choice of one before.
+    # MiniMax-M3 does so with ordinary attention.
+    index_topk: Real = 0.0  # 0: attention to all tokens
+    n_sparse_layers: Real = 0.0  # layers that attend so
+    index_n_heads: Real = 0.0
+    index_head_dim: Real = 0.0
+    n_index_layers: Real = 0.0  # layers with an indexer
+    # Linear attention and state spaces: so many of n_layers hold a state of constant size in place of a cache.
+    n_linear_layers: Real = 0.0
+    linear_kind: str = ""  # a name of LINEAR_KINDS
+    linear_n_key_heads: Real = 0.0  # groups of Mamba-2
+    linear_n_value_heads: Real = 0.0  # heads of Mamba-2, channels of Mamba
+    linear_key_dim: Real = 0.0  # of one head; the state's size of a state space
+    linear_value_dim: Real = 0.0  # of one head
+    linear_conv: Real = 0.0  # tokens that the short convolution sees
+    linear_rank: Real = 0.0  # width of the narrow projection of decay and gate (KDA) or of the time step (Mamba)
+    linear_state_bytes: Real = 4.0  # of one element of the state: fp32, as engines hold it unless told otherwise
     quantised: Quantised = Quantised()  # which matrices have the bytes of quantised weights, if fewer than 2
 
 
@@ -78,12 +112,18 @@ NUMERIC_FIELDS = tuple(field.name for field in fields(Architecture) if field.typ
 """The fields that may be arrays."""
 
 
+def some(field: Real) -> bool:
+    """Whether a numeric field is positive for any of the models; asked often, mostly of one number."""
+    return field > 0 if isinstance(field, int | float) else bool(np.any(np.asarray(field) > 0))
+
+
 def validate(architecture: Architecture, where: str | None = None) -> Architecture:
     """The same architecture, or InputError where a field would make a count, a division or a memory meaningless.
 
     Layers, widths and heads must be finite and positive, n_moe_layers at most n_layers, and where a layer holds
     experts: n_experts at least 1, top_k above 0 and at most n_experts, d_expert positive. Local attention needs a window
-    of at least a token; latent attention as many key-value heads as heads, and a head wider than its positional part.
+    of at least a token; latent attention as many key-value heads as heads, and a head wider than its positional part;
+    sparse attention a layer with an indexer; linear layers a kind of LINEAR_KINDS and all of its sizes.
     """
     a = architecture
 
@@ -103,7 +143,10 @@ def validate(architecture: Architecture, where: str | None = None) -> Architectu
         need(0.0 <= getattr(a.quantised, part.name) <= 1.0, f"quantised.{part.name} must be a share from 0 to 1")
     moe_layers, n_layers = np.asarray(a.n_moe_layers, dtype=float), np.asarray(a.n_layers, dtype=float)
     need(moe_layers <= n_layers, "n_moe_layers must not exceed n_layers")
-    need((np.asarray(a.d_ffn) > 0) | (moe_layers == n_layers), "d_ffn must be positive in layers without experts")
+    bare = np.asarray(a.n_layers_without_ffn, dtype=float)
+    need(
+        (np.asarray(a.d_ffn) > 0) | (moe_layers + bare >= n_layers), "d_ffn must be positive in layers without experts"
+    )
     dense = moe_layers == 0
     need(dense | (np.asarray(a.n_experts) >= 1), "n_experts must be 1 or more")
     top_k = np.asarray(a.top_k, dtype=float)
@@ -117,4 +160,15 @@ def validate(architecture: Architecture, where: str | None = None) -> Architectu
     need(ordinary | (np.asarray(a.n_kv_heads) == a.n_heads), "n_kv_heads must equal n_heads with latent attention")
     need(ordinary | (np.asarray(a.qk_rope_head_dim) < a.head_dim), "qk_rope_head_dim must be below head_dim")
     need(~ordinary | (np.asarray(a.q_lora_rank) == 0), "q_lora_rank needs a positive kv_lora_rank")
+    need(bare + moe_layers <= n_layers, "n_layers_without_ffn and n_moe_layers must not exceed n_layers together")
+    linear = np.asarray(a.n_linear_layers)
+    need(linear + local <= n_layers, "n_linear_layers and n_window_layers must not exceed n_layers together")
+    if np.any(linear > 0) or a.linear_kind:
+        need(a.linear_kind in LINEAR_KINDS, f"linear_kind must be one of {', '.join(LINEAR_KINDS)}")
+        for key in ("linear_n_key_heads", "linear_n_value_heads", "linear_key_dim", "linear_value_dim", "linear_conv"):
+            need((linear == 0) | (np.asarray(getattr(a, key)) > 0), f"{key} must be positive with linear layers")
+    sparse = np.asarray(a.index_topk) > 0
+    need(~sparse | (np.asarray(a.n_index_layers) > 0), "index_topk needs layers with an indexer")
+    need(np.asarray(a.n_sparse_layers) <= n_layers - linear, "n_sparse_layers must not exceed the layers that attend")
+    need(np.asarray(a.n_index_layers) <= a.n_sparse_layers, "n_index_layers must not exceed n_sparse_layers")
     return architecture

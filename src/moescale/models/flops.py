@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.errors import unknown_name
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.kv_cache import tokens_in_layers, value_head_dim
+from moescale.models.mixers import attention_groups, state_elements
 from moescale.models.parameters import active_matmul_params, count_parameters
 from moescale.typing import FloatArray, Real
 
@@ -30,6 +31,9 @@ TRAINING_COUNTS = {
 }
 
 
+STATE_FLOPS = 6.0  # of a linear layer a token and element of its state: read by the key, updated, read by the query
+
+
 def _array(value: Real) -> FloatArray:
     return np.asarray(value, dtype=np.float64)
 
@@ -41,7 +45,8 @@ def training_flops_per_token(
 
     Two operations a parameter forward and four backward. A positive `sequence_tokens` adds causal attention over
     sequences of that length, 6 l (n_heads head_dim) T: half of all pairs (Kaplan et al. 2020, section 2.1); of layers with
-    a window of W < T tokens the share of pairs within it, W/T (2 - W/T) of those.
+    a window of W < T tokens the share of pairs within it, W/T (2 - W/T) of those. Linear layers do not grow with T.
+    Sparse attention counts all pairs.
     Raises InputError for an unknown count.
     """
     a = architecture
@@ -53,11 +58,14 @@ def training_flops_per_token(
         counts = count_parameters(a)
         params = counts.active if counted == "active" else counts.non_embedding_active
     # Three times a forward pass, which multiplies queries with keys and weights with values: 2 (head_dim + value) a pair.
-    sequence, local = _array(sequence_tokens), _array(a.n_window_layers)
-    window = np.minimum(a.window_tokens, sequence)
-    seen = window * (2.0 - window / np.where(sequence > 0, sequence, 1.0))
-    tokens = (a.n_layers - local) * sequence + local * seen
-    return 6.0 * params + 3.0 * tokens * a.n_heads * (a.head_dim + value_head_dim(a))
+    sequence = _array(sequence_tokens)
+    flops = 6.0 * params
+    for group in attention_groups(a):
+        local, window = _array(group.n_window_layers), np.minimum(group.window_tokens, sequence)
+        seen = window * (2.0 - window / np.where(sequence > 0, sequence, 1.0))
+        tokens = (group.n_layers - local) * sequence + local * seen
+        flops = flops + 3.0 * tokens * group.n_heads * (group.head_dim + value_head_dim(group))
+    return flops + 3.0 * np.where(sequence > 0, _state_flops(a), 0.0)
 
 
 def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> FloatArray:
@@ -66,11 +74,33 @@ def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> 
     Attention multiplies queries with all keys and weights with all values: 4 l (n_heads head_dim) context, in layers with a
     window no more than the window. Latent attention does so without expanding its cache, as servers run it: queries and
     outputs move to the compressed width instead (arXiv 2405.04434, section 2.1.2), where a head's key has kv_lora_rank +
-    qk_rope_head_dim channels and its value kv_lora_rank.
+    qk_rope_head_dim channels and its value kv_lora_rank. Sparse attention meets index_topk tokens at most, its indexers
+    all of them; a linear layer its state.
     """
-    a, latent = architecture, _array(architecture.kv_lora_rank)
-    width = np.where(latent > 0, 2.0 * latent + a.qk_rope_head_dim, a.head_dim + value_head_dim(a))
-    return 2.0 * active_matmul_params(a) + 2.0 * a.n_heads * width * tokens_in_layers(a, context_tokens)
+    a = architecture
+    flops = 2.0 * active_matmul_params(a) + _state_flops(a)
+    for group in attention_groups(a):
+        latent = _array(group.kv_lora_rank)
+        width = np.where(latent > 0, 2.0 * latent + group.qk_rope_head_dim, group.head_dim + value_head_dim(group))
+        flops = flops + 2.0 * group.n_heads * width * attended_tokens(group, context_tokens)
+    # An indexer multiplies its queries with the keys of all tokens.
+    indexed = _array(a.n_index_layers) * a.index_n_heads * a.index_head_dim
+    return flops + 2.0 * indexed * context_tokens
+
+
+def attended_tokens(a: Architecture, context_tokens: Real) -> FloatArray:
+    """Tokens that attention meets, summed over layers: no more than index_topk where it is sparse."""
+    chosen, context = _array(a.index_topk), _array(context_tokens)
+    unread = a.n_sparse_layers * np.maximum(context - chosen, 0.0) if np.any(chosen > 0) else 0.0
+    return tokens_in_layers(a, context) - unread
+
+
+def _state_flops(a: Architecture) -> FloatArray:
+    """FLOPs a token of all linear layers beside their products."""
+    if not some(a.n_linear_layers):
+        return np.zeros(())
+    layers = _array(a.n_linear_layers)
+    return STATE_FLOPS * layers * np.where(layers > 0, state_elements(a), 0.0)
 
 
 def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> FloatArray:

@@ -13,7 +13,8 @@ from typing import Any, cast
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import read_bytes
 from moescale.models.architecture import Architecture, validate
-from moescale.models.model_types import MODEL_TYPES, common, remarks
+from moescale.models.config_parts import common
+from moescale.models.model_types import MODEL_TYPES, NO_FFN_WIDTH, NO_TERM, remarks
 from moescale.models.quantisation import CheckpointWeights, read_weights
 from moescale.models.settings import Settings, shown
 
@@ -32,10 +33,10 @@ class Checkpoint:
 def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture:
     """The architecture that a Hugging Face config states: a mapping, a config.json, or the folder that holds one.
 
-    Reads model_type llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, olmoe, gpt_oss, deepseek_v2, deepseek_v3,
-    kimi_k2, glm4_moe and llama4_text as transformers 5 builds them (absent optional keys take its defaults), and of a model that
-    also sees or hears (llama4 ..) the text model, under text_config. Where a model has experts in every layer, d_ffn is
-    the width that its intermediate_size gives (olmoe, gpt_oss: what the chosen experts of a token have together).
+    Reads the model types of MODEL_TYPES as transformers 5 builds them (absent optional keys take its defaults), and of a
+    model that also sees or hears (llama4, qwen3_5_moe, gemma4 ..) the text model, under text_config. Where a model has
+    experts in every layer, d_ffn is the width that its intermediate_size gives (olmoe, gpt_oss: what the chosen experts of
+    a token have together). Blocks of nemotron_h that mix tokens count as layers, and its FFNs go with the layer before.
 
     Layers for the prediction of further tokens (num_nextn_predict_layers of DeepSeek-V3) are left out, as the published
     671B leaves them out and servers do unless told otherwise; attention in chunks (llama4) counts as a window of a chunk,
@@ -94,9 +95,15 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     # compressed-tensors called it compression_config before 2025.
     own = (config.get(key) for key in ("quantization_config", "compression_config"))
     quantisation = next((stated for stated in own if stated is not None), quantisation)
+    if model_type in NO_TERM:
+        what = f"model_type {model_type}: no term for {NO_TERM[model_type]}"
+        raise InputError(what, where=where, next_step="give --n-params and --experts, or a near relative's config")
     if model_type not in MODEL_TYPES and isinstance(text, Mapping):
         inside, text = f"{where}, text_config", cast("Mapping[str, Any]", text)
         text = _NESTED_LLAMA4 | dict(text) if model_type == "llama4" else text
+        # Configs of models that also see say once for the whole whether tables are tied; some leave the type to the class.
+        beside = {"tie_word_embeddings": config.get("tie_word_embeddings"), "model_type": _TEXT_TYPES.get(model_type)}
+        text = {key: value for key, value in beside.items() if value is not None and key not in text} | dict(text)
         if text.get("model_type") in list(MODEL_TYPES):  # a list compares: the value may be anything that JSON holds
             return _checkpoint(text, inside, quantisation)
         what = f"unknown model_type {shown(text.get('model_type'))} of the text model of {shown(model_type)}"
@@ -106,13 +113,23 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
         raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where, otherwise=other)
     settings = Settings(config, where)
     name = config.get("_name_or_path")
-    parts = common(settings) | MODEL_TYPES[model_type](settings)
+    optional = {"ffn_optional": model_type in NO_FFN_WIDTH, "layers_optional": model_type == "nemotron_h"}
+    shared = _dbrx_common(settings) if model_type == "dbrx" else common(settings, **optional)
+    parts = shared | MODEL_TYPES[model_type](settings)
     built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
     weights, quantised = read_weights(config, quantisation, built, where)
     built = replace(built, quantised=quantised)
     return Checkpoint(architecture=built, weights=weights, remarks=remarks(settings, model_type))
 
 
+def _dbrx_common(settings: Settings) -> dict[str, Any]:
+    names = ("d_model", "n_layers", "n_heads", "vocab_size")
+    tied = {"tied_embeddings": settings.boolean("tie_word_embeddings", False)}
+    return {name: settings.integer(name) for name in names} | tied
+
+
+# The text models of configs that leave their model_type to the class.
+_TEXT_TYPES = {"minimax_m3_vl": "minimax_m3_vl_text", "gemma3": "gemma3_text", "gemma4": "gemma4_text"}
 # transformers writes a nested config without the keys that have the defaults of its Llama4TextConfig.
 _NESTED_LLAMA4: dict[str, Any] = {
     "model_type": "llama4_text",

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.kv_cache import kv_heads_per_gpu, value_head_dim
+from moescale.models.mixers import attention_groups, linear_norm_params, linear_products, linear_vector_params
 from moescale.models.quantisation import UNQUANTISED_BYTES
 from moescale.models.stages import fullest_stage
 from moescale.typing import FloatArray, Real
@@ -26,12 +27,12 @@ class ParameterCount:
     total: FloatArray  # everything, embedding tables included
     active: FloatArray  # what one token meets: all but the routed experts it is not sent to
     embedding: FloatArray  # input and output tables (one table where they are tied)
-    attention: FloatArray  # with its biases and sinks
+    attention: FloatArray  # with its biases and sinks, and what linear layers have instead of it
     dense_ffn: FloatArray  # FFNs of layers without experts
     experts: FloatArray  # all routed experts
     active_experts: FloatArray  # the top_k of them that one token meets
     shared_experts: FloatArray
-    router: FloatArray  # routers with their biases, and the gate of shared experts where there is one
+    router: FloatArray  # routers with biases, the gate of shared experts, and experts' common projections (Nemotron 3)
     norms: FloatArray  # of layers, of queries and keys, and of latent attention's compressed queries and keys
 
     @property
@@ -62,11 +63,13 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
     """
     a = architecture
     layers, moe_layers = _array(a.n_layers), _array(a.n_moe_layers)
-    expert = moe_layers * (_ffn_matrix_params(a, a.d_expert) + (_ffn_biases(a, a.d_expert) if a.expert_bias else 0.0))
+    expert = moe_layers * (
+        _expert_matrix_params(a, a.d_expert) + (_ffn_biases(a, a.d_expert) if a.expert_bias else 0.0)
+    )
     parts = {
         "embedding": _array(a.vocab_size) * _array(a.d_model) * (1.0 if a.tied_embeddings else 2.0),
-        "attention": layers * _attention_params(a),
-        "dense_ffn": (layers - moe_layers) * _ffn_params(a, a.d_ffn),
+        "attention": _attention_params(a),
+        "dense_ffn": (layers - moe_layers - a.n_layers_without_ffn) * _ffn_params(a, a.d_ffn),
         "shared_experts": moe_layers * np.where(_has_shared(a), _ffn_params(a, a.d_shared_expert), 0.0),
         "router": _router_params(a),
         "norms": _norm_params(a),
@@ -96,7 +99,7 @@ def dense_equivalent_params(architecture: Architecture) -> FloatArray:
     a = architecture
     met = _array(a.top_k) * a.d_expert + a.d_shared_expert
     width = np.where(_array(a.d_ffn) > 0, a.d_ffn, met)
-    return np.asarray(a.n_layers * (_attention_params(a) + _ffn_params(a, width)))
+    return np.asarray(_attention_params(a) + (a.n_layers - _array(a.n_layers_without_ffn)) * _ffn_params(a, width))
 
 
 def weight_bytes(architecture: Architecture, bytes_per_param: Real = 2.0) -> FloatArray:
@@ -155,22 +158,54 @@ def _params_per_gpu(
     split = expert_gpus / groups
     table = np.ceil(_array(a.vocab_size) / t) * a.d_model
     parts = (
-        (taken.attention, layers * attention_matrix_params(a, t)),
-        (taken.dense_ffn, _ffn_matrix_params(a, (layers - moe_layers) * a.d_ffn) / t),
+        (taken.attention, mixer_matrix_params(a, t)),
+        (taken.dense_ffn, _ffn_matrix_params(a, (layers - moe_layers - a.n_layers_without_ffn) * a.d_ffn) / t),
         (taken.shared_experts, _ffn_matrix_params(a, moe_layers * a.d_shared_expert) / t),
-        (taken.experts, experts * _ffn_matrix_params(a, a.d_expert) / split),
+        (taken.experts, experts * _expert_matrix_params(a, a.d_expert) / split),
         (taken.embedding, table),
         (taken.lm_head, table * np.where(stages > 1, 0.0, 0.0 if a.tied_embeddings else 1.0)),
     )
-    matrices, rest = np.zeros(()), layers * _attention_vector_params(a, t) + _router_params(a) + _norm_params(a)
+    matrices, rest = np.zeros(()), _mixer_vector_params(a, t) + _router_params(a) + _norm_params(a)
     for share, params in parts:
         matrices, rest = matrices + share * params, rest + (1.0 - share) * params
     if a.ffn_bias:
         shared = moe_layers * np.where(_has_shared(a), 1.0, 0.0) * _ffn_biases(a, _array(a.d_shared_expert) / t)
-        rest = rest + (layers - moe_layers) * _ffn_biases(a, _array(a.d_ffn) / t) + shared
+        rest = rest + (layers - moe_layers - a.n_layers_without_ffn) * _ffn_biases(a, _array(a.d_ffn) / t) + shared
     if a.expert_bias:
         rest = rest + experts * _ffn_biases(a, _array(a.d_expert) / split)
     return matrices, rest
+
+
+def mixer_matrix_params(a: Architecture, tensor_parallel: Real = 1.0) -> FloatArray:
+    """Parameters of the matrices of attention, indexers and linear layers of all layers on each of so many GPUs."""
+    total = np.zeros(())
+    for group in attention_groups(a):
+        total = total + group.n_layers * attention_matrix_params(group, tensor_parallel)
+    if some(a.n_index_layers):
+        total = total + a.n_index_layers * index_matrix_params(a)
+    if not some(a.n_linear_layers):
+        return total
+    linear = sum((_array(k) * n for k, n in linear_products(a, tensor_parallel)), np.zeros(()))
+    return total + a.n_linear_layers * linear
+
+
+def index_matrix_params(a: Architecture) -> FloatArray:
+    """Parameters of the indexer of one layer of sparse attention, which every GPU holds: queries, one key, weights.
+
+    Beside latent attention its queries come from the compressed ones, and its heads are weighted; else neither.
+    """
+    rank = _array(a.q_lora_rank)
+    queries = np.where(rank > 0, rank, a.d_model) * a.index_n_heads * a.index_head_dim
+    return queries + a.d_model * (_array(a.index_head_dim) + np.where(rank > 0, a.index_n_heads, 0.0))
+
+
+def _mixer_vector_params(a: Architecture, tensor_parallel: Real = 1.0) -> FloatArray:
+    total = np.zeros(())
+    if some(a.n_linear_layers):
+        total = a.n_linear_layers * linear_vector_params(a, tensor_parallel)
+    for group in attention_groups(a):
+        total = total + group.n_layers * _attention_vector_params(group, tensor_parallel)
+    return total
 
 
 def attention_matrix_params(a: Architecture, tensor_parallel: Real = 1.0) -> FloatArray:
@@ -184,6 +219,10 @@ def attention_matrix_params(a: Architecture, tensor_parallel: Real = 1.0) -> Flo
         return np.asarray(4.0 * a.d_model * heads * a.head_dim)
     qk, value = a.head_dim, value_head_dim(a)
     grouped = a.d_model * (heads * (qk + value) + kv_heads_per_gpu(a, tensor_parallel) * (qk + value))
+    if some(a.attention_gate):
+        grouped = grouped + a.d_model * heads * a.attention_gate
+    if a.full_keys_are_values:
+        grouped = grouped - a.d_model * kv_heads_per_gpu(a, tensor_parallel) * value
     rank, query_rank = _array(a.kv_lora_rank), _array(a.q_lora_rank)
     if not np.any(rank):
         return np.asarray(grouped)
@@ -210,8 +249,20 @@ def _attention_vector_params(a: Architecture, tensor_parallel: Real = 1.0) -> Fl
 
 
 def _attention_params(a: Architecture) -> FloatArray:
-    matrices = attention_matrix_params(a)
-    return matrices if a.matrices_only else matrices + _attention_vector_params(a)
+    matrices = mixer_matrix_params(a)
+    return matrices if a.matrices_only else matrices + _mixer_vector_params(a)
+
+
+def _expert_matrix_params(a: Architecture, width: Real) -> FloatArray:
+    if not some(a.d_expert_model):
+        return _ffn_matrix_params(a, width)
+    d_model = np.where(_array(a.d_expert_model) > 0, a.d_expert_model, a.d_model)
+    return np.asarray(_array(width) * d_model * a.ffn_matrices)
+
+
+def expert_projection_params(a: Architecture) -> FloatArray:
+    """Parameters of the two projections of one layer that its routed experts read from and write to, if it has any."""
+    return 2.0 * _array(a.d_expert_model) * a.d_model
 
 
 def _ffn_matrix_params(a: Architecture, width: Real) -> FloatArray:
@@ -236,16 +287,22 @@ def _router_params(a: Architecture) -> FloatArray:
         return np.zeros(())
     gates = np.where(_has_shared(a), 1.0, 0.0) if a.shared_expert_gate else 0.0
     biases = _array(a.n_experts) if a.router_bias else 0.0
-    return _array(a.n_moe_layers) * (a.d_model * (_array(a.n_experts) + gates) + biases)
+    each = a.d_model * (_array(a.n_experts) + gates) + biases + expert_projection_params(a)
+    return _array(a.n_moe_layers) * each
 
 
 def _norm_params(a: Architecture) -> FloatArray:
     if a.matrices_only:
         return np.zeros(())
-    layers = _array(a.n_layers)
-    norms = (2.0 * layers + 1.0) * a.d_model
-    if a.qk_norm and a.qk_norm_full_width:
-        norms = norms + layers * (_array(a.n_heads) + a.n_kv_heads) * a.head_dim
-    elif a.qk_norm:
-        norms = norms + 2.0 * layers * a.head_dim
-    return norms + layers * (_array(a.q_lora_rank) + a.kv_lora_rank)
+    norms = (a.norms_per_layer * _array(a.n_layers) - a.n_layers_without_ffn + 1.0) * a.d_model
+    for group in attention_groups(a):
+        layers = _array(group.n_layers)
+        if a.qk_norm and a.qk_norm_full_width:
+            norms = norms + layers * (_array(group.n_heads) + group.n_kv_heads) * group.head_dim
+        elif a.qk_norm:
+            norms = norms + 2.0 * layers * group.head_dim
+        norms = norms + layers * (_array(a.q_lora_rank) + a.kv_lora_rank)
+    # Weights and biases of the norm of an indexer's key (DeepSeek-V3.2), or weights of its queries' and keys' (MiniMax-M3).
+    if not some(a.n_index_layers) and not some(a.n_linear_layers):
+        return norms
+    return norms + 2.0 * _array(a.n_index_layers) * a.index_head_dim + a.n_linear_layers * linear_norm_params(a)

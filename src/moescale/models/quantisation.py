@@ -10,18 +10,20 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any, cast
 
 import numpy as np
 
 from moescale.models.architecture import Architecture, Quantised
-from moescale.models.settings import shown
+from moescale.models.hybrid_types import nemotron_blocks
+from moescale.models.mixers import linear_widths
+from moescale.models.settings import Settings, shown
 
 # Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
 # repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
 UNQUANTISED_BYTES = 2.0
-MOST_PATTERNS = 20_000  # of module names in one list; published ones have hundreds
+MOST_PATTERNS = 50_000  # of module names in one list; MiniMax-M3 names each of its experts, 22,400
 MOST_LAYERS = 1024  # whose names are looked at; no model has as many
 MOST_REPEATS = 4  # in a regular expression, which could take for ever with more
 LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
@@ -297,30 +299,126 @@ _PLACES: dict[str, tuple[str, str, str]] = {
     "mixtral": ("mlp", "block_sparse_moe.experts.0", ""),
     "qwen2_moe": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
     "llama4_text": ("feed_forward", "feed_forward.experts.0", "feed_forward.shared_expert"),
+    "qwen3_next": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
+    "qwen3_5_moe_text": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
+    "minimax_m2": ("mlp", "block_sparse_moe.experts.0", ""),
+    "minimax_m3": ("mlp", "block_sparse_moe.experts.0", "block_sparse_moe.shared_experts"),
+    "minimax_m3_vl_text": ("mlp", "block_sparse_moe.experts.0", "block_sparse_moe.shared_experts"),
+    "gemma4_text": ("mlp", "experts.0", "mlp"),
+    "nemotron_h": ("mixer", "mixer.experts.0", "mixer.shared_experts"),
+    "jamba": ("feed_forward", "feed_forward.experts.0", ""),
+    "granitemoehybrid": ("shared_mlp", "block_sparse_moe.experts.0", "shared_mlp"),
+    "phimoe": ("mlp", "block_sparse_moe.experts.0", ""),
+}
+_W_NAMED = ("mixtral", "minimax_m2", "minimax_m3", "minimax_m3_vl_text", "phimoe")  # experts' matrices are w1, w2, w3
+# Where linear layers and attention keep their matrices, by model type.
+_MIXERS = {
+    "nemotron_h": ("mixer", "mixer"),
+    "jamba": ("mamba", "self_attn"),
+    "granitemoehybrid": ("mamba", "self_attn"),
+    "kimi_linear": ("self_attn", "self_attn"),
 }
 _USUAL_PLACES = ("mlp", "mlp.experts.0", "mlp.shared_experts")
-_PREFIXES = ("model.", "language_model.model.", "model.language_model.")  # alone, and in models that also see
+# Alone, in models that also see, and of Nemotron-H.
+_PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
 
 
-def _layer_matrices(a: Architecture, model_type: str, has_experts: bool) -> Iterator[tuple[str, str, float]]:
+def _linear_matrices(a: Architecture) -> dict[str, float]:
+    """Names and parameters of the matrices of one linear layer."""
+    k, v, heads = (float(n) for n in linear_widths(a))
+    d, rank = float(a.d_model), float(a.linear_rank)
+    if a.linear_kind == "gated-delta":
+        # Qwen3-Next has them in two, Qwen3.5 in four; lists name what the checkpoint has.
+        sizes = {"in_proj_qkv": d * (2 * k + v), "in_proj_z": d * v, "in_proj_b": d * heads, "in_proj_a": d * heads}
+    elif a.linear_kind == "kda":
+        sizes = {"q_proj": d * k, "k_proj": d * k, "v_proj": d * v, "b_proj": d * heads}
+        sizes |= {"f_a_proj": d * rank, "f_b_proj": rank * k, "g_a_proj": d * rank, "g_b_proj": rank * v}
+        return sizes | {"o_proj": v * d}
+    elif a.linear_kind == "mamba2":
+        sizes = {"in_proj": d * (2 * k + 2 * v + heads)}
+    else:
+        sizes = {"in_proj": 2 * d * v, "x_proj": v * (rank + 2 * float(a.linear_key_dim)), "dt_proj": rank * v}
+    return sizes | {"out_proj": v * d}
+
+
+def _layer_matrices(a: Architecture, model_type: str, layer: _Layer) -> Iterator[tuple[str, str, float]]:
     """Part (a field of Quantised), name and parameters of the matrices of one layer."""
     d, heads, kv_heads, qk = (float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim))
     rank, query_rank, rope = (float(n) for n in (a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim))
     value = float(a.v_head_dim) or qk
-    sizes = {"q_proj": d * heads * qk, "k_proj": d * kv_heads * qk, "v_proj": d * kv_heads * value}
-    if rank:
-        sizes = {"q_a_proj": d * query_rank, "q_b_proj": query_rank * heads * qk}
-        sizes = sizes if query_rank else {"q_proj": d * heads * qk}
-        sizes |= {"kv_a_proj_with_mqa": d * (rank + rope), "kv_b_proj": rank * heads * (qk - rope + value)}
-    for name, params in (sizes | {"o_proj": heads * value * d}).items():
-        yield "attention", f"self_attn.{name}", params
+    linear, attention = _MIXERS.get(model_type, ("linear_attn", "self_attn"))
+    if layer.mixer == "linear":
+        for name, params in _linear_matrices(a).items():
+            yield "attention", f"{linear}.{name}", params
+    elif layer.mixer:
+        sizes = {"q_proj": d * heads * (qk + float(a.attention_gate)), "k_proj": d * kv_heads * qk}
+        sizes |= {"v_proj": d * kv_heads * value}
+        if rank:
+            sizes = {"q_a_proj": d * query_rank, "q_b_proj": query_rank * heads * qk}
+            sizes = sizes if query_rank else {"q_proj": d * heads * qk}
+            sizes |= {"kv_a_proj_with_mqa": d * (rank + rope), "kv_b_proj": rank * heads * (qk - rope + value)}
+        if float(a.index_topk):
+            queries, keys = float(a.index_n_heads * a.index_head_dim), d * float(a.index_head_dim)
+            names = ("indexer.wq_b", "indexer.wk") if rank else ("index_q_proj", "index_k_proj")
+            sizes |= {names[0]: queries * (query_rank or d), names[1]: keys}
+        for name, params in (sizes | {"o_proj": heads * value * d}).items():
+            yield "attention", f"{attention}.{name}", params
+    if not layer.ffn:
+        return
     dense, experts, shared = _PLACES.get(model_type, _USUAL_PLACES)
-    ffns = [("dense_ffn", dense)] if not has_experts else [("experts", experts)]
-    if has_experts and float(a.d_shared_expert):
+    ffns = [("dense_ffn", dense)] if layer.ffn == "dense" else [("experts", experts)]
+    if layer.ffn == "experts" and float(a.d_shared_expert):
         ffns.append(("shared_experts", shared))
-    names = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
-    for (part, place), name in product(ffns, names):
-        yield part, f"{place}.{name}", 1.0  # all three have one size
+    for part, place in ffns:
+        letters = model_type in _W_NAMED and part == "experts"
+        names = ("w1", "w3", "w2") if letters else ("gate_proj", "up_proj", "down_proj")
+        for name in names[3 - a.ffn_matrices :]:
+            yield part, f"{place}.{name}", 1.0  # all have one size
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one numbered layer of a checkpoint has."""
+
+    mixer: str  # full, linear or none
+    ffn: str  # dense, experts or none
+
+
+def _layers(config: Mapping[str, Any], model_type: str, a: Architecture) -> list[_Layer]:
+    """The numbered layers of a config that its reader took, at most MOST_LAYERS."""
+    if model_type == "nemotron_h":
+        blocks = nemotron_blocks(Settings(config, ""))[:MOST_LAYERS]
+        return [_Layer(block, "") if block in ("full", "linear") else _Layer("", block) for block in blocks]
+    n_layers = min(int(float(a.n_layers)), MOST_LAYERS)
+    holds_experts, is_linear = _expert_layers(config, model_type, float(a.n_moe_layers)), _linear_layers(config, a)
+    return [
+        _Layer("linear" if is_linear(i) else "full", "experts" if holds_experts(i) else "dense")
+        for i in range(n_layers)
+    ]
+
+
+def _linear_layers(config: Mapping[str, Any], a: Architecture) -> Callable[[int], bool]:
+    """Whether layer number i, from 0, is a linear one; of a config that its reader took."""
+    if not float(a.n_linear_layers):
+        return lambda _: False
+    for key in ("layer_types", "layers_block_type"):
+        if isinstance(config.get(key), list):
+            kinds = cast("list[Any]", config[key])
+            return lambda i: kinds[i] in ("linear_attention", "mamba")
+    inner = config.get("linear_attn_config")
+    if isinstance(inner, Mapping) and isinstance(cast("Mapping[str, Any]", inner).get("kda_layers"), list):
+        chosen = frozenset(cast("Mapping[str, Any]", inner)["kda_layers"])
+        return lambda i: i + 1 in chosen
+    # Evenly spread, as the classes do by default.
+    n_layers, n_linear = float(a.n_layers), float(a.n_linear_layers)
+    return lambda i: (i + 1) * n_linear // n_layers > i * n_linear // n_layers
+
+
+# How many first layers are dense where the config does not say.
+_FIRST_DENSE = {
+    **{"deepseek_v2": 0, "deepseek_v3": 0, "kimi_k2": 0, "glm4_moe": 1, "kimi_linear": 1, "mimo_v2_flash": 1},
+    **{"deepseek_v32": 3, "glm_moe_dsa": 3, "step3p7": 3, "step3p7_text": 3},
+}
 
 
 def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: float) -> Callable[[int], bool]:
@@ -328,9 +426,13 @@ def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: flo
 
     if not n_moe_layers:
         return lambda _: False
-    if model_type in ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"):
+    for key in ("mlp_layer_types", "moe_layer_freq"):
+        if isinstance(config.get(key), list) and config[key]:
+            listed = cast("list[Any]", config[key])
+            return lambda i: listed[i] in ("sparse", 1)
+    if model_type in _FIRST_DENSE:
         stated = config.get("first_k_dense_replace")
-        first = int(stated if stated is not None else model_type == "glm4_moe")
+        first = int(stated if stated is not None else _FIRST_DENSE[model_type])
         every = int(config.get("moe_layer_freq") or 1)
         return lambda i: i >= first and i % every == 0
     if model_type == "llama4_text" and config.get("moe_layers") is not None:
@@ -339,14 +441,14 @@ def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: flo
     if model_type == "llama4_text":
         step = int(config.get("interleave_moe_layer_step") or 1)
         return lambda i: (i + 1) % step == 0
-    if model_type in ("qwen2_moe", "qwen3_moe"):
+    if model_type in ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_next"):
         step, dense = int(config.get("decoder_sparse_step") or 1), frozenset(config.get("mlp_only_layers") or [])
         return lambda i: (i + 1) % step == 0 and i not in dense
     return lambda _: True
 
 
 def _shares(
-    a: Architecture, scheme: _Scheme, ignored: _Patterns, model_type: str, holds_experts: Callable[[int], bool]
+    a: Architecture, scheme: _Scheme, ignored: _Patterns, model_type: str, layers: list[_Layer]
 ) -> tuple[Quantised, float]:
     """How much of each part is quantised, and the bytes a weight of the smallest format in use."""
     bytes_of: dict[str, list[tuple[float, float]]] = {}  # by part: bytes a weight, parameters
@@ -357,9 +459,9 @@ def _shares(
         fitting = (found for found, targets in scheme.groups if targets is None or targets.match(names))
         return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
 
-    for layer in range(min(int(float(a.n_layers)), MOST_LAYERS)):
-        for part, name, params in _layer_matrices(a, model_type, holds_experts(layer)):
-            names = tuple(f"{prefix}layers.{layer}.{name}" for prefix in _PREFIXES)
+    for number, layer in enumerate(layers):
+        for part, name, params in _layer_matrices(a, model_type, layer):
+            names = tuple(f"{prefix}layers.{number}.{name}" for prefix in _PREFIXES)
             bytes_of.setdefault(part, []).append((bytes_in(names), params))
     if scheme.lm_head and not a.tied_embeddings:
         bytes_of["lm_head"] = [(bytes_in(("lm_head", "language_model.lm_head")), 1.0)]
@@ -398,8 +500,8 @@ def read_weights(
             keys = [str(key) for key in cast("Mapping[Any, Any]", dynamic)]
             listed += [f"re:{key[2:]}" for key in keys if key.startswith("-:")]
         model_type = str(config.get("model_type"))
-        holds_experts = _expert_layers(config, model_type, float(a.n_moe_layers))
-        quantised, held = _shares(a, scheme, _Patterns(listed), model_type, holds_experts)
+        layers = _layers(config, model_type, a)
+        quantised, held = _shares(a, scheme, _Patterns(listed), model_type, layers)
     except _NotUnderstoodError as error:
         return CheckpointWeights(format=None, bytes_per_param=UNQUANTISED_BYTES, stated=str(error)), Quantised()
     found = next((f for f, _ in scheme.groups if f.bytes_per_weight == held), None)

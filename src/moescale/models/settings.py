@@ -95,6 +95,23 @@ class Settings:
             raise self.bad("layer_types", f"a list of {' and '.join(known)}")
         return types.count(local)
 
+    def inner(self, key: str) -> Settings:
+        """The object under `key` with checks of its own; an empty one where it is absent."""
+        self.seen.add(key)
+        value = self.config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.bad(key, "an object of settings")
+        return Settings(cast("Mapping[str, Any]", value or {}), f"{self.where}, {key}")
+
+    def kinds(self, key: str, n_layers: int, names: dict[str, str]) -> list[str] | None:
+        """What `names` makes of the entries of the list under `key`, one a layer; None where it is absent."""
+        entries = self.entries(key, n_layers)
+        if entries is None:
+            return None
+        if not all(isinstance(entry, str | int) and str(entry) in names for entry in entries):
+            raise self.bad(key, f"a list of {', '.join(names)}")
+        return [names[str(entry)] for entry in entries]
+
     def layer_numbers(self, key: str, n_layers: int) -> set[int]:
         self.seen.add(key)
         value = self.config.get(key)

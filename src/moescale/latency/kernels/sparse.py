@@ -1,0 +1,109 @@
+"""Times of sparse latent attention with its indexer and projections, from measured modules of DeepSeek-V3.2 and GLM-5."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from moescale.latency.kernels.latent import COLUMNS, MEASURED
+from moescale.latency.kernels.log_grid import LogGrid, grid_of
+from moescale.latency.kernels.tables import System, default_version, engines, find_table, read_columns
+from moescale.models.architecture import Architecture
+from moescale.models.kv_cache import value_head_dim
+from moescale.models.parameters import attention_matrix_params, index_matrix_params
+from moescale.typing import FloatArray, Real
+
+LAUNCHES = 1.5  # modules whose smallest takes so many times as long as another engine's were launched from the host
+# The widths that the tables' modules have, one layer of each; heads vary.
+_V32 = replace(
+    MEASURED, index_topk=2048.0, n_sparse_layers=1.0, index_n_heads=64.0, index_head_dim=128.0, n_index_layers=1.0
+)
+_GLM5 = replace(_V32, d_model=6144.0, n_heads=64.0, n_kv_heads=64.0, head_dim=256.0, q_lora_rank=2048.0)
+MODULES = {"deepseek-ai/DeepSeek-V3.2": _V32, "zai-org/GLM-5": replace(_GLM5, v_head_dim=256.0, index_n_heads=32.0)}
+
+
+@cache
+def sparse_types(system: str, engine: str, version: str, stage: str) -> tuple[tuple[str, str, str], ...]:
+    """Measured triples of a name of MODULES and formats of weights and cache; empty where there are none."""
+    path = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
+    if path is None:
+        return ()
+    from pyarrow.parquet import ParquetFile
+
+    table = (
+        ParquetFile(path)
+        .read(columns=["model", "gemm_type", "kv_cache_dtype"])
+        .group_by(["model", "gemm_type", "kv_cache_dtype"])
+    )
+    rows = table.aggregate([]).to_pylist()
+    found = {(str(row["model"]), str(row["gemm_type"]), str(row["kv_cache_dtype"])) for row in rows}
+    return tuple(sorted(triple for triple in found if triple[0] in MODULES))
+
+
+def nearest_module(a: Architecture, types: tuple[tuple[str, str, str], ...], weights: str, cached: str) -> str | None:
+    """The measured module whose width is next to the model's, in these formats; None where there is none."""
+    wide = float(np.max(np.asarray(a.d_model)))
+    names = [name for name, *formats in types if formats == [weights, cached]]
+    return min(names, key=lambda name: abs(float(np.asarray(MODULES[name].d_model)) - wide), default=None)
+
+
+@cache
+def sparse_grid(system: str, engine: str, version: str, stage: str, model: str, weights: str, cached: str) -> LogGrid:
+    """Seconds of one layer over (heads, requests, tokens); tokens as in kernels.attention.
+
+    Decoding runs in CUDA graphs, yet some tables hold the host's launches: vLLM's and TensorRT-LLM's smallest modules take
+    140 to 240 us on H100 and H200, SGLang's 66. Such rows, told by LAUNCHES, are answered by the faster of their own time
+    and of the other engines', in these formats or the next.
+    """
+    grid = _module_grid(system, engine, version, stage, model, weights, cached)
+    if stage == "context":
+        return grid
+    others: list[LogGrid] = []
+    for other in engines(system):
+        own = (system, other, default_version(system, other), stage)
+        held = [formats for name, *formats in sparse_types(*own) if name == model]
+        if other != engine and held:
+            others.append(_module_grid(*own, model, *min(held, key=lambda f: (f[0] != weights, f[1] != cached))))
+    least = [float(np.exp(found.log_s.min())) for found in (grid, *others)]
+    if least[0] < LAUNCHES * min(least):
+        return grid
+    sizes = np.meshgrid(*(np.exp(axis) for axis in grid.axes), indexing="ij")
+    faster = np.min([grid.log_s, *(np.log(found.seconds(*sizes)) for found in others)], axis=0)
+    return LogGrid(grid.axes, faster, grid.slopes)
+
+
+@cache
+def _module_grid(system: str, engine: str, version: str, stage: str, model: str, weights: str, cached: str) -> LogGrid:
+    path = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
+    assert path is not None
+    rows = read_columns(path, COLUMNS, model=model, gemm_type=weights, kv_cache_dtype=cached)
+    keep = (rows["step"] == 0) | (stage != "context")  # a prompt after a cached prefix is another question
+    tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
+    sizes = (rows["num_heads"][keep], rows["batch_size"][keep], tokens[keep])
+    # Beyond the measured sizes the indexer sets the pace: it meets all tokens.
+    return grid_of(sizes, rows["latency"][keep], (1.0, 1.0, 2.0 if stage == "context" else 1.0))
+
+
+def sparse_roofline_s(
+    a: Architecture, heads: Real, batch: Real, tokens: Real, stage: str, system: System, weight_bytes: float
+) -> FloatArray:
+    """Roofline of an average layer on one GPU with `heads` of the heads, for ratios between models of other widths."""
+    heads, requests = np.asarray(heads, dtype=np.float64), np.asarray(batch, dtype=np.float64)
+    context, chosen = np.asarray(tokens, dtype=np.float64), np.asarray(a.index_topk, dtype=np.float64)
+    met, rank = np.minimum(context, chosen), np.asarray(a.kv_lora_rank, dtype=np.float64)
+    indexed = np.asarray(a.n_index_layers, dtype=np.float64) / a.n_layers
+    params = attention_matrix_params(replace(a, n_heads=heads)) + indexed * index_matrix_params(a)
+    index_flops = indexed * 2.0 * a.index_n_heads * a.index_head_dim
+    if stage == "context":
+        new, pairs = requests * context, requests * met * (context - met / 2.0)
+        flops = 2.0 * heads * (a.head_dim + value_head_dim(a)) * pairs
+        flops = flops + index_flops * 0.5 * requests * np.square(context)
+    else:
+        new, pairs = requests, requests * met
+        flops = 2.0 * heads * (2.0 * rank + a.qk_rope_head_dim) * pairs + index_flops * requests * context
+    cached = 2.0 * (rank + a.qk_rope_head_dim) * requests * met + indexed * a.index_head_dim * requests * context
+    moved = weight_bytes * params + cached
+    flops = flops + 2.0 * params * new
+    return np.maximum(moved / system.memory_bandwidth_bytes_per_s, flops / system.bf16_flops_per_s)

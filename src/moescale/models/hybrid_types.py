@@ -1,0 +1,422 @@
+"""What the configs of models with more than one kind of layer say, as transformers 5 builds them: a reader a type.
+
+Linear attention and state spaces beside attention, sparse attention, windows with heads of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from moescale.models.config_parts import (
+    attention_bias,
+    experts_of,
+    grouped_attention,
+    latent_attention,
+    shared_and_routed,
+    sparse_layers,
+    windows_of,
+)
+from moescale.models.settings import Settings
+
+SLIDING = {"sliding_attention": "local", "full_attention": "full", "1": "local", "0": "full"}
+LINEAR = {"linear_attention": "linear", "mamba": "linear", "full_attention": "full", "attention": "full"}
+FFNS = {"dense": "dense", "sparse": "experts", "0": "dense", "1": "experts"}
+TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token")
+FP32 = ("float32", "torch.float32")
+
+
+def _state_bytes(settings: Settings, key: str, default: float) -> dict[str, Any]:
+    """Bytes of an element of the state: as the config asks, or the class's default."""
+    stated = settings.config.get(key)
+    settings.seen.add(key)
+    return {"linear_state_bytes": default if stated is None else 4.0 if stated in FP32 else 2.0}
+
+
+# Gated delta nets: Qwen3-Next and its successors.
+
+
+def _delta_net(settings: Settings, value_heads: int) -> dict[str, Any]:
+    n_layers = settings.integer("num_hidden_layers")
+    kinds = settings.kinds("layer_types", n_layers, LINEAR)
+    step = settings.integer("full_attention_interval", default=4)
+    n_linear = kinds.count("linear") if kinds else n_layers - n_layers // step
+    head_dim = settings.integer("head_dim", default=256)
+    return (
+        grouped_attention(settings, head_dim=256)
+        | attention_bias(settings)
+        | _state_bytes(settings, "mamba_ssm_dtype", 4.0)
+        | {
+            "qk_norm": True,
+            "attention_gate": head_dim,
+            "n_linear_layers": n_linear,
+            "linear_kind": "gated-delta",
+            "linear_n_key_heads": settings.integer("linear_num_key_heads", default=16),
+            "linear_n_value_heads": settings.integer("linear_num_value_heads", default=value_heads),
+            "linear_key_dim": settings.integer("linear_key_head_dim", default=128),
+            "linear_value_dim": settings.integer("linear_value_head_dim", default=128),
+            "linear_conv": settings.integer("linear_conv_kernel_dim", default=4),
+        }
+    )
+
+
+def _gated_shared(settings: Settings, n_moe_layers: int) -> dict[str, Any]:
+    experts = experts_of(settings, "moe_intermediate_size", n_moe_layers, least=0)
+    settings.seen.add("shared_expert_intermediate_size")
+    if experts:
+        shared = settings.integer("shared_expert_intermediate_size", least=0)
+        experts |= {"d_shared_expert": shared, "shared_expert_gate": True}
+    return experts
+
+
+def _qwen3_next(settings: Settings) -> dict[str, Any]:
+    return _delta_net(settings, 32) | _gated_shared(settings, sparse_layers(settings))
+
+
+def _qwen3_5(settings: Settings) -> dict[str, Any]:
+    settings.seen.add("mlp_only_layers")
+    return _delta_net(settings, 32)
+
+
+def _qwen3_5_moe(settings: Settings) -> dict[str, Any]:
+    settings.seen.add("mlp_only_layers")  # an empty list in published configs; the class has no dense layers
+    experts = _gated_shared(settings, settings.integer("num_hidden_layers"))
+    return _delta_net(settings, 32) | experts | {"d_ffn": experts["top_k"] * experts["d_expert"]}
+
+
+# Sparse attention.
+
+
+def _indexer(settings: Settings, n_heads: int, n_index_layers: int) -> dict[str, Any]:
+    return {
+        "index_topk": settings.integer("index_topk", default=2048),
+        "index_n_heads": settings.integer("index_n_heads", default=n_heads),
+        "index_head_dim": settings.integer("index_head_dim", default=128),
+        "n_sparse_layers": settings.integer("num_hidden_layers"),
+        "n_index_layers": n_index_layers,
+    }
+
+
+def _latent_sparse(settings: Settings, n_heads: int, n_index_layers: int) -> dict[str, Any]:
+    n_layers = settings.integer("num_hidden_layers")
+    ffns = settings.kinds("mlp_layer_types", n_layers, FFNS)
+    dense = settings.integer("first_k_dense_replace", default=3, least=0)
+    experts = shared_and_routed(settings, n_layers - ffns.count("experts") if ffns else dense)
+    parts = {"router_bias": True, "ffn_bias": settings.boolean("mlp_bias", False)}
+    return latent_attention(settings) | experts | _indexer(settings, n_heads, n_index_layers) | parts
+
+
+def _deepseek_v32(settings: Settings) -> dict[str, Any]:
+    return _latent_sparse(settings, 64, settings.integer("num_hidden_layers"))
+
+
+def _glm_moe_dsa(settings: Settings) -> dict[str, Any]:
+    """GLM-5; from 5.2 on three of four layers take the choice of the layer before, without an indexer of their own."""
+    n_layers = settings.integer("num_hidden_layers")
+    kinds = settings.kinds("indexer_types", n_layers, {"full": "full", "shared": "shared"})
+    every = settings.integer("index_topk_freq", default=1)
+    offset = settings.integer("index_skip_topk_offset", default=2, least=0)
+    settings.seen.update(("index_topk_pattern", "num_experts"))  # num_experts: an older name of n_routed_experts
+    n_full = sum(max(layer - offset + 1, 0) % every == 0 for layer in range(n_layers))
+    return _latent_sparse(settings, 32, kinds.count("full") if kinds else n_full)
+
+
+def _minimax_m3(settings: Settings) -> dict[str, Any]:
+    """Ordinary attention to blocks of keys that an indexer chooses, but in the first layers."""
+    n_layers = settings.integer("num_hidden_layers")
+    sparse = settings.inner("sparse_attention_config")
+    types = {"minimax_m3_sparse": "sparse", "full_attention": "full"}
+    kinds = settings.kinds("layer_types", n_layers, types)
+    kinds = kinds or sparse.kinds("sparse_attention_freq", n_layers, {"0": "full", "1": "sparse"})
+    n_sparse = kinds.count("sparse") if kinds else 0
+    ffns = settings.kinds("mlp_layer_types", n_layers, FFNS) or settings.kinds("moe_layer_freq", n_layers, FFNS)
+    width_key = "moe_intermediate_size" if "moe_intermediate_size" in settings.config else "intermediate_size"
+    experts = experts_of(settings, width_key, ffns.count("experts") if ffns else n_layers)
+    settings.seen.update(("n_shared_experts", "first_k_dense_replace"))
+    shared = settings.integer("shared_intermediate_size", default=3072, least=0)
+    parts: dict[str, Any] = {"qk_norm": True, "router_bias": True, "d_shared_expert": shared}
+    parts |= {"d_ffn": settings.integer("dense_intermediate_size", default=12288)}
+    if n_sparse:
+        blocks = settings.integer("index_topk_blocks", default=sparse.integer("sparse_topk_blocks", default=16))
+        size = settings.integer("index_block_size", default=sparse.integer("sparse_block_size", default=128))
+        heads = sparse.integer("sparse_num_index_heads", default=4)
+        dim = sparse.integer("sparse_index_dim", default=128)
+        parts |= {
+            "index_topk": blocks * size,
+            "index_n_heads": settings.integer("index_n_heads", default=heads),
+            "index_head_dim": settings.integer("index_head_dim", default=dim),
+            "n_sparse_layers": n_sparse,
+            "n_index_layers": n_sparse,
+        }
+    return grouped_attention(settings, head_dim=128) | experts | parts
+
+
+# State spaces.
+
+_LETTERS = {"M": "linear", "*": "full", "-": "dense", "E": "experts"}
+_BLOCKS = {
+    "mamba": "linear",
+    "linear_attention": "linear",
+    "attention": "full",
+    "full_attention": "full",
+    "mlp": "dense",
+    "moe": "experts",
+}
+
+
+def nemotron_blocks(settings: Settings) -> list[str]:
+    """The kind of each block, which is one of a state space, attention, an FFN, experts."""
+    settings.seen.update(("hybrid_override_pattern", "layers_block_type"))
+    pattern = settings.config.get("hybrid_override_pattern")
+    if pattern is not None:
+        if not (isinstance(pattern, str) and pattern and set(pattern) <= set(_LETTERS)):
+            raise settings.bad("hybrid_override_pattern", f"a text of {' '.join(_LETTERS)}")
+        return [_LETTERS[letter] for letter in pattern]
+    listed = settings.config.get("layers_block_type")
+    n_blocks = settings.integer(
+        "num_hidden_layers", default=len(cast("list[Any]", listed)) if isinstance(listed, list) else None
+    )
+    kinds = settings.kinds("layers_block_type", n_blocks, _BLOCKS) or settings.kinds("layer_types", n_blocks, _BLOCKS)
+    if kinds is None:
+        raise settings.bad("hybrid_override_pattern", "a text that names every layer")
+    return kinds
+
+
+def _nemotron_h(settings: Settings) -> dict[str, Any]:
+    """Blocks of one kind each: those that mix tokens count as layers, and FFNs go with the layer before."""
+    blocks = nemotron_blocks(settings)
+    n_linear, n_full = blocks.count("linear"), blocks.count("full")
+    n_dense, n_moe = blocks.count("dense"), blocks.count("experts")
+    n_layers = n_linear + n_full
+    if n_dense + n_moe > n_layers:
+        raise settings.bad(
+            "hybrid_override_pattern", "one with as many blocks of state and attention as of FFNs at least"
+        )
+    parts: dict[str, Any] = {
+        "n_layers": n_layers,
+        "n_layers_without_ffn": n_layers - n_dense - n_moe,
+        "ffn_matrices": 2,
+    }
+    if n_moe:
+        parts |= experts_of(settings, "moe_intermediate_size", n_moe, number_keys=("n_routed_experts",))
+        settings.seen.update(("n_shared_experts", "moe_shared_expert_intermediate_size"))
+        parts["d_shared_expert"] = settings.integer("moe_shared_expert_intermediate_size", default=7688, least=0)
+        parts["router_bias"] = True
+        if settings.config.get("moe_latent_size") is not None:
+            parts["d_expert_model"] = settings.integer("moe_latent_size")
+    head_dim = settings.integer("head_dim", "attention_head_dim", default=128)
+    heads = grouped_attention(settings, head_dim=128) | {"head_dim": head_dim}
+    settings.seen.update(("mamba_hidden_act", "mamba_proj_bias"))
+    return (
+        heads
+        | attention_bias(settings)
+        | {"ffn_bias": settings.boolean("mlp_bias", False)}
+        | parts
+        | {
+            "n_linear_layers": n_linear,
+            "linear_kind": "mamba2",
+            "linear_n_key_heads": settings.integer("n_groups", default=8),
+            "linear_n_value_heads": settings.integer("mamba_num_heads", default=128),
+            "linear_key_dim": settings.integer("ssm_state_size", default=128),
+            "linear_value_dim": settings.integer("mamba_head_dim", default=64),
+            "linear_conv": settings.integer("conv_kernel", default=4),
+            **_state_bytes(settings, "mamba_ssm_cache_dtype", 4.0),
+        }
+    )
+
+
+def _granite_hybrid(settings: Settings) -> dict[str, Any]:
+    n_layers, d_model = settings.integer("num_hidden_layers"), settings.integer("hidden_size")
+    kinds = settings.kinds("layer_types", n_layers, LINEAR) or settings.kinds("layers_block_type", n_layers, LINEAR)
+    n_linear = kinds.count("linear") if kinds else n_layers
+    heads = settings.integer("mamba_n_heads", default=128)
+    inner = settings.integer("mamba_expand", default=2) * d_model
+    settings.seen.update(("mamba_d_head", "mamba_proj_bias", "mamba_conv_bias", "mamba_chunk_size"))
+    if inner % heads:
+        raise settings.bad("mamba_n_heads", f"a divisor of mamba_expand times hidden_size ({inner})")
+    shared = settings.integer("shared_intermediate_size", default=1024, least=0)
+    experts = experts_of(settings, "intermediate_size", n_layers, least=0, number_keys=("num_local_experts",))
+    width = {"d_shared_expert": shared, "d_ffn": shared} if experts else {"d_ffn": shared}
+    parts: dict[str, Any] = {"n_linear_layers": n_linear, "linear_kind": "mamba2"} if n_linear else {}
+    if n_linear:
+        parts |= {
+            "linear_n_key_heads": settings.integer("mamba_n_groups", default=1),
+            "linear_n_value_heads": heads,
+            "linear_key_dim": settings.integer("mamba_d_state", default=256),
+            "linear_value_dim": inner // heads,
+            "linear_conv": settings.integer("mamba_d_conv", default=4),
+            "linear_state_bytes": 2.0,  # vLLM holds the state in the model's dtype unless told otherwise
+        }
+    return grouped_attention(settings, heads_optional=True) | attention_bias(settings) | experts | width | parts
+
+
+def _jamba(settings: Settings) -> dict[str, Any]:
+    n_layers, d_model = settings.integer("num_hidden_layers"), settings.integer("hidden_size")
+
+    def of(what: str, period: int, offset: int) -> int:
+        step = settings.integer(f"{what}_layer_period", default=period)
+        first = settings.integer(f"{what}_layer_offset", default=offset, least=0)
+        return sum(layer % step == first for layer in range(n_layers))
+
+    n_full, n_moe = of("attn", 8, 4), of("expert", 2, 1)
+    experts = experts_of(settings, "intermediate_size", n_moe, number_keys=("num_experts",))
+    experts = experts if experts.get("n_experts", 1) > 1 else {}
+    settings.seen.update(("mamba_conv_bias", "mamba_proj_bias"))
+    rank = settings.config.get("mamba_dt_rank")
+    settings.seen.add("mamba_dt_rank")
+    automatic = rank is None or rank == "auto"
+    return (
+        grouped_attention(settings, heads_optional=True)
+        | experts
+        | {
+            "n_linear_layers": n_layers - n_full,
+            "linear_kind": "mamba",
+            "linear_n_key_heads": 1,
+            "linear_n_value_heads": settings.integer("mamba_expand", default=2) * d_model,
+            "linear_key_dim": settings.integer("mamba_d_state", default=16),
+            "linear_value_dim": 1,
+            "linear_conv": settings.integer("mamba_d_conv", default=4),
+            "linear_rank": -(-d_model // 16) if automatic else settings.integer("mamba_dt_rank"),
+            "linear_state_bytes": 2.0,  # vLLM holds the state in the model's dtype unless told otherwise
+        }
+    )
+
+
+def _kimi_linear(settings: Settings) -> dict[str, Any]:
+    """Kimi delta attention beside latent attention."""
+    for key in ("routed_expert_hidden_size", "attn_res_block_size", "mla_use_output_gate"):
+        if settings.config.get(key):
+            raise settings.bad(key, "absent: Kimi K3's residual attention and gates have no published shape here")
+    n_layers, linear = settings.integer("num_hidden_layers"), settings.inner("linear_attn_config")
+    kinds = settings.kinds("layer_types", n_layers, LINEAR)
+    n_linear = kinds.count("linear") if kinds else len(linear.layer_numbers("kda_layers", n_layers + 1))
+    if not kinds and not n_linear:
+        n_linear = n_layers - sum(layer > 0 and layer % 4 == 0 for layer in range(n_layers))
+    ffns = settings.kinds("mlp_layer_types", n_layers, FFNS)
+    dense = settings.integer("first_k_dense_replace", default=1, least=0)
+    first = n_layers - ffns.count("experts") if ffns else dense
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    experts = experts_of(settings, "moe_intermediate_size", n_layers - first, number_keys=names, top_k=TOP_K_NAMES)
+    if experts:
+        number = settings.integer("n_shared_experts", "num_shared_experts", default=1, least=0)
+        experts["d_shared_expert"] = number * experts["d_expert"]
+    heads = settings.integer("linear_num_heads", default=linear.integer("num_heads", default=32))
+    dim = settings.integer("linear_head_dim", default=linear.integer("head_dim", default=128))
+    kernel = linear.integer("short_conv_kernel_size", default=4)
+    return (
+        latent_attention(settings)
+        | experts
+        | {
+            "router_bias": True,
+            "n_linear_layers": n_linear,
+            "linear_kind": "kda",
+            "linear_n_key_heads": heads,
+            "linear_n_value_heads": heads,
+            "linear_key_dim": dim,
+            "linear_value_dim": dim,
+            "linear_conv": settings.integer("linear_conv_kernel_dim", default=kernel),
+            "linear_rank": dim,
+        }
+    )
+
+
+# Windows with heads of their own.
+
+
+def _gemma(settings: Settings, *, every: int, window: int, tied: bool = True) -> dict[str, Any]:
+    """Windows in all but every so many layers, and norms behind attention and FFN as well as before."""
+    n_layers = settings.integer("num_hidden_layers")
+    step = settings.integer("sliding_window_pattern", default=every)
+    kinds = settings.kinds("layer_types", n_layers, SLIDING)
+    n_local = kinds.count("local") if kinds else n_layers - n_layers // step
+    parts: dict[str, Any] = {"norms_per_layer": 4, "tied_embeddings": settings.boolean("tie_word_embeddings", tied)}
+    heads = grouped_attention(settings, head_dim=256) | attention_bias(settings)
+    return heads | parts | windows_of(settings, n_local, "sliding_window", window)
+
+
+def _gemma2(settings: Settings) -> dict[str, Any]:
+    return _gemma(settings, every=2, window=4096)
+
+
+def _gemma3(settings: Settings) -> dict[str, Any]:
+    return _gemma(settings, every=6, window=4096) | {"qk_norm": True}
+
+
+def _gemma4(settings: Settings) -> dict[str, Any]:
+    """Full attention has fewer and wider heads, whose values are their keys; experts stand beside the dense FFN."""
+    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
+        if settings.integer(key, default=256 if key.startswith("hidden") else 0, least=0):
+            raise settings.bad(key, "0: embeddings a layer and shared caches (Gemma 4 E2B, E4B) have no term here")
+    parts = _gemma(settings, every=6, window=512) | {"qk_norm": True}
+    local = {"window_head_dim": parts["head_dim"], "window_n_kv_heads": parts["n_kv_heads"]}
+    if parts.get("n_window_layers"):
+        cached = settings.integer("num_global_key_value_heads", default=parts["n_kv_heads"])
+        full = {"head_dim": settings.integer("global_head_dim", default=512), "n_kv_heads": cached}
+        parts |= local | full | {"full_keys_are_values": settings.boolean("attention_k_eq_v", False)}
+    if not settings.boolean("enable_moe_block", False):
+        return parts
+    names = ("top_k_experts", "num_experts_per_tok")
+    experts = experts_of(settings, "moe_intermediate_size", settings.integer("num_hidden_layers"), top_k=names)
+    experts |= {"d_shared_expert": settings.integer("intermediate_size"), "router_bias": True}
+    # Three more norms, and the router's scale of as many weights.
+    return parts | experts | {"norms_per_layer": 8}
+
+
+def _mimo_v2_flash(settings: Settings) -> dict[str, Any]:
+    n_layers = settings.integer("num_hidden_layers")
+    kinds = settings.kinds("layer_types", n_layers, SLIDING) or settings.kinds(
+        "hybrid_layer_pattern", n_layers, SLIDING
+    )
+    n_local = kinds.count("local") if kinds else n_layers - 1 - n_layers // 6
+    ffns = settings.kinds("mlp_layer_types", n_layers, FFNS) or settings.kinds("moe_layer_freq", n_layers, FFNS)
+    n_moe = ffns.count("experts") if ffns else n_layers - 1
+    experts = experts_of(settings, "moe_intermediate_size", n_moe, number_keys=("n_routed_experts",))
+    heads = grouped_attention(settings, head_dim=192)
+    value = settings.integer("v_head_dim", default=128)
+    cached = settings.integer("swa_num_key_value_heads", default=2 * heads["n_kv_heads"])
+    own = {"window_n_kv_heads": cached, "attention_sinks": True, "v_head_dim": value, "router_bias": True}
+    settings.seen.update(("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim", "n_shared_experts"))
+    windows = windows_of(settings, n_local, "sliding_window", 129)
+    bias = {"qkv_bias": settings.boolean("attention_bias", False)}
+    return heads | bias | experts | own | windows
+
+
+def _step3p7(settings: Settings) -> dict[str, Any]:
+    """A gate a head; layers with windows may have more heads (attention_other_setting)."""
+    n_layers = settings.integer("num_hidden_layers")
+    kinds = settings.kinds("layer_types", n_layers, SLIDING)
+    ffns = settings.kinds("mlp_layer_types", n_layers, FFNS)
+    dense = settings.integer("first_k_dense_replace", default=3, least=0)
+    n_moe = ffns.count("experts") if ffns else n_layers - dense
+    names = ("num_experts", "n_routed_experts")
+    experts = experts_of(settings, "moe_intermediate_size", n_moe, number_keys=names)
+    settings.seen.update(("n_shared_experts", "moe_num_experts"))
+    parts = {"d_shared_expert": settings.integer("share_expert_dim", default=1280), "qk_norm": True}
+    other = settings.inner("attention_other_setting")
+    own = settings.integer(
+        "num_sliding_attention_heads", default=other.integer("num_attention_heads", default=0), least=0
+    )
+    flags = {"router_bias": True, "attention_gate": 1, "window_n_heads": own}
+    windows = windows_of(settings, kinds.count("local") if kinds else 0, "sliding_window", None)
+    return grouped_attention(settings, head_dim=128) | attention_bias(settings) | experts | parts | flags | windows
+
+
+HYBRID_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
+    "qwen3_next": _qwen3_next,
+    "qwen3_5_text": _qwen3_5,
+    "qwen3_5_moe_text": _qwen3_5_moe,
+    "deepseek_v32": _deepseek_v32,
+    "glm_moe_dsa": _glm_moe_dsa,
+    "minimax_m3": _minimax_m3,
+    "minimax_m3_vl_text": _minimax_m3,
+    "nemotron_h": _nemotron_h,
+    "granitemoehybrid": _granite_hybrid,
+    "jamba": _jamba,
+    "kimi_linear": _kimi_linear,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "gemma4_text": _gemma4,
+    "mimo_v2_flash": _mimo_v2_flash,
+    "step3p7": _step3p7,
+    "step3p7_text": _step3p7,
+}

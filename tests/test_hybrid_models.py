@@ -1,0 +1,471 @@
+"""Models of several kinds of layers: linear attention, state spaces, sparse attention, windows with heads of their own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moescale.errors import InputError
+from moescale.hardware.gpus import find_gpu
+from moescale.latency.roofline import Roofline
+from moescale.latency.silicon import Silicon
+from moescale.models.architecture import Architecture, validate
+from moescale.models.flops import decode_flops_per_token
+from moescale.models.hf_config import from_config, read_config
+from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
+from random_models import real_models
+
+H100, H200 = find_gpu("h100-sxm"), find_gpu("h200-sxm")
+# The published configs, without the keys that say nothing of the shape.
+QWEN3_NEXT: dict[str, Any] = {
+    "model_type": "qwen3_next",
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "moe_intermediate_size": 512,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "shared_expert_intermediate_size": 512,
+    "vocab_size": 151936,
+}
+DEEPSEEK_V32: dict[str, Any] = {
+    "model_type": "deepseek_v32",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+    "index_topk": 2048,
+    "vocab_size": 129280,
+}
+GLM_5: dict[str, Any] = DEEPSEEK_V32 | {
+    "model_type": "glm_moe_dsa",
+    "hidden_size": 6144,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 78,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "q_lora_rank": 2048,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 256,
+    "index_n_heads": 32,
+    "vocab_size": 154880,
+}
+MINIMAX_M2: dict[str, Any] = {
+    "model_type": "minimax_m2",
+    "hidden_size": 3072,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 62,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_local_experts": 256,
+    "num_experts_per_tok": 8,
+    "vocab_size": 200064,
+}
+NEMOTRON_H_56B: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "hidden_size": 8192,
+    "intermediate_size": 32768,
+    "hybrid_override_pattern": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-",
+    "num_hidden_layers": 118,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "attention_head_dim": 128,
+    "mamba_num_heads": 256,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "ssm_state_size": 256,
+    "conv_kernel": 4,
+    "vocab_size": 131072,
+}
+NEMOTRON_3_NANO: dict[str, Any] = NEMOTRON_H_56B | {
+    "hidden_size": 2688,
+    "intermediate_size": 1856,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "num_hidden_layers": 52,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "mamba_num_heads": 64,
+    "ssm_state_size": 128,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+}
+JAMBA: dict[str, Any] = {
+    "model_type": "jamba",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "vocab_size": 65536,
+}
+GEMMA_4_26B: dict[str, Any] = {
+    "model_type": "gemma4_text",
+    "hidden_size": 2816,
+    "intermediate_size": 2112,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "num_global_key_value_heads": 2,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+    "sliding_window": 1024,
+    "enable_moe_block": True,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "moe_intermediate_size": 704,
+    "vocab_size": 262144,
+}
+DBRX: dict[str, Any] = {
+    "model_type": "dbrx",
+    "d_model": 6144,
+    "n_layers": 40,
+    "n_heads": 48,
+    "vocab_size": 100352,
+    "attn_config": {"kv_n_heads": 8},
+    "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+}
+KIMI_LINEAR: dict[str, Any] = DEEPSEEK_V32 | {
+    "model_type": "kimi_linear",
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "moe_intermediate_size": 1024,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "q_lora_rank": None,
+    "n_routed_experts": None,
+    "num_experts": 256,
+    "num_experts_per_token": 8,
+    "num_experts_per_tok": None,
+    "first_k_dense_replace": 1,
+    "linear_attn_config": {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+        "kda_layers": [i for i in range(1, 28) if i not in (4, 8, 12, 16, 20, 24, 27)],
+        "head_dim": 128,
+        "num_heads": 32,
+        "short_conv_kernel_size": 4,
+    },
+    "vocab_size": 163840,
+}
+for unread in ("index_head_dim", "index_n_heads", "index_topk"):
+    del KIMI_LINEAR[unread]
+
+
+@pytest.mark.parametrize(
+    ("config", "total_billions", "active_billions"),
+    [
+        (QWEN3_NEXT, "80", "3"),  # Qwen's model card, 2025-09: 80B in total and 3B activated
+        (GLM_5, "744", "40"),  # Z.ai's model card, 2026-02; 40B leave the tables and indexers out
+        (MINIMAX_M2, "229", "10"),  # MiniMax's card, 2025-10, and the count of its files; 10B leave the tables out
+        (NEMOTRON_H_56B, "56", "56"),  # arXiv 2504.03624
+        (NEMOTRON_3_NANO, "31.6", "3.6"),  # arXiv 2512.20848: 31.6B, 3.2B a token, 3.6B with the embeddings
+        (JAMBA, "52", "12"),  # arXiv 2403.19887: 52B available, 12B active
+        (GEMMA_4_26B, "25.2", "3.8"),  # Google's model card, 2026-04, of the model without its vision tower
+        (DBRX, "132", "36"),  # Databricks, 2024-03
+        (KIMI_LINEAR, "49", "3"),  # 48B in arXiv 2510.26692; its files hold 49.1B
+    ],
+    ids=["qwen3-next", "glm-5", "minimax-m2", "nemotron-h", "nemotron-3", "jamba", "gemma-4", "dbrx", "kimi-linear"],
+)
+def test_published_counts(config: dict[str, Any], total_billions: str, active_billions: str) -> None:
+    counted = count_parameters(validate(from_config(config)))
+    digits = len(total_billions.partition(".")[2])
+    assert round(float(counted.total) / 1e9, digits) == float(total_billions)
+    # Publications count the input embedding, both tables, or neither.
+    tables = float(counted.embedding)
+    active = [float(counted.active) - left_out for left_out in (0.0, tables / 2, tables)]
+    half_a_digit = 0.5 * 10.0 ** -len(active_billions.partition(".")[2])
+    assert min(abs(number / 1e9 - float(active_billions)) for number in active) <= half_a_digit * 1.4
+
+
+def test_a_linear_layer_holds_a_state_and_no_cache() -> None:
+    model = from_config(QWEN3_NEXT)
+    assert (model.n_layers, model.n_linear_layers) == (48, 36)
+    cache = 12 * 2 * 2 * 256 * 2.0  # attention layers, keys and values, heads, channels, bf16
+    assert float(kv_bytes_per_token(model)) == cache
+    state = 36 * (32 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 32 * 128) * 2)  # fp32; three tokens of the convolution
+    assert float(kv_bytes_per_request(model, 1000.0)) == 1000.0 * cache + state
+    # Split over GPUs by heads; two key-value heads are replicated on four GPUs.
+    assert float(kv_bytes_per_request(model, 1000.0, tensor_parallel=4.0)) == 1000.0 * cache / 2 + state / 4
+
+
+def test_blocks_that_mix_tokens_are_layers() -> None:
+    model = from_config(NEMOTRON_3_NANO)
+    assert (model.n_layers, model.n_linear_layers, model.n_moe_layers) == (29, 23, 23)
+    assert model.n_layers_without_ffn == 6
+    states = 23 * (64 * 64 * 128 * 4 + 3 * (64 * 64 + 2 * 8 * 128) * 2)
+    assert float(kv_bytes_per_request(model, 0.0)) == states
+    assert float(kv_bytes_per_token(model)) == 6 * 2 * 2 * 128 * 2
+    named = from_config(
+        NEMOTRON_3_NANO | {"hybrid_override_pattern": None, "layers_block_type": _named(NEMOTRON_3_NANO)}
+    )
+    assert named == model
+
+
+def _named(config: dict[str, Any]) -> list[str]:
+    names = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+    return [names[letter] for letter in config["hybrid_override_pattern"]]
+
+
+def test_an_indexer_has_a_cache_of_its_own() -> None:
+    model = from_config(DEEPSEEK_V32)
+    assert float(kv_bytes_per_token(model)) == 61 * ((512 + 64) * 2 + 128 + 4)
+    # From GLM-5.2 on three of four layers share the choice of the layer before.
+    shared = from_config(GLM_5 | {"index_topk_freq": 4, "index_skip_topk_offset": 3})
+    assert shared.n_index_layers == 21
+    kinds = ["full"] * 3 + ["shared", "shared", "shared", "full"] * 18 + ["shared"] * 3
+    assert from_config(GLM_5 | {"indexer_types": kinds}) == shared
+
+
+def test_full_attention_of_gemma_4_has_wider_and_fewer_heads() -> None:
+    model = from_config(GEMMA_4_26B)
+    full, local = 5 * 2 * 2 * 512 * 2, 25 * 2 * 8 * 256 * 2
+    assert float(kv_bytes_per_token(model)) == full + local
+    assert float(kv_bytes_per_request(model, 10_000.0)) == 10_000 * full + 1024 * local
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model_type": "deepseek_v4"}, "compress_ratios"),
+        ({"model_type": "nemotron-nas"}, "block_configs"),
+        ({"model_type": "kimi_k3", "text_config": {"model_type": "kimi_linear"}}, "residual attention"),
+        (KIMI_LINEAR | {"routed_expert_hidden_size": 512}, "routed_expert_hidden_size"),
+        (GEMMA_4_26B | {"num_kv_shared_layers": 4}, "num_kv_shared_layers"),
+        (NEMOTRON_3_NANO | {"hybrid_override_pattern": "MEX"}, "hybrid_override_pattern"),
+        (NEMOTRON_3_NANO | {"hybrid_override_pattern": "MEEE"}, "hybrid_override_pattern"),
+        (QWEN3_NEXT | {"layer_types": ["full_attention"]}, "layer_types"),
+        (QWEN3_NEXT | {"linear_num_value_heads": 0}, "linear_num_value_heads"),
+        (KIMI_LINEAR | {"linear_attn_config": 3}, "linear_attn_config"),
+        (JAMBA | {"attn_layer_period": 0}, "attn_layer_period"),
+        (DBRX | {"ffn_config": None}, "moe_num_experts"),
+    ],
+)
+def test_what_has_no_term_is_refused_by_name(config: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        from_config(config)
+
+
+@pytest.mark.system
+@given(real_models(), st.integers(0, 3))
+def test_a_split_model_has_the_parts_of_the_whole(model: Architecture, doublings: int) -> None:
+    whole = weight_bytes(model)
+    # Real published counts of parameters hold in every share.
+    assert float(whole) == pytest.approx(2.0 * float(count_parameters(model).total), rel=1e-12)
+    ways = 2.0**doublings
+    split = weight_bytes_per_gpu(model, tensor_parallel=ways)
+    assert float(whole) / ways <= float(split) * (1 + 1e-12)
+    assert float(split) <= float(whole) * (1 + 1e-12)
+
+
+@pytest.mark.system
+@given(real_models(), st.floats(1.0, 1e5), st.floats(1.0, 64.0))
+def test_caches_and_flops_never_fall_with_the_context(model: Architecture, tokens: float, factor: float) -> None:
+    held = [float(kv_bytes_per_request(model, n)) for n in (tokens, tokens * factor)]
+    flops = [float(decode_flops_per_token(model, n)) for n in (tokens, tokens * factor)]
+    assert held[0] <= held[1] * (1 + 1e-12)
+    assert flops[0] <= flops[1] * (1 + 1e-12)
+
+
+def test_arrays_of_models_are_counted_one_by_one() -> None:
+    one = from_config(QWEN3_NEXT)
+    widths, linear = np.array([2048.0, 4096.0]), np.array([36.0, 0.0])
+    many = replace(one, d_model=widths, n_linear_layers=linear)
+    for i in range(2):
+        alone = replace(one, d_model=float(widths[i]), n_linear_layers=float(linear[i]))
+        assert float(count_parameters(many).total[i]) == float(count_parameters(alone).total)
+        assert float(kv_bytes_per_request(many, 500.0)[i]) == float(kv_bytes_per_request(alone, 500.0))
+    seconds = Roofline(H100).decode_s(many, 8.0, 16.0, 1000.0)
+    assert seconds.shape == (2,)
+    assert np.all(np.isfinite(seconds))
+
+
+# Time.
+
+
+def test_linear_layers_do_not_slow_down_as_the_context_grows() -> None:
+    model = from_config(QWEN3_NEXT)
+    full = replace(model, n_linear_layers=0.0)
+    roofline = Roofline(H100)
+
+    def growth(shape: Architecture) -> float:
+        short, long = (float(roofline.decode_s(shape, 8.0, 64.0, tokens)) for tokens in (1_000.0, 100_000.0))
+        return long - short
+
+    assert growth(model) == pytest.approx(growth(full) / 4, rel=1e-9)
+    # A state read and written for each request: twice 64 times 75.5 MB on 8 GPUs.
+    without = replace(model, linear_state_bytes=0.0)
+    moved = 2 * 64 * 36 * 32 * 128 * 128 * 4 / 8
+    took = float(roofline.decode_s(model, 8.0, 64.0, 1.0) - roofline.decode_s(without, 8.0, 64.0, 1.0))
+    assert 1.0 < took / (moved / H100.memory_bandwidth_bytes_per_s) < 1.5
+
+
+def test_sparse_attention_reads_what_it_chooses_and_all_keys_of_its_indexer() -> None:
+    sparse = from_config(DEEPSEEK_V32)
+    dense = replace(sparse, index_topk=0.0, n_sparse_layers=0.0, n_index_layers=0.0)
+    roofline = Roofline(H200, 1.0)
+    short, long = (
+        float(roofline.decode_s(sparse, 8.0, 64.0, n) / roofline.decode_s(dense, 8.0, 64.0, n)) for n in (1e3, 1e5)
+    )
+    assert 1.0 < short < 1.1  # the indexer comes on top
+    assert long < 0.6
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(
+    ("config", "weight_bytes_each"),
+    [
+        (QWEN3_NEXT, 2.0),
+        (NEMOTRON_3_NANO, 2.0),
+        (DEEPSEEK_V32, 1.0),
+        (GLM_5, 1.0),
+        (GEMMA_4_26B, 2.0),
+        (KIMI_LINEAR, 2.0),
+    ],
+    ids=["qwen3-next", "nemotron-3-nano", "deepseek-v3.2", "glm-5", "gemma-4-26b", "kimi-linear"],
+)
+def test_measured_kernels_and_the_roofline_agree_within_a_factor(
+    engine: str, config: dict[str, Any], weight_bytes_each: float
+) -> None:
+    pytest.importorskip("aiconfigurator_core", reason="silicon needs aiconfigurator-core")
+    model = from_config(config)
+    silicon, roofline = (
+        Silicon(H200, engine, weight_bytes_per_param=weight_bytes_each),
+        Roofline(H200, weight_bytes_each),
+    )
+    if engine == "sglang" and config is KIMI_LINEAR:
+        pytest.skip("no latent attention of SGLang was measured")
+    for batch in (1.0, 64.0):
+        ratio = float(silicon.decode_s(model, 8.0, batch, 4000.0) / roofline.decode_s(model, 8.0, batch, 4000.0))
+        assert 0.5 < ratio < 2.5
+    # TensorRT-LLM's prompts of sparse attention take three times as long as all pairs would.
+    assert 0.4 < float(silicon.prefill_s(model, 8.0, 1.0, 8000.0) / roofline.prefill_s(model, 8.0, 1.0, 8000.0)) < 4.0
+
+
+# What the kernel package ships, and transformers.
+
+
+@pytest.mark.system
+def test_the_kernel_packages_configs_are_read_or_refused_by_name() -> None:
+    package = pytest.importorskip("aiconfigurator_core", reason="the configs are aiconfigurator-core's")
+    refused: Counter[str] = Counter()
+    read = 0
+    for path in sorted((Path(package.__file__).parent / "model_configs").glob("*_config.json")):
+        if path.name.endswith("_hf_quant_config.json"):
+            continue
+        try:
+            validate(read_config(path).architecture)
+            read += 1
+        except InputError as error:
+            refused[json.loads(path.read_text(encoding="utf-8"))["model_type"]] += "no term for" in str(error)
+    assert all(refused.values())
+    assert set(refused) <= {"deepseek_v4", "deepseek_ref", "kimi_k3", "nemotron-nas"}
+    assert read >= 81
+
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 512,
+}
+
+
+WIDTH = {"moe_intermediate_size": 48}
+WIDTHS = {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 32}
+GRANITE: dict[str, Any] = {
+    "model_type": "granitemoehybrid",
+    "layer_types": ["linear_attention", "full_attention"] * 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "mamba_n_heads": 8,
+    **SMALL,
+}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "config",
+    [
+        QWEN3_NEXT,
+        QWEN3_NEXT | {"mlp_only_layers": [1], "decoder_sparse_step": 2},
+        {"model_type": "qwen3_5_text", "tie_word_embeddings": True} | SMALL,
+        {"model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2} | SMALL | WIDTHS,
+        DEEPSEEK_V32,
+        GLM_5,
+        GLM_5 | {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+        MINIMAX_M2,
+        {"model_type": "minimax_m3_vl_text", "num_local_experts": 4, "num_experts_per_tok": 2} | SMALL,
+        NEMOTRON_H_56B,
+        NEMOTRON_3_NANO,
+        NEMOTRON_3_NANO | {"moe_latent_size": 512},
+        JAMBA,
+        KIMI_LINEAR,
+        GEMMA_4_26B,
+        {"model_type": "gemma2"} | SMALL,
+        {"model_type": "gemma3_text"} | SMALL,
+        {"model_type": "mimo_v2_flash", "n_routed_experts": 4, "num_experts_per_tok": 2} | SMALL | WIDTH,
+        {"model_type": "hunyuan_v1_moe", "num_experts": 4, "moe_topk": 2} | SMALL,
+        {"model_type": "ernie4_5_moe", "moe_num_experts": 4, "moe_k": 2} | SMALL | WIDTH,
+        {"model_type": "granitemoe", "num_local_experts": 4, "num_experts_per_tok": 2} | SMALL,
+        GRANITE,
+        {"model_type": "olmo2"} | SMALL,
+        {"model_type": "olmo3"} | SMALL,
+    ],
+    ids=lambda config: f"{config['model_type']}-{config['hidden_size']}",
+)
+def test_counts_equal_those_of_transformers_exactly(config: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    settings = {key: value for key, value in config.items() if key != "model_type"}
+    settings = {key: value for key, value in settings.items() if value is not None or key == "q_lora_rank"}
+    built = transformers.AutoConfig.for_model(config["model_type"], **settings)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(built)
+    weights = dict(model.named_parameters())
+    weights |= {name: buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")}
+    counted = count_parameters(from_config(config))
+    assert int(counted.total) == sum(weight.numel() for weight in weights.values())
+    assert int(counted.experts) == sum(weight.numel() for name, weight in weights.items() if ".experts." in name)
