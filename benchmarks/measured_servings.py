@@ -46,11 +46,14 @@ days of the rows (InferenceX: .github/configs/nvidia-master.yaml, benchmarks/); 
   one is taken: median errors of TPOT fell from 11% to 9% (gpt-oss) and TTFT came from 0.08 to 0.32 of what was measured.
 
 A row is counted with its reason, not guessed, where the program has no word for what was measured: pipelines, servers with
-prefill and decode apart, formats and models it does not know; and where it refuses or answers nothing. Three more reasons lie in the data, and were written after the development half's first scores were seen:
+prefill and decode apart, formats and models it does not know; and where it refuses or answers nothing. Four more reasons lie in the data, and were written after the development half's first scores were seen:
 
 - A row of (b) without a stated concurrency, or with another batch_size without attention data-parallelism: several servers.
 - (b) has rows of 16 and 64 tensor-parallel GPUs that stand for servers of 4 and 8: it multiplies the degree by that of the
   experts. More GPUs than a server of that GPU holds (8; 72 of gb200 and gb300) are no mapping to predict.
+- A set with "aggregated" rows of 12, 20, 36 .. tensor-parallel GPUs, no power of 2, which no model's heads divide, states the
+  GPUs of whole fleets (the campaign's servers with prefill and decode apart): every row of more than 8 GPUs of such a set
+  is left out. Written after two such rows of 32 and 64 GPUs of the development half came out at 5 times.
 - A set with a row that needs more than PLAUSIBLE of the data sheet's arithmetic, at two FLOPs a token and active
   parameter without the embeddings, did not compute what it states (cached prefixes, shorter prompts): the whole set is
   left out.
@@ -254,10 +257,25 @@ def read_package(which: str) -> list[Measured]:
         return found
     path = importlib.resources.files("aiconfigurator_core") / "systems" / "silicon_sample.csv"
     with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if half(row["model_path"], row["system"], row["backend"], row["precision"]) == which:
-                found += package_row(row)
+        rows = [row for row in csv.DictReader(file) if half(*_set(row)) == which]
+    fleets = {_set(row) for row in rows if row["mode"] == "agg" and not _power_of_2(_count(row["tp_size"]))}
+    for row in rows:
+        figures = package_row(row)
+        if _set(row) in fleets and figures[0].case.gpus > 8:
+            figures = [replace(one, case=replace(one.case, not_in_words=FLEET)) for one in figures]
+        found += figures
     return found
+
+
+FLEET = "GPUs of a whole fleet"
+
+
+def _set(row: Mapping[str, str]) -> tuple[str, str, str, str]:
+    return row["model_path"], row["system"], row["backend"], row["precision"]
+
+
+def _power_of_2(count: int) -> bool:
+    return count & (count - 1) == 0
 
 
 # Models.

@@ -22,6 +22,7 @@ from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.models.stages import fullest_stage
+from moescale.options.cost import CostServingOptions
 from moescale.serving.deployment import Deployment, expert_ways
 from moescale.serving.gpu_counts import cost
 from moescale.serving.simulator import Arrivals, simulate
@@ -64,16 +65,15 @@ def test_one_group_and_one_stage_change_no_digit(source: LatencySource) -> None:
         np.testing.assert_allclose(getattr(mixed, name)[:2], getattr(plain, name)[:2], rtol=1e-12)
 
 
-def test_whole_experts_are_over_all_gpus_only_with_attention_groups_and_unless_stated() -> None:
+def test_whole_experts_are_over_all_gpus_of_a_stage_where_infinity_says_so() -> None:
     assert expert_ways(SERVED, 8) == 1.0
-    some = np.array([1.0, 4.0])
-    spread = Deployment(gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=9, output_tokens=9, attention_dp=some)
-    np.testing.assert_array_equal(expert_ways(spread, 8), [1.0, 8.0])
-    staged = Deployment(
-        gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=9, output_tokens=9, attention_dp=2, pipeline_parallel=2
-    )
+    some = np.array([1.0, math.inf])
+    np.testing.assert_array_equal(expert_ways(replace(SERVED, expert_parallel=some), 8), [1.0, 8.0])
+    staged = replace(SERVED, attention_dp=2.0, pipeline_parallel=2.0, expert_parallel=math.inf)
     assert expert_ways(staged, 8) == 4.0
     assert expert_ways(replace(staged, expert_parallel=1.0), 8) == 1.0
+    chosen = CostServingOptions(gpu="h100-sxm", attention_dp=2)
+    assert (chosen.expert_ways(), CostServingOptions().expert_ways()) == (math.inf, 1.0)
     with pytest.raises(BoundError, match="expert_parallel must be"):
         replace(staged, expert_parallel=math.nan * 1.0)
 

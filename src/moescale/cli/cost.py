@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         "moescale cost llama-3.1-70b --gpu h100-sxm --weights fp8 --launch vllm",
         "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 1024 --concurrency 64",
         "moescale cost llama-3.1-8b --gpu h100-sxm --request-rate 100 --max-ttft 500ms --max-tpot 25ms --percentile 99",
+        "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
     ),
@@ -61,7 +62,7 @@ def cost(
     from moescale.serving.accuracy import accuracy_of
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import savings
-    from moescale.views.terminal import show_burst, show_cost, show_load, terminal
+    from moescale.views.terminal import show_apart, show_burst, show_cost, show_load, terminal
 
     load.check(serving, sweep=sweep.sweep)
     launch.check(sweep=sweep.sweep)
@@ -91,10 +92,12 @@ def cost(
     closed = load.closed_loop(model, source, deployment, gpus)
     opened = load.open_loop(model, source, deployment, serving, gpus)
     run = load.run(model, source, deployment, serving, gpus)
+    apart = serving.apart(model, source, deployment)
     saved = savings(model, source, deployment, serving.gpus_of_replica(), answer.usd_per_mtok or 0.0)
     if json_:
         record = answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
         parts = {"saved": saved, "closed_loop": closed, "open_loop": opened and opened.to_dict()}
+        parts |= {"disaggregated": apart and apart.to_dict()}
         record |= {name: part for name, part in parts.items() if part}
         record |= {} if run is None else {"burst": run.to_dict()}
         record |= {} if accuracy is None else {"accuracy": accuracy.to_dict()}
@@ -107,6 +110,8 @@ def cost(
         terminal(), answer, deployment, source_of_traffic, name=name, weights=own, priced=priced, accuracy=accuracy
     )
     show_load(terminal(), saved, closed, opened, gpu=deployment.gpu.name, priced=priced)
+    if apart is not None:
+        show_apart(terminal(), apart, deployment.gpu.name, priced=priced)
     if run is not None:
         show_burst(terminal(), run, serving.host or "in-line", priced=priced)
     if line is not None:

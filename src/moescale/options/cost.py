@@ -13,6 +13,7 @@ from moescale.options.fields import (
     LEAST,
     MOST_PARAMETERS,
     Group,
+    Quantity,
     Remark,
     listed,
     path,
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from moescale.models.architecture import Architecture
     from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
+    from moescale.serving.disaggregated import Disaggregated
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.open_loop import OpenLoop
     from moescale.serving.simulator import Run
     from moescale.typing import FloatArray
 
 LOAD, FASTER = "Load", "What speeds a server up"
+POOL = Quantity("", 1, 1e5, whole=True)  # GPUs of a kind
 MOST_CLIENTS = 1e6  # far beyond what a server is asked
 MOST_DRAFTED = 64  # tokens a pass: beyond, few are kept of any draft
 
@@ -128,6 +131,10 @@ class CostServingOptions(ServingOptions):
         default=1,
         whole=True,
     )
+    prefill_gpus: str | None = text(
+        "Price prefill and decode on GPUs of their own as well: so many for prompts, or auto.", metavar="INT|auto"
+    )
+    decode_gpus: str | None = text("As --prefill-gpus, for the output tokens.", metavar="INT|auto")
     max_num_seqs: str | None = text(
         "Most concurrent requests, or none; default: vLLM's for that GPU.", metavar="INT|none"
     )
@@ -213,6 +220,18 @@ class CostServingOptions(ServingOptions):
             )
         return self.gpus // self.replicas
 
+    def apart(self, model: Architecture, source: LatencySource, deployment: Deployment) -> Disaggregated | None:
+        """Prefill and decode on GPUs of their own, if either count is stated; the other one is searched."""
+        from moescale.serving.disaggregated import disaggregated
+
+        stated = {"prefill_gpus": self.prefill_gpus, "decode_gpus": self.decode_gpus}
+        if not any(stated.values()):
+            return None
+        if self.replicas > 1:
+            what = "counts the workers itself"
+            raise InputError(what, where="--prefill-gpus", next_step="leave --replicas out")
+        return disaggregated(model, source, deployment, **{name: _pool(name, value) for name, value in stated.items()})
+
     def has_price(self, remark: Remark = unsaid) -> bool:
         """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
         from moescale.hardware.prices import usd_per_gpu_hour
@@ -276,6 +295,18 @@ class CostServingOptions(ServingOptions):
         if checkpoint is not None and self.weights is not None:
             record["checkpoint"] = checkpoint.format or "not understood"
         return record
+
+
+def _pool(name: str, stated: str | None) -> int | None:
+    """So many GPUs; None where they are to be searched."""
+    if stated is None or stated.strip().lower() == "auto":
+        return None
+    where = f"--{name.replace('_', '-')}"
+    try:
+        return int(POOL.parse(stated, where))
+    except InputError as error:
+        step = "a number of GPUs such as 16, or auto"
+        raise InputError(error.what, where=where, nearest=error.nearest, next_step=step) from None
 
 
 @dataclass(frozen=True, kw_only=True)

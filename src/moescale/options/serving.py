@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,7 +131,7 @@ class ServingOptions(ChosenGpu):
         from moescale.hardware.gpus import measured_reserve_bytes
         from moescale.hardware.precisions import find_precision
         from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
-        from moescale.serving.deployment import BALANCED_WAIT_PASSES, SCHEDULING, UNSTATED, Deployment, with_traffic
+        from moescale.serving.deployment import BALANCED_WAIT_PASSES, SCHEDULING, Deployment, with_traffic
         from moescale.serving.host import find_host
 
         card = gpu or self.find_gpu()
@@ -158,7 +159,7 @@ class ServingOptions(ChosenGpu):
             weights=weight_format.name,
             kv_bytes_per_element=cache_format.bytes_per_element,
             reserve_bytes=measured_reserve_bytes() if self.reserve is None else self.reserve,
-            expert_parallel=UNSTATED if self.expert_parallel is None else float(self.expert_parallel),
+            expert_parallel=self.expert_ways(),
             attention_dp=float(self.n_attention_groups()),
             pipeline_parallel=float(self.n_stages()),
             prompt_wait_passes=BALANCED_WAIT_PASSES if balanced else 0.0,
@@ -256,6 +257,12 @@ class ServingOptions(ChosenGpu):
     def n_stages(self) -> int:
         """Pipeline stages of a replica."""
         return 1
+
+    def expert_ways(self) -> float:
+        """GPUs of a replica that split whole experts: as stated, or with attention groups all, else none."""
+        if self.expert_parallel is None:
+            return math.inf if self.n_attention_groups() > 1 else 1.0
+        return float(self.expert_parallel)
 
     def n_replicas(self) -> int:
         """Copies of the model."""

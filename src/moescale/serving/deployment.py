@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -27,7 +26,6 @@ MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the p
 
 POSITIVE, AT_LEAST_ONE, NOT_NEGATIVE = Bound(0.0, above=True), Bound(1.0), Bound(0.0)
 SHARE, COUNT = Bound(0.0, 1.0, above=True), Bound(1.0, whole=True)
-UNSTATED = float("nan")  # known by its identity
 # What TensorRT-LLM's AttentionDpConfig has for timeout_iters (its API reference, 2026); its published configurations for
 # attention data parallelism turn this balance on, and vLLM and SGLang have none.
 BALANCED_WAIT_PASSES = 50.0
@@ -57,9 +55,9 @@ class Deployment:
     kv_bytes_per_element: Annotated[Real, POSITIVE] = 2.0  # bf16
     weights: str | None = None  # name of the weights' number format, such as nvfp4; None: the one with such bytes
     reserve_bytes: Annotated[Real, NOT_NEGATIVE] = 0.0  # of each GPU, for activations: measured_reserve_bytes()
-    # So many GPUs split whole experts; 1: every expert is split over all; inf: all GPUs (of a stage). Not stated: 1, and with
-    # attention_dp all.
-    expert_parallel: Annotated[Real, WAYS] = UNSTATED
+    expert_parallel: Annotated[Real, WAYS] = (
+        1.0  # GPUs that split whole experts; 1: every expert is split; inf: all of a stage
+    )
     # So many groups of GPUs hold attention and dense layers whole and serve their own share of the requests; the experts
     # are spread over all of them.
     attention_dp: Annotated[Real, COUNT] = 1.0
@@ -87,10 +85,6 @@ class Deployment:
 
     def __post_init__(self) -> None:
         """What no bound of one field says, too."""
-        if self.expert_parallel is UNSTATED:
-            spread = np.asarray(self.attention_dp) > 1
-            ways = np.where(spread, math.inf, 1.0) if spread.any() else 1.0
-            object.__setattr__(self, "expert_parallel", ways if np.ndim(ways) else float(ways))
         check_bounds(self, where="deployment")
         degrees(self)
         for name, known in (("scheduling", SCHEDULING), ("batching", BATCHES)):

@@ -14,6 +14,7 @@ from moescale.views.terminal.plan import show_export as show_export
 from moescale.views.terminal.plan import show_plan as show_plan
 from moescale.views.terminal.runs import show_latencies as show_latencies
 from moescale.views.terminal.runs import show_planned_runs as show_planned_runs
+from moescale.views.terminal.serving import show_apart as show_apart
 from moescale.views.terminal.serving import show_burst as show_burst
 from moescale.views.terminal.serving import show_cost as show_cost
 from moescale.views.terminal.serving import show_load as show_load

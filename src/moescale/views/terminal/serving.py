@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from moescale.models.published import Shape
     from moescale.serving.accuracy import Accuracy
     from moescale.serving.deployment import Deployment
+    from moescale.serving.disaggregated import Disaggregated, Pool
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.open_loop import OpenLoop
     from moescale.serving.operating_points import OperatingPoints
@@ -91,6 +92,22 @@ def show_load(
             f"{opened.tensor_parallel}){usd}, {opened.utilization:.0%} busy; first token {within or 'after '}"
             f"{format_seconds(opened.ttft_s)}, then {within}{format_seconds(opened.tpot_s)} a token {times}.",
         )
+
+
+def show_apart(console: Console, apart: Disaggregated, gpu: str, *, priced: bool = True) -> None:
+    """Prefill and decode on GPUs of their own."""
+
+    def workers(pool: Pool) -> str:
+        return f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}, {pool.busy:.0%} busy"
+
+    usd = f", {format_usd(apart.usd_per_mtok)} per million" if priced else ""
+    write_paragraph(
+        console,
+        f"Prefill and decode apart: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
+        f"tokens a second{usd}. Prefill: {workers(apart.prefill)}, first token after {format_seconds(apart.ttft_s)} "
+        f"({format_seconds(apart.transfer_s)} to move the cache). Decode: {workers(apart.decode)}, "
+        f"{apart.decode.batch:,.0f} requests each, {format_seconds(apart.tpot_s)} a token.",
+    )
 
 
 def show_cost(
