@@ -13,6 +13,7 @@ from families import DENSE, JOINT, PAPER, chinchilla_optimum
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import ModelFamily, n_active, n_total, tokens_within, training_flops
 from moescale.planning.allocation import (
+    SIZES,
     Allocation,
     Budget,
     at_size,
@@ -181,9 +182,11 @@ def test_the_smallest_model_reaches_the_loss_exactly(law: Law, budget: Budget, s
     assert reached.all()
     assert np.all(small.n_params <= best.n_params)
     # Either the loss is met to the last digits, or the smallest size of the search already does better.
-    np.testing.assert_allclose(small.loss, target, rtol=1e-9)
+    least = small.n_params <= SIZES[0] * (1 + 1e-9)
+    np.testing.assert_allclose(small.loss[~least], target, rtol=1e-9)
+    assert np.all(small.loss[least] <= target * (1 + 1e-9))
     worse = loss_on_budget(law, budget, small.n_params * (1 - 1e-3), EXPERTS)
-    assert np.all(worse > target)
+    assert np.all(worse[~least] > target)
     tokens = tokens_within(law.family, budget.flops, small.n_params, EXPERTS)
     np.testing.assert_allclose(small.tokens, tokens, rtol=1e-12)
     assert_same(smallest_at_loss(law, budget, EXPERTS, target, optimal=best), small, rtol=1e-15)

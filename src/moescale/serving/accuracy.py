@@ -61,7 +61,7 @@ def kind_of(model: Architecture, weights: str, *, attention_dp: float = 1.0, apa
         return bool(np.any(np.asarray(getattr(model, name, 0.0)) > 0))
 
     family = "MoE" if has("n_moe_layers") else "dense"
-    if model.attention_sinks:
+    if model.attention_sinks and model.expert_bias:
         family = "gpt-oss"
     elif has("n_linear_layers"):
         family = f"hybrid {family}"

@@ -9,7 +9,14 @@ import numpy as np
 
 from moescale.latency.kernels.latent import COLUMNS, MEASURED
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import System, default_version, engines, find_table, read_columns
+from moescale.latency.kernels.tables import (
+    System,
+    default_version,
+    distinct_rows,
+    engines,
+    find_table,
+    read_columns,
+)
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import value_head_dim
 from moescale.models.parameters import attention_matrix_params, index_matrix_params
@@ -30,16 +37,8 @@ def sparse_types(system: str, engine: str, version: str, stage: str) -> tuple[tu
     path = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
     if path is None:
         return ()
-    from pyarrow.parquet import ParquetFile
-
-    table = (
-        ParquetFile(path)
-        .read(columns=["model", "gemm_type", "kv_cache_dtype"])
-        .group_by(["model", "gemm_type", "kv_cache_dtype"])
-    )
-    rows = table.aggregate([]).to_pylist()
-    found = {(str(row["model"]), str(row["gemm_type"]), str(row["kv_cache_dtype"])) for row in rows}
-    return tuple(sorted(triple for triple in found if triple[0] in MODULES))
+    found = distinct_rows(path, ("model", "gemm_type", "kv_cache_dtype"))
+    return tuple((name, weights, cached) for name, weights, cached in found if name in MODULES)
 
 
 def nearest_module(a: Architecture, types: tuple[tuple[str, str, str], ...], weights: str, cached: str) -> str | None:

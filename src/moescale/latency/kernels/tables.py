@@ -195,3 +195,11 @@ def text_values(path: Path, name: str) -> tuple[str, ...]:
     column = file.read(columns=[name])[name].combine_chunks().dictionary_encode()
     codes = np.unique(_values(column.indices))
     return tuple(sorted({str(column.dictionary[int(code)]) for code in codes[~np.isnan(codes)]}))
+
+
+def distinct_rows(path: Path, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The distinct combinations of some text columns, sorted."""
+    from pyarrow.parquet import ParquetFile
+
+    rows = ParquetFile(path).read(columns=list(names)).group_by(list(names)).aggregate([]).to_pylist()
+    return sorted({tuple(str(row[name]) for name in names) for row in rows})
