@@ -26,6 +26,8 @@ COST = (
     "h100-sxm",
     "--latency",
     "silicon",
+    "--max-gpus",
+    "128",
     "--json",
 )
 
@@ -161,7 +163,7 @@ def main() -> int:
         ("import moescale, cold process", 0.3, cold("-c", "import moescale")),
         ("moescale plan, measured kernels, cold process", 3.0, cold("-m", "moescale", *PLAN)),
         ("moescale plan, roofline, cold process", 2.0, cold("-m", "moescale", *PLAN, "--latency", "roofline")),
-        ("moescale cost, 4 GPU counts, measured kernels, cold", 1.5, cold("-m", "moescale", *COST)),
+        ("moescale cost, 8 GPU counts, measured kernels, cold", 1.0, cold("-m", "moescale", *COST)),
         ("make_plan, measured kernels, warm", 0.3, warm_plan(silicon=True)),
         ("make_plan, roofline, warm", 0.3, warm_plan(silicon=False)),
         ("roofline, 1,000,000 decode passes in process", 1.0, many_latencies()),
