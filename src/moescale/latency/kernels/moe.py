@@ -230,8 +230,8 @@ def _as_served(
         return columns
     found = _shared_rows(system, engine, kind, load, kernel)
     found = {name: values[found["moe_ep_size"] == 1] for name, values in found.items()}
-    widths = [_key(rows["hidden_size"], rows["inter_size"]) for rows in (columns, found)]
-    kept = ~np.isin(*widths) | (columns["moe_ep_size"] > 1)
+    own, theirs = (_key(rows["hidden_size"], rows["inter_size"]) for rows in (columns, found))
+    kept = ~np.isin(own, theirs) | (columns["moe_ep_size"] > 1)
     return _joined({name: values[kept] for name, values in columns.items()}, found)
 
 
