@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
+from moescale.latency import silicon
+from moescale.latency.kernels.tables import find_system
+from moescale.latency.mixed import mixer_products
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture, validate
 from moescale.models.flops import decode_flops_per_token
 from moescale.models.hf_config import from_config, read_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.mixers import linear_products
 from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
 from random_models import real_models
 
@@ -336,6 +340,32 @@ def test_linear_layers_do_not_slow_down_as_the_context_grows() -> None:
     moved = 2 * 64 * 36 * 32 * 128 * 128 * 4 / 8
     took = float(roofline.decode_s(model, 8.0, 64.0, 1.0) - roofline.decode_s(without, 8.0, 64.0, 1.0))
     assert 1.0 < took / (moved / H100.memory_bandwidth_bytes_per_s) < 1.5
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 64])
+def test_the_products_of_a_linear_layer_have_its_weights(gpus: int) -> None:
+    """A gated delta net's are three: the third has the two scalars a head, which stay whole where heads are split no more."""
+    model = from_config(QWEN3_NEXT)
+    products = mixer_products(model, gpus)
+    assert len(products) == 3
+    weights = sum(float(times) * float(n) * float(k) for times, n, k in products)
+    assert weights == 36 * sum(float(n) * float(k) for k, n in linear_products(model, gpus))
+    assert products[1][1] == 2.0 * max(32 / gpus, 1.0)
+
+
+@pytest.mark.system
+def test_gates_take_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gates of attention's output in the 12 layers that attend, and a norm with a gate after each of the 36 linear ones."""
+    model, least_s = from_config(QWEN3_NEXT), find_system("h100_sxm").elementwise_latency_s
+    source = Silicon(H100, "sglang", host_s=0.0)
+
+    def seconds(shape: Architecture) -> float:
+        return float(source.decode_s(shape, 4.0, 4.0, 1024.0))
+
+    assert seconds(model) - seconds(replace(model, attention_gate=0.0)) >= 12 * least_s
+    whole = seconds(model)
+    monkeypatch.setattr(silicon, "GATED_NORMS", ())
+    assert whole - seconds(model) == pytest.approx(36 * least_s, rel=0.01)  # 4 tokens move 24 KB on each GPU
 
 
 def test_sparse_attention_reads_what_it_chooses_and_all_keys_of_its_indexer() -> None:

@@ -178,6 +178,16 @@ def test_measured_experts_of_4_bits_are_answered_from_their_own_rows(system: str
     assert np.quantile(off, 0.95) < 0.04
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
+def test_sglang_serves_gpt_oss_on_hopper_with_the_kernels_of_vllms_table(gpu: str) -> None:
+    """Without expert parallelism; with it the experts' weights are unpacked to 16 bits, and take longer than half of all."""
+    sglang, vllm = (Silicon(find_gpu(gpu), name, None, 0.53125, weights="mxfp4") for name in ("sglang", "vllm"))
+    split, spread = (sglang.decode_s(GPT_OSS, 2, 64, 1024, expert_parallel=ways) for ways in (1, 2))
+    np.testing.assert_allclose(split, vllm.decode_s(GPT_OSS, 2, 64, 1024), rtol=0.05)
+    assert spread > 1.5 * split
+
+
 def test_of_alternative_kernels_the_fastest_counts_and_repeats_are_averaged() -> None:
     keys, sources = np.array([[2.0], [1.0], [1.0], [1.0], [2.0]]), np.array([0.0, 0.0, 0.0, 1.0, 1.0])
     places, seconds = of_the_fastest(keys, sources, np.array([5.0, 1.0, 4.0, 3.0, 7.0]))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from moescale.models.architecture import Architecture, some
-from moescale.models.mixers import attention_groups, linear_products
+from moescale.models.mixers import attention_groups, linear_products, linear_widths
 from moescale.models.parameters import index_matrix_params
 from moescale.typing import FloatArray, Real
 
@@ -52,10 +52,14 @@ def has_mixers(a: Architecture) -> bool:
 def mixer_products(a: Architecture, tensor_parallel: Real) -> list[tuple[Real, Real, Real]]:
     """Times, outputs and inputs of the matrix products of linear layers and of the projections that experts share.
 
-    Those of indexers come as one matrix of as many parameters.
+    A gated delta net's two scalars a head are a product of their own, as the engines run it. Those of indexers come as one
+    matrix of as many parameters.
     """
     found: list[tuple[Real, Real, Real]] = []
     found += [(a.n_linear_layers, n, k) for k, n in linear_products(a, tensor_parallel)]
+    if some(a.n_linear_layers) and a.linear_kind == "gated-delta":
+        scalars, (times, n, k) = 2.0 * linear_widths(a, tensor_parallel)[2], found[0]
+        found[:1] = [(times, n - scalars, k), (times, scalars, k)]
     if some(a.d_expert_model):
         found += [(a.n_moe_layers, a.d_expert_model, a.d_model), (a.n_moe_layers, a.d_model, a.d_expert_model)]
     return found

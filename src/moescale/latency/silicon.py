@@ -66,10 +66,10 @@ from moescale.latency.kernels.sparse import MODULES, nearest_module, sparse_grid
 from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
 from moescale.latency.mixed import expert_width, has_mixers, mixer_products, over_attention_groups
 from moescale.latency.roofline import Roofline
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.flops import expected_distinct_experts
 from moescale.models.kv_cache import value_head_dim
-from moescale.models.mixers import attention_groups
+from moescale.models.mixers import attention_groups, linear_widths
 from moescale.typing import FloatArray, Real
 
 ROOFLINE = "take the roofline as the latency source; it answers for every GPU"
@@ -81,6 +81,8 @@ ACTIVATION_BYTES = 2.0  # bf16, also where weights have fewer bits
 # reproduce what the package's own engine adds to its tables, with and without norms of queries and keys.
 PROMPT_LAUNCHES = 4.4
 PROMPT_LAUNCHES_QK_NORM = 13.2
+# Linear layers whose output meets a norm and a gate in a kernel of its own, which the tables do not hold.
+GATED_NORMS = ("gated-delta", "kda", "mamba2")
 WIDE_BYTES = 1.5  # and from here on 16-bit
 SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured kernels
 ROUNDING = 0.02  # of data sheets
@@ -212,7 +214,8 @@ class Silicon(PassSource):
             prefix = a.prefix_tokens
             total_s = total_s + self._attention_s("context", model, count, a.prompts, a.prompt_tokens, prefix=prefix)
             launches = PROMPT_LAUNCHES_QK_NORM if model.qk_norm else PROMPT_LAUNCHES
-            total_s = total_s + model.n_layers * (launches * self._system.elementwise_latency_s)
+            attending = model.n_layers - np.asarray(model.n_linear_layers)
+            total_s = total_s + attending * (launches * self._system.elementwise_latency_s)
         if has_mixers(model):
             total_s = total_s + self._mixers_s(model, count, a)
         total_s = total_s + self._products_s(model, count, tokens, a.requests)
@@ -236,6 +239,9 @@ class Silicon(PassSource):
                 outputs = queries + gates + (1.0 if group.full_keys_are_values else 2.0) * cached
                 times = np.asarray(group.n_layers, dtype=np.float64)
                 asked += [_Product(times, outputs, d, share), _Product(times, d, queries, share, True)]
+                if some(group.attention_gate):
+                    gated_s = self._elementwise_s(tokens * (ACTIVATION_BYTES * (2.0 * queries + gates)))
+                    total_s = total_s + np.where(gates > 0, times * gated_s, 0.0)
         dense = layers - model.n_moe_layers - model.n_layers_without_ffn
         for times, whole, part in (
             (dense, model.d_ffn, shares.dense_ffn),
@@ -412,6 +418,9 @@ class Silicon(PassSource):
                 if kernel is not None and batch is not None and np.any(np.asarray(batch) > 0):
                     each_s = kernel.seconds(model, gpus, np.maximum(batch, 1.0), tokens)
                     seconds = seconds + linear / memory * each_s * np.minimum(batch, 1.0)
+            if model.linear_kind in GATED_NORMS:
+                _, values, _ = linear_widths(model, gpus)
+                seconds = seconds + linear * self._elementwise_s(a.tokens * (3.0 * ACTIVATION_BYTES * values))
             rest = replace(rest, n_linear_layers=0.0)
         if _is_latent(model) and self._sparse_kind(model) is not None:
             rest = replace(rest, n_index_layers=0.0)  # part of the measured modules

@@ -22,10 +22,11 @@ import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.errors import InputError
-from moescale.latency.kernels.formats import EXPERTS_OF, SHARED_EXPERT_KERNELS, rates
+from moescale.latency.kernels.formats import EXPERTS_OF, SERVED_WITH, SHARED_EXPERT_KERNELS, rates
 from moescale.latency.kernels.tables import (
     System,
     default_version,
+    engines,
     find_system,
     find_table,
     of_the_fastest,
@@ -195,8 +196,9 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
     columns = read_columns(path, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=load)
     for other in EXPERTS_OF.get((engine, kind), ()):
-        more = _shared_rows(system, other, kind, load)
-        columns = {name: np.concatenate([values, more[name]]) for name, values in columns.items()}
+        columns = _joined(columns, _shared_rows(system, other, kind, load, SHARED_EXPERT_KERNELS))
+    if (engine, kind) in SERVED_WITH:
+        columns = _as_served(columns, system, kind, load, *SERVED_WITH[engine, kind])
     if not columns["latency"].size:
         what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
         raise InputError(what, where="silicon", nearest=", ".join(text_values(path, "distribution")))
@@ -216,11 +218,28 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
     )
 
 
-def _shared_rows(system: str, engine: str, kind: str, load: str) -> dict[str, FloatArray]:
-    """The rows of another engine's current table that were measured with SHARED_EXPERT_KERNELS; often none."""
+def _joined(one: dict[str, FloatArray], other: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    return {name: np.concatenate([values, other[name]]) for name, values in one.items()}
+
+
+def _as_served(
+    columns: dict[str, FloatArray], system: str, kind: str, load: str, engine: str, kernel: str
+) -> dict[str, FloatArray]:
+    """The rows with another engine's in place of those of the same widths, where each GPU holds a part of all experts."""
+    if engine not in engines(system):
+        return columns
+    found = _shared_rows(system, engine, kind, load, kernel)
+    found = {name: values[found["moe_ep_size"] == 1] for name, values in found.items()}
+    own, theirs = (_key(rows["hidden_size"], rows["inter_size"]) for rows in (columns, found))
+    kept = ~np.isin(own, theirs) | (columns["moe_ep_size"] > 1)
+    return _joined({name: values[kept] for name, values in columns.items()}, found)
+
+
+def _shared_rows(system: str, engine: str, kind: str, load: str, kernel: str) -> dict[str, FloatArray]:
+    """The rows of another engine's current table whose kernel source has this name in it; often none."""
     path = find_table(system, "moe", engine, default_version(system, engine), "moe_perf")
     assert path is not None
-    sources = [name for name in text_values(path, "kernel_source") if SHARED_EXPERT_KERNELS in name]
+    sources = [name for name in text_values(path, "kernel_source") if kernel in name]
     found = [
         read_columns(path, (*SIZES, "latency"), moe_dtype=kind, distribution=load, kernel_source=source)
         for source in sources
