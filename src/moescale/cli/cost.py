@@ -59,7 +59,7 @@ def cost(
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
     from moescale.latency.silicon import Silicon
     from moescale.models.quantisation import with_usual_shares
-    from moescale.serving.accuracy import accuracy_of
+    from moescale.serving.accuracy import accuracy_of, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import savings
     from moescale.views.terminal import show_apart, show_burst, show_cost, show_load, terminal
@@ -107,9 +107,17 @@ def cost(
     own = formats[0].name if checkpoint is not None and formats else None
     name = None if described.published is None else model.name
     show_cost(
-        terminal(), answer, deployment, source_of_traffic, name=name, weights=own, priced=priced, accuracy=accuracy
+        terminal(),
+        answer,
+        deployment,
+        source_of_traffic,
+        name=name,
+        weights=own,
+        priced=priced,
+        accuracy=accuracy,
+        kind=uncompared(model, deployment, source),
     )
-    show_load(terminal(), saved, closed, opened, gpu=deployment.gpu.name, priced=priced)
+    show_load(terminal(), saved, closed, opened, gpu=deployment.gpu.name, priced=priced, host=serving.host)
     if apart is not None:
         show_apart(terminal(), apart, deployment.gpu.name, priced=priced)
     if run is not None:
