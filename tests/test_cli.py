@@ -163,14 +163,16 @@ def test_compare_answers_with_the_keys_of_the_contract() -> None:
 
 def test_cost_answers_with_the_keys_of_the_contract() -> None:
     found = answer_of("cost", "--n-params", "1.5B", "--experts", 64, "--max-gpus", 5)
-    assert found.keys() == MODELLED | DEPLOYED | SERVED | {"candidates", "weights"}
+    assert found.keys() == MODELLED | DEPLOYED | SERVED | {"candidates", "weights", "question"}
+    asked = {"gpu": "a100-sxm-40gb", "kv_cache": "bf16", "prompt_tokens": 230.0, "engine": "vllm"}
+    assert asked.items() <= found["question"].items()
     assert found["weights"] == {"format": "bf16", "bytes_per_param": 2.0, "source": "default"}
     assert [c["gpus"] for c in found["candidates"]] == [1, 2, 4]
     for c in found["candidates"]:
         assert c.keys() == MODELLED | DEPLOYED | ({"infeasible"} if "infeasible" in c else SERVED)
     assert "weights take 66.0 GB" in found["candidates"][0]["infeasible"]
     best = min((c for c in found["candidates"] if "usd_per_mtok" in c), key=lambda c: c["usd_per_mtok"])
-    assert {k: v for k, v in found.items() if k not in ("candidates", "weights")} == best
+    assert {k: v for k, v in found.items() if k not in ("candidates", "weights", "question")} == best
     assert list(nulls(found)) == []
 
 
@@ -217,7 +219,8 @@ def test_cost_of_a_name_is_that_of_its_config(name: str) -> None:
     asked = ("--gpu", "h200-sxm", "--gpus", 1, "--prompt", 512, "--output", 256)
     config = answer_of("cost", "--config", ROOT / "examples" / "configs" / f"{name}.json", *asked, "--weights", "fp8")
     named = answer_of("cost", name.upper(), *asked, "--weights", "fp8")
-    del config["weights"]["checkpoint"]  # what a config says of its weights, and a name does not
+    assert named.pop("question").items() >= {"model": name, "gpu": "h200-sxm"}.items()
+    del config["question"], config["weights"]["checkpoint"]  # what a config says of its weights, and a name does not
     assert named == config
     assert f"\n{name}: " in run("cost", name, *asked).out
 
@@ -255,7 +258,7 @@ def test_a_gpu_without_a_price_has_all_figures_but_dollars() -> None:
     assert "--usd-per-gpu-hour" in free.err
     ours, theirs = json.loads(free.out), json.loads(priced.out)
     assert "usd" not in free.out
-    for record in (theirs, theirs["burst"], *theirs["candidates"]):
+    for record in (theirs, theirs["question"], theirs["burst"], *theirs["candidates"]):
         for name in [name for name in record if name.startswith("usd")]:
             del record[name]
     assert ours == theirs
@@ -290,12 +293,21 @@ def test_a_closed_loop_is_answered_beside_the_plateau() -> None:
     asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--gpus", 1, "--prompt", 1024, "--output", 256)
     plain, record = (json.loads(run(*asked, *more, "--json").out) for more in ((), ("--concurrency", 32)))
     loop = record.pop("closed_loop")
+    assert record["candidates"][0].pop("closed_loop") == loop
     assert record == plain
     assert loop["concurrency"] == 32
-    assert loop["output_tok_s"] == pytest.approx(32 * 256 / loop["e2e_s"])
+    assert loop["output_tok_s"] == pytest.approx(32 * 256 / (loop["plateau_ttft_s"] + 255 * loop["tpot_s"]))
     assert loop["e2e_s"] == pytest.approx(loop["ttft_s"] + 255 * loop["tpot_s"])
     assert loop["usd_per_mtok"] > record["usd_per_mtok"]  # fewer clients than the server could hold
     assert "Closed loop of 32 clients" in " ".join(run(*asked, "--concurrency", 32).out.split())
+    every = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", 1024, "--output", 256, "--concurrency", 32)
+    chosen = json.loads(run(*every, "--json").out)
+    loops = [one["closed_loop"]["usd_per_mtok"] for one in chosen["candidates"]]
+    assert chosen["closed_loop"]["usd_per_mtok"] == min(loops)
+    assert "for 32 clients" in run(*every).out.splitlines()[0]
+    tight = json.loads(run(*every, "--max-tpot", "6ms", "--json").out)
+    assert tight["closed_loop"]["meets_limits"]
+    assert tight["closed_loop"]["tpot_s"] <= 6e-3 * (1 + 1e-9)
     refused = run(*asked, "--concurrency", 32, "--sweep")
     assert refused.code == 2
     assert "--concurrency" in refused.err

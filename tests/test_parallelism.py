@@ -372,7 +372,7 @@ def test_cost_says_how_the_gpus_share_the_model() -> None:
     assert "on 8 x h100-sxm (2 pipeline stages, 2 attention groups)" in out
     code, out, _ = run(*asked, "--attention-dp", 8, "--json")
     told = json.loads(out)
-    assert (told["attention_dp"], told["expert_parallel"], told["tensor_parallel"]) == (8, 8, 8)
+    assert (told["attention_dp"], told["expert_parallel"], told["tensor_parallel"]) == (8, 8, 1)
     code, out, _ = run(*asked, "--attention-dp", 8, "--expert-parallel", 1, "--json")
     assert json.loads(out)["expert_parallel"] == 1
     waits = "Attention groups: a prompt in one group stalls the output tokens of all groups"

@@ -105,7 +105,7 @@ def spread(engine: str, **changes: Any) -> dict[str, str]:
 
 
 def test_groups_of_attention_and_stages() -> None:
-    changes = {"tensor_parallel": 16, "attention_dp": 4, "pipeline_parallel": 2, "gpus": 16}
+    changes = {"tensor_parallel": 2, "attention_dp": 4, "pipeline_parallel": 2, "gpus": 16}
     vllm, sglang, trtllm = (spread(engine, **changes) for engine in ENGINES)
     # vLLM counts the GPUs, requests and tokens of one group, TensorRT-LLM the requests and tokens; SGLang divides itself.
     assert {name: vllm[name] for name in list(vllm)[:6]} == {
@@ -140,7 +140,7 @@ def test_what_a_line_cannot_say_is_noted() -> None:
     assert not any("nvfp4" in note for note in launch("vllm", "here", COST, served(weights="nvfp4"), "nvfp4").notes)
     few = launch("vllm", "here", replace(COST, expert_parallel=2), served())
     assert any("over all 8 GPUs; priced were 2" in note for note in few.notes)
-    assert launch("vllm", "here", replace(COST, replicas=3), served()).command.startswith(
+    assert launch("vllm", "here", replace(COST, replicas=3, gpus=24), served()).command.startswith(
         "# one of 3 replicas, on 8 x h200"
     )
     with pytest.raises(InputError, match="vllm"):

@@ -62,6 +62,7 @@ def cost(
     from moescale.serving.accuracy import accuracy_of, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import savings
+    from moescale.serving.question import latency_text, question_record
     from moescale.views.terminal import show_apart, show_burst, show_cost, show_load, terminal
 
     load.check(serving, sweep=sweep.sweep)
@@ -85,18 +86,19 @@ def cost(
     if isinstance(source, Silicon) and (scaled := source.unmeasured(model)):
         what = f"{' and '.join(scaled)} in {deployment.weights} were not measured on {source.gpu.name} with {source.backend}"
         warn(f"{what}: bf16 kernels, scaled by the roofline")
-    answer = serving_cost(model, source, deployment, serving.gpus_of_replica())
+    clients = load.concurrency
+    answer = serving_cost(model, source, deployment, serving.gpus_of_replica(), clients=clients)
     accuracy = accuracy_of(model, deployment, source)
     line = launch.line(described, answer, deployment, checkpoint, source, warn)
-    gpus = answer.tensor_parallel or 1
-    closed = load.closed_loop(model, source, deployment, gpus)
+    gpus = answer.gpus_per_replica
     opened = load.open_loop(model, source, deployment, serving, gpus)
     run = load.run(model, source, deployment, serving, gpus)
     apart = serving.apart(model, source, deployment)
     saved = savings(model, source, deployment, serving.gpus_of_replica(), answer.usd_per_mtok or 0.0)
     if json_:
-        record = answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
-        parts = {"saved": saved, "closed_loop": closed, "open_loop": opened and opened.to_dict()}
+        asked = {"question": question_record(model, deployment, source)}
+        record = asked | answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
+        parts = {"saved": saved, "open_loop": opened and opened.to_dict()}
         parts |= {"disaggregated": apart and apart.to_dict()}
         record |= {name: part for name, part in parts.items() if part}
         record |= {} if run is None else {"burst": run.to_dict()}
@@ -104,20 +106,19 @@ def cost(
         record |= {} if line is None else {"launch": line}
         print_json(record if priced else _without_dollars(record))
         return
-    own = formats[0].name if checkpoint is not None and formats else None
-    name = None if described.published is None else model.name
     show_cost(
         terminal(),
         answer,
         deployment,
         source_of_traffic,
-        name=name,
-        weights=own,
+        name=None if described.published is None else model.name,
+        price=serving.price_terms() if priced else None,
+        latency=latency_text(source),
         priced=priced,
         accuracy=accuracy,
         kind=uncompared(model, deployment, source),
     )
-    show_load(terminal(), saved, closed, opened, gpu=deployment.gpu.name, priced=priced, host=serving.host)
+    show_load(terminal(), saved, answer.closed_loop, opened, gpu=deployment.gpu.name, priced=priced, host=serving.host)
     if apart is not None:
         show_apart(terminal(), apart, deployment.gpu.name, priced=priced)
     if run is not None:

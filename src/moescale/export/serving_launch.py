@@ -70,18 +70,19 @@ def launch(engine: str, model: str, cost: Cost, deployment: Deployment, checkpoi
     if cost.batch is None or cost.tensor_parallel is None:
         raise InputError("no server is recommended", where="--launch")
     weights, stated = deployment.weights or "bf16", checkpoint_format
-    stages, groups = (int(getattr(cost, name, None) or 1) for name in ("pipeline_parallel", "attention_dp"))
-    batched = getattr(deployment, "max_num_batched_tokens", None)
-    accepted = float(np.asarray(getattr(deployment, "accepted_tokens", 0.0)))
-    drafted = getattr(deployment, "draft_tokens", None)
+    stages, groups = cost.pipeline_parallel or 1, cost.attention_dp or 1
+    batched, drafted = deployment.max_num_batched_tokens, deployment.draft_tokens
+    loop = cost.closed_loop
+    clients = math.inf if loop is None else math.ceil(loop.concurrency / (cost.replicas or 1))
+    accepted = float(np.asarray(deployment.accepted_tokens))
     server = _Server(
         model=model,
-        gpus=cost.tensor_parallel // stages,
+        gpus=cost.tensor_parallel * groups,
         stages=stages,
         groups=groups,
         expert_ways=cost.expert_parallel or 1,
         experts=cost.n_params_active < cost.n_params_total,
-        requests=max(math.floor(cost.batch), 1),
+        requests=max(math.floor(min(cost.batch, clients)), 1),
         longest=math.ceil(float(np.asarray(longest_request_tokens(deployment)))),
         memory_fraction=float(np.asarray(deployment.memory_fraction)),
         weight_bytes=cost.weight_bytes_per_gpu or 0.0,
@@ -95,7 +96,9 @@ def launch(engine: str, model: str, cost: Cost, deployment: Deployment, checkpoi
     )
     notes = _notes(engine, weights, stated, server)
     copies = cost.replicas or 1
-    each = f"# one of {copies} replicas, on {cost.tensor_parallel} x {deployment.gpu.name} each\n" if copies > 1 else ""
+    each = (
+        f"# one of {copies} replicas, on {cost.gpus_per_replica} x {deployment.gpu.name} each\n" if copies > 1 else ""
+    )
     return Launch(command=each + ENGINES[engine](server), notes=notes)
 
 

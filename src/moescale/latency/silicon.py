@@ -145,9 +145,14 @@ class Silicon(PassSource):
             raise InputError(f"there are no measured kernels for {self.gpu.name}", where="silicon", next_step=ROOFLINE)
         return find_system(self.gpu.silicon_system)
 
+    @property
+    def tables(self) -> tuple[str, str, str]:
+        """System, engine and version of the tables."""
+        return self._tables
+
     @cached_property
     def _tables(self) -> tuple[str, str, str]:
-        """System, engine and version of the tables."""
+        """As `tables`."""
         name = self._system.name
         return name, self.backend, self.version or default_version(name, self.backend)
 

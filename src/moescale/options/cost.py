@@ -252,7 +252,8 @@ class CostServingOptions(ServingOptions):
         if self.replicas > 1:
             what = "counts the workers itself"
             raise InputError(what, where="--prefill-gpus", next_step="leave --replicas out")
-        return disaggregated(model, source, deployment, **{name: _pool(name, value) for name, value in stated.items()})
+        counts = [_pool(name, value) for name, value in stated.items()]
+        return disaggregated(model, source, deployment, prefill_gpus=counts[0], decode_gpus=counts[1])
 
     def has_price(self, remark: Remark = unsaid) -> bool:
         """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
@@ -385,20 +386,6 @@ class LoadOptions(Group):
             raise InputError(
                 what, where=f"--{name}", next_step="ask for a closed loop (--concurrency), or leave it out"
             )
-
-    def closed_loop(
-        self, model: Architecture, source: LatencySource, deployment: Deployment, gpus: int
-    ) -> dict[str, float] | None:
-        """The closed loop on `gpus` GPUs a replica, if one is stated."""
-        from moescale.serving.closed_loop import closed_loop
-
-        if self.concurrency is None:
-            return None
-        found = closed_loop(model, gpus, source, deployment, self.concurrency)
-        names = ("output_tok_s", "ttft_s", "tpot_s", "e2e_s", "plateau_ttft_s", "batch")
-        record = {"concurrency": self.concurrency} | {name: float(getattr(found, name)) for name in names}
-        usd_per_s = gpus * float(deployment.replicas) * float(deployment.usd_per_gpu_hour) / 3600.0
-        return record | {"usd_per_mtok": usd_per_s / record["output_tok_s"] * 1e6}
 
     def open_loop(
         self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int

@@ -241,6 +241,16 @@ class ServingOptions(ChosenGpu):
             )
         )
 
+    def price_terms(self) -> str | None:
+        """Terms and date of the catalogue's price; None for a price of one's own."""
+        from moescale.hardware.prices import price
+
+        gpu = self.find_gpu()
+        if self.stated_price() is not None or gpu.usd_per_gpu_hour is not None:
+            return None
+        found = price(gpu.name)
+        return f"{found.terms}, {found.date}"
+
     def cap(self, gpu: Gpu) -> float | None:
         """Most concurrent requests of one replica; None: memory alone limits."""
         text = "none" if self.max_num_seqs is None else self.max_num_seqs

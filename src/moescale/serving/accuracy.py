@@ -81,9 +81,7 @@ def kind_of_served(model: Architecture, deployment: Deployment) -> str | None:
         if not near:
             return None
         weights = near[0]
-    apart = bool(getattr(deployment, "prefill_gpus", None))
-    groups = float(np.max(np.asarray(getattr(deployment, "attention_dp", 1.0))))
-    return kind_of(model, weights, attention_dp=groups, apart=apart)
+    return kind_of(model, weights, attention_dp=float(np.max(np.asarray(deployment.attention_dp))))
 
 
 def uncompared(model: Architecture, deployment: Deployment, source: LatencySource) -> str:

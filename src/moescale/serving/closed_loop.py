@@ -21,7 +21,7 @@ are one prompt of p tokens each; where prompts ride in passes that decode, k may
                     (C - B)^2 / 2 C (t/B) on average in the first round.
 
 The batch in service is what Little's law leaves of C beside the requests that wait, TPOT is that of `steady_state` at this
-batch, and output_tok_s = C n / (TTFT + (n - 1) TPOT), again Little's law. tests/test_closed_loop.py holds all of it against
+batch, and output_tok_s = C n / (TTFT + (n - 1) TPOT) with the TTFT after the first round, again Little's law. tests/test_closed_loop.py holds all of it against
 the simulator, whatever the kernels take.
 """
 
@@ -69,6 +69,39 @@ class ClosedLoop:
     plateau_ttft_s: FloatArray  # without the first request of each client
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """A closed loop of one server; times are means over a benchmark of ROUNDS requests a client."""
+
+    concurrency: int
+    batch: float  # in service at a time, of one replica
+    output_tok_s: float  # of the whole deployment
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+    plateau_ttft_s: float  # without the first request of each client
+    usd_per_mtok: float  # dollars per million output tokens
+    meets_limits: bool  # of latency
+
+
+def loops(
+    model: Architecture, gpus: FloatArray, latency: LatencySource, deployment: Deployment, clients: int
+) -> list[Loop | None]:
+    """The closed loop on each GPU count of a replica (k,); None where a server answers nothing."""
+    d, found = deployment, closed_loop(model, gpus, latency, deployment, clients)
+    usd_per_s = gpus * float(np.asarray(d.replicas)) * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0
+    most_s = [math.inf if limit is None else float(np.asarray(limit)) for limit in (d.max_ttft_s, d.max_tpot_s)]
+    answers: list[Loop | None] = []
+    for i in range(len(gpus)):
+        names = ("batch", "output_tok_s", "ttft_s", "tpot_s", "e2e_s", "plateau_ttft_s")
+        figures = {name: float(getattr(found, name)[i]) for name in names}
+        usd = float(usd_per_s[i]) / figures["output_tok_s"] * 1e6
+        within = figures["ttft_s"] <= most_s[0] and figures["tpot_s"] <= most_s[1] * (1.0 + 1e-9)
+        loop = Loop(concurrency=clients, **figures, usd_per_mtok=usd, meets_limits=within)
+        answers.append(loop if math.isfinite(usd) else None)
+    return answers
+
+
 def closed_loop(
     model: Architecture,
     gpus: Real,
@@ -82,14 +115,15 @@ def closed_loop(
 ) -> ClosedLoop:
     """Closed loops of `clients` over all replicas of `deployment`; see the module's legend. Everything broadcasts.
 
-    Latency limits of the deployment are left out. Raises InputError for less than one client.
+    A limit on the time per token bounds the batch in service, and the others queue; one on the first token is left out.
+    Raises InputError for less than one client.
     """
     wanted = np.asarray(clients, dtype=np.float64)
     if not np.all((wanted >= 1) & (wanted < math.inf)):
         raise InputError(f"clients must be at least 1, not {wanted.min():g}", where="closed loop")
     budget = deployment.max_num_batched_tokens
     budget = default_max_num_batched_tokens(deployment.gpu) if budget is None else budget
-    d = replace(deployment, max_ttft_s=None, max_tpot_s=None)
+    d = replace(deployment, max_ttft_s=None)
     servers = Servers(model, np.asarray(gpus, dtype=np.float64), latency, d)
     held = largest_batches(servers)
     # Each part of a pipeline's batch is a loop of its own; each attention group is an engine with its own budget.
@@ -107,14 +141,15 @@ def closed_loop(
         return np.where(served, np.broadcast_to(np.asarray(values, dtype=np.float64), shape), math.nan)
 
     n = np.asarray(d.output_tokens, dtype=np.float64)
-    e2e_s = found.ttft_s + (n - 1.0) * found.tpot_s
+    decoding_s = (n - 1.0) * found.tpot_s
+    clients_held = d.replicas * d.pipeline_parallel * each
     return ClosedLoop(
         clients=np.broadcast_to(wanted, shape),
         batch=full(batch * d.pipeline_parallel),
-        output_tok_s=full(d.replicas * d.pipeline_parallel * each * n / e2e_s),
+        output_tok_s=full(clients_held * n / (found.plateau_ttft_s + decoding_s)),
         ttft_s=full(found.ttft_s),
         tpot_s=full(found.tpot_s),
-        e2e_s=full(e2e_s),
+        e2e_s=full(found.ttft_s + decoding_s),
         plateau_ttft_s=full(found.plateau_ttft_s),
     )
 

@@ -12,6 +12,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
+from moescale.serving.closed_loop import Loop, loops
 from moescale.serving.deployment import Deployment, degrees, expert_ways
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
 from moescale.serving.steady_state import (
@@ -32,13 +33,13 @@ from moescale.serving.steady_state import (
 class Cost:
     """Cost of serving one model on one GPU count; None where a figure does not apply because it is infeasible."""
 
-    gpus: int  # of the whole deployment: tensor_parallel times replicas
+    gpus: int  # of the whole deployment
     n_params_total: float
     n_params_active: float
     weight_bytes: float
     kv_bytes_per_token: float
     latency_source: str
-    tensor_parallel: int | None = None  # GPUs of one replica
+    tensor_parallel: int | None = None  # GPUs that split a layer: those of a replica, over groups and stages
     expert_parallel: int | None = None  # so many of them hold whole experts
     attention_dp: int | None = None  # so many groups of them hold attention, where more than one
     pipeline_parallel: int | None = None  # so many stages of them hold consecutive layers, where more than one
@@ -57,8 +58,14 @@ class Cost:
     ttft_s: float | None = None  # time to first token of a request that finds a place
     tpot_s: float | None = None  # time per output token
     throughput_tok_s: float | None = None  # output tokens a second of the whole deployment
+    closed_loop: Loop | None = None  # where clients were asked for
     infeasible: str | None = None
     candidates: tuple[Cost, ...] | None = None  # one record a GPU count that was looked at
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs of one copy of the model."""
+        return self.gpus // (self.replicas or 1)
 
     def to_dict(self) -> dict[str, object]:
         """The record as JSON-ready values; keys that do not apply are absent."""
@@ -102,13 +109,24 @@ def candidates(model: Architecture, latency: LatencySource, deployment: Deployme
     return _records(model, degrees(deployment), latency, deployment)[0]
 
 
-def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int | None = None) -> Cost:
+def cost(
+    model: Architecture,
+    latency: LatencySource,
+    deployment: Deployment,
+    gpus: int | None = None,
+    *,
+    clients: int | None = None,
+) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
+    With `clients` the cheapest for a closed loop of so many, among those within the latency limits where any are.
     Raises InfeasibleError when no count serves the model.
     """
     counts = degrees(deployment) if gpus is None else (gpus,)
     looked_at, reasons = _records(model, counts, latency, deployment)
+    if clients is not None:
+        found = loops(model, np.asarray(counts, dtype=np.float64), latency, deployment, clients)
+        looked_at = [replace(one, closed_loop=loop) for one, loop in zip(looked_at, found, strict=True)]
     served = [record for record in looked_at if record.infeasible is None]
     if not served:
         # The largest count comes closest to fitting; heads are named where nothing else failed. Latency does not fall
@@ -119,7 +137,7 @@ def cost(model: Architecture, latency: LatencySource, deployment: Deployment, gp
         where = f"{'1 to ' if len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}"
         what, remedy = f"no GPU count serves {model.name or 'the model'}: {why}", REMEDIES[reasons[told[0]]]
         raise InfeasibleError(what, where=where, next_step=remedy)
-    best = min(served, key=lambda record: (record.usd_per_mtok or 0.0, record.gpus))
+    best = min(served, key=_order)
     return replace(best, candidates=tuple(looked_at))
 
 
@@ -140,6 +158,14 @@ def savings(
                 without = None
             saved[name] = 1.0 if without is None else 1.0 - usd_per_mtok / without
     return saved
+
+
+def _order(one: Cost) -> tuple[bool, float, int]:
+    """The cheapest first, of those within the limits; equal ones by GPUs."""
+    loop = one.closed_loop
+    if loop is None:
+        return False, one.usd_per_mtok or 0.0, one.gpus
+    return not loop.meets_limits, loop.usd_per_mtok, one.gpus
 
 
 def _records(
@@ -165,7 +191,7 @@ def _records(
             reserve_bytes=float(d.reserve_bytes),
             kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
             latency_source=latency.name,
-            tensor_parallel=gpus,
+            tensor_parallel=int(gpus / float(np.asarray(d.attention_dp)) / float(np.asarray(d.pipeline_parallel))) or 1,
             expert_parallel=int(expert_ways(d, gpus)),
             replicas=replicas,
         )

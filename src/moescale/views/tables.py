@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moescale.scaling_laws.form import LawForm
     from moescale.scaling_laws.law import Law, Prediction
     from moescale.serving.accuracy import Accuracy
+    from moescale.serving.closed_loop import Loop
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import LeftOut, OperatingPoints, Platform
     from moescale.typing import FloatArray
@@ -285,6 +286,8 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     limits = {"max_ttft": "latency: first token", "max_tpot": "latency: per token"}
     others = {"optimum": "lowest cost", "front_end": "API servers", "max_num_batched_tokens": "tokens a pass"}
     looked_at = cost.candidates or (cost,)
+    if cost.closed_loop is not None:
+        return _loop_table(cost, looked_at, priced=priced)
     cells: list[Cell[Cost]] = [
         (Column("GPUs"), lambda c: f"{c.gpus}"),
         (Column("$/Mtok"), lambda c: format_usd(c.usd_per_mtok or 0.0)),
@@ -301,6 +304,36 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     return table_of(
         "",
         [c for c in looked_at if c.usd_per_mtok is not None and c.batch is not None and c.throughput_tok_s is not None],
+        [cell for cell in cells if priced or cell[0].head != "$/Mtok"],
+        notes=reason_lines((plural(c.gpus, "GPU"), c.infeasible) for c in looked_at if c.infeasible),
+    )
+
+
+def _loop_table(cost: Cost, looked_at: Sequence[Cost], *, priced: bool) -> Table:
+    """The closed loop on each GPU count."""
+
+    def loop(c: Cost) -> Loop:
+        assert c.closed_loop is not None
+        return c.closed_loop
+
+    def last(c: Cost) -> str:
+        if c.gpus == cost.gpus:
+            return "<- cheapest" if loop(c).meets_limits else "<- cheapest, beyond a limit"
+        return "" if loop(c).meets_limits else "beyond a limit"
+
+    cells: list[Cell[Cost]] = [
+        (Column("GPUs"), lambda c: f"{c.gpus}"),
+        (Column("$/Mtok"), lambda c: format_usd(loop(c).usd_per_mtok)),
+        (Column("in service"), lambda c: f"{loop(c).batch:.0f}"),
+        (Column("output tok/s"), lambda c: f"{loop(c).output_tok_s:,.0f}"),
+        (Column("first token"), lambda c: format_seconds(loop(c).ttft_s)),
+        (Column("per token"), lambda c: format_seconds(loop(c).tpot_s)),
+        (Column("request", rank=2), lambda c: format_seconds(loop(c).e2e_s)),
+        (Column("", text=True), last),
+    ]
+    return table_of(
+        "",
+        [c for c in looked_at if c.closed_loop is not None],
         [cell for cell in cells if priced or cell[0].head != "$/Mtok"],
         notes=reason_lines((plural(c.gpus, "GPU"), c.infeasible) for c in looked_at if c.infeasible),
     )

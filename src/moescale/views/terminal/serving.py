@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from moescale.serving.question import cache_format
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import accuracy_text, cost_table, left_out_lines, pareto_table, platform_table, rate_text
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from moescale.models.published import Shape
     from moescale.serving.accuracy import Accuracy
+    from moescale.serving.closed_loop import Loop
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated, Pool
     from moescale.serving.gpu_counts import Cost
@@ -64,7 +66,7 @@ SAVES = {"prefix_hit": "prefix cache", "accepted_tokens": "speculative decoding"
 def show_load(
     console: Console,
     saved: Mapping[str, float],
-    closed: Mapping[str, float] | None,
+    closed: Loop | None,
     opened: OpenLoop | None,
     *,
     gpu: str,
@@ -76,12 +78,10 @@ def show_load(
         what = f"saves {share:.0%} of the dollars" if share >= 0 else f"costs {-share:.0%} more dollars"
         write_paragraph(console, f"{SAVES[name]}: {what}, against the same server without it")
     if closed is not None:
-        usd = f", {format_usd(closed['usd_per_mtok'])} per million" if priced else ""
         write_paragraph(
             console,
-            f"Closed loop of {closed['concurrency']:.0f} clients: {closed['output_tok_s']:,.0f} output tokens a second{usd}; "
-            f"first token after {format_seconds(closed['ttft_s'])} ({format_seconds(closed['plateau_ttft_s'])} after the "
-            f"first burst), then {format_seconds(closed['tpot_s'])} a token; {format_seconds(closed['e2e_s'])} a request.",
+            f"Closed loop of {plural(closed.concurrency, 'client')}: means over ten requests a client; first token after "
+            f"{format_seconds(closed.plateau_ttft_s)} once the burst of the first ones is over.",
         )
     if opened is not None:
         usd = f", {format_usd(opened.usd_per_hour)} an hour" if priced else ""
@@ -120,39 +120,49 @@ def show_cost(
     traffic: str | None = None,
     *,
     name: str | None = None,
-    weights: str | None = None,
+    price: str | None = None,
+    latency: str | None = None,
     priced: bool = True,
     accuracy: Accuracy | None = None,
     kind: str = "this kind",
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
 
-    `traffic` names a trace, `name` a published model, `weights` a format that is not the default. Without a price (`priced` False) all figures but
-    the dollars. `accuracy` is what measurements of this `kind` gave.
+    `traffic` names a trace, `name` a published model, `price` the terms of the GPU's price, `latency` the kernels. Without
+    a price (`priced` False) all figures but the dollars. `accuracy` is what measurements of this `kind` gave.
     """
     gpu = deployment.gpu.name
+    loop = cost.closed_loop
     if cost.usd_per_mtok is not None:
-        text = f"{format_usd(cost.usd_per_mtok)} per million output tokens on {cost.gpus} x {gpu}"
+        usd, rate = (
+            (cost.usd_per_mtok, cost.throughput_tok_s or 0.0)
+            if loop is None
+            else (loop.usd_per_mtok, loop.output_tok_s)
+        )
+        text = f"{format_usd(usd)} per million output tokens on {cost.gpus} x {gpu}"
         if not priced:
-            text = f"{cost.throughput_tok_s or 0.0:,.0f} output tokens a second on {cost.gpus} x {gpu}"
+            text = f"{rate:,.0f} output tokens a second on {cost.gpus} x {gpu}"
+        text += "" if loop is None else f" for {plural(loop.concurrency, 'client')}"
         copies = cost.replicas or 1
-        parts = [f"{copies} replicas of {cost.tensor_parallel}"] if copies > 1 else []
+        parts = [f"{plural(copies, 'replica')} of {cost.gpus_per_replica}"] if copies > 1 else []
         parts += [plural(cost.pipeline_parallel, "pipeline stage")] if cost.pipeline_parallel else []
         parts += [plural(cost.attention_dp, "attention group")] if cost.attention_dp else []
         write_line(console, text + (f" ({', '.join(parts)})" if parts else ""), bold=len(text))
+    terms = f" ({price})" if price else ""
     reserve = f"; reserve {format_bytes(cost.reserve_bytes)} a GPU" if cost.reserve_bytes else ""
     write_paragraph(
         console,
         f"{f'{name}: ' if name else ''}{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
-        f"{format_bytes(cost.weight_bytes)}{f' in {weights}' if weights else ''}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token{reserve}",
+        f"{format_bytes(cost.weight_bytes)}{f' in {deployment.weights}' if deployment.weights else ''}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token in "
+        f"{cache_format(deployment)}{reserve}",
     )
     write_paragraph(
         console,
         f"{_traffic(deployment)}{f', {traffic}' if traffic else ''}; "
-        f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour; ' if priced else ''}"
-        f"utilization {deployment.utilization:g}; latency from {cost.latency_source}",
+        f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour{terms}; ' if priced else ''}"
+        f"utilization {deployment.utilization:g}; latency from {latency or cost.latency_source}",
     )
-    if priced and cost.usd_per_input_mtok is not None and cost.usd_per_output_mtok is not None:
+    if priced and loop is None and cost.usd_per_input_mtok is not None and cost.usd_per_output_mtok is not None:
         apart = f"{format_usd(cost.usd_per_input_mtok)} per million prompt tokens and {format_usd(cost.usd_per_output_mtok)}"
         write_paragraph(console, f"prompts and outputs apart: {apart} per million output tokens")
     write_paragraph(console, f"Accuracy: {accuracy_text(accuracy, gpu, kind)}")

@@ -1,0 +1,52 @@
+"""What a priced server was asked, as records and screens state it: so that an answer can be told from another."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from moescale.hardware.precisions import precisions
+from moescale.latency import LatencySource
+from moescale.models.architecture import Architecture
+from moescale.serving.deployment import Deployment
+
+PLAIN = (
+    *("usd_per_gpu_hour", "prompt_tokens", "output_tokens", "max_num_seqs", "max_ttft_s", "max_tpot_s"),
+    *("memory_fraction", "utilization", "scheduling", "max_num_batched_tokens", "draft_tokens"),
+)
+WHERE_NOT_ZERO = ("prefix_hit", "accepted_tokens")
+
+
+def question_record(model: Architecture, deployment: Deployment, source: LatencySource) -> dict[str, object]:
+    """Model, hardware, traffic, formats and kernels of an answer; what was not stated is absent."""
+    d = deployment
+    record: dict[str, object] = {"model": model.name, "gpu": d.gpu.name, "kv_cache": cache_format(d)}
+    for name in (*PLAIN, *WHERE_NOT_ZERO):
+        value = getattr(d, name)
+        if value is None or (name in WHERE_NOT_ZERO and not np.any(np.asarray(value))):
+            continue
+        number = value if isinstance(value, str) else float(np.asarray(value))
+        if isinstance(number, str) or math.isfinite(number):
+            record[name] = number
+    engine, version = engine_of(source)
+    return record | ({} if engine is None else {"engine": engine, "engine_version": version})
+
+
+def cache_format(deployment: Deployment) -> str:
+    """The KV cache's number format by name, or its bytes an element."""
+    held = float(np.asarray(deployment.kv_bytes_per_element))
+    known = (name for name, entry in precisions("kv_cache").items() if entry.bytes_per_element == held)
+    return next(known, f"{held:g} bytes")
+
+
+def engine_of(source: LatencySource) -> tuple[str | None, str | None]:
+    """Engine and version whose kernels were measured; None for another kind of source."""
+    backend, tables = getattr(source, "backend", None), getattr(source, "tables", None)
+    return (None, None) if backend is None or tables is None else (str(backend), str(tables[2]))
+
+
+def latency_text(source: LatencySource) -> str:
+    """Where latencies come from, in words."""
+    engine, version = engine_of(source)
+    return source.name if engine is None else f"{source.name} (kernels of {engine} {version})"
