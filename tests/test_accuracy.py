@@ -153,7 +153,8 @@ def test_the_band_of_the_gpu_comes_before_that_of_the_kind(monkeypatch: pytest.M
 @pytest.mark.system
 def test_every_answer_says_how_far_its_kind_lay_or_that_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--latency", "roofline")
-    assert "Error: no held-out measurements of this kind were compared" in run(*asked).out
+    none = "Accuracy: unknown; no held-out measurements of dense bf16 with latency from roofline were compared"
+    assert none in " ".join(run(*asked).out.split())
     assert "accuracy" not in json.loads(run(*asked, "--json").out)
     found = accuracy.Accuracy(
         kind="dense bf16", n=40, geometric_mean=0.9, spread=1.2, sets=4, gpus=("b200-sxm",),
@@ -162,7 +163,8 @@ def test_every_answer_says_how_far_its_kind_lay_or_that_nothing_was_compared(mon
     monkeypatch.setattr(accuracy, "accuracy_of", lambda *_: found)
     told = " ".join(run(*asked).out.split())
     assert (
-        "Error: predicted throughput was 0.90 of measured, spread 1.20 (times: 1.50 to the first); 40 published" in told
+        "Accuracy: predicted throughput was 0.90 of measured, spread 1.20 (times: 1.50 to the first); 40 published"
+        in told
     )
     assert "dense bf16, none on h100-sxm" in told
     assert json.loads(run(*asked, "--json").out)["accuracy"] == found.to_dict()
@@ -233,14 +235,17 @@ def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pyte
     """On its screen and in its record, which is read as it was written."""
     asked = ("plan", "--budget", "1e20", "--gpu", "h100-sxm", "--law", "yun2024-recovered")
     monkeypatch.setattr(plan, "accuracy_of", lambda *_: None)
-    assert "Error of prices: no held-out measurements of this kind were compared." in " ".join(run(*asked).out.split())
+    none = "Accuracy of prices: unknown; no held-out measurements of MoE models were compared."
+    assert none in " ".join(run(*asked).out.split())
     band = accuracy.Accuracy(
         kind="MoE bf16", n=12, geometric_mean=0.9, spread=1.2, sets=3, gpus=("h100-sxm",),
         tpot=accuracy.Band(n=12, geometric_mean=1.1, spread=1.1),
     )  # fmt: skip
     monkeypatch.setattr(plan, "accuracy_of", lambda *_: band)
     told = " ".join(run(*asked).out.split())
-    assert "Error of prices: predicted throughput was 0.90 of measured, spread 1.20 (times: 1.10 a token); 12" in told
+    assert (
+        "Accuracy of prices: predicted throughput was 0.90 of measured, spread 1.20 (times: 1.10 a token); 12" in told
+    )
     path = tmp_path / "plan.json"
     path.write_text(run(*asked, "--json").out, encoding="utf-8")
     assert json.loads(path.read_text(encoding="utf-8"))["accuracy"] == band.to_dict()

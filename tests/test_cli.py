@@ -323,7 +323,14 @@ def test_an_open_loop_finds_the_replicas() -> None:
     late = json.loads(run(*asked, "--max-ttft", "22ms", "--percentile", 99, "--json").out)["open_loop"]
     assert late["percentile"] == 99
     assert late["replicas"] >= more["replicas"]
-    assert "60 requests a second: " in run(*asked).out
+    told = " ".join(run(*asked).out.split())
+    assert "60 requests a second: " in told
+    assert "% of what they can serve at most; first token" in told
+    assert told.endswith("host: in-line, unless --host says otherwise.")
+    assert 0 < few["utilization"] <= 1
+    one = " ".join(run(*asked[:-3], 1, "--host", "asynchronous").out.split())
+    assert "1 request a second: 1 x h100-sxm (1 replica of 1)" in one
+    assert one.endswith("host: asynchronous.")
     for wrong in (("--replicas", 2), ("--percentile", 99, "--burst", 10), ("--prefix-hit", 0.5)):
         assert run(*asked, *wrong).code == 2
 
@@ -339,7 +346,11 @@ def test_what_speeds_a_server_up_says_what_it_saves() -> None:
     assert cached["saved"] == {"prefix_hit": pytest.approx(1 - cached["usd_per_mtok"] / plain["usd_per_mtok"])}
     assert drafted["saved"] == {"accepted_tokens": pytest.approx(1 - drafted["usd_per_mtok"] / plain["usd_per_mtok"])}
     assert cached["saved"]["prefix_hit"] > 0.1
-    assert "prefix cache: saves" in run(*asked, "--prefix-hit", 0.5).out
+    told = run(*asked, "--prefix-hit", 0.5).out
+    assert (
+        f"prefix cache: saves {cached['saved']['prefix_hit']:.0%} of the dollars, against the same server without it"
+        in told
+    )
     assert "prompts and outputs apart: $" in run(*asked).out
     for wrong in (("--speculative", 1.5, "--draft-tokens", 1), ("--draft-tokens", 1), ("--prefix-hit", 2)):
         assert run(*asked, *wrong).code == 2
@@ -537,8 +548,8 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("predict --n-params 1B --tokens 1e300", 2, ("--tokens", "nearest: 1e+24")),
     # Models of cost.
     ("cost", 2, ("NAME", "--config", "--n-params")),
-    ("cost llama-3.1-8b --n-params 1B", 2, ("NAME", "--config", "--n-params")),
-    ("cost llama-3.1-8b --config LLAMA.json", 2, ("NAME", "--config", "--n-params")),
+    ("cost llama-3.1-8b --n-params 1B", 2, ("NAME and --n-params were given",)),
+    ("cost llama-3.1-8b --config LLAMA.json", 2, ("NAME and --config were given",)),
     ("cost lama-3.1-8b", 2, ("NAME: ", "'lama-3.1-8b'", "nearest: llama-3.1-8b,", "deepseek-v3", "--config")),
     ("cost ''", 2, ("NAME: ", "llama-3.1-8b")),
     ("cost llama-3.1-8b --experts 4", 2, ("--experts", "--n-params", "published model")),
@@ -596,8 +607,9 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--weights int3", ("--weights", "bf16, fp8")),
             ("--latency nope", ("--latency", "silicon, roofline")),
             ("--latency ''", ("--latency", "silicon, roofline")),
-            ("--latency silicon:vlm", ("vlm", "vllm")),
-            ("--latency silicon:vllm@0.1", ("0.1", "vllm on a100_sxm")),
+            ("--latency silicon:vlm", ("--latency: unknown engine 'vlm'; nearest: vllm", "a100_sxm")),
+            ("--latency silicon:vllm@0.1", ("--latency: unknown version '0.1' of vllm on a100_sxm; nearest: 0.",)),
+            ("--latency silicn", ("--latency: unknown latency source 'silicn'; nearest: silicon;",)),
             ("--latency no.csv", ("no.csv", "no such file")),
             ("--latency FOLDER", ("FOLDER", ".csv")),
             ("--latency TEXT.csv", ("TEXT.csv", "'gpu' is missing")),
@@ -608,12 +620,21 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
         (f"cost --n-params 1B {arguments}", 2, words)
         for arguments, words in [
             ("--kv-cache int2", ("--kv-cache", "bf16, fp8")),
-            ("--reserve -1", ("--reserve", "'-1'")),
+            ("--reserve -1", ("--reserve: '-1' is not a number from 0 to 1e+15; nearest: 0",)),
+            ("--speculative -1", ("--speculative: '-1' is not a number from 0 to 64; nearest: 0",)),
+            ("--concurrency -5", ("--concurrency: '-5' is not a whole number from 1 to 1e+06; nearest: 1",)),
+            ("--prompt -5K", ("--prompt: '-5K' is not a number from 1 to 1e+09; nearest: 1",)),
+            ("--prompt -many", ("--prompt: '-many' is not a quantity",)),
+            ("--max-num-batched-tokens 2K", ("--max-num-batched-tokens", "add --scheduling chunked")),
+            ("--attention-dp 2 --request-rate 5", ("--request-rate: simulates", "without --attention-dp")),
+            ("--attention-dp 2 --request-rate 5 --burst 9", ("--burst: simulates", "without --attention-dp")),
+            ("--gpu h200", ("--gpu: unknown GPU 'h200'; nearest: h200-sxm,",)),
             ("--reserve much", ("--reserve", "'much'")),
             ("--expert-parallel 0", ("--expert-parallel", "nearest: 1")),
             ("--replicas 1.5", ("--replicas", "whole number")),
             ("--replicas 9", ("--max-gpus", "9 replicas")),
             ("--gpus 5 --replicas 2", ("--gpus", "nearest: 4")),
+            ("--gpus 1 --replicas 2", ("--gpus: 1 GPU cannot be shared",)),
             ("--scheduling mixed", ("--scheduling", "separate, chunked")),
             ("--max-ttft 0", ("--max-ttft", "seconds")),
             ("--max-tpot 5x", ("--max-tpot", "'5x'")),
@@ -710,8 +731,8 @@ UNLIKELY = [
     ),
     ("predict --n-params 1.5B --tokens 100", "--tokens 100 means 100 tokens; if that is short for more, write 100B"),
     ("cost --n-params 1B --reserve 2", "--reserve 2 means 2 bytes; if that is short for more, write 2GiB"),
-    ("cost --n-params 1B --max-tpot 30", "--max-tpot 30 means 30 seconds; write 30ms for milliseconds"),
-    ("cost --n-params 1B --max-ttft 500", "--max-ttft 500 means 500 seconds; write 500ms for milliseconds"),
+    ("cost --n-params 1B --max-tpot 30", "--max-tpot 30 means 30 s; write 30ms if milliseconds are meant"),
+    ("cost --n-params 1B --max-ttft 500", "--max-ttft 500 means 500 s; write 500ms if milliseconds are meant"),
 ]
 
 
@@ -1199,3 +1220,25 @@ def test_the_host_makes_tokens_dearer_and_plan_takes_it_too() -> None:
     refused = run(*model, "--host", "inline")
     assert refused.code == 2
     assert "in-line" in refused.err
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("model", "gpu", "says", "leaves_out"),
+    [
+        ("deepseek-v3", "mi300x", "latent layers carry 196 us each, from servings of DeepSeek-R1 on MI300X", "no m"),
+        ("deepseek-v3", "mi325x", "on MI300X; no measurement of mi325x was compared", "mi300x"),
+        ("deepseek-v3", "mi355x", "no measurement of mi355x was compared", "latent layers"),
+        ("llama-3.1-8b", "mi300x", "lowered to 45% of its arithmetic and 81% of its bandwidth\n", "latent layers"),
+        ("llama-3.1-8b", "h100-sxm", "", "roofline with"),
+    ],
+)
+def test_a_gpu_without_measured_kernels_says_what_its_times_rest_on(
+    model: str, gpu: str, says: str, leaves_out: str
+) -> None:
+    asked = ("cost", model, "--gpu", gpu, "--usd-per-gpu-hour", 2, "--latency", "roofline", "--weights", "fp8")
+    found = run(*asked, "--gpus", 8)
+    assert found.code == 0
+    assert found.err.count(f"{gpu}: roofline with") == bool(says)
+    assert says in found.err
+    assert leaves_out not in found.err

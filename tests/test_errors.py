@@ -52,6 +52,14 @@ def test_the_nearest_name_is_sought_among_a_bounded_number() -> None:
     assert nearest_names("tokens", ["tokens", *many]) == "tokens"
 
 
+def test_names_that_begin_with_the_text_are_nearest() -> None:
+    gpus = ["h20", "gb200", "h200-sxm", "b200-sxm", "h100-sxm"]
+    assert str(nearest_names("h200", gpus)).startswith("h200-sxm, ")
+    assert str(nearest_names("B200 ", gpus)).startswith("b200-sxm, ")
+    assert nearest_names("h", gpus) == "h20, h200-sxm, h100-sxm"
+    assert nearest_names("", gpus) is None
+
+
 def test_bad_input_is_a_value_error_and_the_command_line_words_it_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(InputError("a"), ValueError)
     with pytest.raises(SystemExit) as ended:

@@ -565,6 +565,10 @@ def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
     assert mi300x.cache_memory_efficiency == pytest.approx(usual.cache_memory_efficiency * 0.81 / 0.90)
     own = (*ARITHMETIC, *MEMORY, "per_latent_layer_overhead_s")  # the last was chosen on measured servings
     assert replace(usual, **{f: getattr(mi300x, f) for f in own}) == mi300x
+    latent = "per_latent_layer_overhead_s"  # MI325X has MI300X's compute dies; MI355X, of another generation, has not
+    mi325x, mi355x = (constants_of(find_gpu(name), 1.0) for name in ("mi325x", "mi355x"))
+    assert getattr(mi325x, latent) == getattr(mi300x, latent)
+    assert getattr(mi355x, latent) == getattr(usual, latent)
     assert 3.0 < mi300x.per_latent_layer_overhead_s / usual.per_latent_layer_overhead_s < 10.0
     assert constants_of(replace(A100, arithmetic_share=0.1)) == known["a100_sxm"]  # tables know better
     assert constants_of(H100, 1.0) == known["h100_sxm.fp8"] != known["h100_sxm"]

@@ -22,7 +22,7 @@ from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.models.stages import fullest_stage
-from moescale.options.cost import CostServingOptions
+from moescale.options.cost import CostServingOptions, LoadOptions
 from moescale.serving.deployment import Deployment, expert_ways
 from moescale.serving.gpu_counts import cost
 from moescale.serving.simulator import Arrivals, simulate
@@ -214,6 +214,11 @@ def test_a_burst_is_refused_with_groups_or_stages() -> None:
     for changes in ({"attention_dp": 8.0}, {"pipeline_parallel": 2.0}):
         with pytest.raises(InputError, match=next(iter(changes))):
             simulate(MIXTRAL, ROOFLINE, replace(SERVED, **changes), 8, Arrivals(n_requests=4))
+        deployment, asked = replace(SERVED, **changes), CostServingOptions()
+        with pytest.raises(InputError, match=r"^--burst: "):
+            LoadOptions(burst=4).run(MIXTRAL, ROOFLINE, deployment, asked, 8)
+        with pytest.raises(InputError, match=r"^--request-rate: "):
+            LoadOptions(request_rate=4.0).open_loop(MIXTRAL, ROOFLINE, deployment, asked, 8)
 
 
 def test_a_record_names_groups_and_stages_only_where_there_are_several() -> None:
@@ -370,6 +375,9 @@ def test_cost_says_how_the_gpus_share_the_model() -> None:
     assert (told["attention_dp"], told["expert_parallel"], told["tensor_parallel"]) == (8, 8, 1)
     code, out, _ = run(*asked, "--attention-dp", 8, "--expert-parallel", 1, "--json")
     assert json.loads(out)["expert_parallel"] == 1
+    waits = "Attention groups: a prompt in one group stalls the output tokens of all groups"
+    assert waits in " ".join(run(*asked, "--attention-dp", 8).out.split())
+    assert "Attention groups" not in run(*asked, "--pipeline-parallel", 2).out
     code, _, err = run(*asked, "--attention-dp", 3)
     assert code == 1
     assert "8 GPUs cannot be shared evenly by 3 attention groups" in err

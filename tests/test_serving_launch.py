@@ -122,6 +122,15 @@ def test_groups_of_attention_and_stages() -> None:
     assert "enable_attention_dp: true\n" in trtllm["text"]
     assert "decoding_type: MTP\n  num_nextn_predict_layers: 1\n" in trtllm["text"]
     assert "16 GPUs are more than most servers hold" in vllm["notes"]
+    assert "only models released with them have such heads" in vllm["notes"]
+
+
+@pytest.mark.parametrize(("batch", "each"), [(515.0, "128"), (511.9, "127"), (3.0, "1")])
+def test_no_group_takes_more_requests_than_were_priced(batch: float, each: str) -> None:
+    """But for one each, without which a group would do nothing."""
+    vllm, sglang, trtllm = (spread(engine, attention_dp=4, batch=batch) for engine in ENGINES)
+    assert (vllm["--max-num-seqs"], trtllm["--max_batch_size"]) == (each, each)
+    assert int(sglang["--max-running-requests"]) // 4 == int(each)
 
 
 def test_what_a_line_cannot_say_is_noted() -> None:

@@ -512,9 +512,9 @@ def test_a_measured_table_is_swept_in_its_own_format(tmp_path: Path) -> None:
 def test_auto_takes_one_source_for_all_points() -> None:
     pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
     asked = ("--n-params", "1.5B", "--experts", 16, "--sweep", "--max-gpus", 2, "--sweep-batch", "1,64")
-    told = answer(*asked, "--gpu", "mi300x,h100-sxm")
+    told, all_of_them = answer(*asked, "--gpu", "mi300x,h100-sxm"), "--latency roofline compares all"
     assert {(p["gpu"], p["latency_source"]) for p in told["points"]} == {("h100-sxm", "silicon")}
-    assert told["left_out"] == [{"gpu": "mi300x", "reason": "there are no measured kernels for mi300x"}]
+    assert told["left_out"] == [{"gpu": "mi300x", "reason": f"there are no measured kernels for mi300x; {all_of_them}"}]
     code, out, err = run(*asked, "--gpu", "mi300x", "--json")
     assert (code, err) == (0, "warning: roofline latency, because there are no measured kernels for mi300x\n")
     assert {p["latency_source"] for p in json.loads(out)["points"]} == {"roofline"}

@@ -95,12 +95,17 @@ class InfeasibleError(MoescaleError):
 
 
 def nearest_names(name: str, choices: Iterable[str], count: int = 3) -> str | None:
-    """The `count` valid names closest to `name`, joined by commas, or None when nothing is close."""
+    """The `count` valid names closest to `name`, joined by commas, or None when nothing is close.
+
+    Names that begin with it come first, the shortest ahead.
+    """
     if len(name) > MOST_COMPARED:
         return None
     lowered = {choice.lower(): choice for choice in islice(choices, MOST_COMPARED) if len(choice) <= MOST_COMPARED}
-    close = difflib.get_close_matches(name.lower(), list(lowered), n=count, cutoff=0.4)
-    return ", ".join(lowered[key] for key in close) or None
+    given = name.strip().lower()
+    begun = sorted((key for key in lowered if given and key.startswith(given)), key=len)
+    close = difflib.get_close_matches(given, list(lowered), n=count, cutoff=0.4)
+    return ", ".join(lowered[key] for key in list(dict.fromkeys([*begun, *close]))[:count]) or None
 
 
 def unknown_name(

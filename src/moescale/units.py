@@ -146,8 +146,10 @@ def format_usd(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """A time to three significant digits in ns, µs, ms, s, min, h or days: 12.3 ms."""
+    """A time to three significant digits in ns, µs, ms, s, min (from two on), h or days: 12.3 ms."""
     units = [(1e-9, " ns"), (1e-6, " µs"), (1e-3, " ms"), (1.0, " s"), (60.0, " min"), (3600.0, " h"), (86400.0, " d")]
+    if abs(float(f"{value:.2e}")) < 120.0:  # 71.4 s are read sooner than 1.19 min
+        units = units[:4]
     return "0 s" if value == 0 else _scaled(value, units)
 
 

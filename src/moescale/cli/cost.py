@@ -59,7 +59,7 @@ def cost(
     """Dollars per million output tokens of a served model, and the cheapest GPU count."""
     from moescale.latency.silicon import Silicon
     from moescale.models.quantisation import with_usual_shares
-    from moescale.serving.accuracy import accuracy_of
+    from moescale.serving.accuracy import accuracy_of, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import savings
     from moescale.serving.question import latency_text, question_record
@@ -116,8 +116,9 @@ def cost(
         latency=latency_text(source),
         priced=priced,
         accuracy=accuracy,
+        kind=uncompared(model, deployment, source),
     )
-    show_load(terminal(), saved, answer.closed_loop, opened, gpu=deployment.gpu.name, priced=priced)
+    show_load(terminal(), saved, answer.closed_loop, opened, gpu=deployment.gpu.name, priced=priced, host=serving.host)
     if apart is not None:
         show_apart(terminal(), apart, deployment.gpu.name, priced=priced)
     if run is not None:

@@ -56,7 +56,7 @@ class _Server:
     drafted: int
 
     def of_a_group(self, total: int) -> int:
-        return math.ceil(total / self.groups)
+        return max(total // self.groups, 1)
 
 
 def launch(engine: str, model: str, cost: Cost, deployment: Deployment, checkpoint_format: str | None = None) -> Launch:
@@ -114,7 +114,10 @@ def _notes(engine: str, weights: str, stated: str | None, s: _Server) -> tuple[s
     if s.gpus * s.stages > IN_ONE_SERVER:
         notes.append(f"{s.gpus * s.stages} GPUs are more than most servers hold: add the engine's options on nodes")
     if s.drafted:
-        notes.append("drafted tokens: the line takes the model's own heads (multi-token prediction), not a draft model")
+        notes.append(
+            "drafted tokens: the line takes the model's own heads (multi-token prediction), not a draft model; only models "
+            "released with them have such heads (DeepSeek-V3, GLM-4.5 and later, Qwen3-Next ..), and it fails on others"
+        )
     notes.append(f"requests of more than {s.longest} tokens are refused: raise the length where yours are longer")
     return tuple(notes)
 
@@ -167,7 +170,7 @@ def _sglang(s: _Server) -> str:
         words += ["--ep-size", s.expert_ways]
     # With attention data parallelism it divides requests and chunks by the groups itself (server_args.py, 0.5). Its
     # static share holds weights and cache; activations lie beside it.
-    words += ["--max-running-requests", s.requests, "--context-length", s.longest]
+    words += ["--max-running-requests", max(s.requests, s.groups), "--context-length", s.longest]
     words += ["--mem-fraction-static", max(s.memory_fraction - s.reserve_bytes / s.memory_bytes, 0.01)]
     if s.quantise:
         words += ["--quantization", "fp8"]

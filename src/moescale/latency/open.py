@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.errors import InfeasibleError, InputError, MoescaleError
+from moescale.errors import InfeasibleError, InputError, MoescaleError, nearest_names
 from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency import LatencySource
 from moescale.latency.measurements import SUFFIXES
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
+
+NAMES = ("silicon", "roofline", "auto", "silicon:vllm", "silicon:sglang", "silicon:trtllm")
 
 
 def open_latency(
@@ -50,6 +52,7 @@ def open_latency(
         return read_latency_table(name, gpu=card.name)
     raise InputError(
         f"unknown latency source {name!r}",
+        nearest=nearest_names(name, NAMES, 1),
         next_step="silicon, roofline, silicon:ENGINE@VERSION, or the path of a CSV or Parquet latency table",
     )
 

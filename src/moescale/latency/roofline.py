@@ -129,6 +129,26 @@ def measured_overheads() -> dict[str, dict[str, float]]:
     return {name: {key: value for key, value in entry.items() if key.endswith("_s")} for name, entry in entries}
 
 
+def basis(gpu: Gpu, *, latent: bool = False) -> str | None:
+    """What the times of a GPU without measured kernels rest on, in a sentence; None for the others.
+
+    `latent`: the model has latent attention.
+    """
+    if gpu.silicon_system is not None:
+        return None
+    found = f"{gpu.name}: roofline with the mean efficiencies of the measured GPUs"
+    if gpu.arithmetic_share is not None or gpu.memory_share is not None:
+        arithmetic, memory = gpu.arithmetic_share or USUAL_ARITHMETIC_SHARE, gpu.memory_share or USUAL_MEMORY_SHARE
+        found += f", lowered to {arithmetic:.0%} of its arithmetic and {memory:.0%} of its bandwidth"
+    entry = catalogue.read("measured_overheads.toml")["gpu"].get(gpu.name)
+    if entry is None:
+        return f"{found}; no measurement of {gpu.name} was compared"
+    if latent:
+        each_us = entry["per_latent_layer_overhead_s"] * 1e6
+        found += f"; latent layers carry {each_us:.0f} us each, from servings of DeepSeek-R1 on {entry['measured_on'].upper()}"
+    return found if entry["measured_on"] == gpu.name else f"{found}; no measurement of {gpu.name} was compared"
+
+
 def _multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
     return FP8_BYTES[0] <= weight_bytes_per_param <= FP8_BYTES[1] and gpu.fp8_flops_per_s is not None
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale import catalogue
-from moescale.errors import InputError, unknown_name
+from moescale.errors import InputError, UnknownNameError, nearest_names, unknown_name
 from moescale.hardware.gpus import Gpu
 from moescale.latency import (
     ALL_EXPERTS,
@@ -124,10 +124,13 @@ class Silicon(PassSource):
         check_moe_execution(self.moe_execution)
         system = self._system.name
         if self.backend not in engines(system):
-            raise unknown_name("engine", self.backend, engines(system), where=f"kernels of {system}")
+            raise unknown_name("engine", self.backend, engines(system), otherwise=f"those were measured on {system}")
         known = versions(system, self.backend)
         if self.version is not None and self.version not in known:
-            raise unknown_name("version", self.version, known, where=f"{self.backend} on {system}")
+            what = f"unknown version {self.version!r} of {self.backend} on {system}"
+            raise UnknownNameError(
+                what, nearest=nearest_names(self.version, known) or known[-1], next_step=f"known: {', '.join(known)}"
+            )
 
     @property
     def name(self) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moescale.errors import InputError, located
+from moescale.errors import InputError, MoescaleError, located
 from moescale.options.fields import (
     LEAST,
     MOST_PARAMETERS,
@@ -22,6 +23,7 @@ from moescale.options.fields import (
     unsaid,
 )
 from moescale.options.serving import DEFAULT_GPU, ServingOptions
+from moescale.units import plural
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from moescale.typing import FloatArray
 
 LOAD, FASTER = "Load", "What speeds a server up"
+SIMULATED = "burst"  # where simulator.simulate says that its refusals lie
 POOL = Quantity("", 1, 1e5, whole=True)  # GPUs of a kind
 MOST_CLIENTS = 1e6  # far beyond what a server is asked
 MOST_DRAFTED = 64  # tokens a pass: beyond, few are kept of any draft
@@ -62,7 +65,12 @@ class ModelOptions(Group):
         from moescale.models.hf_config import read_config
         from moescale.models.published import find_shape
 
-        if sum(stated is not None for stated in (self.published, self.config, self.n_params)) != 1:
+        given = {"NAME": self.published, "--config": self.config, "--n-params": self.n_params}
+        stated = [name for name, value in given.items() if value is not None]
+        if len(stated) > 1:
+            what = f"{', '.join(stated[:-1])} and {stated[-1]} were given, and each is a model"
+            raise InputError(what, next_step="leave all but one of them out")
+        if not stated:
             raise InputError(
                 "give one model: the NAME of a published one, --config CONFIG.json, or --n-params N with --experts E",
                 next_step="for example llama-3.1-8b, or --n-params 1.5B --experts 16",
@@ -189,6 +197,20 @@ class CostServingOptions(ServingOptions):
             draft_tokens=drafted,
         )
 
+    def open_latency(
+        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = unsaid
+    ) -> LatencySource:
+        """As for a plan; says what the roofline of a GPU without measured kernels rests on."""
+        import numpy as np
+
+        from moescale.latency.roofline import Roofline, basis
+
+        source = super().open_latency(deployment, model, remark)
+        latent = model is not None and bool(np.any(np.asarray(model.kv_lora_rank) > 0))
+        if isinstance(source, Roofline) and (rests_on := basis(deployment.gpu, latent=latent)) is not None:
+            remark(rests_on)
+        return source
+
     def cap(self, gpu: Gpu) -> float | None:
         own = float(gpu.default_max_num_seqs * self.attention_dp)  # each attention group is an engine with its own cap
         return own if self.max_num_seqs is None else super().cap(gpu)
@@ -204,7 +226,7 @@ class CostServingOptions(ServingOptions):
 
     def max_gpus_of_replica(self) -> int:
         if self.max_gpus < self.replicas:
-            what = f"{self.max_gpus} GPUs are too few for {self.replicas} replicas"
+            what = f"{plural(self.max_gpus, 'GPU')} cannot hold {self.replicas} replicas"
             raise InputError(what, where="--max-gpus", nearest=f"{self.replicas}")
         return self.gpus_of_replica() or self.max_gpus // self.replicas
 
@@ -214,7 +236,7 @@ class CostServingOptions(ServingOptions):
             return None
         if self.gpus % self.replicas:
             raise InputError(
-                f"{self.gpus} GPUs cannot be shared evenly by {self.replicas} replicas",
+                f"{plural(self.gpus, 'GPU')} cannot be shared evenly by {self.replicas} replicas",
                 where="--gpus",
                 nearest=f"{max(round(self.gpus / self.replicas), 1) * self.replicas}",
             )
@@ -350,6 +372,14 @@ class LoadOptions(Group):
         if self.request_rate is not None and self.burst is None and serving.replicas > 1:
             what = "finds the number of replicas itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
+        for name in ("attention_dp", "pipeline_parallel"):
+            if getattr(serving, name) > 1 and (self.burst or self.request_rate):
+                what = f"simulates GPUs that are tensor-parallel or expert-parallel, without --{name.replace('_', '-')}"
+                load = "--burst" if self.burst else "--request-rate"
+                raise InputError(what, where=load, next_step="ask for a closed loop (--concurrency), or leave one out")
+        if serving.max_num_batched_tokens is not None and serving.scheduling != "chunked" and not stated:
+            what = "bounds passes of chunked scheduling, of a closed loop and of simulated runs, and there are none"
+            raise InputError(what, where="--max-num-batched-tokens", next_step="add --scheduling chunked")
         faster = {"prefix-hit": serving.prefix_hit, "speculative": serving.speculative}
         for name in (name for name, value in faster.items() if value and (self.burst or self.request_rate)):
             what = "is left out of simulated runs (--burst, --request-rate)"
@@ -369,17 +399,18 @@ class LoadOptions(Group):
             return None
         host = find_host(serving.host or "in-line")
         prompt, output = _lengths(serving, deployment)
-        return open_loop(
-            model,
-            kernels_alone(source),
-            deployment,
-            gpus,
-            self.request_rate,
-            percentile=self.percentile,
-            overhead=host,
-            prompt_tokens=prompt,
-            output_tokens=output,
-        )
+        with _asked_by("--request-rate"):
+            return open_loop(
+                model,
+                kernels_alone(source),
+                deployment,
+                gpus,
+                self.request_rate,
+                percentile=self.percentile,
+                overhead=host,
+                prompt_tokens=prompt,
+                output_tokens=output,
+            )
 
     def run(
         self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
@@ -393,16 +424,28 @@ class LoadOptions(Group):
             return None
         rate = math.inf if self.request_rate is None else self.request_rate
         prompt, output = _lengths(serving, deployment, self.burst)
-        return simulate(
-            model,
-            kernels_alone(source),
-            deployment,
-            gpus,
-            Arrivals(n_requests=self.burst, requests_per_s=rate),
-            overhead=find_host(serving.host or "in-line"),
-            prompt_tokens=prompt,
-            output_tokens=output,
-        )
+        with _asked_by("--burst"):
+            return simulate(
+                model,
+                kernels_alone(source),
+                deployment,
+                gpus,
+                Arrivals(n_requests=self.burst, requests_per_s=rate),
+                overhead=find_host(serving.host or "in-line"),
+                prompt_tokens=prompt,
+                output_tokens=output,
+            )
+
+
+@contextmanager
+def _asked_by(option: str) -> Generator[None]:
+    """Names the option in what a simulated run cannot do."""
+    try:
+        yield
+    except MoescaleError as error:
+        if error.where != SIMULATED:
+            raise
+        raise type(error)(error.what, where=option, nearest=error.nearest, next_step=error.next_step) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ MOST_SEED = 2**53 - 1  # beyond, a float skips whole numbers
 LEAST = 1e-6  # of shares and prices, which must be above zero
 LEAST_BOUND = 1e-12  # of a loss or a cost that is asked for: below every answer, so that the answer says so
 PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
-LONGEST_WAIT_S = 10.0  # for a token: who states more without a unit means milliseconds
+LONGEST_WAIT_S = 5.0  # for a token: who states more without a unit means milliseconds
 SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 Remark = Callable[[str], None]
@@ -90,8 +90,11 @@ class Quantity(Bound, Described):
             object.__setattr__(self, "metavar", "INT")
 
     def parse(self, text: Any, place: str, remark: Remark = unsaid) -> float:
+        parse = parse_quantity if self.unit == "bytes" else parse_count
+        if (below := _negative(text, parse)) is not None:
+            raise self._refusal(text, below, place)
         with located(place):
-            value = parse_quantity(text) if self.unit == "bytes" else parse_count(text)
+            value = parse(text)
         if not self.least <= value <= self.most or (self.whole and not value.is_integer()):
             raise self._refusal(text, value, place)
         if self.unit and 0 < value < PLAUSIBLE:
@@ -111,9 +114,20 @@ class Quantity(Bound, Described):
         return InputError(what, where=place, nearest=f"{nearest:g}", next_step=next_step)
 
 
+def _negative(text: Any, parse: Callable[[Any], float]) -> float | None:
+    """The number below zero that a text states, which no quantity is; None for anything else."""
+    signed = text.strip() if isinstance(text, str) else f"{text}" if type(text) in (int, float) else ""
+    if not signed.startswith("-"):
+        return None
+    try:
+        return -parse(signed[1:]) or None
+    except InputError:
+        return None
+
+
 @dataclass(frozen=True)
 class Seconds(Described):
-    """A time: 0.2, 0.2s, 200ms, 9m or 2h; `longest_s` without a unit or more is remarked on."""
+    """A time: 0.2, 0.2s, 200ms, 9m or 2h; more than `longest_s` without a unit is remarked on."""
 
     metavar: str = field(default="SECONDS", kw_only=True)
     longest_s: float = MOST_SECONDS
@@ -128,8 +142,8 @@ class Seconds(Described):
         if not LEAST <= value <= MOST_SECONDS:
             what = f"{text!r} is not a time from {LEAST:g} to {MOST_SECONDS:g} seconds"
             raise InputError(what, where=place, next_step="write it as 0.2, 0.2s, 200ms, 9m or 2h")
-        if not unit and value >= self.longest_s:
-            remark(f"{place} {value:g} means {value:g} seconds; write {value:g}ms for milliseconds")
+        if not unit and value > self.longest_s:
+            remark(f"{place} {value:g} means {value:g} s; write {value:g}ms if milliseconds are meant")
         return value
 
 

@@ -16,6 +16,7 @@ from moescale.options.serving import ServingOptions
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
     from moescale.hardware.precisions import Precision
+    from moescale.latency import LatencySource
     from moescale.models.architecture import Architecture
     from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
@@ -127,20 +128,33 @@ class SweepOptions(Group):
         ]
         weights, kv_cache = self._formats(serving, stated)
 
+        unmeasured: set[str] = set()
+
         def under(latency: str) -> Platforms:
             options = ServingOptions(latency=latency)
-            return find_platforms(
-                priced, weights, kv_cache, lambda at: options.open_latency(at, model, remark), deployment
-            )
 
+            def source(at: Deployment) -> LatencySource:
+                try:
+                    return options.open_latency(at, model, remark)
+                except MoescaleError as error:
+                    unmeasured.add(error.what)
+                    raise
+
+            return find_platforms(priced, weights, kv_cache, source, deployment)
+
+        if serving.latency != "auto":
+            return under(serving.latency)
         try:
-            return under("silicon" if serving.latency == "auto" else serving.latency)
+            found, left_out = under("silicon")
         except MoescaleError as error:
-            if serving.latency != "auto":
-                raise
-            found = under("roofline")
+            under_roofline = under("roofline")
             remark(f"roofline latency, because {error.what}")
-            return found
+            return under_roofline
+        compares = "; --latency roofline compares all"
+        return found, tuple(
+            replace(entry, reason=entry.reason + compares) if entry.reason in unmeasured else entry
+            for entry in left_out
+        )
 
     def _formats(
         self, serving: CostServingOptions, stated: Sequence[Precision]

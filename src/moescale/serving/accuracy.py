@@ -84,6 +84,12 @@ def kind_of_served(model: Architecture, deployment: Deployment) -> str | None:
     return kind_of(model, weights, attention_dp=float(np.max(np.asarray(deployment.attention_dp))))
 
 
+def uncompared(model: Architecture, deployment: Deployment, source: LatencySource) -> str:
+    """What `accuracy_of` knows no measurements of, in words: the kind, and a latency source other than silicon."""
+    kind = kind_of_served(model, deployment) or "this kind"
+    return kind if source.name == "silicon" else f"{kind} with latency from {source.name}"
+
+
 def accuracy_of(model: Architecture, deployment: Deployment, source: LatencySource) -> Accuracy | None:
     """What held-out measurements of this kind gave; None where there were none, or where `source` is not silicon.
 

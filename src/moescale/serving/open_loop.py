@@ -33,13 +33,18 @@ KEEPS_UP = 0.97  # served over asked a second; the last requests of a run have n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """The fewest replicas that answer a rate in time; times are means, or the percentile."""
+    """The fewest replicas that answer a rate in time; times are means, or the percentile.
+
+    `utilization` = requests_per_s / (replicas x the plateau of one), the plateau being b / (n iteration) requests a second
+    at the largest batch b that memory and max_num_seqs allow, latency limits left out. It is a share of throughput, not of
+    time: at half of it the server may still run passes without a gap, of smaller batches.
+    """
 
     requests_per_s: float
     replicas: int
     tensor_parallel: int  # GPUs of one replica
     gpus: int
-    utilization: float  # share of the replicas' plateau that the rate takes
+    utilization: float  # the rate, over what the replicas serve at most (see the class)
     percentile: float | None  # None: means
     ttft_s: float
     tpot_s: float

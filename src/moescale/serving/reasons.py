@@ -66,7 +66,7 @@ def infeasible_reason(
         case Reason.ATTENTION_DP:
             groups, of_stage = at(d.attention_dp), at(stage_gpus(d, gpus))
             if at(model.n_moe_layers):
-                return f"{of_stage:g} GPUs cannot be shared evenly by {groups:g} attention groups"
+                return f"{plural(of_stage, 'GPU')} cannot be shared evenly by {groups:g} attention groups"
             return (
                 f"attention data parallelism over {groups:g} groups spreads routed experts over all of them, and the model "
                 "has none; replicas of a dense model are --replicas"

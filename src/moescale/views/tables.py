@@ -267,10 +267,10 @@ def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Tab
     )
 
 
-def accuracy_text(accuracy: Accuracy | None, gpu: str) -> str:
-    """How far predictions of this kind lay from measurements, in a sentence."""
+def accuracy_text(accuracy: Accuracy | None, gpu: str, kind: str) -> str:
+    """How far predictions of this kind lay from measurements, in a sentence; `kind` is what none were compared of."""
     if accuracy is None:
-        return "no held-out measurements of this kind were compared"
+        return f"unknown; no held-out measurements of {kind} were compared"
     a = accuracy
     named = (("a token", a.tpot), ("to the first", a.ttft))
     times = ", ".join(f"{band.geometric_mean:.2f} {words}" for words, band in named if band is not None)

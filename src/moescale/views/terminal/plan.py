@@ -42,11 +42,13 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
     if chart or (chart is None and console.is_terminal):
         show_chart(console, plan)
     write_line(console)
+    models = "dense models" if best.model.experts == 1 else "MoE models"
+    kind = models if plan.latency_source == "silicon" else f"{models} with latency from {plan.latency_source}"
     write_paragraph(
         console,
         f"{format_flops(plan.budget_flops)} training FLOPs; law {plan.law} ({plan.convention} FLOPs); {plan.gpu} at "
         f"{format_usd(plan.usd_per_gpu_hour)} an hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
-        f"tokens a request; latency from {plan.latency_source}. Error of prices: {tables.accuracy_text(plan.accuracy, plan.gpu)}.",
+        f"tokens a request; latency from {plan.latency_source}. Accuracy of prices: {tables.accuracy_text(plan.accuracy, plan.gpu, kind)}.",
         lead="Basis",
     )
 

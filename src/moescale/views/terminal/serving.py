@@ -71,11 +71,12 @@ def show_load(
     *,
     gpu: str,
     priced: bool = True,
+    host: str | None = None,
 ) -> None:
-    """What each of the server's tricks saves, and what a closed and an open loop meet."""
+    """What each of the server's tricks saves, and what a closed and an open loop meet; `host` is what --host says."""
     for name, share in saved.items():
-        what = f"saves {share:.0%}" if share >= 0 else f"costs {-share:.0%} more"
-        write_paragraph(console, f"{SAVES[name]}: {what}{' of the dollars' if share >= 0 else ' dollars'}")
+        what = f"saves {share:.0%} of the dollars" if share >= 0 else f"costs {-share:.0%} more dollars"
+        write_paragraph(console, f"{SAVES[name]}: {what}, against the same server without it")
     if closed is not None:
         write_paragraph(
             console,
@@ -88,9 +89,11 @@ def show_load(
         within = "" if opened.percentile is None else "within "
         write_paragraph(
             console,
-            f"{opened.requests_per_s:g} requests a second: {opened.gpus} x {gpu} ({opened.replicas} replicas of "
-            f"{opened.tensor_parallel}){usd}, {opened.utilization:.0%} busy; first token {within or 'after '}"
-            f"{format_seconds(opened.ttft_s)}, then {within}{format_seconds(opened.tpot_s)} a token {times}.",
+            f"{plural(opened.requests_per_s, 'request')} a second: {opened.gpus} x {gpu} "
+            f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd}, at {opened.utilization:.0%} of what "
+            f"they can serve at most; first token {within or 'after '}"
+            f"{format_seconds(opened.ttft_s)}, then {within}{format_seconds(opened.tpot_s)} a token {times}; "
+            f"host: {host or 'in-line, unless --host says otherwise'}.",
         )
 
 
@@ -121,11 +124,12 @@ def show_cost(
     latency: str | None = None,
     priced: bool = True,
     accuracy: Accuracy | None = None,
+    kind: str = "this kind",
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
 
     `traffic` names a trace, `name` a published model, `price` the terms of the GPU's price, `latency` the kernels. Without
-    a price (`priced` False) all figures but the dollars. `accuracy` is what measurements of this kind gave.
+    a price (`priced` False) all figures but the dollars. `accuracy` is what measurements of this `kind` gave.
     """
     gpu = deployment.gpu.name
     loop = cost.closed_loop
@@ -161,8 +165,26 @@ def show_cost(
     if priced and loop is None and cost.usd_per_input_mtok is not None and cost.usd_per_output_mtok is not None:
         apart = f"{format_usd(cost.usd_per_input_mtok)} per million prompt tokens and {format_usd(cost.usd_per_output_mtok)}"
         write_paragraph(console, f"prompts and outputs apart: {apart} per million output tokens")
-    write_paragraph(console, f"Error: {accuracy_text(accuracy, gpu)}")
+    write_paragraph(console, f"Accuracy: {accuracy_text(accuracy, gpu, kind)}")
     write_table(console, cost_table(cost, priced=priced))
+    if cost.attention_dp is not None:
+        _attention_groups(console, deployment)
+
+
+def _attention_groups(console: Console, deployment: Deployment) -> None:
+    """The rule on prompts of attention groups, which decides how long they wait."""
+    passes = float(deployment.prompt_wait_passes)
+    rule = (
+        "a prompt in one group stalls the output tokens of all groups, as under vLLM and SGLang; with --latency "
+        "silicon:trtllm prompts wait for each other"
+    )
+    if passes:
+        rule = (
+            f"a prompt waits up to {passes:g} passes for prompts of the other groups, as under TensorRT-LLM; with --latency "
+            "silicon:vllm or silicon:sglang a prompt in one group stalls all"
+        )
+    write_line(console)
+    write_paragraph(console, f"Attention groups: {rule}.")
 
 
 def show_sweep(
