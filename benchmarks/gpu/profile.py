@@ -99,11 +99,11 @@ def shape_of(row: Measurement) -> Architecture:
 
 def check(table: Path, layer_table: Path, gpu_name: str) -> list[str]:
     """How far silicon is from the tables. Kernels are vLLM's there and torch's here, so that part of it is the software."""
-    from moescale.latency.kernels.moe import Shape
+    from moescale.latency.kernels.moe import Shape, moe_kernels
     from moescale.latency.silicon import Silicon
 
     source = Silicon(load_gpu(gpu_name))
-    kernels = source._moe[0]
+    kernels = moe_kernels(*source.tables, "bfloat16", source.load)
 
     def whole(row: Measurement) -> float:
         ask = source.prefill_s if row.stage == "prefill" else source.decode_s
