@@ -235,7 +235,7 @@ def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pyte
     """On its screen and in its record, which is read as it was written."""
     asked = ("plan", "--budget", "1e20", "--gpu", "h100-sxm", "--law", "yun2024-recovered")
     monkeypatch.setattr(plan, "accuracy_of", lambda *_: None)
-    none = "Accuracy of prices: unknown; no held-out measurements of MoE models were compared."
+    none = "Accuracy of prices: unknown; no held-out measurements of MoE models in this format were compared."
     assert none in " ".join(run(*asked).out.split())
     band = accuracy.Accuracy(
         kind="MoE bf16", n=12, geometric_mean=0.9, spread=1.2, sets=3, gpus=("h100-sxm",),

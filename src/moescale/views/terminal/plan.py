@@ -42,7 +42,7 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
     if chart or (chart is None and console.is_terminal):
         show_chart(console, plan)
     write_line(console)
-    models = "dense models" if best.model.experts == 1 else "MoE models"
+    models = f"{'dense' if best.model.experts == 1 else 'MoE'} models in this format"
     kind = models if plan.latency_source == "silicon" else f"{models} with latency from {plan.latency_source}"
     write_paragraph(
         console,
