@@ -153,8 +153,10 @@ def test_the_host_never_makes_a_run_shorter(case: dict[str, float]) -> None:
     bare, _, _ = a_run(case)
     hidden, _, _ = a_run(case, replace(default_overhead(), asynchronous=True))
     exposed, _, _ = a_run(case, default_overhead())
-    assert bare.makespan_s < hidden.makespan_s
-    # A different clock may batch arrivals differently; what arrives at once is ordered.
+    # A different clock lets arrivals meet other passes, and share them: spaced ones may then end sooner (4 requests at 18.5 a
+    # second, burstiness 4, seed 2, two at a time: by 0.2%). What arrives at once is ordered, and what is served one by one.
+    if math.isinf(case["rate"]) or case["seqs"] == 1:
+        assert bare.makespan_s < hidden.makespan_s
     if math.isinf(case["rate"]):
         assert hidden.makespan_s <= exposed.makespan_s + bare.n_passes * default_overhead().gap_s
 
