@@ -127,7 +127,8 @@ def test_more_gpu_counts_to_choose_from_are_never_dearer(
 ) -> None:
     few, many = (replace(place, max_gpus=count) for count in (most, 2 * most))
     before, after = usd(model, kind, few), usd(model, kind, many)
-    assert before is None or (after is not None and after <= before)
+    # Two counts are priced in one array, whose logarithms may differ from those of one count in the last digit.
+    assert before is None or (after is not None and after <= before * (1 + 1e-12))
 
 
 def test_the_bound_of_the_search_is_a_few_percent() -> None:
