@@ -22,7 +22,15 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.export.launch import FORMATS, export_model, huggingface_config, run_settings
 from moescale.export.megatron import TRAINER as MEGATRON
 from moescale.export.megatron import megatron_arguments
-from moescale.export.parallelism import (
+from moescale.export.torchtitan import TRAINER as TORCHTITAN
+from moescale.export.torchtitan import torchtitan_module
+from moescale.hardware.gpus import find_gpu
+from moescale.models.architecture import Architecture
+from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
+from moescale.models.recipe import Recipe, paper_peak_lr, recipe_for
+from moescale.models.rounding import Buildable
+from moescale.training.parallelism import (
     Split,
     Trainer,
     choose,
@@ -32,14 +40,6 @@ from moescale.export.parallelism import (
     smallest_count,
     splits,
 )
-from moescale.export.torchtitan import TRAINER as TORCHTITAN
-from moescale.export.torchtitan import torchtitan_module
-from moescale.hardware.gpus import find_gpu
-from moescale.models.architecture import Architecture
-from moescale.models.hf_config import from_config
-from moescale.models.parameters import count_parameters
-from moescale.models.recipe import Recipe, paper_peak_lr, recipe_for
-from moescale.models.rounding import Buildable
 
 SHAPE = Buildable(
     n_layers=20, d_model=1664, n_heads=13, n_kv_heads=13, head_dim=128, d_ffn=4416, n_experts=16, top_k=2, moe_every=2,

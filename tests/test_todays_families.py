@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from moescale.errors import InputError
 from moescale.export.huggingface import config_of
 from moescale.export.launch import export_model, huggingface_config
-from moescale.export.parallelism import Split, Trainer, layer_elements_per_token, memory_of
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import validate
@@ -43,6 +42,7 @@ from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.store import law_text, parse_law
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cheapest
+from moescale.training.parallelism import Split, Trainer, layer_elements_per_token, memory_of
 
 NAMES = ("mixtral", "fine-grained", "deepseek")
 MIXTRAL, FINE_GRAINED, DEEPSEEK = (find_family(name) for name in NAMES)

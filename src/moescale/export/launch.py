@@ -13,7 +13,6 @@ import tomli_w
 from moescale.errors import InputError, unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
-from moescale.export.parallelism import Choice, Split, Trainer, choose
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, make_folder, write_atomically
 from moescale.io.records import record
@@ -21,6 +20,7 @@ from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, recipe_for
 from moescale.models.rounding import Buildable
+from moescale.training.parallelism import Choice, Split, Trainer, choose
 from moescale.units import format_bytes, format_count, format_flops
 
 Files = dict[str, str]  # text by name

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from moescale import catalogue
-from moescale.export.parallelism import Split, Trainer, torchrun_script
+from moescale.export.torchrun import torchrun_script
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
+from moescale.training.parallelism import Split, Trainer
 
 FILE = "megatron.args"
 TRAINER = Trainer(states="optimizer", pipeline=True, tensor=True)

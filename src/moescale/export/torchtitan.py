@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from moescale.export.parallelism import Split, Trainer, torchrun_script
+from moescale.export.torchrun import torchrun_script
 from moescale.io.records import record
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
+from moescale.training.parallelism import Split, Trainer
 
 VERSION = "0.3.0"
 MODULE = "moescale_run"

@@ -381,19 +381,3 @@ def _does_not_fit(
         nearest=None if near is None else plural(near, "GPU"),
         next_step=larger if near is None else "give that number to --train-gpus",
     )
-
-
-def torchrun_script(split: Split, about: tuple[str, str], before: str, program: str) -> str:
-    """The text of run.sh, to be started on each server: `about` are the comments around the servers, `program` what runs."""
-    per_server = min(split.gpus, int(_facts()["choice"]["gpus_per_server"]))
-    servers = plural(-(-split.gpus // per_server), "server")
-    return f"""#!/usr/bin/env bash
-# {about[0]}, on each of {servers} of {per_server} GPUs.
-# {about[1]}
-set -euo pipefail
-here="$(cd "$(dirname "$0")" && pwd)"
-{before}
-torchrun --nnodes {servers.split()[0]} --nproc-per-node {per_server} --rdzv-backend c10d \\
-  --rdzv-endpoint "${{RENDEZVOUS:-localhost:29500}}" --rdzv-id "${{RUN_ID:-moescale}}" \\
-  {program} "$@"
-"""
