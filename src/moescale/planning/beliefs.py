@@ -1,0 +1,194 @@
+"""What a law's draws expect of runs that are not trained yet, and what a plan that has seen them would lose.
+
+The draws of a law, or of the laws of an ensemble, are samples of the surface ln L over models and tokens. Taken as a Gaussian
+process they say how a run's loss tells of the losses that a plan compares, and a sweep becomes arithmetic: after runs S the
+posterior mean and covariance of those losses follow from the covariance of the draws, without a fit.
+
+Two terms are added to that covariance: a constant, because a lab's tokenizer and data move every loss by a factor that no
+law knows, and a smooth function, because no law is right everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moescale.planning.allocation import at_size, inputs_at
+from moescale.planning.search import Search
+from moescale.typing import FloatArray
+
+# Chosen among a few on ten development laws (docs/design.md), before the laws that the design is judged by were scored.
+DRIFT = 0.01  # of ln L an e-fold: how fast the smooth error of a law changes
+REACH = 4.6  # e-folds (two decades) over which it does
+UNIT = 1.0  # standard deviation of the ln of a lab's unknown factor: wide
+RUN_NOISE = 0.003  # of ln L between seeds; the public runs of arXiv 2502.05172 show 2e-3 to 4e-3
+SIZES = 24  # of each expert count, between which a plan chooses
+TRUTHS = 2048  # surfaces that a sweep is tried on
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs in the letters of the plan's family, (n,) each."""
+
+    n_params: FloatArray
+    tokens: FloatArray
+    experts: FloatArray
+
+    def __len__(self) -> int:
+        return self.n_params.size
+
+    def at(self, chosen: NDArray[np.intp]) -> Runs:
+        """Some of them."""
+        return Runs(self.n_params[chosen], self.tokens[chosen], self.experts[chosen])
+
+
+def joined(several: Iterable[Runs]) -> Runs:
+    """All runs, one after another."""
+    columns = zip(*((r.n_params, r.tokens, r.experts) for r in several), strict=True)
+    return Runs(*(np.concatenate(column) for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The models between which a plan chooses, all trained with its budget, (a,) each; the first is the base."""
+
+    models: Runs
+    cost: FloatArray  # dollars a token over the base's; infinite where a model cannot be served
+    curves: tuple[slice, ...]  # the models of each expert count, by size
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """A Gaussian process over ln loss of runs (r,) and ln loss of a decision's models over the base's (a,), p = r + a."""
+
+    mean: FloatArray  # (p,)
+    covariance: FloatArray  # (p, p)
+    samples: FloatArray  # (TRUTHS, p): surfaces, of which one may be true
+    runs: int  # r
+    noise: float  # standard deviation of ln L of a run
+
+    @property
+    def variance(self) -> FloatArray:
+        """Of each model's ln loss over the base's, (a,)."""
+        return np.maximum(np.diag(self.covariance)[self.runs :], 0.0)
+
+    def gain(self, seen: NDArray[np.intp]) -> FloatArray:
+        """What the losses of runs add to the mean, (p, s)."""
+        noisy = self.covariance[np.ix_(seen, seen)] + self.noise**2 * np.eye(seen.size)
+        return np.asarray(np.linalg.solve(noisy, self.covariance[seen]).T, dtype=np.float64)
+
+    def given(self, seen: NDArray[np.intp], ln_loss: FloatArray, seed: int = 0) -> Beliefs:
+        """The process after runs whose ln losses (s,) are known; samples are moved by what they miss (Matheron's rule)."""
+        gain = self.gain(seen)
+        noise = self.noise * np.random.default_rng(seed).standard_normal((len(self.samples), seen.size))
+        return replace(
+            self,
+            mean=self.mean + gain @ (ln_loss - self.mean[seen]),
+            covariance=self.covariance - gain @ self.covariance[seen],
+            samples=self.samples + (ln_loss - self.samples[:, seen] - noise) @ gain.T,
+        )
+
+    def after(self, run: int) -> Beliefs:
+        """The process with the covariance after one further run, whatever its loss; mean and samples stay."""
+        column = self.covariance[:, run]
+        return replace(self, covariance=self.covariance - np.outer(column, column) / (column[run] + self.noise**2))
+
+    def regret(self, decision: Decision, seen: NDArray[np.intp], seed: int = 0) -> float:
+        """What the plan that has seen runs loses on average where one of the samples is true, as a share of the base's cost."""
+        if not seen.size:
+            estimate, covariance = np.broadcast_to(self.mean, self.samples.shape), self.covariance
+        else:
+            # The same noise of a run in every sweep, so that sweeps differ by their runs alone.
+            noise = self.noise * np.random.default_rng(seed).standard_normal((len(self.samples), self.runs))[:, seen]
+            gain = self.gain(seen)
+            estimate = self.mean + (self.samples[:, seen] + noise - self.mean[seen]) @ gain.T
+            covariance = self.covariance - gain @ self.covariance[seen]
+        doubt = np.sqrt(np.maximum(np.diag(covariance)[self.runs :], 0.0))
+        picked = chosen(decision, estimate[:, self.runs :], doubt)
+        lost = regrets(decision, self.samples[:, self.runs :])
+        return float(lost[np.arange(len(lost)), picked].mean())
+
+
+def decision_of(search: Search) -> Decision:
+    """The models of every expert count that the law may recommend, around the sizes that its draws ask for, and the base."""
+    panel, base, allowed = search.panel, search.base_model, np.flatnonzero(search.law.allows(search.best.experts))
+    own = float(base.n_params[0])
+    sizes, experts, curves, at = [base.n_params], [base.experts], list[slice](), 1
+    for j in allowed:
+        wanted = panel.smallest.n_params[:, j]
+        wanted = wanted[np.isfinite(wanted)] if np.isfinite(wanted).any() else np.array([0.3 * own, 0.5 * own])
+        sizes.append(np.geomspace(0.5 * wanted.min(), 2.0 * wanted.max(), SIZES))
+        experts.append(np.full(SIZES, search.best.experts[j]))
+        curves.append(slice(at, at + SIZES))
+        at += SIZES
+    n, e = np.concatenate(sizes), np.concatenate(experts)
+    tokens = at_size(search.law, search.question.budget, n, e).tokens
+    tokens[0] = base.tokens[0]
+    unit = search.base.usd_per_mtok or math.nan
+    usd = np.concatenate(([unit], search.costs.usd_per_mtok(n[1:], e[1:])))
+    confidence = search.confidence or 0.5
+    return Decision(Runs(n, tokens, e), np.where(np.isfinite(usd), usd / unit, np.inf), tuple(curves), confidence)
+
+
+def beliefs_of(search: Search, decision: Decision, runs: Runs, *, noise: float = RUN_NOISE, seed: int = 0) -> Beliefs:
+    """What the draws of a search's law expect of runs, and of a decision's models."""
+    law, draws, weights = search.law, search.panel.draws, search.panel.weights
+    every, r = joined((runs, decision.models)), len(runs)
+    x = inputs_at(law, search.question.budget.extra, every.n_params, np.log(every.tokens), every.experts)
+    drawn = np.array(law.form.log_loss(draws, x))
+    drawn[:, r:] -= drawn[:, [r]]
+    mean = weights @ drawn
+    apart = np.sqrt(weights)[:, None] * (drawn - mean)
+    smooth = _smooth(every, r)
+    covariance = apart.T @ apart + smooth
+    covariance[:r, :r] += UNIT**2
+    rng = np.random.default_rng(seed)
+    values, vectors = np.linalg.eigh(smooth)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    samples = (
+        drawn[rng.choice(len(drawn), size=TRUTHS, p=weights)]
+        + rng.standard_normal((TRUTHS, r + decision.cost.size)) @ root.T
+    )
+    samples[:, :r] += UNIT * rng.standard_normal((TRUTHS, 1))
+    return Beliefs(mean, covariance, samples, r, noise)
+
+
+def _smooth(every: Runs, runs: int) -> FloatArray:
+    """Covariance (p, p) of the smooth error of a law, at runs and at models less at the base, the first of these."""
+    places = np.log([every.n_params, every.tokens, every.experts])
+    squares = ((places[:, :, None] - places[:, None, :]) ** 2).sum(axis=0)
+    covariance = (DRIFT * REACH) ** 2 * np.exp(-0.5 * squares / REACH**2)
+    covariance[runs:] -= covariance[[runs]]
+    covariance[:, runs:] -= covariance[:, [runs]]
+    return covariance
+
+
+def chosen(decision: Decision, estimate: FloatArray, doubt: FloatArray) -> NDArray[np.intp]:
+    """The cheapest model that is as good as the base with the plan's confidence, by estimates (t, a) and their errors (a,)."""
+    surely = estimate + NormalDist().inv_cdf(min(decision.confidence, 1.0 - 1e-9)) * doubt <= 1e-12
+    return np.where(surely, decision.cost, np.inf).argmin(axis=1)  # the base, which is number 0, meets itself
+
+
+def regrets(decision: Decision, truth: FloatArray) -> FloatArray:
+    """Regret (t, a) of each model under true ln losses over the base's (t, a), as `panel` defines it."""
+    least = np.full((len(truth), truth.shape[1] + 1), np.inf)
+    for t, losses in enumerate(truth):
+        asked = np.append(losses, 0.0)
+        for curve in decision.curves:
+            served = np.isfinite(decision.cost[curve])
+            # A larger model is never taken for a worse one: on a budget it may be, and is then of no use.
+            falling = np.minimum.accumulate(losses[curve][served])
+            if falling.size:
+                cost = np.interp(asked, falling[::-1], np.log(decision.cost[curve][served][::-1]), left=np.inf)
+                least[t] = np.minimum(least[t], np.exp(cost))
+        least[t, :-1] = np.minimum(least[t, :-1], decision.cost)
+    goal = np.minimum(least[:, -1:], 1.0)
+    worth = least[:, :-1]
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(worth), decision.cost - worth + np.abs(worth - goal), np.inf)

@@ -1,0 +1,261 @@
+"""Which runs to train so that a plan becomes certain: a designed sweep, against a plain grid and the paper's runs.
+
+Candidates are runs of every expert count that the plan may choose, over sizes and tokens that the sweep can pay for. They are
+taken greedily, each time the one that lowers the plan's doubt most for the square root of its FLOPs: by the plain gain a few
+large runs would take the whole sweep, by the gain per FLOP it would be never spent. Doubt is what an error in the loss of a
+model costs: its standard deviation, times the price of loss there, times how probable it is that the plan asks for the model.
+`beliefs` says what a run tells of the models; docs/design.md says how the rule was chosen and how it was judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from moescale import catalogue
+from moescale.bounds import Bound, check_bounds
+from moescale.errors import InfeasibleError
+from moescale.io.records import record
+from moescale.models.family import ModelFamily, training_flops
+from moescale.models.recipe import recipe_for
+from moescale.planning.beliefs import RUN_NOISE, Beliefs, Decision, Runs, beliefs_of, decision_of, joined
+from moescale.planning.search import Search
+from moescale.typing import FloatArray
+
+MOST_RUNS = 60  # as many as the plain grid has
+FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by
+TOKENS_PER_PARAM = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+SIZE_STEP = math.sqrt(2.0)
+SMALLEST_SHARE, LARGEST_SHARE = 1e-5, 0.25  # of the sweep's FLOPs, of one run
+LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
+ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
+NO_LIMIT = 1e40  # FLOPs
+STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
+
+# A plain grid: sizes over a factor of eight, three tokens a parameter, every expert count.
+GRID_SIZES, GRID_SPAN, GRID_TOKENS_PER_PARAM = 4, 8.0, (5.0, 20.0, 80.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepLimits:
+    """What a sweep may take; raises InputError for numbers that are no sweep."""
+
+    flops: Annotated[float, Bound(0, above=True)]
+    runs: Annotated[int, Bound(1)] = MOST_RUNS
+    run_flops: Annotated[float | None, Bound(0, above=True)] = None  # of one run; None: a quarter of all
+    run_tokens: Annotated[float | None, Bound(0, above=True)] = None  # of one run
+    noise: Annotated[float, Bound(0, above=True)] = RUN_NOISE
+
+    def __post_init__(self) -> None:
+        check_bounds(self, where="design")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignedRun:
+    """A run to train; N is the size of the dense model."""
+
+    n_params: float
+    tokens: float
+    experts: int
+    flops: float
+    batch_tokens: int
+    peak_lr: float
+    doubt_left: float  # of the plan, once this run and those before it are in, as a share of that before the sweep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """Another sweep of the same FLOPs."""
+
+    name: str
+    runs: int
+    flops: float
+    regret: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepDesign:
+    """Runs to train, and the plan's expected regret (a share of the base's cost a token) before and after them."""
+
+    runs: tuple[DesignedRun, ...]  # in the order in which they were chosen
+    flops: float
+    regret_before: float
+    regret_after: float
+    rivals: tuple[Rival, ...]
+    next_run: DesignedRun | None  # that would come next, beyond the sweep's FLOPs and number of runs
+    regret_after_next: float | None
+    known_runs: int  # that were given
+    base: str
+    budget_flops: float  # of the plan
+    confidence: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def grid_regret(self) -> float:
+        """Of a plain grid of the same FLOPs."""
+        return self.rivals[0].regret
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return record(self) | {"grid_regret": self.grid_regret}
+
+
+def design_sweep(
+    search: Search, limits: SweepLimits, *, known: Runs | None = None, known_loss: FloatArray | None = None
+) -> SweepDesign:
+    """The runs that make the plan of a search certain, within limits, beside runs that are known with their losses (n,).
+
+    Raises InfeasibleError where no run fits the limits, or where the base is not served.
+    """
+    law = search.law
+    if search.base.usd_per_mtok is None:
+        raise InfeasibleError("the base cannot be served, so that no plan can be better", next_step="allow more GPUs")
+    experts = tuple(float(e) for e in search.best.experts if law.allows(e))
+    family = law.family
+    decision = decision_of(search)
+    offered = candidate_runs(family, experts, limits)
+    rivals = {
+        "a plain grid": plain_grid(family, experts, limits.flops),
+        "the paper's runs, scaled": paper_sweep(family, limits.flops),
+    }
+    seen = known if known is not None else Runs(*(np.zeros(0) for _ in range(3)))
+    beliefs = beliefs_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
+    ends = np.cumsum([len(offered), *(len(runs) for runs in rivals.values())])
+    if known_loss is not None and len(seen):
+        beliefs = beliefs.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(known_loss))
+    flops = training_flops(family, offered.n_params, offered.tokens, offered.experts)
+    found = _greedy(beliefs, decision, flops, limits)
+    if not found:
+        raise InfeasibleError("no run within these limits tells anything of the plan", next_step="raise --budget")
+    picked = np.array(list(found), dtype=np.intp)
+    regret = beliefs.regret(decision, picked)
+    beyond = _greedy(beliefs, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found)
+    return SweepDesign(
+        runs=_as_runs(offered, flops, found, family),
+        flops=float(flops[picked].sum()),
+        regret_before=beliefs.regret(decision, picked[:0]),
+        regret_after=regret,
+        rivals=tuple(
+            Rival(
+                name=name,
+                runs=len(runs),
+                flops=float(training_flops(family, runs.n_params, runs.tokens, runs.experts).sum()),
+                regret=beliefs.regret(decision, np.arange(start, start + len(runs))),
+            )
+            for (name, runs), start in zip(rivals.items(), ends, strict=False)
+        ),
+        next_run=next(iter(_as_runs(offered, flops, beyond, family)), None),
+        regret_after_next=beliefs.regret(decision, np.append(picked, np.array(list(beyond), dtype=np.intp)))
+        if beyond
+        else None,
+        known_runs=len(seen),
+        base=search.question.base_name,
+        budget_flops=search.question.budget.flops,
+        confidence=decision.confidence,
+    )
+
+
+def candidate_runs(family: ModelFamily, experts: tuple[float, ...], limits: SweepLimits) -> Runs:
+    """Every size (steps of the square root of two), tokens a parameter and expert count that the limits allow."""
+    sizes = SIZE_STEP ** np.arange(2.0 * math.log2(1e3), 2.0 * math.log2(1e13))
+    n, per_param, e = (axis.ravel() for axis in np.meshgrid(sizes, TOKENS_PER_PARAM, experts, indexing="ij"))
+    flops = training_flops(family, n, n * per_param, e)
+    most = min(LARGEST_SHARE * limits.flops, limits.run_flops or math.inf)
+    fits = (
+        (flops >= SMALLEST_SHARE * limits.flops) & (flops <= most) & (n * per_param <= (limits.run_tokens or math.inf))
+    )
+    return Runs(n[fits], (n * per_param)[fits], e[fits])
+
+
+def plain_grid(family: ModelFamily, experts: tuple[float, ...], flops: float) -> Runs:
+    """Four sizes over a factor of eight, 5, 20 and 80 tokens a parameter, every expert count, for so many FLOPs in all."""
+    shares = np.geomspace(1.0, GRID_SPAN, GRID_SIZES)
+    n, per_param, e = (axis.ravel() for axis in np.meshgrid(shares, GRID_TOKENS_PER_PARAM, experts, indexing="ij"))
+    return _scaled(family, Runs(n, n * per_param, e), flops)
+
+
+def paper_sweep(family: ModelFamily, flops: float) -> Runs:
+    """The paper's hundred runs (arXiv 2404.02852, section 3), all sizes and tokens times one factor, for so many FLOPs in all."""
+    published = catalogue.read("published_yun2024.toml")["sweep"]
+    stated = (np.array(published[key], dtype=float) for key in ("n_params", "tokens", "experts"))
+    return _scaled(family, Runs(*(axis.ravel() for axis in np.meshgrid(*stated, indexing="ij"))), flops)
+
+
+def _scaled(family: ModelFamily, runs: Runs, flops: float) -> Runs:
+    """Sizes and tokens times one factor, so that all runs together take so many FLOPs."""
+    low, high = -60.0, 60.0  # of the factor's logarithm
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        factor = math.exp(middle)
+        taken = training_flops(family, factor * runs.n_params, factor * runs.tokens, runs.experts).sum()
+        low, high = (low, middle) if taken > flops else (middle, high)
+    factor = math.exp(low)
+    return Runs(factor * runs.n_params, factor * runs.tokens, runs.experts)
+
+
+def _greedy(
+    beliefs: Beliefs, decision: Decision, flops: FloatArray, limits: SweepLimits, taken: Iterable[int] = ()
+) -> dict[int, float]:
+    """The candidates (c,) that are chosen after those `taken`, in order, each with the share of the doubt that it leaves."""
+    prices, closed = _prices(beliefs, decision), np.zeros(flops.size, dtype=np.bool_)
+    first = float(np.sqrt(beliefs.variance) @ prices)
+    for run in taken:
+        beliefs, closed[run] = beliefs.after(run), True
+    found, spent = dict[int, float](), 0.0
+    while len(found) < limits.runs:
+        shared = beliefs.covariance[: flops.size, beliefs.runs :]
+        noisy = np.diag(beliefs.covariance)[: flops.size] + beliefs.noise**2
+        doubt = float(np.sqrt(beliefs.variance) @ prices)
+        left = np.sqrt(np.maximum(beliefs.variance - shared**2 / noisy[:, None], 0.0)) @ prices
+        open_ = ~closed & (flops <= limits.flops - spent) & (doubt - left > LEAST_GAIN * doubt)
+        if not open_.any():
+            break
+        best = int(np.where(open_, (doubt - left) / flops**FLOPS_POWER, -1.0).argmax())
+        beliefs, closed[best] = beliefs.after(best), True
+        spent += float(flops[best])
+        found[best] = float(left[best]) / first
+    return found
+
+
+def _prices(beliefs: Beliefs, decision: Decision) -> FloatArray:
+    """What an error in ln loss of each model costs, times how probable it is that the plan asks for it, (a,)."""
+    truth, mean = beliefs.samples[:, beliefs.runs :], beliefs.mean[beliefs.runs :]
+    first = np.array([np.where(truth[:, c] <= 0.0, decision.cost[c], np.inf).min(axis=1) for c in decision.curves])
+    wins = np.bincount(first.argmin(axis=0), minlength=len(decision.curves)) / len(truth)
+    prices = np.zeros(mean.size)
+    for share, curve in zip(wins, decision.curves, strict=True):
+        cost = np.where(np.isfinite(decision.cost[curve]), decision.cost[curve], 0.0)
+        spread = np.sqrt(np.maximum(beliefs.variance[curve], 1e-8))
+        near = np.exp(-0.5 * (mean[curve] / spread) ** 2)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = np.abs(np.gradient(np.log(cost), mean[curve]))
+        steep = np.where(np.isfinite(slope), np.minimum(slope, STEEPEST), 0.0)
+        weight = (1.0 - ANY_COUNT) * share + ANY_COUNT / len(decision.curves)
+        prices[curve] = weight * cost * steep * near / max(float(near.sum()), 1e-300)
+    return prices
+
+
+def _as_runs(
+    offered: Runs, flops: FloatArray, found: Mapping[int, float], family: ModelFamily
+) -> tuple[DesignedRun, ...]:
+    """Chosen candidates, each with the batch and learning rate of its size and tokens."""
+    made: list[DesignedRun] = []
+    for at, doubt in found.items():
+        n, tokens = float(offered.n_params[at]), float(offered.tokens[at])
+        recipe = recipe_for(n, tokens)
+        made.append(
+            DesignedRun(
+                n_params=n,
+                tokens=tokens,
+                experts=int(offered.experts[at]),
+                flops=float(flops[at]),
+                batch_tokens=recipe.batch_tokens,
+                peak_lr=recipe.peak_lr,
+                doubt_left=doubt,
+            )
+        )
+    return tuple(made)
