@@ -211,7 +211,9 @@ def _greedy(
         noisy = np.diag(beliefs.covariance)[: flops.size] + beliefs.noise**2
         doubt = float(np.sqrt(beliefs.variance) @ prices)
         left = np.sqrt(np.maximum(beliefs.variance - shared**2 / noisy[:, None], 0.0)) @ prices
-        open_ = ~closed & (flops <= limits.flops - spent) & (doubt - left > LEAST_GAIN * doubt)
+        # The first run of a sweep sets the lab's unknown factor, which tells little by itself.
+        least = LEAST_GAIN * doubt if closed.any() else 0.0
+        open_ = ~closed & (flops <= limits.flops - spent) & (doubt - left > least)
         if not open_.any():
             break
         best = int(np.where(open_, (doubt - left) / flops**FLOPS_POWER, -1.0).argmax())
