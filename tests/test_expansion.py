@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -143,3 +144,16 @@ def test_the_active_size_counts_and_not_the_total() -> None:
     total = read_runs(NUMBERS | others, vocab_size=1000, size_column="n_params_total")
     assert total.active_body is None
     assert total.where("n_experts == 1").active_body is not None
+
+
+def test_sizes_of_our_own_runs_count_no_embeddings() -> None:
+    """`train` writes n_params_embedding apart: its active size is the body, from which no tables are taken again."""
+    runs = read_runs(PUBLIC.parents[2] / "examples" / "stdlib-runs.csv")
+    body = runs.active_body
+    assert body is not None
+    np.testing.assert_array_equal(body, runs.columns["n_params_active"])
+    older = replace(runs, columns={k: v for k, v in runs.columns.items() if k not in ("n_params_nonemb", "moe_every")})
+    assert older.active_body is not None
+    np.testing.assert_array_equal(older.active_body, body)
+    # Top-2 of 8 in every other layer; in the others an FFN as wide as one expert.
+    np.testing.assert_allclose(runs.expansion[runs.experts == 8], layer_expansion(8, 2, 0.5, dense_width=1.0))

@@ -13,6 +13,7 @@ from typer import Option
 
 from moescale.cli.compare_models import compare_models
 from moescale.cli.cost import cost, models
+from moescale.cli.design import design
 from moescale.cli.importing import import_
 from moescale.cli.isoflop import isoflop
 from moescale.cli.laws import compare, fit, laws, predict
@@ -33,7 +34,7 @@ from moescale.io.signals import Terminated, sigterm_interrupts
 PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Decide": (plan, compare_models, cost, models, web, report),
     "Scaling laws": (fit, compare, isoflop, predict, laws),
-    "Runs and measurements": (import_, pack, train, sweep, profile),
+    "Runs and measurements": (design, import_, pack, train, sweep, profile),
     "Check": (reproduce,),
 }
 # As typer names them: `import_` and `compare_models` cannot be a function's names.

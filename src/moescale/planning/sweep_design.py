@@ -19,11 +19,14 @@ import numpy as np
 from moescale import catalogue
 from moescale.bounds import Bound, check_bounds
 from moescale.errors import InfeasibleError
+from moescale.fitting.workflow import family_of, models_of
 from moescale.io.records import record
+from moescale.models.coordinates import in_family, same_letters
 from moescale.models.family import ModelFamily, training_flops
 from moescale.models.recipe import recipe_for
 from moescale.planning.beliefs import RUN_NOISE, Beliefs, Decision, Runs, beliefs_of, decision_of, joined
 from moescale.planning.search import Search
+from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import FloatArray
 
 MOST_RUNS = 60  # as many as the plain grid has
@@ -86,7 +89,7 @@ class SweepDesign:
     regret_before: float
     regret_after: float
     rivals: tuple[Rival, ...]
-    next_run: DesignedRun | None  # that would come next, beyond the sweep's FLOPs and number of runs
+    next_run: DesignedRun | None  # that would tell most beyond the sweep, at any FLOPs of one run
     regret_after_next: float | None
     known_runs: int  # that were given
     base: str
@@ -104,10 +107,18 @@ class SweepDesign:
         return record(self) | {"grid_regret": self.grid_regret}
 
 
-def design_sweep(
-    search: Search, limits: SweepLimits, *, known: Runs | None = None, known_loss: FloatArray | None = None
-) -> SweepDesign:
-    """The runs that make the plan of a search certain, within limits, beside runs that are known with their losses (n,).
+def in_letters(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
+    """The runs of a table as a family counts them, and their losses (n,)."""
+    own = family_of(table)[0]
+    if table.size_column == SIZE_COLUMNS[0] and same_letters(replace(own, kv_heads=family.kv_heads), family):
+        return Runs(table.n_params, table.tokens, table.experts), table.loss
+    body, x, _ = models_of(table, own)
+    n, e = in_family(family, body, x)
+    return Runs(n, table.tokens, e), table.loss
+
+
+def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, FloatArray] | None = None) -> SweepDesign:
+    """The runs that make the plan of a search certain, within limits, beside known runs with their losses (n,).
 
     Raises InfeasibleError where no run fits the limits, or where the base is not served.
     """
@@ -122,18 +133,18 @@ def design_sweep(
         "a plain grid": plain_grid(family, experts, limits.flops),
         "the paper's runs, scaled": paper_sweep(family, limits.flops),
     }
-    seen = known if known is not None else Runs(*(np.zeros(0) for _ in range(3)))
+    seen, losses = known or (Runs(*(np.zeros(0) for _ in range(3))), np.zeros(0))
     beliefs = beliefs_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
     ends = np.cumsum([len(offered), *(len(runs) for runs in rivals.values())])
-    if known_loss is not None and len(seen):
-        beliefs = beliefs.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(known_loss))
+    if len(seen):
+        beliefs = beliefs.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
     flops = training_flops(family, offered.n_params, offered.tokens, offered.experts)
     found = _greedy(beliefs, decision, flops, limits)
     if not found:
         raise InfeasibleError("no run within these limits tells anything of the plan", next_step="raise --budget")
     picked = np.array(list(found), dtype=np.intp)
     regret = beliefs.regret(decision, picked)
-    beyond = _greedy(beliefs, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found)
+    beyond = _greedy(beliefs, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found, power=0.0)
     return SweepDesign(
         runs=_as_runs(offered, flops, found, family),
         flops=float(flops[picked].sum()),
@@ -156,7 +167,20 @@ def design_sweep(
         base=search.question.base_name,
         budget_flops=search.question.budget.flops,
         confidence=decision.confidence,
+        notes=_notes(search, known is not None),
     )
+
+
+def _notes(search: Search, known: bool) -> tuple[str, ...]:
+    """What the design leaves aside."""
+    question, notes = search.question, list(search.notes)
+    if question.goal != "serve" or question.max_loss is not None:
+        notes.append("the runs are chosen for the cheapest model that is as good as the base, not for the stated bound")
+    if len(search.panel.draws) == 1:
+        notes.append(f"{search.law.name} carries no draws: only its smooth error is to be learnt")
+    if known and search.law.source.startswith("fitted to"):
+        notes.append("a law that was fitted to these runs counts them twice: give one of the two")
+    return tuple(notes)
 
 
 def candidate_runs(family: ModelFamily, experts: tuple[float, ...], limits: SweepLimits) -> Runs:
@@ -198,7 +222,13 @@ def _scaled(family: ModelFamily, runs: Runs, flops: float) -> Runs:
 
 
 def _greedy(
-    beliefs: Beliefs, decision: Decision, flops: FloatArray, limits: SweepLimits, taken: Iterable[int] = ()
+    beliefs: Beliefs,
+    decision: Decision,
+    flops: FloatArray,
+    limits: SweepLimits,
+    *,
+    taken: Iterable[int] = (),
+    power: float = FLOPS_POWER,
 ) -> dict[int, float]:
     """The candidates (c,) that are chosen after those `taken`, in order, each with the share of the doubt that it leaves."""
     prices, closed = _prices(beliefs, decision), np.zeros(flops.size, dtype=np.bool_)
@@ -216,7 +246,7 @@ def _greedy(
         open_ = ~closed & (flops <= limits.flops - spent) & (doubt - left > least)
         if not open_.any():
             break
-        best = int(np.where(open_, (doubt - left) / flops**FLOPS_POWER, -1.0).argmax())
+        best = int(np.where(open_, (doubt - left) / flops**power, -1.0).argmax())
         beliefs, closed[best] = beliefs.after(best), True
         spent += float(flops[best])
         found[best] = float(left[best]) / first

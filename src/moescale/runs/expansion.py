@@ -15,9 +15,14 @@ Columns = Mapping[str, NDArray[Any]]
 BODY_COLUMNS = ("n_params_active_nonemb", "n_params_nonemb")
 """Columns of parameters that one token meets, embedding tables not counted, in the order of preference."""
 
+EMBEDDING_COLUMN = "n_params_embedding"
+"""Column of the parameters of embedding tables: where it stands, as in tables of `moescale train`, no size counts them."""
+
 VOCABULARY_COLUMN = "vocab_size"
 WIDTH_COLUMNS = ("d_model", "width")
-LEAST = dict.fromkeys((*BODY_COLUMNS, VOCABULARY_COLUMN, *WIDTH_COLUMNS, "expansion", "top_k", "moe_every"), 1.0) | {
+LEAST = dict.fromkeys(
+    ("n_params_active", *BODY_COLUMNS, VOCABULARY_COLUMN, *WIDTH_COLUMNS, "expansion", "top_k", "moe_every"), 1.0
+) | {
     "routing_frequency": 1e-6,
     "expert_width": 1e-6,
     "shared_width": 0.0,
@@ -85,13 +90,15 @@ def expansion(experts: FloatArray, columns: Columns) -> FloatArray:
 def active_body(n_params: FloatArray, experts: FloatArray, size_column: str, columns: Columns) -> FloatArray | None:
     """Parameters without embeddings that one token meets, (n,); None where a table does not tell.
 
-    The first of `BODY_COLUMNS`; else the active size less two tables of vocab_size rows, d_model or width wide: the column
+    The first of `BODY_COLUMNS`; else n_params_active beside a column that counts embeddings apart; else the active size less two tables of vocab_size rows, d_model or width wide: the column
     n_params_active, or the sizes in use unless these count all experts.
     """
     named = {**columns, size_column: n_params}
     for name in BODY_COLUMNS:
         if (body := usable(named, name, experts)) is not None:
             return body
+    if EMBEDDING_COLUMN in columns and (body := usable(named, "n_params_active", experts)) is not None:
+        return body
     rows = usable(named, VOCABULARY_COLUMN, experts)
     widths = (usable(named, name, experts) for name in WIDTH_COLUMNS)
     width = next((values for values in widths if values is not None), None)

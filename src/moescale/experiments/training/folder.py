@@ -27,8 +27,10 @@ def stated_columns(settings: RunSettings, vocab_size: int, branch: int) -> dict[
         "n_params_active": active,
         "n_params_total": float(counted.non_embedding_total),
         "n_params_embedding": float(counted.embedding),
+        "n_params_nonemb": active,  # of a token, which the columns above do not name as theirs
         "n_experts": m.experts,
         "top_k": m.top_k,
+        "moe_every": m.moe_every,
         "tokens": tokens,
         "loss": None,
         "train_loss": None,

@@ -12,6 +12,7 @@ from moescale.views.terminal.fits import show_prediction as show_prediction
 from moescale.views.terminal.fits import show_predictions as show_predictions
 from moescale.views.terminal.plan import show_export as show_export
 from moescale.views.terminal.plan import show_plan as show_plan
+from moescale.views.terminal.runs import show_design as show_design
 from moescale.views.terminal.runs import show_latencies as show_latencies
 from moescale.views.terminal.runs import show_planned_runs as show_planned_runs
 from moescale.views.terminal.serving import show_apart as show_apart

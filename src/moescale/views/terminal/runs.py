@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from moescale.units import format_flops, format_seconds, plural
-from moescale.views.tables import coverage_table, interpolation_table, planned_runs_table, unmeasured_table
+from moescale.units import format_count, format_flops, format_seconds, plural
+from moescale.views.tables import (
+    coverage_table,
+    designed_counts_table,
+    designed_runs_table,
+    interpolation_table,
+    planned_runs_table,
+    regret_table,
+    unmeasured_table,
+)
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from moescale.latency.coverage import Overview
+    from moescale.planning.sweep_design import SweepDesign
 
 
 def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
@@ -31,6 +42,44 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
     else:
         write_paragraph(console, f"No estimate of time, as it would stand on {plan['rate_from']}.")
     write_paragraph(console, f"The rows go to {plan['table']}.")
+
+
+def show_design(console: Console, found: SweepDesign, *, details: bool, written: Path | None) -> None:
+    """The runs of a designed sweep, what they do to the plan's regret, and what other sweeps would."""
+    known = f" beside {plural(found.known_runs, 'known run')}" if found.known_runs else ""
+    write_paragraph(
+        console,
+        f"{format_flops(found.flops)} FLOPs in all{known}, for a plan of {format_flops(found.budget_flops)} FLOPs that is to be "
+        f"as good as {found.base} with a probability of {found.confidence:.0%}.",
+        lead=f"Train {plural(len(found.runs), 'run')}",
+    )
+    regrets = [
+        ("before", 0, 0.0, found.regret_before),
+        ("these runs", len(found.runs), found.flops, found.regret_after),
+    ]
+    regrets += [(rival.name, rival.runs, rival.flops, rival.regret) for rival in found.rivals]
+    if found.next_run is not None and found.regret_after_next is not None:
+        more = found.next_run
+        regrets.append(("these and one more", len(found.runs) + 1, found.flops + more.flops, found.regret_after_next))
+    write_table(console, regret_table(regrets))
+    write_table(console, designed_runs_table(found.runs) if details else designed_counts_table(found.runs))
+    write_line(console)
+    if found.next_run is not None:
+        more = found.next_run
+        write_paragraph(
+            console,
+            f"One more would be N = {format_count(more.n_params)}, E = {more.experts}, {format_count(more.tokens)} tokens, "
+            f"{format_flops(more.flops)} FLOPs.",
+        )
+    write_paragraph(
+        console,
+        "Regret is what the plan loses against a lab that knows the law, as a share of the base's cost a token, by simulation "
+        "without a fit.",
+    )
+    if written is not None:
+        write_paragraph(console, f"Wrote {written}: set its corpus, then `moescale sweep {written} --dry-run`.")
+    elif not details:
+        write_paragraph(console, "--details lists every run, -o SWEEP.toml writes them.")
 
 
 def show_latencies(console: Console, found: Overview, table: str) -> None:

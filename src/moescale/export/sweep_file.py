@@ -1,0 +1,52 @@
+"""A designed sweep as the SWEEP.toml that `moescale sweep` trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from moescale.io.files import write_atomically
+from moescale.models.family import ModelFamily
+from moescale.models.recipe import defaults
+from moescale.planning.sweep_design import SweepDesign
+from moescale.units import format_count, format_flops, plural
+
+# What a RUN.toml shapes a model by: gated FFNs of 8/3 of the width, and nothing of shared experts or latent attention.
+LIKE_PAPER = {"expert_width": 1.0, "shared_experts": 0.0, "kv_lora_rank": 0.0}
+
+
+def write_sweep(design: SweepDesign, family: ModelFamily, path: Path) -> None:
+    """Write the runs of a design, the cheapest first, with what all of them share."""
+    title = (
+        f"# {plural(len(design.runs), 'run')} of {format_flops(design.flops)} FLOPs in all, chosen for a plan of "
+        f"{format_flops(design.budget_flops)} FLOPs: `moescale design`.\n"
+        "# corpus is what `moescale pack` made; a run sees up to "
+        f"{format_count(max(run.tokens for run in design.runs))} tokens.\n"
+    )
+    write_atomically(path, title + tomli_w.dumps(sweep_document(design, family, path.stem)))
+
+
+def sweep_document(design: SweepDesign, family: ModelFamily, name: str) -> dict[str, Any]:
+    """The tables of a SWEEP.toml."""
+    usual = defaults()
+    runs = [
+        {
+            "n_params": round(run.n_params),
+            "experts": run.experts,
+            "tokens": round(run.tokens),
+            "batch_tokens": run.batch_tokens,
+            "peak_lr": float(f"{run.peak_lr:.3g}"),
+        }
+        for run in sorted(design.runs, key=lambda run: run.flops)
+    ]
+    return {
+        "name": name,
+        "table": f"{name}.csv",
+        "folder": name,
+        "data": {"corpus": "corpus"},
+        "model": {"top_k": family.top_k, "moe_every": family.moe_every},
+        "training": {"sequence_tokens": usual.sequence_tokens, "schedule": "cosine"},
+        "runs": runs,
+    }

@@ -1,0 +1,83 @@
+"""Which sweep to design, as users state it, and the plan that it is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moescale.errors import InputError
+from moescale.options.fields import LEAST, LEAST_BOUND, MOST_TOKENS, Group, Remark, path, quantity, text, unsaid
+from moescale.options.question import BoundOptions
+from moescale.options.runs import TableOptions
+
+if TYPE_CHECKING:
+    from moescale.planning.search import Search
+    from moescale.planning.sweep_design import SweepDesign
+
+SWEEP = "The sweep"
+BUDGETS = 100.0  # a plan's FLOPs over those of its sweep, where none is stated: our own
+MOST_STATED = 1000  # runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignOptions(Group):
+    """What a sweep may take, and what is known before it."""
+
+    HEADING = SWEEP
+
+    flops: float | None = quantity(
+        "Training FLOPs of the whole sweep, such as 1e21.", LEAST_BOUND, 1e32, name="--budget"
+    )
+    for_: str | None = text(
+        'The plan to be decided, as options of `plan` in quotes: "--budget 1e24 --gpu h100-sxm".', metavar="OPTIONS"
+    )
+    runs: Path | None = path("Runs that are in already, a table as `fit` reads it.")
+    next_: int | None = quantity("Only so many further runs.", 1, MOST_STATED, whole=True)
+    max_runs: int | None = quantity("Runs at most; default 60.", 1, MOST_STATED, whole=True)
+    max_run_flops: float | None = quantity("FLOPs of one run at most; default: a quarter of all.", LEAST_BOUND, 1e32)
+    max_run_tokens: float | None = quantity("Tokens of one run at most.", most=MOST_TOKENS, unit="tokens")
+    run_noise: float | None = quantity("Scatter of ln loss between seeds; default 0.003.", LEAST, 1)
+    sweep_file: Path | None = path("Write the SWEEP.toml that `moescale sweep` trains.", name="-o")
+
+    def sweep_flops(self) -> float:
+        """FLOPs of the sweep; InputError without any."""
+        if self.flops is None:
+            raise InputError("no FLOPs for the sweep", where="--budget", next_step="give --budget FLOPS, such as 1e21")
+        return self.flops
+
+    def design(self, search: Search) -> SweepDesign:
+        """The sweep for a search."""
+        from moescale.planning.beliefs import RUN_NOISE
+        from moescale.planning.sweep_design import MOST_RUNS, SweepLimits, design_sweep, in_letters
+
+        known = None if self.runs is None else in_letters(TableOptions().read_from(self.runs), search.law.family)
+        limits = SweepLimits(
+            flops=self.sweep_flops(),
+            runs=self.next_ or self.max_runs or MOST_RUNS,
+            run_flops=self.max_run_flops,
+            run_tokens=self.max_run_tokens,
+            noise=self.run_noise or RUN_NOISE,
+        )
+        return design_sweep(search, limits, known=known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(BoundOptions):
+    """The question of a plan beside the sweep's own budget."""
+
+    budget: float | None = quantity(
+        "Training FLOPs of the model that the plan decides for; default: 100 times the sweep's.",
+        0,
+        float("inf"),
+        name="--plan-budget",
+    )
+
+    def after(self, sweep_flops: float, remark: Remark = unsaid) -> PlanOptions:
+        """With a budget where none is stated."""
+        if (self.budget, self.days, self.budget_usd, self._matched()[0]) != (None, None, None, None):
+            return self
+        remark(
+            f"no budget of the plan is stated: takes {BUDGETS:g} times the sweep's, {BUDGETS * sweep_flops:.3g} FLOPs"
+        )
+        return replace(self, budget=BUDGETS * sweep_flops)
