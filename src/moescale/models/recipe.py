@@ -324,6 +324,10 @@ def _shown(name: str, value: float) -> str:
     return format_flops(value) if name == "flops" else format_count(value)
 
 
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+
+
 def _extrapolation(rule: Rule, laws: list[Mapping[str, float]], at: Mapping[str, float]) -> tuple[str, ...]:
     """Where a rule is used outside of the runs that it was fitted to, and by how much."""
     notes: list[str] = []
@@ -337,7 +341,7 @@ def _extrapolation(rule: Rule, laws: list[Mapping[str, float]], at: Mapping[str,
         times, side = (here / most, "above") if here > most else (least / here, "below")
         note = (
             f"{which} {'extrapolate' if len(of) > 1 else 'extrapolates'} {formula}, stated for {_shown(name, least)} to "
-            f"{_shown(name, most)} {_UNITS[name]}: {_shown(name, here)} is {format_count(times)} times {side}"
+            f"{_shown(name, most)} {_UNITS[name]}: {_shown(name, here)} is {_times(times)} {side}"
         )
         if name in rule.used and here > most:
             note += f" ({rule.used['by']}, trained by it, took {_shown(name, rule.used[name])})"
@@ -348,6 +352,6 @@ def _extrapolation(rule: Rule, laws: list[Mapping[str, float]], at: Mapping[str,
 def _far_batch(asked: float, batch: int, gpus: int | None, tokens: float) -> tuple[str, ...]:
     """Where a batch is far from what was asked for, as it fills the GPUs, and where it holds more than the run."""
     nearer = "fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) come nearer"
-    over = f"a sequence for each of {gpus or 1:,} GPUs is {format_count(batch / asked)} times the batch of the rule: {nearer}"
+    over = f"a sequence for each of {gpus or 1:,} GPUs is {_times(batch / asked)} the batch of the rule: {nearer}"
     more = f"a batch of {batch:,} tokens is more than the run has: its one step trains on that many"
     return (*([over] if gpus and batch > MOST_OFF * asked else []), *([more] if batch > MOST_OFF * tokens else []))
