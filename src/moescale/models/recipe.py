@@ -59,6 +59,7 @@ class Recipe(Usual):
 
     rule: str  # of `rules`
     tokens: float
+    asked_batch_tokens: float  # by the rule, or as stated: before the batch is whole sequences
     steps: int
     warmup_steps: int
     schedule: str  # one of SCHEDULES
@@ -215,17 +216,17 @@ def paper_peak_lr(n_params: float, *, where: str = "--peak-lr") -> float:
 
     Raises InputError where the formula falls to zero, from 1.2e10 parameters; `where` is where one could be stated.
     """
-    return _peak_lr(rules()["paper"], {"n_params": n_params}, where)
+    return _peak_lr(rules()["paper"], {"n_params": n_params}, where, "state a peak learning rate, such as 3e-4")
 
 
-def _peak_lr(rule: Rule, at: Mapping[str, float], where: str) -> float:
+def _peak_lr(rule: Rule, at: Mapping[str, float], where: str, next_step: str) -> float:
     lr = _value(rule.lr, at)
     if lr > 0:
         return lr
     zero = format_count(math.exp(-rule.lr["intercept"] / rule.lr["per_ln_n_params"]))
     whose = f"the {'paper' if rule.name == 'paper' else rule.name}'s learning rate"
     what = f"{whose} falls to zero at {zero} parameters, and the model has {format_count(at['n_params'])}"
-    raise InputError(what, where=where, next_step="state a peak learning rate, such as 3e-4")
+    raise InputError(what, where=where, next_step=next_step)
 
 
 def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
@@ -240,6 +241,19 @@ def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = No
     power = 2 ** math.floor(math.log2(share))
     near = [power, *([3 * power // 2] if power > 1 else []), 2 * power]
     return (gpus or 1) * min(near, key=lambda each: abs(math.log(each / share)))
+
+
+def stated_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
+    """Sequences of a batch that was stated: as many where they are whole, else the nearest multiple of the GPUs.
+
+    Without GPUs, or with more of them than sequences, a multiple of a power of two at most 1/32 of the batch: `4M` stays near,
+    and data parallelism can divide it.
+    """
+    sequences = batch_tokens / sequence_tokens
+    if sequences >= 1 and sequences.is_integer():
+        return int(sequences)
+    step = gpus if gpus and sequences >= gpus else 2 ** math.floor(math.log2(max(1.0, sequences / 32)))
+    return max(1, round(sequences / step) * step)
 
 
 def recipe_for(
@@ -257,11 +271,12 @@ def recipe_for(
 ) -> Recipe:
     """The recipe for a model with N = `n_params` (dense-equivalent, no embeddings) on `tokens` tokens, by a published rule.
 
-    `rule` names it (None: that of launches, see above). `flops` is what its C counts: training FLOPs without embeddings (None:
-    6 N tokens; of experts state those that a token meets). The batch is whole sequences, 2^k or 3 x 2^k of them (`whole_batch`); with `gpus` so many
-    for each GPU, at least one. `batch_tokens` and `peak_lr` replace the rule's and `vocab_size` the paper's; a stated
-    batch is rounded to whole sequences alone. `schedule` is cosine (None) or wsd. Raises UnknownNameError for another rule or
-    schedule, InputError where the rate of `paper` or `kaplan` falls to zero, from 1.2e10 parameters.
+    `rule` names it (None: that of launches, see above). `flops` is what its C counts, training FLOPs without embeddings, of
+    experts those that a token meets (None: 6 N tokens). The batch is whole sequences: 2^k or 3 x 2^k, with `gpus` so many for
+    each, at least one (`whole_batch`). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's; a stated
+    batch is changed by rounding alone (`stated_batch`), and the rate does not follow the batch. `schedule` is cosine (None) or
+    wsd. Raises UnknownNameError for another rule or schedule, InputError where the rate of `paper` or `kaplan` falls to zero,
+    from 1.2e10 parameters.
     """
     chosen, schedule = find_rule(rule), check_schedule(schedule or SCHEDULES[0])
     usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})
@@ -272,9 +287,13 @@ def recipe_for(
     if "loss" in chosen.batch:
         at["loss"] = _kaplan_loss(n_params, tokens)
     asked = _value(chosen.batch, at) if batch_tokens is None else batch_tokens
-    sequences = whole_batch(asked, sequence, gpus) if batch_tokens is None else max(1, round(asked / sequence))
+    sequences = (whole_batch if batch_tokens is None else stated_batch)(asked, sequence, gpus)
     used = [*([] if batch_tokens is not None else [chosen.batch]), *([] if peak_lr is not None else [chosen.lr])]
-    lr = _peak_lr(chosen, at, "--peak-lr") if peak_lr is None else peak_lr
+    if peak_lr is None:
+        other = f"take the recipe {_launch()['rule']}, or state a peak learning rate, such as 3e-4"
+        lr = _peak_lr(chosen, at, "--peak-lr", other)
+    else:
+        lr = peak_lr
     batch = sequences * sequence
     steps = training_steps(tokens, batch)
     warmup_steps = round(warmup * steps)
@@ -285,6 +304,7 @@ def recipe_for(
         **usual | {"batch_sequences": sequences, "sequence_tokens": sequence},
         rule=chosen.name,
         tokens=tokens,
+        asked_batch_tokens=asked,
         steps=steps,
         warmup_steps=warmup_steps,
         schedule=schedule,
