@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from moescale import catalogue
 from moescale.cli import main
-from moescale.errors import InfeasibleError, InputError
-from moescale.export.launch import FORMATS, export_model, huggingface_config, run_settings
+from moescale.errors import InfeasibleError
+from moescale.experiments.training.settings import decay_steps, read_settings
+from moescale.export.launch import FORMATS, Export, export_model, huggingface_config, run_settings
 from moescale.export.megatron import TRAINER as MEGATRON
 from moescale.export.megatron import megatron_arguments
 from moescale.export.torchtitan import TRAINER as TORCHTITAN
@@ -28,7 +29,7 @@ from moescale.hardware.gpus import find_gpu
 from moescale.models.architecture import Architecture
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
-from moescale.models.recipe import Recipe, paper_peak_lr, recipe_for
+from moescale.models.recipe import SCHEDULES, Recipe, recipe_for
 from moescale.models.rounding import Buildable
 from moescale.training.parallelism import (
     Split,
@@ -71,40 +72,11 @@ def shapes(draw: st.DrawFn) -> Buildable:
 
 
 def recipe(tokens: float = 1e11) -> Recipe:
-    return recipe_for(3e8, tokens)
+    return recipe_for(3e8, tokens, rule="paper")
 
 
 def model_of(shape: Buildable) -> Architecture:
     return from_config(huggingface_config(shape, recipe()))
-
-
-# The recipe.
-
-
-def test_the_learning_rate_is_the_papers() -> None:
-    # 0.003239 - 0.0001395 ln N by hand for the smallest and the largest run, with natural logarithms.
-    assert paper_peak_lr(81_395_712) == pytest.approx(0.003239 - 0.0001395 * 18.214833, rel=1e-5)
-    assert paper_peak_lr(679_477_248) == pytest.approx(0.003239 - 0.0001395 * 20.336834, rel=1e-5)
-    assert paper_peak_lr(1.19e10) > 0
-    with pytest.raises(InputError, match=r"falls to zero at 12\.1B parameters.*3e-4"):
-        paper_peak_lr(1.3e10)
-
-
-def test_the_batch_and_the_schedule_are_the_papers() -> None:
-    found = recipe(1e11)
-    assert (found.batch_tokens, found.sequence_tokens) == (2**19, 2048)
-    assert found.steps == 190_735  # 1e11 / 2^19 = 190734.86
-    assert found.warmup_steps == 5_722  # 3%
-    assert found.min_lr == pytest.approx(found.peak_lr / 10)
-
-
-@given(tokens=st.floats(1, 1e15), n_params=st.floats(1e6, 1e10))
-def test_steps_are_the_nearest_whole_number(tokens: float, n_params: float) -> None:
-    found = recipe_for(n_params, tokens)
-    assert found.steps >= 1
-    assert abs(found.steps * found.batch_tokens - tokens) <= found.batch_tokens / 2 or found.steps == 1
-    assert 0 <= found.warmup_steps <= found.steps
-    assert bool(found.notes) == (not 81.4e6 <= n_params <= 679.5e6)
 
 
 # Memory.
@@ -293,6 +265,48 @@ def test_every_export_holds_the_same_model(name: str, shape: Buildable, tmp_path
     assert json.loads(json.dumps(done.to_dict()))["parallel"]["split"]["gpus"] == done.choice.split.gpus
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_format_follows_the_recipe(schedule: str, tmp_path: Path) -> None:
+    def exported(name: str) -> Export:
+        more: dict[str, Any] = {"gpus": 16, "schedule": schedule, "sequence_tokens": 1024, "batch_tokens": 1e6}
+        return export_model(SHAPE, 7.8e11, name, tmp_path / name, gpu=A100, mfu=0.4, rule="step-law", **more)
+
+    done = exported("megatron")
+    run = done.recipe
+    assert (run.rule, run.schedule, run.sequence_tokens, run.batch_sequences) == ("step-law", schedule, 1024, 976)
+    for line in run.arithmetic:
+        assert line in (tmp_path / "megatron" / "README.md").read_text()
+    wsd = schedule == "wsd"
+    arguments = megatron_arguments(SHAPE, run, done.choice.split)
+    assert arguments["lr-decay-style"] == ("WSD" if wsd else "cosine")
+    assert arguments.get("lr-wsd-decay-iters") == (run.decay_steps if wsd else None)
+    assert all(name in FLAGS for name in arguments)
+    exported("torchtitan")
+    module = (tmp_path / "torchtitan" / "moescale_run.py").read_text()
+    called = [
+        n for n in ast.walk(ast.parse(module)) if isinstance(n, ast.Call) and "LRSchedulers" in ast.unparse(n.func)
+    ]
+    (found,) = ({k.arg: ast.literal_eval(k.value) for k in call.keywords} for call in called)
+    assert found["decay_type"] == ("sqrt" if wsd else "cosine")
+    assert not wsd or round(run.steps * found["decay_ratio"]) == run.decay_steps
+    exported("hf")
+    training = read_settings(tmp_path / "hf" / "run.toml").training
+    assert (training.schedule, training.batch_sequences, training.peak_lr) == (schedule, 976, run.peak_lr)
+    assert training.steps(training.tokens[0]) == run.steps
+    assert not wsd or decay_steps(training, run.steps) == run.decay_steps
+
+
+def test_rules_of_dense_models_say_so_for_experts(tmp_path: Path) -> None:
+    def notes(shape: Buildable, **more: Any) -> str:
+        return " ".join(export_model(shape, 7.8e11, "hf", tmp_path, gpu=A100, mfu=0.4, **more).notes)
+
+    assert "deepseek was fitted to dense models; C counts the experts that a token meets" in notes(SHAPE)
+    assert "kaplan was fitted to dense models; N counts one FFN" in notes(SHAPE, rule="kaplan")
+    assert "dense models" not in notes(DENSE) + notes(SHAPE, rule="paper") + notes(
+        SHAPE, peak_lr=1e-3, batch_tokens=1e6
+    )
+
+
 def test_the_settings_of_a_run_are_those_of_the_export(tmp_path: Path) -> None:
     done = export_model(SHAPE, 7.8e11, "hf", tmp_path, gpu=A100, mfu=0.4)
     found = tomllib.loads((tmp_path / "run.toml").read_text())
@@ -369,6 +383,23 @@ def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.mark.system
+def test_a_launch_on_512_gpus_fills_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 512)
+    code, out, err = run(capsys, *options, "--budget", "1e24", "--gpu", "h100-sxm", "--json")
+    assert code == 0, err
+    found = json.loads(out)["export"]
+    sequences, length = found["recipe"]["batch_sequences"], found["recipe"]["sequence_tokens"]
+    assert sequences % 512 == 0
+    assert 4e6 < sequences * length < 64e6
+    assert 1e4 < found["recipe"]["steps"] < 1e6
+    code, out, _ = run(
+        capsys, *options, "--budget", "1e24", "--gpu", "h100-sxm", "--recipe", "step-law", "--schedule", "wsd"
+    )
+    assert code == 0
+    assert "step-law" in out
+
+
+@pytest.mark.system
 def test_the_table_shows_the_arithmetic_last(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run(capsys, "--export", "torchtitan", "-o", tmp_path)
     assert code == 0, err
@@ -382,6 +413,12 @@ def test_the_table_shows_the_arithmetic_last(capsys: pytest.CaptureFixture[str],
         (("--export", "megatrno", "-o", "x"), "--export: unknown format 'megatrno'; nearest: megatron"),
         (("-o", "x"), "-o: goes with --export only"),
         (("--peak-lr", "1e-3"), "--peak-lr: goes with --export only"),
+        (("--recipe", "kaplan"), "--recipe: goes with --export only"),
+        (("--schedule", "wsd"), "--schedule: goes with --export only"),
+        (("--batch-tokens", "4M"), "--batch-tokens: goes with --export only"),
+        (("--sequence-tokens", "8192"), "--sequence-tokens: goes with --export only"),
+        (("--export", "hf", "-o", "x", "--recipe", "deepsek"), "--recipe: unknown recipe 'deepsek'; nearest: deepseek"),
+        (("--export", "hf", "-o", "x", "--schedule", "wds"), "--schedule: unknown schedule 'wds'; nearest: wsd"),
         (("--export", "hf", "-o", "x", "--train-gpu", "h10-sxm"), "--train-gpu: unknown GPU"),
         (("--export", "hf", "-o", __file__), "is a file, not a folder"),
     ],

@@ -56,6 +56,7 @@ print("ANSWER", json.dumps({
     "batch": [config.training.local_batch_size, config.training.global_batch_size, config.training.seq_len],
     "rope": spec.model.layers[0].attention.rope.theta,
     "names": [name for name, _ in model.named_parameters()],
+    "falls": next(step for step in range(config.lr_scheduler.warmup_steps, config.training.steps) if factor(step + 1) < 1),
     "lr": [factor(step) for step in (0, config.lr_scheduler.warmup_steps, config.training.steps - 1)],
     "optimizer": config.optimizer.param_groups[0].optimizer_kwargs,
     "clip": config.training.max_norm,
@@ -101,6 +102,7 @@ answer = {
     "ffn": [config.ffn_hidden_size, config.moe_ffn_hidden_size, config.gated_linear_unit, config.add_bias_linear],
     "heads": [config.num_attention_heads, config.num_query_groups, config.kv_channels, config.qk_layernorm],
     "steps": [args.train_iters, args.lr_decay_iters, args.lr_warmup_iters, args.global_batch_size],
+    "decay": [args.lr_decay_style, args.lr_wsd_decay_style, args.lr_wsd_decay_iters],
 }
 print("ANSWER", json.dumps(answer), file=shown)
 """
@@ -115,8 +117,10 @@ print("ANSWER", json.dumps(len(out[0].outputs[0].token_ids)))
 """
 
 
-def export(name: str, shape: Buildable, folder: Path, gpus: int | None = None) -> Export:
-    return export_model(shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus, peak_lr=3e-4)
+def export(name: str, shape: Buildable, folder: Path, gpus: int | None = None, schedule: str = "cosine") -> Export:
+    return export_model(
+        shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus, peak_lr=3e-4, schedule=schedule
+    )
 
 
 def interpreter(variable: str, modules: str) -> str:
@@ -150,12 +154,22 @@ def test_torchtitan_builds_the_model(shape: Buildable, tmp_path: Path) -> None:
     assert found["moe_layers"] == ([1, 3, 5] if shape.n_experts > 1 else [])
     assert found["router"] == [[2, "softmax", False]] * len(found["moe_layers"])
     assert found["sizes"] == [split.data, split.tensor, 1, split.expert]
-    assert found["batch"] == [split.micro_batch, 256, 2048]
+    assert found["batch"] == [split.micro_batch, recipe.batch_sequences, recipe.sequence_tokens]
     assert found["rope"] == recipe.rope_theta
     # The last step is within a step's change of the end of the cosine.
     assert found["lr"] == pytest.approx([1 / recipe.warmup_steps, 1.0, 0.1], rel=1e-4)
+    assert found["falls"] == recipe.warmup_steps
     assert found["optimizer"] == {"lr": recipe.peak_lr, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
     assert found["clip"] == 1.0
+
+
+def test_torchtitan_holds_the_rate_until_the_decay(tmp_path: Path) -> None:
+    python = interpreter("MOESCALE_TORCHTITAN_PYTHON", "torchtitan.trainer")
+    recipe = export("torchtitan", SHAPE, tmp_path, 16, schedule="wsd").recipe
+    found = run(python, TORCHTITAN, "16", path=tmp_path)
+    assert found["falls"] == recipe.steps - recipe.decay_steps  # the step before it is the last at the peak
+    # One step before the end of 1 - sqrt: a fall of 0.9 of the peak, less half a step's share of it.
+    assert found["lr"] == pytest.approx([1 / recipe.warmup_steps, 1.0, 0.1], abs=1 / recipe.decay_steps)
 
 
 def test_torchtitan_accepts_a_split_with_experts_apart(tmp_path: Path) -> None:
@@ -199,7 +213,8 @@ def test_megatron_lm_parses_and_validates_the_arguments(shape: Buildable, gpus: 
     assert found["data"] == split.data
     assert found["sizes"] == [split.tensor, split.pipeline, split.expert]
     assert found["heads"] == [shape.n_heads, shape.n_kv_heads, shape.head_dim, True]
-    assert found["steps"] == [recipe.steps, recipe.steps, recipe.warmup_steps, 256]
+    assert found["steps"] == [recipe.steps, recipe.steps, recipe.warmup_steps, recipe.batch_sequences]
+    assert found["decay"][0] == "cosine"
     assert found["ffn"] == [shape.d_ffn, shape.d_ffn if moe else None, True, False]
     if moe:
         assert found["pattern"] == [i % 2 for i in range(shape.n_layers)]
@@ -209,6 +224,19 @@ def test_megatron_lm_parses_and_validates_the_arguments(shape: Buildable, gpus: 
     if not moe and split.pipeline == 1:
         # Megatron's own estimate, which leaves out the norms of heads. (It knows no expert parallelism.)
         assert math.log(ours / found["weights"]) == pytest.approx(0, abs=1e-3)
+
+
+def test_megatron_lm_takes_the_schedule_with_a_late_decay(tmp_path: Path) -> None:
+    checkout = os.environ.get("MOESCALE_MEGATRON")
+    if not checkout:
+        pytest.skip("no Megatron-LM: set MOESCALE_MEGATRON to the folder of a checkout")
+    python = interpreter("MOESCALE_MEGATRON_PYTHON", "megatron.core")
+    recipe = export("megatron", SHAPE, tmp_path, 8, schedule="wsd").recipe
+    lines = [line for line in (tmp_path / "megatron.args").read_text().splitlines() if not line.startswith("#")]
+    more = "--tokenizer-type NullTokenizer --vocab-size 32000 --data-path x --split 99,1,0 --no-rope-fusion"
+    given = [word for line in (*lines, more) for word in line.split()]
+    found = run(python, MEGATRON, checkout, json.dumps(given), "8")
+    assert found["decay"] == ["WSD", "minus_sqrt", recipe.decay_steps]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))

@@ -56,7 +56,7 @@ def test_the_papers_model_is_the_papers() -> None:
 def test_defaults_are_those_of_an_exported_launch() -> None:
     settings = settings_of(tables(training={"tokens": "10B"}))
     found = settings_of({**tables(), "training": {"tokens": "10B"}}).training
-    recipe = recipe_for(estimate(settings)["n_params_dense"], 1e10)
+    recipe = recipe_for(estimate(settings)["n_params_dense"], 1e10, rule="paper")
     assert (found.batch_tokens, found.sequence_tokens) == (recipe.batch_tokens, recipe.sequence_tokens)
     assert (found.steps(found.tokens[0]), found.peak_lr) == (recipe.steps, recipe.peak_lr)
     for key in ("min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip"):

@@ -16,9 +16,10 @@ from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, make_folder, write_atomically
 from moescale.io.records import record
+from moescale.models.flops import training_flops_per_token
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
-from moescale.models.recipe import Recipe, recipe_for
+from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
 from moescale.models.rounding import Buildable
 from moescale.training.parallelism import Choice, Split, Trainer, choose
 from moescale.units import format_bytes, format_count, format_flops
@@ -76,7 +77,9 @@ def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, ob
     model |= {"experts": shape.n_experts, **_fields(shape, "top_k", "moe_every"), "balance_loss": recipe.balance_loss}
     training = {"tokens": round(recipe.tokens), **_fields(recipe, "batch_tokens", "sequence_tokens")}
     training |= {"micro_batch_tokens": split.micro_batch * recipe.sequence_tokens, "peak_lr": recipe.peak_lr}
-    training |= {"warmup": recipe.warmup_steps / recipe.steps, "schedule": "cosine"}
+    training |= {"warmup": recipe.warmup_steps / recipe.steps, "schedule": recipe.schedule}
+    if recipe.schedule == "wsd":
+        training["decay"] = recipe.decay_steps / recipe.steps
     training |= _fields(recipe, "min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip") | {"dtype": "bfloat16"}
     return {
         "name": "plan",
@@ -169,8 +172,15 @@ def export_model(
     mfu: float,
     gpus: int | None = None,
     peak_lr: float | None = None,
+    rule: str | None = None,
+    batch_tokens: float | None = None,
+    sequence_tokens: int | None = None,
+    schedule: str | None = None,
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
+
+    `rule` (None: that of launches) gives batch and peak learning rate where `batch_tokens` and `peak_lr` do not; with `gpus` the
+    batch fills them. See `recipe_for`.
 
     The folder is made where it is missing; files of other names stay. Raises InputError for an unknown format, a folder
     that cannot be written, a size without a learning rate or a shape that the trainer's files do not say, InfeasibleError
@@ -186,8 +196,19 @@ def export_model(
             next_step="write config.json alone with --export hf",
         )
     dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
+    named = find_rule(rule)
+    sequence = sequence_tokens or sequence_for(named)
     recipe = recipe_for(
-        float(count_parameters(dense).non_embedding_total), tokens, vocab_size=shape.vocab_size, peak_lr=peak_lr
+        float(count_parameters(dense).non_embedding_total),
+        tokens,
+        flops=tokens * _body_flops_per_token(shape, sequence),
+        rule=rule,
+        vocab_size=shape.vocab_size,
+        peak_lr=peak_lr,
+        batch_tokens=batch_tokens,
+        sequence_tokens=sequence,
+        schedule=schedule,
+        gpus=gpus,
     )
     model = from_config(huggingface_config(shape, recipe))
     counts = count_parameters(model)
@@ -196,7 +217,10 @@ def export_model(
         f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
     )
-    notes = (*recipe.notes, *(chosen.notes if shape.n_experts > 1 else ()))
+    counted = "C counts the experts that a token meets" if "flops" in named.batch else "N counts one FFN in every layer"
+    by_rule = named.dense_only and (batch_tokens is None or peak_lr is None)
+    of_experts = [f"the rule {named.name} was fitted to dense models; {counted}"] if by_rule else []
+    notes = (*recipe.notes, *((*of_experts, *chosen.notes) if shape.n_experts > 1 else ()))
     files = chosen.files(shape, recipe, choice.split, title)
     files["README.md"] = _readme(title, recipe, choice, notes, chosen.start if beyond is None else _CONFIG_ALONE)
     make_folder(folder)
@@ -212,6 +236,16 @@ def export_model(
         n_params_active=int(counts.active),
         notes=notes,
     )
+
+
+def _body_flops_per_token(shape: Buildable, sequence_tokens: int) -> float:
+    """M of DeepSeek LLM: training FLOPs of a token without embeddings, attention over all pairs of a sequence, not the causal half."""
+    model = from_config(config_of(shape, 1))
+
+    def flops(tokens: float) -> float:
+        return float(training_flops_per_token(model, counted="non-embedding", sequence_tokens=tokens))
+
+    return 2.0 * flops(sequence_tokens) - flops(0.0)
 
 
 def split_in_words(choice: Choice) -> str:
@@ -231,9 +265,9 @@ def _readme(title: str, recipe: Recipe, choice: Choice, notes: tuple[str, ...], 
         "",
         start,
         "",
-        f"- batch {recipe.batch_sequences} sequences of {recipe.sequence_tokens:,} tokens, {recipe.steps:,} steps",
+        *(f"- {line}" for line in recipe.arithmetic),
         f"- AdamW ({recipe.beta1}, {recipe.beta2}), weight decay {recipe.weight_decay}, gradients clipped at {recipe.grad_clip}",
-        f"- learning rate {recipe.peak_lr:.4g} after {recipe.warmup_steps:,} steps, cosine to {recipe.min_lr:.4g}",
+        f"- learning rate {recipe.peak_lr:.4g} after {recipe.warmup_steps:,} steps, {recipe.decay_words}",
         f"- {split_in_words(choice)} ({choice.why})",
         f"- {format_flops(choice.training_flops)} FLOPs (matrices and causal attention): {choice.days:.3g} days at "
         f"{choice.mfu:.0%} of peak",

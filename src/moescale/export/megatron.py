@@ -83,7 +83,7 @@ def _run(recipe: Recipe, split: Split) -> Arguments:
         "train-iters": recipe.steps,
         "lr": recipe.peak_lr,
         "min-lr": recipe.min_lr,
-        "lr-decay-style": "cosine",
+        **_decay(recipe),
         "lr-decay-iters": recipe.steps,
         "lr-warmup-iters": recipe.warmup_steps,
         "weight-decay": recipe.weight_decay,
@@ -97,6 +97,12 @@ def _run(recipe: Recipe, split: Split) -> Arguments:
         "eval-interval": 1000,
         "eval-iters": 10,
     }
+
+
+def _decay(recipe: Recipe) -> Arguments:
+    if recipe.schedule == "cosine":
+        return {"lr-decay-style": "cosine"}
+    return {"lr-decay-style": "WSD", "lr-wsd-decay-style": "minus_sqrt", "lr-wsd-decay-iters": recipe.decay_steps}
 
 
 def megatron_file(arguments: Arguments, title: str) -> str:

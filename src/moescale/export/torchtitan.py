@@ -166,7 +166,7 @@ def train():
             lr={peak_lr}, betas=({beta1}, {beta2}), eps={adam_eps}, weight_decay={weight_decay}
         ),
         lr_scheduler=LRSchedulersContainer.Config(
-            warmup_steps={warmup_steps}, decay_type="cosine", min_lr_factor={min_lr_ratio}
+            warmup_steps={warmup_steps}, {decay}, min_lr_factor={min_lr_ratio}
         ),
         training=TrainingConfig(
             local_batch_size={micro_batch},
@@ -204,9 +204,17 @@ def torchtitan_module(shape: Buildable, recipe: Recipe, split: Split, title: str
         "logit_chunks": TRAINER.logit_chunks,
         # torchtitan: graphs cannot be captured across the all-to-all of this token dispatcher.
         "no_graphs": split.expert > 1,
+        "decay": _decay(recipe),
         "recompute": "FullAC.Config()" if split.recompute else "None",
     }
     return _TEXT.format(**values)
+
+
+def _decay(recipe: Recipe) -> str:
+    """Of torchtitan the fall `sqrt` is 1 - sqrt; the steps of a decay are the nearest to its ratio of all."""
+    if recipe.schedule == "cosine":
+        return 'decay_type="cosine"'
+    return f'decay_type="sqrt", decay_ratio={recipe.decay_steps / recipe.steps!r}'
 
 
 def torchtitan_script(split: Split) -> str:

@@ -1,16 +1,29 @@
-"""How a model is trained where nobody says otherwise: batch, schedule and learning rate, the paper's where it states them."""
+"""How a model is trained where nobody says otherwise: batch, schedule and learning rate, by published laws.
+
+The default, stated once: RUN.toml and the reproduction keep the paper's recipe, whose formula was stated for the sizes of its
+runs, 81M to 680M. Exported launches and designed sweeps follow `deepseek` (DeepSeek LLM, arXiv 2401.02954): of the rules in
+catalogue/recipe.toml the only one that was fitted to compute and by which models of 7B and 67B were then trained. It was chosen
+for that reason, before any launch's numbers were compared with it. Kaplan's rate, which the paper took over, falls to zero at
+1.2e10 parameters; the data behind Step Law are kept for blind tests.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any
 
 from moescale import catalogue
-from moescale.errors import InputError
+from moescale.errors import InputError, unknown_name
 from moescale.io.records import record
-from moescale.units import format_count, parse_quantity
+from moescale.units import format_count, format_flops, parse_quantity
+
+SCHEDULES = ("cosine", "wsd")
+MOST_OFF = 1.5  # of a batch over what its rule says, either way, without a note: rounding alone stays below
+_SYMBOLS = {"n_params": "N", "tokens": "D", "flops": "C", "loss": "L"}
+_UNITS = {"n_params": "parameters", "tokens": "tokens", "flops": "FLOPs", "loss": "nats a token"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +47,26 @@ class Usual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults(Usual):
-    """The same, with the length of the warm-up."""
+    """The same, with the lengths of the warm-up and of the decay of a schedule `wsd`."""
 
     warmup: float  # share of all steps
+    decay: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Usual):
-    """One training run: AdamW, linear warm-up, cosine to `min_lr_ratio` of the peak; sources in catalogue/recipe.toml."""
+    """One training run: AdamW, linear warm-up, a fall to `min_lr_ratio` of the peak; sources in catalogue/recipe.toml."""
 
+    rule: str  # of `rules`
     tokens: float
+    asked_batch_tokens: float  # by the rule, or as stated: before the batch is whole sequences
     steps: int
     warmup_steps: int
+    schedule: str  # one of SCHEDULES
+    decay_steps: int  # in which the rate falls: with wsd the last ones, with cosine all after the warm-up
     peak_lr: float
-    notes: tuple[str, ...] = ()
+    arithmetic: tuple[str, ...] = ()  # how batch, steps and rate come about
+    notes: tuple[str, ...] = ()  # where a formula is used beyond its runs, and the like
 
     @property
     def batch_tokens(self) -> int:
@@ -58,6 +77,12 @@ class Recipe(Usual):
     def min_lr(self) -> float:
         """Learning rate at the end."""
         return self.peak_lr * self.min_lr_ratio
+
+    @property
+    def decay_words(self) -> str:
+        """What the learning rate does after the warm-up."""
+        fall = "cosine" if self.schedule == "cosine" else f"constant, over the last {self.decay_steps:,} steps 1 - sqrt"
+        return f"{fall} to {self.min_lr:.4g}"
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values."""
@@ -104,7 +129,7 @@ def text_ceiling() -> TextCeiling:
 def defaults() -> Defaults:
     """The recipe's numbers where nobody says otherwise."""
     stated = catalogue.read("recipe.toml")
-    every: dict[str, Any] = {**stated["paper"], **stated["own"]}
+    every: dict[str, Any] = {**stated["paper"], **stated["own"], "decay": stated["wsd"]["decay"]}
     return Defaults(**{f.name: every[f.name] for f in fields(Defaults)})
 
 
@@ -113,37 +138,240 @@ def training_steps(tokens: float, batch_tokens: int) -> int:
     return max(1, round(tokens / batch_tokens))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A published law of batch and peak learning rate: a row of catalogue/recipe.toml.
+
+    `batch` and `lr` are a `factor` and the powers of variables that it is multiplied with, or an `intercept` and `per_ln_n_params`.
+    """
+
+    name: str
+    batch: Mapping[str, float]  # tokens of a step
+    lr: Mapping[str, float]
+    counts: str  # what its variables count
+    dense_only: bool  # whether its runs were dense models alone
+    source: str
+    date: str
+    fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    used: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the largest model that was trained by it
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """The published rules by name."""
+    return {name: Rule(name=name, **row) for name, row in catalogue.read("recipe.toml")["rules"].items()}
+
+
+@cache
+def _launch() -> dict[str, Any]:
+    return catalogue.read("recipe.toml")["launch"]
+
+
+@cache
+def _kaplan() -> dict[str, float]:
+    return catalogue.read("laws/kaplan2020.toml")["parameters"]
+
+
+def find_rule(name: str | None = None, *, where: str | None = None) -> Rule:
+    """The rule of a name, or that of launches. Raises UnknownNameError with the nearest."""
+    named = name or str(_launch()["rule"])
+    if named not in rules():
+        raise unknown_name("recipe", named, rules(), where=where)
+    return rules()[named]
+
+
+def check_schedule(name: str, *, where: str | None = None) -> str:
+    """The name of a schedule. Raises UnknownNameError with the nearest."""
+    if name not in SCHEDULES:
+        raise unknown_name("schedule", name, SCHEDULES, where=where)
+    return name
+
+
+def sequence_for(rule: Rule) -> int:
+    """Tokens of a sequence where nobody says otherwise: the paper's, or those of launches."""
+    return defaults().sequence_tokens if rule.name == "paper" else int(_launch()["sequence_tokens"])
+
+
+def _value(law: Mapping[str, float], at: Mapping[str, float]) -> float:
+    """A law of a rule at the sizes of a run."""
+    if "intercept" in law:
+        return law["intercept"] + law["per_ln_n_params"] * math.log(at["n_params"])
+    return law["factor"] * math.prod(at[name] ** power for name, power in law.items() if name != "factor")
+
+
+def _variables(law: Mapping[str, float]) -> list[str]:
+    """What a law depends on."""
+    return ["n_params"] if "intercept" in law else [name for name in law if name != "factor"]
+
+
+def _words(law: Mapping[str, float]) -> str:
+    """A law as a formula."""
+    if "intercept" in law:
+        return f"{law['intercept']:g} - {-law['per_ln_n_params']:g} ln N"
+    return " x ".join([f"{law['factor']:g}", *(f"{_SYMBOLS[name]}^{law[name]:.4g}" for name in _variables(law))])
+
+
 def paper_peak_lr(n_params: float, *, where: str = "--peak-lr") -> float:
     """The paper's peak learning rate for N = `n_params` (dense-equivalent, no embeddings): 0.003239 - 0.0001395 ln N.
 
     Raises InputError where the formula falls to zero, from 1.2e10 parameters; `where` is where one could be stated.
     """
-    stated = catalogue.read("recipe.toml")["paper"]
-    lr = float(stated["lr_intercept"]) + float(stated["lr_per_ln_n"]) * math.log(n_params)
-    if lr <= 0:
-        zero = format_count(math.exp(-float(stated["lr_intercept"]) / float(stated["lr_per_ln_n"])))
-        size = format_count(n_params)
-        what = f"the paper's learning rate falls to zero at {zero} parameters, and the model has {size}"
-        raise InputError(what, where=where, next_step="state a peak learning rate, such as 3e-4")
-    return lr
+    return _peak_lr(rules()["paper"], {"n_params": n_params}, where, "state a peak learning rate, such as 3e-4")
+
+
+def _peak_lr(rule: Rule, at: Mapping[str, float], where: str, next_step: str) -> float:
+    lr = _value(rule.lr, at)
+    if lr > 0:
+        return lr
+    zero = format_count(math.exp(-rule.lr["intercept"] / rule.lr["per_ln_n_params"]))
+    whose = f"the {'paper' if rule.name == 'paper' else rule.name}'s learning rate"
+    what = f"{whose} falls to zero at {zero} parameters, and the model has {format_count(at['n_params'])}"
+    raise InputError(what, where=where, next_step=next_step)
+
+
+def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
+    """Sequences of a batch near so many tokens: 2^k or 3 x 2^k for each of `gpus` GPUs (None: in all), at least one.
+
+    The nearest by ratio, at most a factor of 1.23 away where a GPU gets two or more. These counts, because data-parallel sizes
+    are powers of two or three times one, and divide them.
+    """
+    share = batch_tokens / sequence_tokens / (gpus or 1)
+    if share <= 1:
+        return gpus or 1
+    power = 2 ** math.floor(math.log2(share))
+    near = [power, *([3 * power // 2] if power > 1 else []), 2 * power]
+    return (gpus or 1) * min(near, key=lambda each: abs(math.log(each / share)))
+
+
+def stated_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
+    """Sequences of a batch that was stated: as many where they are whole, else the nearest multiple of the GPUs.
+
+    Without GPUs, or with more of them than sequences, a multiple of a power of two at most 1/32 of the batch: `4M` stays near,
+    and data parallelism can divide it.
+    """
+    sequences = batch_tokens / sequence_tokens
+    if sequences >= 1 and sequences.is_integer():
+        return int(sequences)
+    step = gpus if gpus and sequences >= gpus else 2 ** math.floor(math.log2(max(1.0, sequences / 32)))
+    return max(1, round(sequences / step) * step)
 
 
 def recipe_for(
-    n_params: float, tokens: float, *, vocab_size: int | None = None, peak_lr: float | None = None
+    n_params: float,
+    tokens: float,
+    *,
+    flops: float | None = None,
+    rule: str | None = None,
+    vocab_size: int | None = None,
+    peak_lr: float | None = None,
+    batch_tokens: float | None = None,
+    sequence_tokens: int | None = None,
+    schedule: str | None = None,
+    gpus: int | None = None,
 ) -> Recipe:
-    """The recipe for a model with N = `n_params` (dense-equivalent, no embeddings) on `tokens` tokens.
+    """The recipe for a model with N = `n_params` (dense-equivalent, no embeddings) on `tokens` tokens, by a published rule.
 
-    `vocab_size` and `peak_lr` take the place of the paper's.
+    `rule` names it (None: that of launches, see above). `flops` is what its C counts, training FLOPs without embeddings, of
+    experts those that a token meets (None: 6 N tokens). The batch is whole sequences: 2^k or 3 x 2^k, with `gpus` so many for
+    each, at least one (`whole_batch`). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's; a stated
+    batch is changed by rounding alone (`stated_batch`), and the rate does not follow the batch. `schedule` is cosine (None) or
+    wsd. Raises UnknownNameError for another rule or schedule, InputError where the rate of `paper` or `kaplan` falls to zero,
+    from 1.2e10 parameters.
     """
+    chosen, schedule = find_rule(rule), check_schedule(schedule or SCHEDULES[0])
     usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})
-    warmup: float = usual.pop("warmup")
-    steps = training_steps(tokens, usual["batch_sequences"] * usual["sequence_tokens"])
-    notes: tuple[str, ...] = ()
+    warmup, decay = usual.pop("warmup"), usual.pop("decay")
+    sequence = sequence_tokens or sequence_for(chosen)
+    flops = 6.0 * n_params * tokens if flops is None else flops
+    at = {"n_params": n_params, "tokens": tokens, "flops": flops}
+    if "loss" in chosen.batch:
+        at["loss"] = _kaplan_loss(n_params, tokens)
+    asked = _value(chosen.batch, at) if batch_tokens is None else batch_tokens
+    sequences = (whole_batch if batch_tokens is None else stated_batch)(asked, sequence, gpus)
+    used = [*([] if batch_tokens is not None else [chosen.batch]), *([] if peak_lr is not None else [chosen.lr])]
     if peak_lr is None:
-        peak_lr = paper_peak_lr(n_params)
-        least, most = catalogue.read("recipe.toml")["paper"]["lr_fitted_n_params"]
-        if not least <= n_params <= most:
-            stated = f"{format_count(least)} to {format_count(most)} parameters"
-            notes = (f"the learning rate extrapolates the paper's formula, which it states for {stated}",)
+        other = f"take the recipe {_launch()['rule']}, or state a peak learning rate, such as 3e-4"
+        lr = _peak_lr(chosen, at, "--peak-lr", other)
+    else:
+        lr = peak_lr
+    batch = sequences * sequence
+    steps = training_steps(tokens, batch)
     warmup_steps = round(warmup * steps)
-    return Recipe(tokens=tokens, steps=steps, warmup_steps=warmup_steps, peak_lr=peak_lr, notes=notes, **usual)
+    if chosen.name != "paper":
+        warmup_steps = min(warmup_steps, int(_launch()["warmup_steps"]))
+    falling = min(steps, max(1, round(decay * steps))) if schedule == "wsd" else steps - warmup_steps
+    return Recipe(
+        **usual | {"batch_sequences": sequences, "sequence_tokens": sequence},
+        rule=chosen.name,
+        tokens=tokens,
+        asked_batch_tokens=asked,
+        steps=steps,
+        warmup_steps=warmup_steps,
+        schedule=schedule,
+        decay_steps=falling,
+        peak_lr=lr,
+        arithmetic=(
+            _batch_words(chosen, at, asked, sequences, sequence, gpus, stated=batch_tokens is not None),
+            f"{format_count(tokens)} tokens / {batch:,} = {steps:,} steps, {warmup_steps:,} of them warm-up",
+            f"peak learning rate {'as stated' if peak_lr is not None else f'{_words(chosen.lr)} ({chosen.name})'} = {lr:.4g}",
+        ),
+        notes=(*_extrapolation(chosen, used, at), *_far_batch(asked, batch, gpus, tokens)),
+    )
+
+
+def _kaplan_loss(n_params: float, tokens: float) -> float:
+    """Nats a token by Kaplan et al.'s own L(N, D) (arXiv 2001.08361, equation 1.5)."""
+    k = _kaplan()
+    return ((k["N_c"] / n_params) ** (k["alpha_N"] / k["alpha_D"]) + k["D_c"] / tokens) ** k["alpha_D"]
+
+
+def _batch_words(
+    rule: Rule, at: Mapping[str, float], asked: float, sequences: int, sequence: int, gpus: int | None, *, stated: bool
+) -> str:
+    """How the batch comes about."""
+    if stated:
+        origin = f"batch as stated: {format_count(asked)} tokens"
+    else:
+        values = ", ".join(f"{_SYMBOLS[name]} = {_shown(name, at[name])}" for name in _variables(rule.batch))
+        origin = (
+            f"batch {_words(rule.batch)} ({rule.name}{f'; {values}' if values else ''}) = {format_count(asked)} tokens"
+        )
+    shared = f" = {gpus:,} GPUs x {sequences // gpus:,}" if gpus and not sequences % gpus else ""
+    return f"{origin}, as {sequences:,} sequences of {sequence:,}{shared}: {sequences * sequence:,} tokens"
+
+
+def _shown(name: str, value: float) -> str:
+    return format_flops(value) if name == "flops" else format_count(value)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+
+
+def _extrapolation(rule: Rule, laws: list[Mapping[str, float]], at: Mapping[str, float]) -> tuple[str, ...]:
+    """Where a rule is used outside of the runs that it was fitted to, and by how much."""
+    notes: list[str] = []
+    for name, (least, most) in rule.fitted.items():
+        of = [law for law in laws if name in _variables(law)]
+        here = at[name]
+        if not of or least <= here <= most:
+            continue
+        which = " and ".join("the batch" if law is rule.batch else "the learning rate" for law in of)
+        formula = "the paper's formula" if rule.name == "paper" else f"the rule {rule.name}"
+        times, side = (here / most, "above") if here > most else (least / here, "below")
+        note = (
+            f"{which} {'extrapolate' if len(of) > 1 else 'extrapolates'} {formula}, stated for {_shown(name, least)} to "
+            f"{_shown(name, most)} {_UNITS[name]}: {_shown(name, here)} is {_times(times)} {side}"
+        )
+        if name in rule.used and here > most:
+            note += f" ({rule.used['by']}, trained by it, took {_shown(name, rule.used[name])})"
+        notes.append(note)
+    return tuple(notes)
+
+
+def _far_batch(asked: float, batch: int, gpus: int | None, tokens: float) -> tuple[str, ...]:
+    """Where a batch is far from what was asked for, as it fills the GPUs, and where it holds more than the run."""
+    nearer = "fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) come nearer"
+    over = f"a sequence for each of {gpus or 1:,} GPUs is {_times(batch / asked)} the batch of the rule: {nearer}"
+    more = f"a batch of {batch:,} tokens is more than the run has: its one step trains on that many"
+    return (*([over] if gpus and batch > MOST_OFF * asked else []), *([more] if batch > MOST_OFF * tokens else []))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moescale.errors import InputError
-from moescale.options.fields import LEAST, Group, path, quantity, text
+from moescale.options.fields import LEAST, MOST_REQUEST_TOKENS, Group, path, quantity, text
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from moescale.planning.plan import Plan
 
 FILES = "Files to train from"
+MOST_BATCH_TOKENS = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +28,38 @@ class ExportOptions(Group):
         "Write what training the recommended model needs: hf, torchtitan or megatron.", metavar="FORMAT"
     )
     export_folder: Path | None = path("With --export: folder to write.", name="-o")
-    peak_lr: float | None = quantity("With --export: peak learning rate; default: the paper's formula.", LEAST, 1)
+    recipe: str | None = text(
+        "With --export: published rule of batch and learning rate: deepseek (default), paper, step-law or kaplan."
+    )
+    schedule: str | None = text("With --export: cosine (default) or wsd: constant, and a fall at the end.")
+    batch_tokens: float | None = quantity(
+        "With --export: tokens of a step, in whole sequences; default: the recipe's, on all GPUs.", 1, MOST_BATCH_TOKENS
+    )
+    sequence_tokens: int | None = quantity(
+        "With --export: tokens of a sequence; default 4,096 (recipe paper: 2,048).", 2, MOST_REQUEST_TOKENS, whole=True
+    )
+    peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", LEAST, 1)
 
     def check(self) -> None:
         """InputError where --export and -o do not come together, or an option stands that only they use."""
         from moescale.export.launch import FORMATS, check_export
+        from moescale.models.recipe import SCHEDULES, check_schedule, find_rule
 
         if self.export is not None and self.export_folder is None:
             raise InputError("needs a folder", where="--export", next_step="add -o FOLDER")
         if self.export is not None and self.export_folder is not None:
             check_export(self.export, self.export_folder)
+            find_rule(self.recipe, where="--recipe")
+            check_schedule(self.schedule or SCHEDULES[0], where="--schedule")
             return
-        others = {"-o": self.export_folder, "--peak-lr": self.peak_lr}
+        others = {
+            "-o": self.export_folder,
+            "--recipe": self.recipe,
+            "--schedule": self.schedule,
+            "--batch-tokens": self.batch_tokens,
+            "--sequence-tokens": self.sequence_tokens,
+            "--peak-lr": self.peak_lr,
+        }
         for place, value in others.items():
             if value is not None:
                 raise InputError("goes with --export only", where=place, next_step=f"add --export {'|'.join(FORMATS)}")
@@ -63,4 +84,8 @@ class ExportOptions(Group):
             mfu=default_mfu() if mfu is None else mfu,
             gpus=gpus,
             peak_lr=self.peak_lr,
+            rule=self.recipe,
+            batch_tokens=self.batch_tokens,
+            sequence_tokens=self.sequence_tokens,
+            schedule=self.schedule,
         )

@@ -136,7 +136,9 @@ class TrainingSettings:
         default_factory=lambda: defaults().warmup
     )  # share of all steps (with wsd of the shortest branch's)
     schedule: Literal["cosine", "wsd"] = "cosine"
-    decay: Annotated[Quantity, Bound(1e-9, 1)] = 0.2  # with wsd: share of a branch's steps in which the rate falls
+    decay: Annotated[Quantity, Bound(1e-9, 1)] = field(
+        default_factory=lambda: defaults().decay
+    )  # with wsd: share of a branch's steps in which the rate falls
     min_lr_ratio: Share = field(default_factory=lambda: defaults().min_lr_ratio)
     weight_decay: Annotated[Quantity, Bound(0, 10)] = field(default_factory=lambda: defaults().weight_decay)
     beta1: Annotated[Quantity, Bound(0, 0.999999)] = field(default_factory=lambda: defaults().beta1)

@@ -80,9 +80,10 @@ def show_export(console: Console, export: Export) -> None:
     write_line(console)
     write_line(console, f"Exported to {export.folder}: {', '.join(export.files)}", bold=len("Exported"))
     write_paragraph(console, f"{split_in_words(choice)} ({choice.why}).")
+    recipe = export.recipe
     write_paragraph(
         console,
-        f"{export.recipe.steps:,} steps of {export.recipe.batch_tokens:,} tokens, peak learning rate {export.recipe.peak_lr:.4g}; "
+        f"{recipe.steps:,} steps of {recipe.batch_tokens:,} tokens, peak learning rate {recipe.peak_lr:.4g}, {recipe.decay_words}; "
         f"{choice.days:.3g} days at {choice.mfu:.0%} of peak.",
     )
-    _listed(console, (*choice.memory.arithmetic, *export.notes))
+    _listed(console, (*recipe.arithmetic, *choice.memory.arithmetic, *export.notes))
