@@ -27,7 +27,14 @@ G = TypeVar("G", bound=Group)
         "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
     ),
 )
-@flat("flops", "for_", "runs", "next_", "sweep_file", then=("max_runs", "max_run_flops", "max_run_tokens", "run_noise"))
+@flat(
+    "flops",
+    "for_",
+    "runs",
+    "next_",
+    "sweep_file",
+    then=("max_runs", "max_run_flops", "max_run_tokens", "run_noise", "sequence_tokens"),
+)
 def design(
     context: typer.Context,
     wanted: DesignOptions,
@@ -62,7 +69,7 @@ def design(
     held_back = HeldBack()
     if wanted.sweep_file is not None:
         with held_back:
-            write_sweep(found, search.law.family, wanted.sweep_file)
+            write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
     if json_:
         print_json(found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)}))
     else:

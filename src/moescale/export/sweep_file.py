@@ -13,11 +13,8 @@ from moescale.models.recipe import defaults
 from moescale.planning.sweep_design import SweepDesign
 from moescale.units import format_count, format_flops, plural
 
-# What a RUN.toml shapes a model by: gated FFNs of 8/3 of the width, and nothing of shared experts or latent attention.
-LIKE_PAPER = {"expert_width": 1.0, "shared_experts": 0.0, "kv_lora_rank": 0.0}
 
-
-def write_sweep(design: SweepDesign, family: ModelFamily, path: Path) -> None:
+def write_sweep(design: SweepDesign, family: ModelFamily, path: Path, sequence_tokens: int | None = None) -> None:
     """Write the runs of a design, the cheapest first, with what all of them share."""
     title = (
         f"# {plural(len(design.runs), 'run')} of {format_flops(design.flops)} FLOPs in all, chosen for a plan of "
@@ -25,12 +22,13 @@ def write_sweep(design: SweepDesign, family: ModelFamily, path: Path) -> None:
         "# corpus is what `moescale pack` made; a run sees up to "
         f"{format_count(max(run.tokens for run in design.runs))} tokens.\n"
     )
-    write_atomically(path, title + tomli_w.dumps(sweep_document(design, family, path.stem)))
+    write_atomically(path, title + tomli_w.dumps(sweep_document(design, family, path.stem, sequence_tokens)))
 
 
-def sweep_document(design: SweepDesign, family: ModelFamily, name: str) -> dict[str, Any]:
+def sweep_document(
+    design: SweepDesign, family: ModelFamily, name: str, sequence_tokens: int | None = None
+) -> dict[str, Any]:
     """The tables of a SWEEP.toml."""
-    usual = defaults()
     runs = [
         {
             "n_params": round(run.n_params),
@@ -47,6 +45,6 @@ def sweep_document(design: SweepDesign, family: ModelFamily, name: str) -> dict[
         "folder": name,
         "data": {"corpus": "corpus"},
         "model": {"top_k": family.top_k, "moe_every": family.moe_every},
-        "training": {"sequence_tokens": usual.sequence_tokens, "schedule": "cosine"},
+        "training": {"sequence_tokens": sequence_tokens or defaults().sequence_tokens, "schedule": "cosine"},
         "runs": runs,
     }

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moescale.errors import InputError
-from moescale.options.fields import LEAST, LEAST_BOUND, MOST_TOKENS, Group, Remark, path, quantity, text, unsaid
+from moescale.options.fields import (
+    LEAST,
+    LEAST_BOUND,
+    MOST_REQUEST_TOKENS,
+    MOST_TOKENS,
+    Group,
+    Remark,
+    path,
+    quantity,
+    text,
+    unsaid,
+)
 from moescale.options.question import BoundOptions
 from moescale.options.runs import TableOptions
 
@@ -38,6 +49,9 @@ class DesignOptions(Group):
     max_run_flops: float | None = quantity("FLOPs of one run at most; default: a quarter of all.", LEAST_BOUND, 1e32)
     max_run_tokens: float | None = quantity("Tokens of one run at most.", most=MOST_TOKENS, unit="tokens")
     run_noise: float | None = quantity("Scatter of ln loss between seeds; default 0.003.", LEAST, 1)
+    sequence_tokens: int | None = quantity(
+        "Tokens of a sequence, of which batches are made; default 2,048.", 2, MOST_REQUEST_TOKENS, whole=True
+    )
     sweep_file: Path | None = path("Write the SWEEP.toml that `moescale sweep` trains.", name="-o")
 
     def sweep_flops(self) -> float:
@@ -48,6 +62,7 @@ class DesignOptions(Group):
 
     def design(self, search: Search) -> SweepDesign:
         """The sweep for a search."""
+        from moescale.models.recipe import defaults
         from moescale.planning.beliefs import RUN_NOISE
         from moescale.planning.sweep_design import MOST_RUNS, SweepLimits, design_sweep, in_letters
 
@@ -58,6 +73,7 @@ class DesignOptions(Group):
             run_flops=self.max_run_flops,
             run_tokens=self.max_run_tokens,
             noise=self.run_noise or RUN_NOISE,
+            sequence_tokens=self.sequence_tokens or defaults().sequence_tokens,
         )
         return design_sweep(search, limits, known=known)
 

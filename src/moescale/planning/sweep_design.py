@@ -52,6 +52,7 @@ class SweepLimits:
     run_flops: Annotated[float | None, Bound(0, above=True)] = None  # of one run; None: a quarter of all
     run_tokens: Annotated[float | None, Bound(0, above=True)] = None  # of one run
     noise: Annotated[float, Bound(0, above=True)] = RUN_NOISE
+    sequence_tokens: Annotated[int, Bound(1)] = 2048  # that batches are whole sequences of
 
     def __post_init__(self) -> None:
         check_bounds(self, where="design")
@@ -146,7 +147,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     regret = beliefs.regret(decision, picked)
     beyond = _greedy(beliefs, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found, power=0.0)
     return SweepDesign(
-        runs=_as_runs(offered, flops, found, family),
+        runs=_as_runs(offered, flops, found, limits),
         flops=float(flops[picked].sum()),
         regret_before=beliefs.regret(decision, picked[:0]),
         regret_after=regret,
@@ -159,7 +160,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
             )
             for (name, runs), start in zip(rivals.items(), ends, strict=False)
         ),
-        next_run=next(iter(_as_runs(offered, flops, beyond, family)), None),
+        next_run=next(iter(_as_runs(offered, flops, beyond, limits)), None),
         regret_after_next=beliefs.regret(decision, np.append(picked, np.array(list(beyond), dtype=np.intp)))
         if beyond
         else None,
@@ -272,13 +273,13 @@ def _prices(beliefs: Beliefs, decision: Decision) -> FloatArray:
 
 
 def _as_runs(
-    offered: Runs, flops: FloatArray, found: Mapping[int, float], family: ModelFamily
+    offered: Runs, flops: FloatArray, found: Mapping[int, float], limits: SweepLimits
 ) -> tuple[DesignedRun, ...]:
     """Chosen candidates, each with the batch and learning rate of its size and tokens."""
     made: list[DesignedRun] = []
     for at, doubt in found.items():
         n, tokens = float(offered.n_params[at]), float(offered.tokens[at])
-        recipe = recipe_for(n, tokens)
+        recipe = recipe_for(n, tokens, flops=float(flops[at]), sequence_tokens=limits.sequence_tokens)
         made.append(
             DesignedRun(
                 n_params=n,
