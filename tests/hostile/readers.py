@@ -403,10 +403,22 @@ def _event_folders() -> Sequence[Files]:
     return [_written(write)]
 
 
+def _run_exports() -> Sequence[Files]:
+    groups = b"Model;Params (M);Tokens (B);Validation loss\na;12,5;1,25;3,1\nb;1.250,5;10;2,9\n"
+    cells = (
+        b"name,model_size,training tokens,config,acc\na,7B,\"1,000,000\",\"{'val_loss': 3.2, 'bad': nan}\",12%\n"
+        b'b,8B,"2,000,000","{""val_loss"": 3.0}",-\n'
+    )
+    lines = b'{"name": "a", "config": {"n_params": 1e6, "experts": 2}, "tokens": 1e9, "eval": {"loss": 3.0}}\n'
+    return [{"export.csv": groups}, {"export.csv": cells}, {"export.jsonl": lines}]
+
+
 def _import(tracker: str, folder: Path, rng: Random) -> None:
     from moescale.runs.importers import import_runs
 
     source = folder
+    if tracker == "csv":
+        source = _the_file(folder)
     if tracker == "wandb" and (folder / "export.csv").exists():
         source = folder / "export.csv"
     found = import_runs(tracker, source, where=rng.choice((None, None, "loss < 4")), unfinished=rng.random() < 0.3)
@@ -672,6 +684,7 @@ READERS: Mapping[str, Reader] = {
     "mlflow": Reader(_mlflow_stores, partial(_import, "mlflow"), 3000),
     "wandb": Reader(_wandb_folders, partial(_import, "wandb"), 4000),
     "tensorboard": Reader(_event_folders, partial(_import, "tensorboard"), 4000),
+    "exports": Reader(_run_exports, partial(_import, "csv"), 4000),
     "mappings": Reader(lambda: [{"map.toml": _MAPPING}], _read_mapping, 3000, names_file=False),
     "run-settings": Reader(_run_settings, _read_settings, 4000),
     "sweeps": Reader(lambda: [{"sweep.toml": (EXAMPLES / "sweep.toml").read_bytes()}], _read_sweep, 3000),
