@@ -845,7 +845,20 @@ VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), st.text(max_size=5),
     st.sampled_from(["paper", "wsd", "1M", "local", [[64, 2]], [], {}, {"n_params": 1}, [{}], [[1, 2], 3], [None], "a/b", "\0"]),
 )  # fmt: skip
-PLACED = ("table", "folder", "name", "seed", "grid", "data", "model", "training", "execute", "parallel", "tracking")
+PLACED = (
+    "table",
+    "folder",
+    "name",
+    "seed",
+    "grid",
+    "runs",
+    "data",
+    "model",
+    "training",
+    "execute",
+    "parallel",
+    "tracking",
+)
 INNER = {
     "grid": ("n_params", "shapes", "experts", "tokens", "tokens_per_param", "seeds"),
     "execute": ("on", "jobs", "flops_per_s", "slurm", "ray"),
@@ -858,7 +871,11 @@ INNER = {
 @settings(max_examples=150)
 @given(st.data())
 def test_no_document_yields_a_traceback(data: st.DataObject) -> None:
+    run = {"n_params": "1M", "tokens": "1M"}
+    keys = ("n_params", "d_model", "n_layers", "head_dim", "experts", "tokens", "batch_tokens", "peak_lr", "seed", "x")
     stated = document()
+    if data.draw(st.booleans()):
+        stated = listed(run, {**run, data.draw(st.sampled_from(keys)): data.draw(VALUES)})
     for table in data.draw(st.lists(st.sampled_from(PLACED), min_size=1, max_size=2)):
         if table in INNER and data.draw(st.booleans()):
             inner = stated.get(table, {})

@@ -446,6 +446,15 @@ def _run_settings() -> Sequence[Files]:
     return [{"run.toml": run}, {"run.toml": run + more}]
 
 
+def _sweeps() -> Sequence[Files]:
+    grid = (EXAMPLES / "sweep.toml").read_bytes()
+    runs = (
+        b'[data]\ncorpus = "corpus"\n\n[training]\npeak_lr = 0.003\n\n[[runs]]\nn_params = "12M"\nexperts = 4\ntokens = "300M"\n'
+        b"batch_tokens = 65_536\n\n[[runs]]\nd_model = 64\nn_layers = 2\ntokens = 1e6\npeak_lr = 0.004\nseed = 3\n"
+    )
+    return [{"sweep.toml": grid}, {"sweep.toml": runs}]
+
+
 def _read_sweep(folder: Path, rng: Random) -> None:
     from moescale.experiments.sweeps.sweep import read_sweep
 
@@ -687,7 +696,7 @@ READERS: Mapping[str, Reader] = {
     "exports": Reader(_run_exports, partial(_import, "csv"), 4000),
     "mappings": Reader(lambda: [{"map.toml": _MAPPING}], _read_mapping, 3000, names_file=False),
     "run-settings": Reader(_run_settings, _read_settings, 4000),
-    "sweeps": Reader(lambda: [{"sweep.toml": (EXAMPLES / "sweep.toml").read_bytes()}], _read_sweep, 3000),
+    "sweeps": Reader(_sweeps, _read_sweep, 3000),
     "profile-grids": Reader(_grids, _read_grid, 3000),
     "sources": Reader(_sources, _read_sources, 5000),
     "corpora": Reader(_corpora, _open_corpus, 4000),
