@@ -43,6 +43,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "cli/web.py": ("laws",),
     "io/files.py": ("runs-csv", "laws", "traces"),
     "hardware/gpus.py": ("gpus",),
+    "runs/importers/csv.py": ("exports", "wandb"),
     "runs/importers/mlflow.py": ("mlflow",),
     "runs/importers/rules.py": ("mappings",),
     "runs/importers/tensorboard.py": ("tensorboard",),

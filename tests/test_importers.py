@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sqlite3
 import struct
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from command_line import answer_of, run
 from moescale.errors import InputError
-from moescale.runs.importers import import_runs, wire
+from moescale.runs.importers import import_runs, rule_of, wire
 from moescale.runs.importers.mapping import rows_of
 from moescale.runs.importers.rules import Rule, read_mapping
 from moescale.runs.importers.tracked_run import Series, TrackedRun, scalar, series
@@ -191,6 +193,163 @@ def test_mlflow_file_store(tmp_path: Path) -> None:
     assert (row["name"], row["loss"], row["tokens"], row["imported_from"]) == ("first", 3.0, 1000, str(run))
 
 
+# Tables with columns of any name.
+
+
+def table_file(folder: Path, text: str, name: str = "table.csv", encoding: str = "utf-8") -> Path:
+    path = folder / name
+    path.write_text(text, encoding=encoding)
+    return path
+
+
+RUNS_OF_WANDB = (
+    '"Name","State","Tags","config.n_layer","config.n_embd","config.tokens_per_batch","config.moe.num_experts",'
+    '"_step","eval/loss","train/loss","gpu.util"\n'
+    '"a","finished","x, ""y""","12","768","524288","8","10000","2.9812","3.0","97.5%"\n'
+    '"b","finished","","12","768","524288","","20000","3.0812","3.1","96%"\n'
+    '"c","crashed","","12","768","524288","8","5000","","3.1",""\n'
+)
+
+
+def test_wandb_export_with_columns_of_any_name(tmp_path: Path) -> None:
+    path = table_file(tmp_path, RUNS_OF_WANDB, encoding="utf-8-sig")
+    with pytest.raises(InputError, match=r"no size.*--set n_params_dense=EXPR") as caught:
+        import_runs("csv", path)
+    assert "config.n_layer" in str(caught.value)
+    size = dict([rule_of("n_params_dense=12 * config.n_layer * `config.n_embd` ** 2")])
+    found = import_runs("csv", path, mapping=size)
+    columns = {name: values.tolist() for name, values in found.columns.items()}
+    assert columns["name"] == ["a", "b"]
+    assert columns["n_params_dense"] == [84934656, 84934656]
+    assert columns["n_experts"] == [8, 1]  # an empty cell of a run that speaks of no experts
+    assert columns["tokens"] == [10000 * 524288, 20000 * 524288]
+    assert columns["loss"] == [2.9812, 3.0812]
+    assert columns["gpu.util"] == [0.975, 0.96]
+    assert columns["Tags"][0] == 'x, "y"'
+    assert "crashed" in found.left_out[0][1]
+    assert import_runs("wandb", path, mapping=size).rules == found.rules
+    assert "tokens from 'step * `config.tokens_per_batch`' (guessed): 2 runs" in found.rules
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rows"),
+    [
+        (  # semicolons, decimal commas, groups of digits, a comma within a name
+            "a.csv",
+            'Model;"Params, dense (M)";Params (M);Tokens (B);Experts;Validation loss\na;1;12,5;1,25;1;3,125\n'
+            "b;2;1.250,5;10;8;2,5\n",
+            [(12.5e6, 1.25e9, 1, 3.125), (1250.5e6, 10e9, 8, 2.5)],
+        ),
+        (  # tabs, thousands separators, scientific notation
+            "a.tsv",
+            'run\tmodel_size\ttraining tokens\tfinal loss\na\t"1,234,567"\t2 000 000 000\t3.1e0\n'
+            'b\t"12,345,678"\t4 000 000 000\t29E-01\n',
+            [(1234567, 2e9, 1, 3.1), (12345678, 4e9, 1, 2.9)],
+        ),
+        ("a.csv", "N,D,E,L\n7B,140B,1,2.1\n1B,20B,8,2.3\n", [(7e9, 140e9, 1, 2.1), (1e9, 20e9, 8, 2.3)]),
+        (
+            "a.csv",
+            "numParams_in_millions,tokens_billions,numExperts,evalLoss,dead\n125,2.5,4.375,3.0,-\n350,7,8,2.9,n/a\n",
+            [(125e6, 2.5e9, 4.375, 3.0), (350e6, 7e9, 8, 2.9)],
+        ),
+        (  # W&B's recipe: frames of mappings
+            "a.csv",
+            ",summary,config,name\n0,\"{'_step': 1000, 'val_loss': 3.2, 'x': nan}\",\"{'n_params': 1000000, "
+            "'num_experts': 4, 'tokens_per_step': 524288}\",a\n",
+            [(1e6, 1000 * 524288, 4, 3.2)],
+        ),
+        (
+            "a.jsonl",
+            '{"config": {"n_params": 1e6, "experts": 2}, "tokens": 1e9, "eval": {"loss": 3.0}}\n',
+            [(1e6, 1e9, 2, 3.0)],
+        ),
+        (  # MLflow's
+            "a.csv",
+            "run_id,status,params.num_experts,params.n_params_total,metrics.eval_loss,metrics.tokens_seen\n"
+            "ab,FINISHED,8,1e8,2.9,2e9\nac,RUNNING,8,1e8,2.8,2e9\n",
+            [(1e8, 2e9, 8, 2.9)],
+        ),
+    ],
+)
+def test_tables_of_any_columns(tmp_path: Path, name: str, text: str, rows: list[tuple[float, ...]]) -> None:
+    columns = import_runs("csv", table_file(tmp_path, text, name)).columns
+    found = [columns[key].tolist() for key in ("n_params_total", "tokens", "n_experts", "loss")]
+    assert list(zip(*found, strict=True)) == rows
+    assert read_runs(write_runs(columns, tmp_path / "runs.csv")).loss.tolist() == [row[-1] for row in rows]
+
+
+def test_a_table_that_fit_reads_stays_as_it_is(tmp_path: Path) -> None:
+    source = ROOT / "tests" / "data" / "public" / "olmo_ladder.csv"
+    found = import_runs("csv", source)
+    written, given = read_runs(write_runs(found.columns, tmp_path / "runs.csv")), read_runs(source)
+    for name in ("n_params", "tokens", "experts", "loss"):
+        np.testing.assert_array_equal(getattr(written, name), getattr(given, name))
+    assert set(given.columns) <= set(written.columns)
+
+
+def test_commas_that_could_be_either_are_told(tmp_path: Path) -> None:
+    found = import_runs("csv", table_file(tmp_path, 'params,tokens,eval_loss\n1e6,"1,500",3.0\n'))
+    assert only(found.columns)["tokens"] == 1500
+    assert found.warnings[0] == "commas in column 'tokens' are taken as thousands separators: 1,500 is 1500"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("params,tokens,val/bpb\n1e6,1e9,1.1\n", ("bits per byte", "--set 'loss=`val/bpb` * 0.6931 * BYTES'")),
+        ("Step,a - loss,a - loss__MIN\n1,2,2\n", ("an export of a chart",)),
+        ("params,eval_loss\n1e6,3.0\n1e7,2.9\n", ("and 1 more: no tokens", "--set tokens=EXPR", "names: params")),
+        ("params,tokens\n1e6,3e9\n", ("no loss", "--set loss=EXPR")),
+        ("a\n", ("there is no run in it",)),
+        ("", ("the file is empty",)),
+    ],
+)
+def test_a_table_that_lacks_something_is_told_what_to_state(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        import_runs("csv", table_file(tmp_path, text))
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_bits_per_byte_are_refused_unless_they_are_converted(tmp_path: Path) -> None:
+    path = table_file(tmp_path, "params,tokens,val/bpb\n1e6,1e9,1.1\n")
+    with pytest.raises(InputError, match="mapping of loss: 'val/bpb' is in bits per byte"):
+        import_runs("csv", path, mapping=dict([rule_of("loss=val/bpb")]))
+    found = import_runs("csv", path, mapping=dict([rule_of("loss=`val/bpb` * 0.6931 * 4")]))
+    assert only(found.columns)["loss"] == pytest.approx(1.1 * 0.6931 * 4)
+
+
+@pytest.mark.parametrize("text", ["tokens", "=3", "tokens=", " = "])
+def test_a_column_that_is_set_to_nothing_is_told(text: str) -> None:
+    with pytest.raises(InputError, match="is not COLUMN=EXPR"):
+        rule_of(text)
+
+
+def test_columns_are_set_one_by_one_over_the_mapping_file() -> None:
+    assert rule_of("schedule='cosine'") == ("schedule", Rule(constant="cosine"))
+    assert rule_of("n_experts = 8") == ("n_experts", Rule(constant=8.0))
+    assert rule_of("tokens=step * 2 == 3")[1].expression == "step * 2 == 3"
+
+
+@pytest.mark.system
+def test_fit_names_the_command_that_makes_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = [(n, d) for n in (10, 30, 90) for d in (1, 3, 9)]
+    losses = [1.7 + 400 / (n * 1e6) ** 0.34 + 400 / (d * 1e9) ** 0.28 for n, d in sizes]
+    rows = [f"{n};{d};{loss:.4f}" for (n, d), loss in zip(sizes, losses, strict=True)]
+    table_file(tmp_path, "\n".join(["params_M;tokens (B);my score", *rows]))
+    found = run("fit", "table.csv", "--law", "chinchilla")
+    assert found.code == 2
+    command = found.err.split("`")[1]
+    assert command == "moescale import csv table.csv --set loss=.. -o table-runs.csv"
+    assert run(*shlex.split(command.replace("loss=..", "'loss=my score'"))[1:]).code == 0
+    assert answer_of("fit", "table-runs.csv", "--law", "chinchilla")["n_runs"] == 9
+    imported = answer_of("import", "csv", "table.csv", "--set", "loss=my score", "--set", "n_experts=8")
+    assert "n_experts from 8.0: 9 runs" in imported["rules"]
+    assert "--set: 'loss' is not COLUMN=EXPR" in run("import", "csv", "table.csv", "--set", "loss").err
+    # Who names columns is told about those.
+    assert "import csv" not in run("fit", "table.csv", "--size-column", "params_M").err
+
+
 # The mapping.
 
 
@@ -240,6 +399,7 @@ def test_mapping_takes_names_expressions_constants_and_texts(tmp_path: Path) -> 
         ("loss = {metric = 'eval/los'}", ("'eval/los'", "nearest: eval/loss")),
         ("tokens = 'step * bach'", ("'bach'", "nearest: batch")),
         ("tokens = 'step *'", ("expression",)),
+        ("tokens = 'step * config.bach'", ("'config.bach'", "mapping of tokens")),
         ("tokens = 'batch(1)'", ("a function call is not available",)),
         ("loss = ", ("not valid TOML",)),
         (f"tokens = 1{'0' * 400}", ("no tokens", "gives no positive number")),

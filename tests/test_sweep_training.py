@@ -224,6 +224,85 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         read_sweep(file)
 
 
+# The list.
+
+
+def listed(*runs: dict[str, Any], **tables: Any) -> dict[str, Any]:
+    return {key: value for key, value in document(runs=list(runs), **tables).items() if key != "grid"}
+
+
+def test_a_list_holds_each_run_as_it_is_stated() -> None:
+    training = {"sequence_tokens": 64, "batch_tokens": 1024, "peak_lr": 0.002, "warmup": 0.1}
+    small = {"n_params": "1M", "tokens": "30M"}
+    wide = {"d_model": 128, "n_layers": 2, "head_dim": 32, "experts": 8, "tokens": "4M", "batch_tokens": 4096}
+    sweep = expand(listed(small, wide | {"peak_lr": 0.01, "warmup": 0.02, "seed": 7}, training=training, name="a"))
+    first, second = sorted(sweep.runs, key=lambda run: run.n_experts)
+    assert (first.name, second.name) == ("a-e1-1m-30m", "a-e8-128x2-4m-s7")
+    stated = first.settings.training
+    assert (stated.batch_tokens, stated.peak_lr, stated.warmup, first.tokens) == (1024, 0.002, 0.1, (30_000_000,))
+    stated = second.settings.training
+    assert (stated.batch_tokens, stated.peak_lr, stated.warmup, second.settings.seed) == (4096, 0.01, 0.02, 7)
+    assert (second.settings.model.d_model, second.settings.model.head_dim, second.tokens) == (128, 32, (4_000_000,))
+    flops = [run.training_flops for run in sweep.runs]
+    assert flops == sorted(flops)
+    assert second.to_dict()["peak_lr"] == 0.01
+
+
+def test_a_list_of_all_combinations_is_the_grid() -> None:
+    runs = [
+        {"d_model": d, "n_layers": 2, "experts": e, "tokens": tokens, "seed": seed}
+        for d in (64, 128) for e in (1, 4) for tokens in ("1M", "4M") for seed in (0, 3)
+    ]  # fmt: skip
+    assert expand(listed(*runs)).runs == expand(document(grid={**GRID, "tokens": ["1M", "4M"], "seeds": [0, 3]})).runs
+
+
+def test_runs_that_differ_in_batch_or_rate_alone_have_names_that_stay_when_the_list_grows() -> None:
+    run = {"d_model": 64, "n_layers": 2, "tokens": "1M"}
+    runs = [run, run | {"batch_tokens": 2048}, run | {"batch_tokens": 2048, "peak_lr": 0.01}, run | {"d_ffn": 256}]
+    training = {"sequence_tokens": 64, "batch_tokens": 1024, "peak_lr": 0.002}
+    names = ["e1-64x2-1m", "e1-64x2-1m-b2.048k", "e1-64x2-1m-b2.048k-lr0.01", "e1-64x2-1m-f256"]
+    for count in (1, 2, 3, 4):
+        found = expand(listed(*runs[:count], training=training)).runs
+        assert {each.name for each in found} == set(names[:count])
+    stated = {each.name: (each.settings.training.batch_tokens, each.settings.model.d_ffn) for each in found}
+    assert [stated[name] for name in names] == [(1024, 192), (2048, 192), (2048, 192), (1024, 256)]
+
+
+RUN: dict[str, Any] = {"n_params": "1M", "tokens": "1M"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "what"),
+    [
+        ({"runs": [RUN], "grid": GRID}, "holds [grid] and [[runs]]"),
+        ({"runs": []}, "holds no [grid] and no [[runs]]"),
+        ({"runs": [RUN, RUN]}, "two entries of [[runs]] are the same run: e1-1m-1m and e1-1m-1m"),
+        ({"runs": [RUN, RUN | {"batch_tokens": 1025}]}, "are the same run"),  # whole sequences of both are 16
+        ({"runs": [RUN, RUN | {"n_params": "1.001M"}]}, "are the same run: e1-1m-1m and e1-1.001m-1m"),
+        ({"runs": [RUN, {"tokens": "1M"}]}, "[[runs]] 2: needs n_params, or d_model and n_layers"),
+        ({"runs": [RUN | {"d_model": 64, "n_layers": 2}]}, "and not both"),
+        ({"runs": [{"d_model": 64, "tokens": "1M"}]}, "needs n_params, or d_model and n_layers"),
+        ({"runs": [RUN | {"n_heads": 4}]}, "n_heads does not go with n_params"),
+        ({"runs": [{"n_params": "1M"}]}, "[[runs]] 1: tokens is missing"),
+        ({"runs": [RUN, RUN | {"expert": 4}]}, "[[runs]] 2: unknown key 'expert'; nearest: experts"),
+        ({"runs": [RUN | {"tokens": ["1M", "2M"]}]}, "[[runs]] 1, tokens: ['1M', '2M'] is not a number"),
+        ({"runs": [RUN | {"peak_lr": 11}]}, "[[runs]] 1, peak_lr: 11 is not from 0 to 10"),
+        ({"runs": 5}, "[[runs]] 1: is not a table"),
+        ({"runs": [RUN], "model": {"experts": 4}}, "experts is of one run"),
+        ({"runs": [RUN], "training": {"tokens": "1M"}}, "tokens is of one run"),
+        ({"runs": [{"d_model": 64, "n_layers": 2, "n_heads": 2, "tokens": 9}], "model": {"n_heads": 1}}, "n_heads is of"),
+        ({"runs": [{"d_model": 64, "n_layers": 2, "tokens": i} for i in range(1, 10_002)]}, "at most 10,000 are taken"),
+    ],
+)  # fmt: skip
+def test_bad_lists_are_refused_with_the_reason(tables: dict[str, Any], what: str, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(tomli_w.dumps({**listed(), **tables}))
+    with pytest.raises(InputError) as error:
+        read_sweep(file)
+    assert what in str(error.value)
+    assert "sweep.toml" in str(error.value)
+
+
 # The table.
 
 
@@ -729,10 +808,22 @@ def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_sweep_for_a_gpu_is_one_too() -> None:
     script = load_script("benchmarks/gpu/sweep.py")
-    sweep = expand(script.document(Path("x"), device="cuda", tiny=False))
-    assert len(sweep.runs) == 4 * 4 * 3
-    assert {run.settings.parallel.device for run in sweep.runs} == {"cuda"}
-    assert len(expand(script.document(Path("x"), device="cpu", tiny=True)).runs) == 2
+    sweep = expand(script.document(Path("x"), corpus=Path("x/corpus"), device="cuda", tiny=False))
+    assert {run.n_experts for run in sweep.runs} == {1, 2, 4, 8, 16, 32}
+    sizes = sorted({run.n_params_dense for run in sweep.runs})
+    assert (len(sizes), 9e6 < sizes[0] < 11e6, 290e6 < sizes[-1] < 310e6) == (6, True, True)
+    for run in sweep.runs:
+        stated = run.settings.training
+        assert 0.99e17 <= run.training_flops <= 1.01e19  # tokens are stated to three digits
+        assert 7.9 <= run.tokens[0] / run.n_params_dense <= 801
+        assert (run.settings.parallel.device, stated.dtype) == ("cuda", "bfloat16")
+    # DeepSeek LLM, arXiv 2401.02954, equation 1, at both ends of its range: batches of 0.11M and 0.48M to a power of two.
+    assert script.recipe(1e17) == {"batch_tokens": 131_072, "peak_lr": 0.00234}
+    assert script.recipe(1e19) == {"batch_tokens": 524_288, "peak_lr": 0.00131}
+    assert script.hours(3600 * 989e12, 1.0) == pytest.approx(1.0, rel=0.01)
+    assert script.outlook(sweep, 0.25)[-1].startswith(f"{len(sweep.runs)} runs, ")
+    tiny = expand(script.document(Path("x"), corpus=Path("x/corpus"), device="cpu", tiny=True))
+    assert [run.n_experts for run in tiny.runs] == [1, 2]
 
 
 def test_bars_on_a_terminal_come_and_go() -> None:
@@ -754,7 +845,20 @@ VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), st.text(max_size=5),
     st.sampled_from(["paper", "wsd", "1M", "local", [[64, 2]], [], {}, {"n_params": 1}, [{}], [[1, 2], 3], [None], "a/b", "\0"]),
 )  # fmt: skip
-PLACED = ("table", "folder", "name", "seed", "grid", "data", "model", "training", "execute", "parallel", "tracking")
+PLACED = (
+    "table",
+    "folder",
+    "name",
+    "seed",
+    "grid",
+    "runs",
+    "data",
+    "model",
+    "training",
+    "execute",
+    "parallel",
+    "tracking",
+)
 INNER = {
     "grid": ("n_params", "shapes", "experts", "tokens", "tokens_per_param", "seeds"),
     "execute": ("on", "jobs", "flops_per_s", "slurm", "ray"),
@@ -767,7 +871,11 @@ INNER = {
 @settings(max_examples=150)
 @given(st.data())
 def test_no_document_yields_a_traceback(data: st.DataObject) -> None:
+    run = {"n_params": "1M", "tokens": "1M"}
+    keys = ("n_params", "d_model", "n_layers", "head_dim", "experts", "tokens", "batch_tokens", "peak_lr", "seed", "x")
     stated = document()
+    if data.draw(st.booleans()):
+        stated = listed(run, {**run, data.draw(st.sampled_from(keys)): data.draw(VALUES)})
     for table in data.draw(st.lists(st.sampled_from(PLACED), min_size=1, max_size=2)):
         if table in INNER and data.draw(st.booleans()):
             inner = stated.get(table, {})

@@ -403,10 +403,22 @@ def _event_folders() -> Sequence[Files]:
     return [_written(write)]
 
 
+def _run_exports() -> Sequence[Files]:
+    groups = b"Model;Params (M);Tokens (B);Validation loss\na;12,5;1,25;3,1\nb;1.250,5;10;2,9\n"
+    cells = (
+        b"name,model_size,training tokens,config,acc\na,7B,\"1,000,000\",\"{'val_loss': 3.2, 'bad': nan}\",12%\n"
+        b'b,8B,"2,000,000","{""val_loss"": 3.0}",-\n'
+    )
+    lines = b'{"name": "a", "config": {"n_params": 1e6, "experts": 2}, "tokens": 1e9, "eval": {"loss": 3.0}}\n'
+    return [{"export.csv": groups}, {"export.csv": cells}, {"export.jsonl": lines}]
+
+
 def _import(tracker: str, folder: Path, rng: Random) -> None:
     from moescale.runs.importers import import_runs
 
     source = folder
+    if tracker == "csv":
+        source = _the_file(folder)
     if tracker == "wandb" and (folder / "export.csv").exists():
         source = folder / "export.csv"
     found = import_runs(tracker, source, where=rng.choice((None, None, "loss < 4")), unfinished=rng.random() < 0.3)
@@ -432,6 +444,15 @@ def _run_settings() -> Sequence[Files]:
     more = b'\n[parallel]\nprocesses = 2\n\n[tracking]\nto = ["trainer"]\n'
     run = (EXAMPLES / "run.toml").read_bytes()
     return [{"run.toml": run}, {"run.toml": run + more}]
+
+
+def _sweeps() -> Sequence[Files]:
+    grid = (EXAMPLES / "sweep.toml").read_bytes()
+    runs = (
+        b'[data]\ncorpus = "corpus"\n\n[training]\npeak_lr = 0.003\n\n[[runs]]\nn_params = "12M"\nexperts = 4\ntokens = "300M"\n'
+        b"batch_tokens = 65_536\n\n[[runs]]\nd_model = 64\nn_layers = 2\ntokens = 1e6\npeak_lr = 0.004\nseed = 3\n"
+    )
+    return [{"sweep.toml": grid}, {"sweep.toml": runs}]
 
 
 def _read_sweep(folder: Path, rng: Random) -> None:
@@ -672,9 +693,10 @@ READERS: Mapping[str, Reader] = {
     "mlflow": Reader(_mlflow_stores, partial(_import, "mlflow"), 3000),
     "wandb": Reader(_wandb_folders, partial(_import, "wandb"), 4000),
     "tensorboard": Reader(_event_folders, partial(_import, "tensorboard"), 4000),
+    "exports": Reader(_run_exports, partial(_import, "csv"), 4000),
     "mappings": Reader(lambda: [{"map.toml": _MAPPING}], _read_mapping, 3000, names_file=False),
     "run-settings": Reader(_run_settings, _read_settings, 4000),
-    "sweeps": Reader(lambda: [{"sweep.toml": (EXAMPLES / "sweep.toml").read_bytes()}], _read_sweep, 3000),
+    "sweeps": Reader(_sweeps, _read_sweep, 3000),
     "profile-grids": Reader(_grids, _read_grid, 3000),
     "sources": Reader(_sources, _read_sources, 5000),
     "corpora": Reader(_corpora, _open_corpus, 4000),

@@ -16,24 +16,26 @@ from moescale.options.runs import ImportOptions
         "moescale import trainer examples/trainer",
         "moescale import mlflow http://localhost:5000 -o runs.csv",
         "moescale import wandb wandb --mapping map.toml -o runs.csv",
+        "moescale import csv runs.tsv --set tokens='step * 524288' --set loss=eval/loss -o runs.csv",
     ),
 )
 @flat()
 def import_(wanted: ImportOptions, json_: Json = False) -> None:
-    """Write a run table for `fit` from runs in MLflow, W&B, TensorBoard or a Trainer's folder."""
+    """Write a run table for `fit` from runs in MLflow, W&B, TensorBoard, a Trainer's folder, or any table."""
     from moescale.io.files import check_target
     from moescale.runs.importers import TRACKERS, import_runs
     from moescale.runs.table import write_runs
 
-    tracker, source, output, mapping = wanted.tracker, wanted.source, wanted.output, wanted.mapping
+    tracker, source, output = wanted.tracker, wanted.source, wanted.output
     if tracker not in TRACKERS:
         raise unknown_name("tracker", tracker, TRACKERS, where="TRACKER")
     if output is not None:
         if output.suffix.lower() not in TABLE_SUFFIXES:
             raise unknown_name("suffix to write", output.suffix, TABLE_SUFFIXES, where=str(output))
-        check_target(output, [source, mapping])
+        check_target(output, [source, wanted.mapping])
+    rules = wanted.rules()
     with at_option("--where"):
-        found = import_runs(tracker, source, mapping=mapping, where=wanted.where, unfinished=wanted.unfinished)
+        found = import_runs(tracker, source, mapping=rules, where=wanted.where, unfinished=wanted.unfinished)
     held_back = HeldBack()
     if output is not None:
         with held_back:

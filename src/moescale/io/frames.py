@@ -273,8 +273,8 @@ def _without_comments(data: bytes) -> bytes:
 def _header(head: str, path: str, delimiter: str) -> tuple[str, list[str]]:
     """The delimiter, which may be another than the suffix says, and the cells of the first row that is not empty."""
     first_line = head.split("\n", 1)[0]
-    if delimiter not in first_line:  # semicolons and tabs under a .csv name are common
-        delimiter = next((other for other in ",\t;" if other in first_line), delimiter)
+    # Semicolons and tabs under a .csv name are common, and so are commas within a name.
+    delimiter = max((delimiter, *",\t;"), key=re.sub(r'"[^"\n]*"', "", first_line).count)
     try:
         header = next(row for row in csv.reader(io.StringIO(head, newline=""), delimiter=delimiter) if row)
     except (csv.Error, StopIteration) as error:

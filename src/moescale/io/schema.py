@@ -99,6 +99,10 @@ def _value(key: str, hint: Any, value: Any, where: str, *, needed: bool = False,
         entries = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
         if needed and not entries:
             raise InputError("is empty", where=at, next_step="give it at least one entry")
+        if is_dataclass(parts[0]):
+            places = [f"{where}, [[{key}]] {count}" for count in range(1, len(entries) + 1)]
+            kind = cast("type[Any]", parts[0])
+            return tuple(settings(kind, as_mapping(e, at), where=at) for e, at in zip(entries, places, strict=True))
         return tuple(_value(key, parts[0], entry, where, marks=marks) for entry in entries)
     if origin is Literal:
         if _text(value, at) not in parts:

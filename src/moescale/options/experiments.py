@@ -72,7 +72,7 @@ class TrainOptions(Group):
 class GridOptions(Group):
     """A grid of models to train."""
 
-    file: Path = path("What to train: SWEEP.toml, a RUN.toml with a [grid].", name="SWEEP", default=MISSING)
+    file: Path = path("What to train: SWEEP.toml, a RUN.toml with a [grid] or [[runs]].", name="SWEEP", default=MISSING)
     dry_run: bool = flag("List the runs with parameters, tokens, FLOPs and time; start nothing.")
     resume: bool = flag(
         "Interrupted runs go on from their last checkpoint, or start anew.", name="--resume/--no-resume", default=True

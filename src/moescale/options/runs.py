@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moescale.errors import InputError, located
+from moescale.errors import InputError, MissingColumnError, located
 from moescale.options.fields import (
     MOST_PARAMETERS,
     MOST_REPLICATES,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from moescale.fitting.workflow import FitSettings
+    from moescale.runs.importers import Rule
     from moescale.runs.table import RunTable
     from moescale.scaling_laws import LawForm
 
@@ -50,11 +51,19 @@ class TableOptions(Group):
 
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
         """The runs; InputError that names the file or the option."""
+        from moescale.runs.importers.csv import import_command
         from moescale.runs.table import read_runs
 
         columns = {name: getattr(self, name) for name in COLUMNS}
-        with at_option("--where"):
-            return read_runs(path, where=self.where, needs_loss=needs_loss, **columns, **self.choices())
+        try:
+            with at_option("--where"):
+                return read_runs(path, where=self.where, needs_loss=needs_loss, **columns, **self.choices())
+        except MissingColumnError as error:
+            named = any(columns[each.name] != each.default for each in fields(TableOptions) if each.name in columns)
+            if named or not needs_loss:
+                raise
+            advice = f"`{import_command(str(path))}` makes a table of them, or {error.next_step}"
+            raise MissingColumnError(error.what, where=error.where, nearest=error.nearest, next_step=advice) from error
 
     def choices(self) -> dict[str, Any]:
         """What is stated beyond the filter and the names of columns, as `read_runs` takes it."""
@@ -173,13 +182,26 @@ class FitOptions(Group):
 class ImportOptions(Group):
     """Runs that others' programs trained, and where their table goes."""
 
-    tracker: str = text("mlflow, wandb, tensorboard or trainer.", name="TRACKER", default=MISSING)
+    tracker: str = text(
+        "mlflow, wandb, tensorboard, trainer, or csv: any table, a row a run.", name="TRACKER", default=MISSING
+    )
     source: str = text(
         "Folder (searched with those below it), file, or MLflow's URI.", name="DIR_OR_URI", default=MISSING
     )
     output: Path | None = path(
         "Run table to write: .csv, .tsv or .parquet; default: only say what is there.", name="-o"
     )
-    mapping: Path | None = path("TOML file: for each column a name, or an expression over names.")
+    stated: list[str] | None = text(
+        "Where a column is from: a name, or an expression over names; repeatable.", name="--set", metavar="COLUMN=EXPR"
+    )
+    mapping: Path | None = path("TOML file of such columns.")
     where: str | None = text("Filter over the rows.", metavar="EXPR")
     unfinished: bool = flag("Keep runs that failed or did not end.")
+
+    def rules(self) -> dict[str, Rule]:
+        """Where columns are from, what is stated one by one over what the file states."""
+        from moescale.runs.importers import read_mapping, rule_of
+
+        rules = {} if self.mapping is None else read_mapping(self.mapping)
+        with located("--set"):
+            return rules | dict(map(rule_of, self.stated or ()))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moescale.errors import ColumnError, InputError, nearest_names, unknown_name
+from moescale.errors import ColumnError, InputError, MissingColumnError, nearest_names, unknown_name
 from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
@@ -290,11 +290,11 @@ def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
     return roles
 
 
-def _no_column(table: frames.Table, name: str, what: str, advice: str) -> ColumnError:
+def _no_column(table: frames.Table, name: str, what: str, advice: str) -> MissingColumnError:
     names = list(table.columns)
     listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     nearest = nearest_names(name, names)
-    return ColumnError(what, where=table.source, nearest=nearest, next_step=f"{advice}; columns: {listed}")
+    return MissingColumnError(what, where=table.source, nearest=nearest, next_step=f"{advice}; columns: {listed}")
 
 
 def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray:

@@ -252,8 +252,10 @@ def read_settings(path: str | Path) -> RunSettings:
     """The run that a RUN.toml states; docs/training.md lists its keys. Raises InputError that names file and key."""
     where = str(path)
     document = read_toml(path)
-    if "grid" in document:
-        raise InputError("holds a [grid]: that is a sweep of runs", where=where, next_step=f"`moescale sweep {where}`")
+    for key, words in (("grid", "a [grid]"), ("runs", "[[runs]]")):
+        if key in document:
+            what = f"holds {words}: that is a sweep of runs"
+            raise InputError(what, where=where, next_step=f"`moescale sweep {where}`")
     return settings_of(document, where=where)
 
 

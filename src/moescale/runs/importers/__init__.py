@@ -1,4 +1,4 @@
-"""Run tables from the experiment trackers that people already use: MLflow, W&B, TensorBoard, Hugging Face's Trainer."""
+"""Run tables from what people already have: runs in MLflow, W&B, TensorBoard and Trainer's folders, and tables of any columns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from moescale.errors import unknown_name
 from moescale.runs.importers.mapping import Imported, rows_of
-from moescale.runs.importers.rules import Rule, read_mapping
+from moescale.runs.importers.rules import Rule, read_mapping, rule_of
 
-TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer")
+TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer", "csv")
 """What `import_runs` reads: each a module here, whose `read_NAME(source, wanted)` gives runs and warnings."""
 
-__all__ = ["TRACKERS", "Imported", "Rule", "import_runs", "read_mapping"]
+__all__ = ["TRACKERS", "Imported", "Rule", "import_runs", "read_mapping", "rule_of"]
 
 
 def import_runs(

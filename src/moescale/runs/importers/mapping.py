@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
-from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
-from moescale.runs.importers.guesses import LOSS_COLUMN, guess
+from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers, quoted_name
+from moescale.runs.importers.guesses import LOSS_COLUMN, bits, guess, is_bits
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
 from moescale.runs.importers.rules import DERIVED, Rule, mean_length
-from moescale.runs.importers.tracked_run import FINISHED, STEP, Scalar, Series, TrackedRun
+from moescale.runs.importers.tracked_run import FINISHED, STEP, STEPS, Scalar, Series, TrackedRun, bare
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 Row = dict[str, Scalar]
@@ -27,10 +29,12 @@ _REQUIRED = (EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
 _FIRST = ("name", *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN, LOSS_COLUMN)
 _RESERVED = (*_REQUIRED, *SIZE_COLUMNS, SOURCE_COLUMN)
 _MOST_STATED = 8  # names that one message lists
+_LONGEST_NAME = 60  # characters of it that a message shows
+_DOTTED = re.compile(r"`[^`\n]*`|(?<![\w.])[^\W\d]\w*(?:\.\w+)+")  # config.n_layer: a point is no operator
 _MISSING = {
     EXPERTS_COLUMN: "no name states them, though some speak of experts",
     TOKENS_COLUMN: "neither a count of tokens nor tokens a step is there "
-    '(mapping: tokens = "step * 524288", with your own tokens a step)',
+    "(--set tokens='step * 524288', with your own tokens a step)",
 }
 
 
@@ -95,8 +99,8 @@ def _last_step(run: TrackedRun) -> float:
     steps = [float(np.nanmax(c.steps)) for c in run.metrics.values() if not np.isnan(c.steps).all()]
     if steps:
         return max(steps)
-    stated = run.params.get("global_step")
-    return stated if isinstance(stated, float) else math.nan
+    stated = {bare(name): value for name, value in run.params.items()}
+    return next((step for name in STEPS if isinstance(step := stated.get(name), float)), math.nan)
 
 
 def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> Scalar | None:
@@ -144,6 +148,8 @@ def rows_of(
     as diverged. `where` filters the rows. Raises InputError where no run is left, and for names that no run has.
     """
     given = _resolved(mapping or {}, runs, source)
+    if LOSS_COLUMN not in given and (found := bits(runs)) is not None:
+        raise _no_nats(found, source)
     rules = {column: [rule] for column, rule in given.items()}
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
@@ -162,14 +168,35 @@ def rows_of(
     notes = list(warnings)
     rows = _one_size(rows, left_out, notes)
     if not rows:
-        reasons = "; ".join(f"{run}: {reason}" for run, reason in left_out[:3])
-        more = f"; and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-        what = f"none of {len(runs)} runs makes a row: {reasons}{more}" if runs else "there is no run in it"
-        raise InputError(what, where=source, next_step="name what is missing in a mapping file (--mapping MAP.toml)")
+        what = f"none of {len(runs)} runs makes a row: {_reasons(left_out)}" if runs else "there is no run in it"
+        raise InputError(what, where=source, next_step=_advice(runs, left_out))
     if where is not None:
         rows = _filtered(rows, where, source, left_out, notes)
     columns = MappingProxyType(_columns(rows))
     return Imported(columns, len(runs), _statements(used, given), tuple(left_out), tuple(notes))
+
+
+def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
+    """The reasons of most runs, each with the first of them."""
+    counted = Counter(reason for _, reason in left_out).most_common()
+    first = dict(reversed([(reason, run) for run, reason in left_out]))
+    told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
+    return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
+
+
+def _advice(runs: Sequence[TrackedRun], left_out: Sequence[tuple[str, str]]) -> str:
+    """What states that which most runs lack, and the names that it may be an expression of."""
+    lacking = Counter(reason.split(":")[0].removeprefix("no ") for _, reason in left_out)
+    column = next((name for name, _ in lacking.most_common() if name in (*_REQUIRED, "size")), TOKENS_COLUMN)
+    names = _listed(dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics)))
+    stated = SIZE_COLUMNS[0] if column == "size" else column
+    return f"state what is missing, --set {stated}=EXPR or --mapping MAP.toml; names: {names}"
+
+
+def _no_nats(name: str, where: str) -> InputError:
+    what = f"{name!r} is in bits per byte, and a run table in nats per token"
+    convert = f"--set 'loss={quoted_name(name)} * 0.6931 * BYTES'"
+    return InputError(what, where=where, next_step=f"{convert}, BYTES a token of your tokenizer (about 4 of English)")
 
 
 def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
@@ -210,15 +237,30 @@ def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: s
         if plain in known and plain not in ("", STEP):
             made = Rule(name=plain)
         elif rule.expression is not None:
-            names = column_names(rule.expression)
+            made = Rule(expression=_DOTTED.sub(lambda found: f"`{found[0].strip('`')}`", rule.expression))
+            with _mapping_of(column):
+                names = column_names(made.expression or "")
+                evaluate_numbers(made.expression or "", dict.fromkeys(names or [STEP], np.ones(1)))
         within = {"param": params, "metric": metrics}.get(rule.of or "", known)
         for name in names:
             if name not in within:
                 what, where = f"no run has a {rule.of or 'param or metric'} {name!r}", f"mapping of {column}"
                 advice = f"{source} has: {_listed(within)}; quote names with other signs as `a/b`"
                 raise UnknownNameError(what, where=where, nearest=nearest_names(name, within), next_step=advice)
+        if column == LOSS_COLUMN and made.name is not None and is_bits(made.name):
+            raise _no_nats(made.name, f"mapping of {column}")
         found[column] = made
     return found
+
+
+@contextmanager
+def _mapping_of(column: str) -> Generator[None]:
+    """Names the column in what is wrong with its expression."""
+    try:
+        yield
+    except InputError as error:
+        where = f"mapping of {column}, {error.where}"
+        raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
 
 
 def _place(column: str) -> int:
@@ -226,7 +268,7 @@ def _place(column: str) -> int:
 
 
 def _listed(names: Iterable[str]) -> str:
-    all_names = list(names)
+    all_names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}.." for name in names]
     more = f" and {len(all_names) - _MOST_STATED} more" if len(all_names) > _MOST_STATED else ""
     return (", ".join(all_names[:_MOST_STATED]) or "nothing") + more
 
@@ -247,7 +289,7 @@ def _row(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unfinished: bool)
             raise _LeftOutError(f"the loss is {loss:g}; a cross-entropy loss is positive")
         row["diverged"] = True
     for name, value in _values(run, math.nan).items():
-        if name == STEP or row.get(name) == value:
+        if (name == STEP and STEP not in run.params) or row.get(name) == value:
             continue
         # What a reader would take for its own, and is not, keeps its value under another name.
         taken_name = name in row or name in _RESERVED or (name in DIVERGED_COLUMNS and not isinstance(value, bool))
@@ -274,8 +316,8 @@ def _cells(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], step: float) ->
             mapped = not others and first.derived is None
             raise _LeftOutError(f"no {column}: {f'{first} gives no positive number' if mapped else reason}")
     experts = row[EXPERTS_COLUMN]
-    if not isinstance(experts, float) or not experts.is_integer():
-        raise _LeftOutError(f"n_experts is {experts!r}, not a whole number of 1 or more")
+    if not isinstance(experts, float) or experts < 1:  # an expansion need not be whole
+        raise _LeftOutError(f"n_experts is {experts!r}, not a number of 1 or more")
     if not any(size in row for size in SIZE_COLUMNS):
         params = _listed(run.params)
         raise _LeftOutError(f"no size: neither parameters nor a configuration is there; params: {params}")

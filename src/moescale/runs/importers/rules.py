@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from moescale.errors import InputError
 from moescale.io.schema import read_toml, settings
-from moescale.runs.importers.tracked_run import Scalar, number
+from moescale.runs.importers.tracked_run import Scalar, number, scalar
 
 AT = "last, min, or mean of last N"
 _MEAN = re.compile(r"mean of last (\d{1,9})")
@@ -56,6 +56,21 @@ def read_mapping(path: str | Path) -> dict[str, Rule]:
     if not table:
         raise InputError("states no column", where=where, next_step='write, for example, tokens = "step * 524288"')
     return {column: _rule(given, f"{where}, {column}") for column, given in table.items()}
+
+
+def rule_of(stated: str) -> tuple[str, Rule]:
+    """The column and the rule of a text COLUMN=EXPR: a name, an expression over names, a number, or a 'text' in quotes.
+
+    Raises InputError for any other.
+    """
+    column, equals, given = (part.strip() for part in stated.partition("="))
+    if not (column and equals and given):
+        what = f"{stated!r} is not COLUMN=EXPR"
+        raise InputError(what, next_step="write, for example, --set tokens='step * 524288'")
+    if given[0] in "\"'" and given[-1] == given[0] and len(given) > 2:
+        return column, Rule(constant=given[1:-1])
+    number = scalar(given)
+    return column, Rule(constant=number) if isinstance(number, bool | float) else Rule(expression=given)
 
 
 @dataclass(frozen=True, slots=True)

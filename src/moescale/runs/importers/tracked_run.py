@@ -23,6 +23,11 @@ FINISHED = "finished"
 STEP = "step"
 """In an expression: the step at which the loss was taken."""
 
+# The names under which libraries log the optimiser's step; W&B's own _step counts calls of log.
+STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "iteration", "iter", "_step")
+
+_KIND = re.compile(r"(?:config|summary|params|metrics|hparams)[./]")  # how exports of trackers begin a name
+
 FILE_LIMIT_BYTES = 2**31
 MOST_FILES = 100_000  # that a folder is searched for
 
@@ -32,6 +37,12 @@ Points = dict[str, list[tuple[float, float]]]
 
 Wanted = Callable[[str], bool]
 """Whether the whole curve of a metric may be asked for; a reader for which curves cost nothing gives them all."""
+
+
+def bare(name: str) -> str:
+    """A name without the part of a tracker that it is from."""
+    found = _KIND.match(name)
+    return name[found.end() :] if found else name
 
 
 @dataclass(frozen=True, eq=False)

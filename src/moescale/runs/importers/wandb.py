@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moescale.errors import ColumnError, InputError
-from moescale.io import frames
+from moescale.errors import InputError
 from moescale.io.files import read_bytes
 from moescale.runs.importers import tracked_run
-from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, curves, scalar, scalars
+from moescale.runs.importers.csv import read_csv
+from moescale.runs.importers.tracked_run import FINISHED, STEPS, Points, TrackedRun, Wanted, curves, scalar, scalars
 from moescale.runs.importers.wire import MalformedError, Message
-
-# The names under which libraries log the optimiser's step; W&B's own _step counts calls of log.
-STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "iteration", "iter", "_step")
 
 # The log format of LevelDB (https://github.com/google/leveldb/blob/main/doc/log_format.md) after seven bytes of W&B's.
 _MAGIC, _BLOCK, _HEADER = b":W&B", 32768, 7
@@ -46,7 +43,7 @@ def read_wandb(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]
     """
     path = Path(source)
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
-        return _exported(path), []
+        return read_csv(source, wanted)
     logs: dict[str, _Log] = {}
     warnings: list[str] = []
     for file in tracked_run.files_under(path):  # folders are named by their time, so that a run's parts come in order
@@ -146,20 +143,3 @@ def _run(identifier: str, log: _Log) -> TrackedRun:
     name = log.name or (identifier if "/" not in identifier else Path(identifier).stem)
     shape = config if isinstance(config.get("model_type"), str) else None
     return TrackedRun(name, log.where, {**scalars(config), **scalars(summary)}, curves(points), state, shape)
-
-
-def _exported(path: Path) -> list[TrackedRun]:
-    """The rows of a run table: Name, State, config and summary, one run a row."""
-    table = frames.read_table(str(path))
-    columns: dict[str, list[Any]] = {name: frames.as_values(column).tolist() for name, column in table.columns.items()}
-    if "Name" not in columns:
-        what = "no column 'Name': not an export of W&B's run table"
-        raise ColumnError(what, where=str(path), next_step="export the table of runs, not a chart")
-    runs: list[TrackedRun] = []
-    for row in range(table.n_rows):
-        cells = {name: scalar(values[row]) for name, values in columns.items()}
-        given = {k: v for k, v in cells.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
-        state = str(given.pop("State", FINISHED)).lower()
-        name = str(given.pop("Name", f"row {row + 1}"))
-        runs.append(TrackedRun(name, f"{path}, data row {row + 1}", given, {}, state))
-    return runs

@@ -1,0 +1,155 @@
+"""Any table with one row a run, its columns of any name: CSV, TSV, Parquet, JSON lines; W&B's and MLflow's exports among them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moescale.errors import InputError
+from moescale.io import frames
+from moescale.io.filters import quoted_name
+from moescale.runs.importers.guesses import LOSS_COLUMN, bits, guess
+from moescale.runs.importers.rules import Rule
+from moescale.runs.importers.tracked_run import FINISHED, Scalar, TrackedRun, Wanted, scalar, scalars
+from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
+from moescale.units import parse_count
+
+NAMES = ("name", "run_name", "tags.mlflow.runname", "run", "run_id", "id", "model", "model_name")  # in lower case
+STATE_NAMES = ("State", "state", "status")
+STATES = {FINISHED, "running", "crashed", "failed", "killed", "preempted", "preempting", "scheduled", "pending", ""}
+LONGEST_MAPPING = 100_000  # characters of a cell that holds settings as a mapping
+_PRINTED = re.compile(r"""'([^'"\\]*)'|\b(?:None|nan|inf|True|False)\b""")
+_WORDS = {"None": "null", "nan": "null", "inf": "null", "True": "true", "False": "false"}
+_GAP = re.compile(r"(?<=\d)[\s_'\u2019](?=\d{3}(?:\D|$))")  # between groups of three digits
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+(?:[eE][+-]?\d+)?")
+
+
+def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
+    """The rows of a table as runs, and warnings.
+
+    A cell may be a number with a unit (7B), a percentage (a share), or have its digits in groups. Raises InputError for
+    what is no table, and for W&B's export of a chart.
+    """
+    del wanted
+    path = Path(source)
+    if path.is_dir():
+        raise InputError("is a folder", where=source, next_step=f"give one table: {frames.FORMATS}")
+    table = frames.read_table(source)
+    if any(name.endswith(("__MIN", "__MAX")) for name in table.columns):
+        what = "is an export of a chart of W&B"
+        raise InputError(what, where=source, next_step="export the table of runs: one row a run")
+    warnings: list[str] = []
+    columns = _columns(table, warnings)
+    state = next((name for name in STATE_NAMES if name in columns and _is_state(columns[name])), None)
+    naming = sorted((name for name in columns if name.lower() in NAMES), key=lambda name: NAMES.index(name.lower()))
+    runs: list[TrackedRun] = []
+    for row in range(table.n_rows):
+        params: dict[str, Scalar] = {}
+        for name, cells in columns.items():
+            params.update(_found(name, cells[row]))
+        ended = FINISHED if state is None else str(params.pop(state, FINISHED)).lower()
+        named = (str(params[name]) for name in naming if isinstance(params.get(name), str))
+        called = next(named, f"row {row + 1}")
+        params.pop("Name", None)
+        runs.append(TrackedRun(called, f"{source}, data row {row + 1}", params, {}, ended))
+    return runs, warnings
+
+
+def import_command(source: str) -> str:
+    """The command that makes a run table of a table with columns of other names; `..` stands for an expression that
+    no guess gives. Raises InputError as `read_csv`."""
+    runs, _ = read_csv(source, lambda _: True)
+    rules = {column: guess(runs, column) for column in (*SIZE_COLUMNS, EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)}
+    missing = [column for column in (TOKENS_COLUMN, LOSS_COLUMN) if not _found_in(rules[column])]
+    if not any(_found_in(rules[size]) for size in SIZE_COLUMNS):
+        missing.insert(0, SIZE_COLUMNS[0])
+    bits_name = bits(runs)
+    stated = {column: ".." for column in missing}
+    if bits_name is not None:
+        stated[LOSS_COLUMN] = f"{quoted_name(bits_name)} * 0.6931 * BYTES_A_TOKEN"
+    parts = [part for column, text in stated.items() for part in ("--set", shlex.quote(f"{column}={text}"))]
+    written = shlex.quote(f"{Path(source).stem}-runs.csv")
+    return " ".join(["moescale", "import", "csv", shlex.quote(source), *parts, "-o", written])
+
+
+def _found_in(rules: list[Rule]) -> bool:
+    """Whether a guess rests on a column."""
+    return any(rule.derived is None for rule in rules)
+
+
+def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
+    """The cells by column: floats (NaN: none), truths, or texts."""
+    found: dict[str, list[Any]] = {}
+    with_commas: dict[str, list[str]] = {}
+    decimal = False
+    for name, column in table.columns.items():
+        values = frames.as_values(column)
+        found[name] = values.tolist()
+        if values.dtype != np.object_ or name.lower() in NAMES:
+            continue
+        texts = [_GAP.sub("", text.strip()) for text in found[name]]
+        stated = [text.rstrip("% ") for text in texts if text.lower() not in frames.MISSING_TEXTS]
+        if any("," in text for text in stated):
+            numbers = [text for text in stated if "," in text]
+            if all(_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text) for text in numbers):
+                with_commas[name] = texts
+                decimal |= not all(_THOUSANDS.fullmatch(text) for text in numbers)
+        elif (numbers := _numbers(texts)) is not None:
+            found[name] = numbers
+    for name, texts in with_commas.items():
+        plain = [text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "") for text in texts]
+        if (numbers := _numbers(plain)) is not None:
+            found[name] = numbers
+            example = next(i for i, text in enumerate(texts) if "," in text)
+            kind = "decimal marks" if decimal else "thousands separators"
+            warnings.append(
+                f"commas in column {name!r} are taken as {kind}: {texts[example]} is {numbers[example]:.10g}"
+            )
+    return found
+
+
+def _numbers(texts: list[str]) -> list[float] | None:
+    """What every cell that is not empty states as a number, percentages as shares; None where one states none."""
+    numbers: list[float] = []
+    for text in texts:
+        if text.lower() in frames.MISSING_TEXTS:
+            numbers.append(math.nan)
+            continue
+        try:
+            numbers.append(parse_count(text.removesuffix("%").rstrip()) / (100.0 if text.endswith("%") else 1.0))
+        except InputError:
+            return None
+    return numbers
+
+
+def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
+    """A cell under its name; the entries of a mapping, as W&B's own recipe for an export writes it, under theirs."""
+    if isinstance(cell, str) and cell[:1] == "{" and len(cell) <= LONGEST_MAPPING:
+        for text in (cell, _as_json(cell)):
+            try:
+                mapping = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(mapping, Mapping):
+                yield from scalars(mapping, f"{name}.").items()  # pyright: ignore[reportUnknownArgumentType]
+                return
+    value = scalar(cell)
+    if value is not None and not (isinstance(value, float) and math.isnan(value)):
+        yield name, value
+
+
+def _as_json(text: str) -> str:
+    """A mapping that Python printed, as far as its texts hold no quotes, as JSON."""
+    return _PRINTED.sub(lambda found: _WORDS.get(found[0], f'"{found[1]}"'), text)
+
+
+def _is_state(cells: list[Any]) -> bool:
+    return all(isinstance(cell, str) and cell.strip().lower() in STATES for cell in cells)
