@@ -33,7 +33,7 @@ G = TypeVar("G", bound=Group)
     "runs",
     "next_",
     "sweep_file",
-    then=("max_runs", "max_run_flops", "max_run_tokens", "run_noise", "sequence_tokens"),
+    then=("max_runs", "max_run_flops", "max_run_tokens", "min_params", "run_noise", "sequence_tokens"),
 )
 def design(
     context: typer.Context,

@@ -10,6 +10,7 @@ from moescale.errors import InputError
 from moescale.options.fields import (
     LEAST,
     LEAST_BOUND,
+    MOST_PARAMETERS,
     MOST_REQUEST_TOKENS,
     MOST_TOKENS,
     Group,
@@ -48,6 +49,7 @@ class DesignOptions(Group):
     max_runs: int | None = quantity("Runs at most; default 60.", 1, MOST_STATED, whole=True)
     max_run_flops: float | None = quantity("FLOPs of one run at most; default: a quarter of all.", LEAST_BOUND, 1e32)
     max_run_tokens: float | None = quantity("Tokens of one run at most.", most=MOST_TOKENS, unit="tokens")
+    min_params: float | None = quantity("N of one run at least; default 1M.", 1e3, MOST_PARAMETERS, unit="parameters")
     run_noise: float | None = quantity("Scatter of ln loss between seeds; default 0.003.", LEAST, 1)
     sequence_tokens: int | None = quantity(
         "Tokens of a sequence, of which batches are made; default 2,048.", 2, MOST_REQUEST_TOKENS, whole=True
@@ -64,7 +66,7 @@ class DesignOptions(Group):
         """The sweep for a search."""
         from moescale.models.recipe import defaults
         from moescale.planning.beliefs import RUN_NOISE
-        from moescale.planning.sweep_design import MOST_RUNS, SweepLimits, design_sweep, in_letters
+        from moescale.planning.sweep_design import LEAST_PARAMS, MOST_RUNS, SweepLimits, design_sweep, in_letters
 
         known = None if self.runs is None else in_letters(TableOptions().read_from(self.runs), search.law.family)
         limits = SweepLimits(
@@ -72,6 +74,7 @@ class DesignOptions(Group):
             runs=self.next_ or self.max_runs or MOST_RUNS,
             run_flops=self.max_run_flops,
             run_tokens=self.max_run_tokens,
+            least_params=self.min_params or LEAST_PARAMS,
             noise=self.run_noise or RUN_NOISE,
             sequence_tokens=self.sequence_tokens or defaults().sequence_tokens,
         )

@@ -34,6 +34,7 @@ FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by
 TOKENS_PER_PARAM = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 SIZE_STEP = math.sqrt(2.0)
 SMALLEST_SHARE, LARGEST_SHARE = 1e-5, 0.25  # of the sweep's FLOPs, of one run
+LEAST_PARAMS = 1e6  # N: smaller models are far from what any law was fitted on
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
 NO_LIMIT = 1e40  # FLOPs
@@ -51,6 +52,7 @@ class SweepLimits:
     runs: Annotated[int, Bound(1)] = MOST_RUNS
     run_flops: Annotated[float | None, Bound(0, above=True)] = None  # of one run; None: a quarter of all
     run_tokens: Annotated[float | None, Bound(0, above=True)] = None  # of one run
+    least_params: Annotated[float, Bound(1)] = LEAST_PARAMS  # N of a run
     noise: Annotated[float, Bound(0, above=True)] = RUN_NOISE
     sequence_tokens: Annotated[int, Bound(1)] = 2048  # that batches are whole sequences of
 
@@ -186,14 +188,13 @@ def _notes(search: Search, known: bool) -> tuple[str, ...]:
 
 def candidate_runs(family: ModelFamily, experts: tuple[float, ...], limits: SweepLimits) -> Runs:
     """Every size (steps of the square root of two), tokens a parameter and expert count that the limits allow."""
-    sizes = SIZE_STEP ** np.arange(2.0 * math.log2(1e3), 2.0 * math.log2(1e13))
+    sizes = limits.least_params * SIZE_STEP ** np.arange(2.0 * math.log2(1e13 / limits.least_params))
     n, per_param, e = (axis.ravel() for axis in np.meshgrid(sizes, TOKENS_PER_PARAM, experts, indexing="ij"))
-    flops = training_flops(family, n, n * per_param, e)
+    n, tokens = (np.array([float(f"{value:.3g}") for value in values]) for values in (n, n * per_param))
+    flops = training_flops(family, n, tokens, e)
     most = min(LARGEST_SHARE * limits.flops, limits.run_flops or math.inf)
-    fits = (
-        (flops >= SMALLEST_SHARE * limits.flops) & (flops <= most) & (n * per_param <= (limits.run_tokens or math.inf))
-    )
-    return Runs(n[fits], (n * per_param)[fits], e[fits])
+    fits = (flops >= SMALLEST_SHARE * limits.flops) & (flops <= most) & (tokens <= (limits.run_tokens or math.inf))
+    return Runs(n[fits], tokens[fits], e[fits])
 
 
 def plain_grid(family: ModelFamily, experts: tuple[float, ...], flops: float) -> Runs:
