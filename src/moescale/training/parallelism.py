@@ -97,7 +97,8 @@ def _facts() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=8)  # a search asks thousands of times about one model
-def _parts(model: Architecture) -> ParameterCount:
+def parts_of(model: Architecture) -> ParameterCount:
+    """Parameters of a model by part."""
     return count_parameters(model)
 
 
@@ -138,7 +139,7 @@ class _Load:
 
 
 def _load_of(model: Architecture, recipe: Recipe, split: Split) -> _Load:
-    facts, parts = _facts(), _parts(model)
+    facts, parts = _facts(), parts_of(model)
     t, p, e = split.tensor, split.pipeline, split.expert
     table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
     whole = float(parts.norms + parts.router) / p  # on every GPU of a stage
@@ -207,7 +208,7 @@ def _arithmetic(
     model: Architecture, gpu: Gpu, split: Split, trainer: Trainer, load: _Load, memory: Memory
 ) -> tuple[str, ...]:
     """Each number of a memory and how it comes about, a line each."""
-    state, parts, t = _facts()["states"][trainer.states], _parts(model), split.tensor
+    state, parts, t = _facts()["states"][trainer.states], parts_of(model), split.tensor
     tables = "one GPU" if split.pipeline == 1 else "the first and last stage"
     where = f"tensor {t}, pipeline {split.pipeline}, embedding tables on {tables}"
     one = format_count(load.dense)
