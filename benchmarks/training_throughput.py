@@ -161,7 +161,7 @@ def table(found: Sequence[Scored], halves: Sequence[str]) -> list[dict[str, obje
                 ("parts", [s.ratio for s in of]),
                 (f"MFU {ONE_MFU:g}", [s.one_mfu_ratio for s in of]),
             ):
-                lines.append({"half": which, "kind": kind, "from": how} | score([s.set for s in of], ratios))
+                lines.append({"half": which, "kind": kind, "from": how, **score([s.set for s in of], ratios)})
     return lines
 
 

@@ -15,8 +15,8 @@ Constants: catalogue/training.toml. What is not modelled: routing that is uneven
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from moescale import catalogue
@@ -32,6 +32,17 @@ Precision = Literal["bf16", "fp8"]
 ELEMENT = 2.0  # bytes of an activation
 TILE = 128.0  # rows of a tile of a grouped product (CUTLASS and Triton's usual one)
 ADAM_BYTES = 30.0  # a parameter: fp32 gradient read, fp32 weight and two moments read and written, bf16 weight written
+NAMES = {
+    "compute": "products and activations",
+    "attention": "attention",
+    "recompute": "layers run again",
+    "tensor_parallel": "tensor parallel",
+    "context_parallel": "context parallel",
+    "expert_exchange": "exchange of experts",
+    "data_parallel": "data parallel",
+    "pipeline_bubble": "pipeline bubble",
+    "optimizer": "optimiser",
+}
 GRADIENT_BYTES = 4.0  # reduced in fp32, as both trainers have it by default (catalogue/export.toml)
 
 
@@ -55,11 +66,7 @@ class StepTime:
     @property
     def total_s(self) -> float:
         """All parts."""
-        return sum(
-            getattr(self, field.name)
-            for field in fields(self)
-            if field.name.endswith("_s") and "flops" not in field.name
-        )
+        return sum(getattr(self, f"{name}_s") for name in NAMES)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -74,8 +81,11 @@ class StepTime:
     @property
     def shares(self) -> dict[str, float]:
         """Each part's share of the step, in the order of the fields."""
-        names = (field.name for field in fields(self) if field.name.endswith("_s") and "flops" not in field.name)
-        return {name.removesuffix("_s"): getattr(self, name) / self.total_s for name in names}
+        return {name: getattr(self, f"{name}_s") / self.total_s for name in NAMES}
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{NAMES[name]} {share:.0%}" for name, share in self.shares.items() if share >= 0.005)
+        return f"a step takes {self.total_s:.3g} s, {self.mfu:.0%} of peak: {parts}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -83,9 +93,59 @@ class StepTime:
         return record(self) | whole
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepError:
+    """How far predicted throughputs of one kind of model lie from published ones that no constant was chosen by."""
+
+    kind: Literal["dense", "moe"]
+    geometric_mean: float  # of predicted over measured
+    spread: float  # a factor: exp of the standard deviation of the logarithm
+    within_25: float  # share with a ratio from 0.8 to 1.25
+    runs: int
+
+    def __str__(self) -> str:
+        kind = "MoE" if self.kind == "moe" else "dense"
+        return (
+            f"of {self.runs} published {kind} runs held out, {self.within_25:.0%} came out within 25%; predicted over measured "
+            f"{self.geometric_mean:.2f}, spread {self.spread:.2f} times"
+        )
+
+
+def step_error(model: Architecture) -> StepError:
+    """The error of `step_time` for models of this kind (catalogue/training.toml)."""
+    kind = "moe" if float(model.n_moe_layers) else "dense"
+    return StepError(kind=kind, **_constants()["error"][kind])
+
+
 @cache
 def _constants() -> dict[str, Any]:
     return catalogue.read("training.toml")["step"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What of a model every split shares."""
+
+    flops: float  # a token, matrices and causal attention
+    active: float  # parameters that a token is multiplied with
+    routed: float  # of them those of routed experts
+    experts: float  # all parameters of routed experts
+    elements: float  # that the backward pass keeps of a token, all layers
+
+
+@lru_cache(maxsize=8)  # a choice asks hundreds of times about one model
+def _facts(model: Architecture, sequence_tokens: int) -> _Facts:
+    parts, moe_layers = parts_of(model), float(model.n_moe_layers)
+    elements = (float(model.n_layers) - moe_layers) * layer_elements_per_token(model, moe=False)
+    if moe_layers:
+        elements += moe_layers * layer_elements_per_token(model, moe=True)
+    return _Facts(
+        flops=float(training_flops_per_token(model, counted="matmul", sequence_tokens=float(sequence_tokens))),
+        active=float(active_matmul_params(model)),
+        routed=float(parts.active_experts),
+        experts=float(parts.experts),
+        elements=elements,
+    )
 
 
 def arithmetic_share(gpu: Gpu, precision: Precision) -> float:
@@ -114,7 +174,7 @@ def step_time(
     `stages_per_gpu` interleaves the pipeline, `context` GPUs share a sequence (split.gpus then holds t p c d), `exchange_hidden`
     lets another micro-batch's work hide the exchange of experts. A GPU without fp8 arithmetic multiplies in bf16.
     """
-    k, parts = _constants(), parts_of(model)
+    k, facts = _constants(), _facts(model, sequence_tokens)
     t, p, e, d = split.tensor, split.pipeline, split.expert, split.data
     rate = gpu.bf16_flops_per_s * arithmetic_share(gpu, "bf16")
     fp8 = precision == "fp8" and gpu.fp8_flops_per_s is not None
@@ -126,25 +186,20 @@ def step_time(
 
     # One micro-batch's forward pass through the whole model, on GPUs that hold 1 / t of each layer.
     head = float(model.vocab_size * model.d_model)
-    active = float(active_matmul_params(model))
-    routed = float(parts.active_experts)
+    active, routed = facts.active, facts.routed
     dense = active - routed - head
     rows = tokens * float(model.top_k) * e / (t * float(model.n_experts))  # of one expert's products
     filled = (rows + TILE / 2) / rows if moe_layers else 1.0
     products = 2.0 * tokens / t * (dense + routed * filled / float(k["grouped_share"])) / layer_rate
     weight_bytes = 1.0 if fp8 else 2.0
-    weights = weight_bytes * (dense / t + float(parts.experts) / e) / memory
-    elements = (layers - moe_layers) * layer_elements_per_token(model, moe=False)
-    if moe_layers:
-        elements += moe_layers * layer_elements_per_token(model, moe=True)
+    weights = weight_bytes * (dense / t + facts.experts / e) / memory
     passes = float(k["activation_passes"]) + (float(k["fp8_passes"]) if fp8 else 0.0)
-    activations = passes * ELEMENT * elements * tokens / t / memory  # forward and backward
+    activations = passes * ELEMENT * facts.elements * tokens / t / memory  # forward and backward
     overhead = layers * float(k["layer_overhead_s"]) + moe_layers * float(k["moe_layer_overhead_s"])  # likewise
     vocabulary = 6.0 * tokens / t * head / rate + 2.0 * 8.0 * tokens * float(model.vocab_size) / t / memory
     layer_work = 3.0 * (products + weights) + activations + overhead
 
-    flops = float(training_flops_per_token(model, counted="matmul", sequence_tokens=float(sequence_tokens)))
-    forward_attention = (flops - 6.0 * active) / 3.0
+    forward_attention = (facts.flops - 6.0 * active) / 3.0
     attention = (
         forward_attention
         * tokens
@@ -177,7 +232,7 @@ def step_time(
     group = d * context
     copies = max(1.0, t * group / e)
     whole = dense / (p * t) + head / t * (2 if p == 1 and not model.tied_embeddings else 1)
-    own = float(parts.experts) / (p * e)
+    own = facts.experts / (p * e)
     work = compute_s + attention_s + recompute_s
     data_s = _data_parallel_s(gpu, trainer, group, copies, whole, own, work, micro_batches)
     held = whole / group + own / copies
@@ -192,7 +247,7 @@ def step_time(
         pipeline_bubble_s=bubble_s,
         optimizer_s=ADAM_BYTES * held / memory,
         tokens_per_gpu=batch_sequences * sequence_tokens / (t * p * context * d),
-        model_flops_per_token=flops,
+        model_flops_per_token=facts.flops,
         peak_flops_per_s=gpu.bf16_flops_per_s,
     )
 

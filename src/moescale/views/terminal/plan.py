@@ -85,4 +85,5 @@ def show_export(console: Console, export: Export) -> None:
         f"{export.recipe.steps:,} steps of {export.recipe.batch_tokens:,} tokens, peak learning rate {export.recipe.peak_lr:.4g}; "
         f"{choice.days:.3g} days at {choice.mfu:.0%} of peak.",
     )
+    write_paragraph(console, f"{choice.time_in_words[0].upper()}{choice.time_in_words[1:]}.")
     _listed(console, (*choice.memory.arithmetic, *export.notes))
