@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,9 @@ from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.models.flops import training_flops_per_token
 from moescale.models.published import find_shape
 from moescale.models.recipe import Recipe, recipe_for
+from moescale.planning.allocation import Budget
+from moescale.planning.training_rate import mfu_of, training_rate, whole_model
+from moescale.scaling_laws import find_law
 from moescale.training.choice import NEAR, choose
 from moescale.training.parallelism import Split, Trainer, memory_of, splits
 from moescale.training.step_time import StepTime, step_error, step_time
@@ -206,3 +210,42 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
 def test_halves_keep_a_source_and_model_together() -> None:
     assert BENCHMARK.half("DeepSeek-V3", "deepseek-v3") == "development"
     assert BENCHMARK.half("OLMoE", "olmoe-1b-7b") == "held_out"
+
+
+# Plans.
+
+
+def test_training_with_more_experts_reaches_less_of_peak() -> None:
+    rate = training_rate(find_law("yun2024-recovered"), Budget(5.15e21), (1, 8, 64), H100, gpus=64)
+    assert rate is not None
+    assert rate.experts == (1.0, 8.0, 64.0)
+    assert rate.gpus == (64, 64, 64)
+    assert 0.1 < rate.mfu[2] < rate.mfu[1] < 0.6
+    assert rate.at(np.array(rate.experts)).tolist() == pytest.approx(rate.mfu)
+    assert rate.mfu[2] < float(rate.at(20.0)) < rate.mfu[1]
+    assert float(rate.at(1000.0)) == rate.mfu[2]
+    assert rate.error.kind == "moe"
+
+
+def test_a_model_that_few_gpus_do_not_hold_is_timed_on_more() -> None:
+    family = find_law("yun2024-recovered").family
+    large = whole_model(family, 3e9, 16.0)
+    found = mfu_of(large, 3e9, 1e12, H100, 1)
+    assert found is not None
+    assert found[1] > 1
+    assert mfu_of(whole_model(family, 1e15, 16.0), 1e15, 1e12, H100, 1) is None
+
+
+@given(n_params=st.floats(1e8, 1e11), experts=st.sampled_from((1.0, 4.0, 64.0)))
+def test_a_planned_model_has_whole_sizes(n_params: float, experts: float) -> None:
+    model = whole_model(find_law("yun2024-recovered").family, n_params, experts)
+    sizes = (
+        model.n_layers,
+        model.n_moe_layers,
+        model.d_model,
+        model.n_heads,
+        model.n_kv_heads,
+        model.n_experts,
+        model.d_ffn,
+    )
+    assert all(float(size) == round(float(size)) for size in sizes)

@@ -86,9 +86,12 @@ def choose(
 
 @lru_cache(maxsize=64)  # a count is asked about again once it is chosen
 def fastest(
-    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer
+    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer, *, most: int | None = None
 ) -> tuple[Split, StepTime, int] | None:
-    """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none."""
+    """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none.
+
+    With `most` the search ends after so many that fit, the most wanted first.
+    """
     timed: list[tuple[Split, StepTime]] = []
     for split in splits(model, recipe, gpus, trainer):
         memory = memory_of(model, recipe, gpu, split, trainer, in_words=False)
@@ -106,6 +109,8 @@ def fastest(
                     ),
                 )
             )
+            if len(timed) == most:
+                break
     if not timed:
         return None
     least = min(step.total_s for _, step in timed)
