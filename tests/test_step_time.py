@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moescale.hardware.gpus import Gpu, find_gpu
+from moescale.latency.roofline import Roofline
 from moescale.models.flops import training_flops_per_token
 from moescale.models.published import find_shape
 from moescale.models.recipe import Recipe, recipe_for
 from moescale.planning.allocation import Budget
+from moescale.planning.candidate import Life
+from moescale.planning.plan import make_plan
+from moescale.planning.plan_file import parse_plan
+from moescale.planning.question import Question
+from moescale.planning.total_cost import TrainingPrice
 from moescale.planning.training_rate import mfu_of, training_rate, whole_model
 from moescale.scaling_laws import find_law
+from moescale.serving.deployment import Deployment
 from moescale.training.choice import NEAR, choose
 from moescale.training.parallelism import Split, Trainer, memory_of, splits
 from moescale.training.step_time import StepTime, step_error, step_time
@@ -224,7 +232,7 @@ def test_training_with_more_experts_reaches_less_of_peak() -> None:
     assert rate.at(np.array(rate.experts)).tolist() == pytest.approx(rate.mfu)
     assert rate.mfu[2] < float(rate.at(20.0)) < rate.mfu[1]
     assert float(rate.at(1000.0)) == rate.mfu[2]
-    assert rate.error.kind == "moe"
+    assert [error.kind for error in rate.errors] == ["dense", "moe", "moe"]
 
 
 def test_a_model_that_few_gpus_do_not_hold_is_timed_on_more() -> None:
@@ -249,3 +257,41 @@ def test_a_planned_model_has_whole_sizes(n_params: float, experts: float) -> Non
         model.d_ffn,
     )
     assert all(float(size) == round(float(size)) for size in sizes)
+
+
+@pytest.mark.system
+def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
+    law, budget = find_law("yun2024-recovered"), Budget(5.15e21)
+    gpu, experts = find_gpu("a100-sxm-40gb"), (1.0, 4.0, 16.0, 64.0)
+    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
+    rate = training_rate(law, budget, experts, gpu, gpus=64)
+    assert rate is not None
+    price = TrainingPrice(gpu=gpu, usd_per_gpu_hour=2.0, mfu=0.4, rate=rate)
+    question = Question(
+        budget=budget,
+        experts=experts,
+        training=price,
+        train_gpus=64.0,
+        draws=0,
+        lifetime_tokens=1e12,
+        objective="serve",
+    )
+    plan = make_plan(law, question, deployment, Roofline(gpu))
+    use = plan.training
+    assert use is not None
+    assert plan.lifetime is not None
+    model = plan.lifetime.recommendation.model
+    mfu = float(rate.at(model.experts))
+    assert (use.mfu, use.mfu_from) == (mfu, "parts")
+    assert use.gpu_days == pytest.approx(model.training_flops / (gpu.bf16_flops_per_s * mfu) / 86400)
+    assert use.usd == pytest.approx(48.0 * (use.gpu_days or 0.0))
+    within = float(rate.at(plan.recommendation.model.experts))
+    assert f"an MFU of {within:.2f} by parts (published MoE runs: spread" in plan.recommendation.why
+    for life in plan.lifetime.plans:
+        if isinstance(life, Life):
+            hours = life.training_flops / (gpu.bf16_flops_per_s * float(rate.at(life.experts))) / 3600
+            assert life.training_usd == pytest.approx(2.0 * hours)
+    assert not any("one MFU" in note or "an MFU of 0.4" in note for note in plan.lifetime.recommendation.caveats)
+    record = json.loads(json.dumps(plan.to_dict()))["training"]
+    assert record["error"]["kind"] == "moe"
+    assert parse_plan(json.loads(json.dumps(plan.to_dict())), where="plan").training == use

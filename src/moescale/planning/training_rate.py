@@ -32,16 +32,20 @@ PLANNED = Trainer(states="optimizer", pipeline=True, tensor=True)  # splits mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate:
-    """MFU at some expert counts, rising, and the published runs' error for the kind of the largest."""
+    """MFU at some expert counts, rising."""
 
     experts: tuple[float, ...]
     mfu: tuple[float, ...]
     gpus: tuple[int, ...]  # that each was timed on
-    error: StepError
+    errors: tuple[StepError, ...]  # of published runs of each one's kind
 
     def at(self, experts: Real) -> FloatArray:
         """The MFU with so many experts: between those that were timed by ln E, beyond them as the nearest."""
-        return np.interp(np.log(np.asarray(experts, float)), np.log(self.experts), self.mfu)
+        return np.asarray(np.interp(np.log(np.asarray(experts, float)), np.log(self.experts), self.mfu))
+
+    def error_at(self, experts: float) -> StepError:
+        """The error of published runs of the kind of a model with so many experts: that of the nearest that was timed."""
+        return min(zip(self.experts, self.errors, strict=True), key=lambda pair: abs(math.log(pair[0] / experts)))[1]
 
 
 def whole_model(family: ModelFamily, n_params: float, experts: float, vocab_size: int | None = None) -> Architecture:
@@ -93,19 +97,14 @@ def training_rate(
     """
     counts = np.unique(np.asarray(experts, float))
     best = loss_optimal(law, budget, counts)
-    found: list[tuple[float, float, int]] = []
+    found: list[tuple[float, float, int, StepError]] = []
     for e, n, d in zip(counts.tolist(), best.n_params.tolist(), best.tokens.tolist(), strict=True):
         if not math.isfinite(n) or e != round(e):
             continue
         model = whole_model(law.family, n, e, vocab_size)
         if (timed := mfu_of(model, n, d, gpu, gpus or USUAL_GPUS)) is not None:
-            found.append((e, *timed))
-            error = step_error(model)
+            found.append((e, *timed, step_error(model)))
     if not found:
         return None
-    return TrainingRate(
-        experts=tuple(e for e, _, _ in found),
-        mfu=tuple(mfu for _, mfu, _ in found),
-        gpus=tuple(count for _, _, count in found),
-        error=error,  # pyright: ignore[reportPossiblyUnboundVariable]
-    )
+    rows, mfus, gpu_counts, errors = zip(*found, strict=True)
+    return TrainingRate(experts=rows, mfu=mfus, gpus=gpu_counts, errors=errors)
