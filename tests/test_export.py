@@ -31,10 +31,10 @@ from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import SCHEDULES, Recipe, recipe_for
 from moescale.models.rounding import Buildable
+from moescale.training.choice import choose
 from moescale.training.parallelism import (
     Split,
     Trainer,
-    choose,
     gpu_counts,
     layer_elements_per_token,
     memory_of,

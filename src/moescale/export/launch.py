@@ -21,7 +21,8 @@ from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
 from moescale.models.rounding import Buildable
-from moescale.training.parallelism import Choice, Split, Trainer, choose
+from moescale.training.choice import Choice, choose
+from moescale.training.parallelism import Split, Trainer
 from moescale.units import format_bytes, format_count, format_flops
 
 Files = dict[str, str]  # text by name
@@ -169,7 +170,7 @@ def export_model(
     folder: Path,
     *,
     gpu: Gpu,
-    mfu: float,
+    mfu: float | None = None,
     gpus: int | None = None,
     peak_lr: float | None = None,
     rule: str | None = None,
@@ -271,6 +272,7 @@ def _readme(title: str, recipe: Recipe, choice: Choice, notes: tuple[str, ...], 
         f"- {split_in_words(choice)} ({choice.why})",
         f"- {format_flops(choice.training_flops)} FLOPs (matrices and causal attention): {choice.days:.3g} days at "
         f"{choice.mfu:.0%} of peak",
+        f"- {choice.time_in_words}",
         *(f"- {note}" for note in notes),
         "",
         f"## Memory of the fullest GPU: {format_bytes(memory.total_bytes)} of {format_bytes(memory.available_bytes)}",

@@ -70,7 +70,6 @@ class ExportOptions(Group):
         None where no format is stated.
         """
         from moescale.export.launch import export_model
-        from moescale.planning.total_cost import default_mfu
 
         if self.export is None or self.export_folder is None:
             return None
@@ -81,7 +80,7 @@ class ExportOptions(Group):
             self.export,
             self.export_folder,
             gpu=gpu,
-            mfu=default_mfu() if mfu is None else mfu,
+            mfu=mfu,
             gpus=gpus,
             peak_lr=self.peak_lr,
             rule=self.recipe,

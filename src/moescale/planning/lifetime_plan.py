@@ -281,11 +281,11 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     base = None if within else asked.least_training()
     (model,) = (c for c in asked.probabilities([built.model]) if isinstance(c, Life))
     model = replace(model, regret=asked.regret(model, base))
-    hours = training.gpu_hours(model.training_flops)
+    hours = training.gpu_hours(model.training_flops, model.experts)
     return LifetimePlan(
         lifetime_tokens=life.served_tokens,
         train_gpu=training.gpu.name,
-        mfu=training.mfu,
+        mfu=float(training.mfu_at(model.experts)),
         train_usd_per_gpu_hour=training.usd_per_gpu_hour,
         target_loss=None if within else asked.target,
         max_total_usd=question.max_total_usd,

@@ -19,6 +19,7 @@ from moescale.planning.search import Search
 from moescale.planning.total_cost import NEAR_EQUAL
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
+from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
 SPENT = 0.99  # of a budget: a plan that uses less says so
@@ -40,6 +41,16 @@ class TrainingUse:
     gpu_days: float | None = None
     days: float | None = None  # on the GPUs that are stated
     usd: float | None = None
+    mfu_from: str | None = None  # stated, for one MFU of every model, or parts
+    error: StepError | None = None  # of an MFU from parts
+
+    @property
+    def mfu_words(self) -> str:
+        """The MFU, and how far published runs lie from it where it comes from its parts."""
+        if self.mfu is None or self.error is None:
+            return "" if self.mfu is None else f"{self.mfu:g}"
+        kind = "MoE" if self.error.kind == "moe" else "dense"
+        return f"{self.mfu:.2f} by parts (published {kind} runs: spread {self.error.spread:.2f} times)"
 
     @property
     def spent(self) -> bool:
@@ -87,16 +98,19 @@ def training_use(question: Question, model: Candidate) -> TrainingUse:
         else:
             because += "a model of this size reaches the loss with them"
     price = question.training
+    days = price and price.gpu_hours(flops, model.experts) / 24.0
     return TrainingUse(
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=flops / budget.flops,
         unused_because=because,
         train_gpu=price and price.gpu.name,
-        mfu=price and price.mfu,
-        gpu_days=price and price.gpu_hours(flops) / 24.0,
-        days=price and question.train_gpus and price.gpu_hours(flops) / 24.0 / question.train_gpus,
-        usd=price and price.usd_per_flop * flops,
+        mfu=price and float(price.mfu_at(model.experts)),
+        gpu_days=days,
+        days=days and question.train_gpus and days / question.train_gpus,
+        usd=price and float(price.usd_per_flop_at(model.experts)) * flops,
+        mfu_from=price and ("stated" if price.rate is None else "parts"),
+        error=price and price.rate and price.rate.error_at(model.experts),
     )
 
 
@@ -110,7 +124,7 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
     ]
     if use.gpu_days is not None and use.usd is not None:
         parts.append(
-            f"{format_count(use.gpu_days)} GPU days of {use.train_gpu} at an MFU of {use.mfu:g}, {format_usd(use.usd)}"
+            f"{format_count(use.gpu_days)} GPU days of {use.train_gpu} at an MFU of {use.mfu_words}, {format_usd(use.usd)}"
         )
     text = f"Training uses {', '.join(parts)}."
     if use.spent:
@@ -194,7 +208,7 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
     within = search.question.total_limit is not None
     notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)
     notes += _excluded(search, model, known, None if within else lambda c: c.total_usd)
-    if training is not None:
+    if training is not None and training.rate is None:
         priced = f"Training is priced at an MFU of {training.mfu:g} for every size and expert count"
         notes.append(f"{priced}; MoE runs often reach less (--mfu).")
     return notes + _extrapolated(search, model) + _conditions(search)

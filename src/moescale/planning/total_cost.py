@@ -24,6 +24,7 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
 from moescale.planning.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, slopes_at, theta_or_own
+from moescale.planning.training_rate import TrainingRate
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
@@ -45,11 +46,12 @@ RESOLUTION = 1e-7  # of ln N in the local search, where total dollars are flat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPrice:
-    """What training FLOPs cost: GPU hours at a share of peak bf16 arithmetic (MFU)."""
+    """What training FLOPs cost: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the experts' parts."""
 
     gpu: Gpu
     usd_per_gpu_hour: float
     mfu: float
+    rate: TrainingRate | None = None  # the MFU of each expert count; None: `mfu` for every model
 
     def __post_init__(self) -> None:
         if not 0 < self.mfu <= 1:
@@ -64,9 +66,17 @@ class TrainingPrice:
         """Dollars for one model FLOP."""
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
 
-    def gpu_hours(self, flops: float) -> float:
-        """GPU hours for so many training FLOPs."""
-        return flops / (self.gpu.bf16_flops_per_s * self.mfu) / 3600.0
+    def mfu_at(self, experts: Real) -> FloatArray:
+        """The MFU of training models of so many experts."""
+        return np.full(np.shape(experts), self.mfu) if self.rate is None else self.rate.at(experts)
+
+    def usd_per_flop_at(self, experts: Real) -> FloatArray:
+        """Dollars for one model FLOP of training models of so many experts."""
+        return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu_at(experts))
+
+    def gpu_hours(self, flops: float, experts: float = 1.0) -> float:
+        """GPU hours for so many training FLOPs of a model of so many experts."""
+        return flops / (self.gpu.bf16_flops_per_s * float(self.mfu_at(experts))) / 3600.0
 
 
 def flops_of_gpu_hours(gpu: Gpu, gpu_hours: float, mfu: float) -> float:
@@ -91,9 +101,14 @@ class Lifetime:
     max_tokens: Annotated[float | None, POSITIVE] = None
     max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
+    usd_per_flop_at: Callable[[FloatArray], FloatArray] | None = None  # by expert counts, instead of one for all
 
     def __post_init__(self) -> None:
         check_bounds(self, where="lifetime")
+
+    def flop_price(self, experts: FloatArray) -> FloatArray | float:
+        """Dollars a training FLOP of models of so many experts."""
+        return self.usd_per_flop if self.usd_per_flop_at is None else self.usd_per_flop_at(experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +230,7 @@ def cheapest_at_loss(
 
     def dollars(n_params: FloatArray) -> FloatArray:
         d = tokens(n_params)
-        spent = training_flops(law.family, n_params, d, e) * life.usd_per_flop
+        spent = training_flops(law.family, n_params, d, e) * life.flop_price(e)
         return np.where(np.isnan(d), np.inf, spent) + _serving(life, cost_of, n_params, e)
 
     def smoothest(usd: FloatArray, n_params: FloatArray) -> npt.NDArray[np.intp]:
@@ -239,7 +254,7 @@ def best_within_total(
 
     def payable(n_params: FloatArray) -> FloatArray:
         left = np.asarray(total_usd, float) - _serving(life, cost_of, n_params, e)
-        tokens = tokens_within(law.family, np.maximum(left, 0.0) / life.usd_per_flop, n_params, e)
+        tokens = tokens_within(law.family, np.maximum(left, 0.0) / life.flop_price(e), n_params, e)
         tokens = tokens if life.max_tokens is None else np.minimum(tokens, life.max_tokens)
         return np.where(left > 0, np.maximum(tokens, 1.0), np.nan)
 
@@ -323,7 +338,7 @@ def life_costs(
         known(tokens),
         known(loss),
         known(flops),
-        known(flops * life.usd_per_flop, math.inf),
+        known(flops * life.flop_price(experts), math.inf),
         known(serving, math.inf),
         np.zeros(gone.shape),
     )

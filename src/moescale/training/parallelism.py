@@ -1,4 +1,4 @@
-"""How many GPUs a training run takes and how it is split over them, from memory, with the arithmetic in words.
+"""Ways to split a training run over GPUs, and the memory that each takes, with the arithmetic in words.
 
 Legend: t tensor, p pipeline, e expert, d data parallel; t p d GPUs in all, the experts' GPUs drawn from the t d of a
 pipeline stage. s tokens a sequence, b sequences a micro-batch. Experts are never split by t (expert tensor parallel 1).
@@ -15,15 +15,13 @@ from functools import cache, lru_cache
 from typing import Any, Literal
 
 from moescale import catalogue
-from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
-from moescale.models.flops import training_flops_per_token
 from moescale.models.kv_cache import value_head_dim
 from moescale.models.parameters import ParameterCount, count_parameters
 from moescale.models.recipe import Recipe
-from moescale.units import format_bytes, format_count, plural
+from moescale.units import format_bytes, format_count
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone
 MOST_GPUS = 2**17
@@ -78,26 +76,14 @@ class Memory:
         return record(self) | {"total_bytes": self.total_bytes}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The split that was chosen, its memory, and how long the run takes."""
-
-    gpu: str
-    split: Split
-    memory: Memory
-    training_flops: float
-    mfu: float
-    days: float
-    why: str
-
-
 @cache
 def _facts() -> dict[str, Any]:
     return catalogue.read("export.toml")
 
 
 @lru_cache(maxsize=8)  # a search asks thousands of times about one model
-def _parts(model: Architecture) -> ParameterCount:
+def parts_of(model: Architecture) -> ParameterCount:
+    """Parameters of a model by part."""
     return count_parameters(model)
 
 
@@ -138,7 +124,7 @@ class _Load:
 
 
 def _load_of(model: Architecture, recipe: Recipe, split: Split) -> _Load:
-    facts, parts = _facts(), _parts(model)
+    facts, parts = _facts(), parts_of(model)
     t, p, e = split.tensor, split.pipeline, split.expert
     table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
     whole = float(parts.norms + parts.router) / p  # on every GPU of a stage
@@ -207,7 +193,7 @@ def _arithmetic(
     model: Architecture, gpu: Gpu, split: Split, trainer: Trainer, load: _Load, memory: Memory
 ) -> tuple[str, ...]:
     """Each number of a memory and how it comes about, a line each."""
-    state, parts, t = _facts()["states"][trainer.states], _parts(model), split.tensor
+    state, parts, t = _facts()["states"][trainer.states], parts_of(model), split.tensor
     tables = "one GPU" if split.pipeline == 1 else "the first and last stage"
     where = f"tensor {t}, pipeline {split.pipeline}, embedding tables on {tables}"
     one = format_count(load.dense)
@@ -301,83 +287,16 @@ def gpu_counts() -> list[int]:
     return sorted(count for count in {*powers, *(3 * power for power in powers if power >= 8)} if count <= MOST_GPUS)
 
 
-def _first_fit(
-    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer
-) -> tuple[tuple[Split, Memory] | None, Memory | None]:
-    """The most wanted split that fits, and the memory of the one that needs least."""
-    least: Memory | None = None
-    for split in splits(model, recipe, gpus, trainer):
-        memory = memory_of(model, recipe, gpu, split, trainer, in_words=False)
-        if memory.total_bytes <= memory.available_bytes:
-            return (split, memory_of(model, recipe, gpu, split, trainer)), memory
-        if least is None or memory.total_bytes < least.total_bytes:
-            least = memory
-    return None, least
+def fits(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer) -> bool:
+    """Whether some split of a run over so many GPUs fits in their memory."""
+    return any(
+        memory.total_bytes <= memory.available_bytes
+        for split in splits(model, recipe, gpus, trainer)
+        for memory in (memory_of(model, recipe, gpu, split, trainer, in_words=False),)
+    )
 
 
 def smallest_count(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, *, least: int = 1) -> int | None:
     """The smallest of `gpu_counts` from `least` up whose GPUs hold the run; None where no count does."""
     counts = (count for count in gpu_counts() if count >= least)
-    return next((count for count in counts if _first_fit(model, recipe, gpu, count, trainer)[0]), None)
-
-
-def choose(
-    model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, *, mfu: float, gpus: int | None = None
-) -> Choice:
-    """The split of a run over `gpus` GPUs; without a number, over the smallest that holds it and ends within 30 days.
-
-    Where no count does, the largest is taken that the batch keeps busy. `mfu` is the share of the GPU's peak that the run
-    reaches. Raises InfeasibleError where nothing fits, with the smallest number of GPUs that would.
-    """
-    days = _facts()["choice"]["days"]
-    per_token = training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
-    flops = recipe.tokens * float(per_token)
-    seconds = flops / (gpu.bf16_flops_per_s * mfu)
-    reasons = ["the number asked for"]
-    if gpus is None:
-        gpus = smallest_count(model, recipe, gpu, trainer, least=math.ceil(seconds / (float(days) * 86400)))
-        reasons = [f"the smallest number that holds the run and ends within {days} days"]
-    if gpus is None:
-        fitting = (n for n in reversed(gpu_counts()) if _first_fit(model, recipe, gpu, n, trainer)[0])
-        gpus = next(fitting, recipe.batch_sequences)
-        batch = f"a batch of {recipe.batch_sequences} sequences"
-        reasons = [f"the largest number that {batch} keeps busy; {days} days take more"]
-    found, least = _first_fit(model, recipe, gpu, gpus, trainer)
-    if found is None:
-        raise _does_not_fit(model, recipe, gpu, trainer, gpus, least)
-    split, memory = found
-    modelled = split.tensor * split.pipeline > 1
-    reasons.append("as few GPUs a replica as can be" if modelled else "data parallel alone holds it")
-    if split.expert > 1:
-        reasons.append("experts apart, as they do not fit beside each other")
-    if split.recompute:
-        reasons.append("layers run again in the backward pass, as their activations do not fit")
-    return Choice(
-        gpu=gpu.name,
-        split=split,
-        memory=memory,
-        training_flops=flops,
-        mfu=mfu,
-        days=seconds / gpus / 86400,
-        why="; ".join(reasons),
-    )
-
-
-def _does_not_fit(
-    model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, gpus: int, least: Memory | None
-) -> InfeasibleError:
-    """Why so many GPUs cannot train a model, `least` being the smallest memory of any split, and the next number that can."""
-    fits = [count for count in gpu_counts() if _first_fit(model, recipe, gpu, count, trainer)[0]]
-    if least is None:
-        near = min(fits, key=lambda count: abs(math.log(count / gpus)), default=None)
-        why = f"no split of them divides heads, layers and the batch of {recipe.batch_sequences} sequences"
-    else:
-        near = next((count for count in fits if count > gpus), None)
-        taken, there = format_bytes(least.total_bytes), format_bytes(least.available_bytes)
-        why = f"it takes {taken} of each, and {there} may be used"
-    larger = "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)"
-    return InfeasibleError(
-        f"{gpus} x {gpu.name} cannot train this model: {why}",
-        nearest=None if near is None else plural(near, "GPU"),
-        next_step=larger if near is None else "give that number to --train-gpus",
-    )
+    return next((count for count in counts if fits(model, recipe, gpu, count, trainer)), None)

@@ -598,7 +598,7 @@ def _training_text(plan: Plan) -> str:
     if use.gpu_days is not None and use.usd is not None:
         days = f"{format_count(use.gpu_days)} GPU days of {use.train_gpu}"
         days += f" ({use.days:.3g} days)" if use.days is not None else ""
-        parts.append(f"{days} at an MFU of {use.mfu:g}, {format_usd(use.usd)}")
+        parts.append(f"{days} at an MFU of {use.mfu_words}, {format_usd(use.usd)}")
     if not use.spent and use.unused_because:
         parts.append(use.unused_because)
     if not use.spent and plan.choices.quality is not None and plan.decision is plan.recommendation:

@@ -92,7 +92,7 @@ def _training_tiles(use: TrainingUse) -> list[tuple[object, object]]:
     ]
     if use.gpu_days is not None and use.usd is not None:
         tiles += [
-            (f"GPU days of training on {use.train_gpu} at an MFU of {use.mfu:g}", format_count(use.gpu_days)),
+            (f"GPU days of training on {use.train_gpu} at an MFU of {use.mfu_words}", format_count(use.gpu_days)),
             ("US$ to train", format_usd(use.usd)),
         ]
     return tiles

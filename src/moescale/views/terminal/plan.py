@@ -86,4 +86,5 @@ def show_export(console: Console, export: Export) -> None:
         f"{recipe.steps:,} steps of {recipe.batch_tokens:,} tokens, peak learning rate {recipe.peak_lr:.4g}, {recipe.decay_words}; "
         f"{choice.days:.3g} days at {choice.mfu:.0%} of peak.",
     )
+    write_paragraph(console, f"{choice.time_in_words[0].upper()}{choice.time_in_words[1:]}.")
     _listed(console, (*recipe.arithmetic, *choice.memory.arithmetic, *export.notes))

@@ -1,0 +1,161 @@
+"""How many GPUs a training run takes and how it is split over them: of the splits that fit, the fastest by its parts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from moescale import catalogue
+from moescale.errors import InfeasibleError
+from moescale.hardware.gpus import Gpu
+from moescale.models.architecture import Architecture
+from moescale.models.flops import training_flops_per_token
+from moescale.models.recipe import Recipe
+from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, smallest_count, splits
+from moescale.training.step_time import StepError, StepTime, arithmetic_share, step_error, step_time
+from moescale.units import format_bytes, plural
+
+# Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
+NEAR = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The split that was chosen, its memory, the time of its step by parts, and how long the run takes."""
+
+    gpu: str
+    split: Split
+    memory: Memory
+    training_flops: float
+    step: StepTime
+    mfu: float
+    mfu_from: Literal["parts", "stated"]
+    days: float
+    error: StepError  # of published runs of this kind
+    why: str
+
+    @property
+    def time_in_words(self) -> str:
+        """The parts of a step in a line, and their error."""
+        instead = "" if self.mfu_from == "parts" else f" (days are at the stated {self.mfu:.0%})"
+        return f"{self.step}{instead}; {self.error}"
+
+
+def choose(
+    model: Architecture,
+    recipe: Recipe,
+    gpu: Gpu,
+    trainer: Trainer,
+    *,
+    mfu: float | None = None,
+    gpus: int | None = None,
+) -> Choice:
+    """The fastest split of a run over `gpus` GPUs; without a number, over the fewest that hold it and end within 30 days.
+
+    Where no count does, the largest is taken that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that
+    is stated says, the share of the GPU's peak that the run reaches. Raises InfeasibleError where nothing fits, with the smallest
+    number of GPUs that would.
+    """
+    per_token = training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
+    flops, why = recipe.tokens * float(per_token), "the number asked for"
+    if gpus is None:
+        gpus, why = _count(model, recipe, gpu, trainer, mfu, flops)
+    found = fastest(model, recipe, gpu, gpus, trainer)
+    if found is None:
+        raise _does_not_fit(model, recipe, gpu, trainer, gpus)
+    split, step, fitting = found
+    reasons = [why, f"the fastest of {fitting} splits that fit" if fitting > 1 else "the only split that fits"]
+    if split.recompute:
+        reasons.append("layers run again in the backward pass, so that their activations fit")
+    share = step.mfu if mfu is None else mfu
+    return Choice(
+        gpu=gpu.name,
+        split=split,
+        memory=memory_of(model, recipe, gpu, split, trainer),
+        training_flops=flops,
+        step=step,
+        mfu=share,
+        mfu_from="parts" if mfu is None else "stated",
+        days=_days(flops, gpu, gpus, share),
+        error=step_error(model),
+        why="; ".join(reasons),
+    )
+
+
+@lru_cache(maxsize=64)  # a count is asked about again once it is chosen
+def fastest(
+    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer, *, most: int | None = None
+) -> tuple[Split, StepTime, int] | None:
+    """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none.
+
+    With `most` the search ends after so many that fit, the most wanted first.
+    """
+    timed: list[tuple[Split, StepTime]] = []
+    for split in splits(model, recipe, gpus, trainer):
+        memory = memory_of(model, recipe, gpu, split, trainer, in_words=False)
+        if memory.total_bytes <= memory.available_bytes:
+            timed.append(
+                (
+                    split,
+                    step_time(
+                        model,
+                        batch_sequences=recipe.batch_sequences,
+                        sequence_tokens=recipe.sequence_tokens,
+                        gpu=gpu,
+                        split=split,
+                        trainer=trainer,
+                    ),
+                )
+            )
+            if len(timed) == most:
+                break
+    if not timed:
+        return None
+    least = min(step.total_s for _, step in timed)
+    split, step = next((split, step) for split, step in timed if step.total_s <= least * (1.0 + NEAR))
+    return split, step, len(timed)
+
+
+def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:
+    return flops / (gpu.bf16_flops_per_s * mfu) / gpus / 86400
+
+
+def _count(
+    model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, mfu: float | None, flops: float
+) -> tuple[int, str]:
+    """How many GPUs a run takes where nobody says it, and why."""
+    most = float(catalogue.read("export.toml")["choice"]["days"])
+    # No step keeps up more than large products do.
+    least = math.ceil(_days(flops, gpu, 1, arithmetic_share(gpu, "bf16") if mfu is None else mfu) / most)
+    if mfu is not None:
+        count = smallest_count(model, recipe, gpu, trainer, least=least)
+    else:
+        timed = ((n, fastest(model, recipe, gpu, n, trainer)) for n in gpu_counts() if n >= least)
+        count = next((n for n, found in timed if found and _days(flops, gpu, n, found[1].mfu) <= most), None)
+    if count is not None:
+        return count, f"the smallest number that holds the run and ends within {most:g} days"
+    fitting = (n for n in reversed(gpu_counts()) if fits(model, recipe, gpu, n, trainer))
+    batch = f"a batch of {recipe.batch_sequences} sequences"
+    return next(fitting, recipe.batch_sequences), f"the largest number that {batch} keeps busy; {most:g} days take more"
+
+
+def _does_not_fit(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, gpus: int) -> InfeasibleError:
+    """Why so many GPUs cannot train a model, and the next number that can."""
+    fitting = [count for count in gpu_counts() if fits(model, recipe, gpu, count, trainer)]
+    memories = [memory_of(model, recipe, gpu, s, trainer, in_words=False) for s in splits(model, recipe, gpus, trainer)]
+    if not memories:
+        near = min(fitting, key=lambda count: abs(math.log(count / gpus)), default=None)
+        why = f"no split of them divides heads, layers and the batch of {recipe.batch_sequences} sequences"
+    else:
+        least = min(memories, key=lambda memory: memory.total_bytes)
+        near = next((count for count in fitting if count > gpus), None)
+        taken, there = format_bytes(least.total_bytes), format_bytes(least.available_bytes)
+        why = f"it takes {taken} of each, and {there} may be used"
+    larger = "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)"
+    return InfeasibleError(
+        f"{gpus} x {gpu.name} cannot train this model: {why}",
+        nearest=None if near is None else plural(near, "GPU"),
+        next_step=larger if near is None else "give that number to --train-gpus",
+    )

@@ -1,0 +1,300 @@
+"""The time of one optimiser step of a training run, from its parts, and with it the share of the GPU's peak that a run uses.
+
+Legend: t tensor, p pipeline, e expert, c context, d data parallel, t p c d GPUs in all; M tokens of a micro-batch on a GPU before
+t divides its work, m micro-batches a step. What is counted:
+
+- matrix products: FLOPs at a share of the data sheet, experts' rows filled up to whole tiles, and the bytes of their weights;
+- activations: each element that the backward pass keeps (parallelism.layer_elements_per_token) crosses memory a few times;
+- attention: causal FLOPs, the backward pass multiplying five times where the forward one does twice (FlashAttention, 2205.14135);
+- messages: of tensor parallelism (two gathers and two scatters a layer and direction), of experts (dispatch and combine), of the
+  keys and values of a sequence that is split, of FSDP or the gradients;
+- the pipeline's bubble (p - 1) / (v m) of v stages a GPU (arXiv 2104.04473, section 2.2), and the optimiser's memory traffic.
+
+Constants: catalogue/training.toml. What is not modelled: routing that is uneven, loading of data, checkpoints, failures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, Literal
+
+from moescale import catalogue
+from moescale.hardware.gpus import Gpu
+from moescale.io.records import record
+from moescale.latency import network
+from moescale.models.architecture import Architecture
+from moescale.models.flops import training_flops_per_token
+from moescale.models.parameters import active_matmul_params
+from moescale.training.parallelism import Split, Trainer, layer_elements_per_token, parts_of
+
+Precision = Literal["bf16", "fp8"]
+ELEMENT = 2.0  # bytes of an activation
+TILE = 128.0  # rows of a tile of a grouped product (CUTLASS and Triton's usual one)
+ADAM_BYTES = 30.0  # a parameter: fp32 gradient read, fp32 weight and two moments read and written, bf16 weight written
+NAMES = {
+    "compute": "products and activations",
+    "attention": "attention",
+    "recompute": "layers run again",
+    "tensor_parallel": "tensor parallel",
+    "context_parallel": "context parallel",
+    "expert_exchange": "exchange of experts",
+    "data_parallel": "data parallel",
+    "pipeline_bubble": "pipeline bubble",
+    "optimizer": "optimiser",
+}
+GRADIENT_BYTES = 4.0  # reduced in fp32, as both trainers have it by default (catalogue/export.toml)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of one optimiser step by part, one after another: what other work hides is not in them."""
+
+    compute_s: float  # matrix products and what is done to activations
+    attention_s: float
+    recompute_s: float  # layers that run again, with their messages
+    tensor_parallel_s: float
+    context_parallel_s: float
+    expert_exchange_s: float  # dispatch and combine
+    data_parallel_s: float  # FSDP's gathers and scatters, or those of gradients and weights, beyond what compute hides
+    pipeline_bubble_s: float
+    optimizer_s: float
+    tokens_per_gpu: float  # of a step
+    model_flops_per_token: float  # matrices and causal attention
+    peak_flops_per_s: float  # bf16, as MFU has it also where products are in fp8
+
+    @property
+    def total_s(self) -> float:
+        """All parts."""
+        return sum(getattr(self, f"{name}_s") for name in NAMES)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Training throughput of one GPU."""
+        return self.tokens_per_gpu / self.total_s
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs over peak bf16 FLOPs."""
+        return self.tokens_per_s_per_gpu * self.model_flops_per_token / self.peak_flops_per_s
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each part's share of the step, in the order of the fields."""
+        return {name: getattr(self, f"{name}_s") / self.total_s for name in NAMES}
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{NAMES[name]} {share:.0%}" for name, share in self.shares.items() if share >= 0.005)
+        return f"a step takes {self.total_s:.3g} s, {self.mfu:.0%} of peak: {parts}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        whole = {"total_s": self.total_s, "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu, "mfu": self.mfu}
+        return record(self) | whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepError:
+    """How far predicted throughputs of one kind of model lie from published ones that no constant was chosen by."""
+
+    kind: Literal["dense", "moe"]
+    geometric_mean: float  # of predicted over measured
+    spread: float  # a factor: exp of the standard deviation of the logarithm
+    within_25: float  # share with a ratio from 0.8 to 1.25
+    runs: int
+
+    def __str__(self) -> str:
+        kind = "MoE" if self.kind == "moe" else "dense"
+        return (
+            f"of {self.runs} published {kind} runs held out, {self.within_25:.0%} came out within 25%; predicted over measured "
+            f"{self.geometric_mean:.2f}, spread {self.spread:.2f} times"
+        )
+
+
+def step_error(model: Architecture) -> StepError:
+    """The error of `step_time` for models of this kind (catalogue/training.toml)."""
+    kind = "moe" if float(model.n_moe_layers) else "dense"
+    return StepError(kind=kind, **_constants()["error"][kind])
+
+
+@cache
+def _constants() -> dict[str, Any]:
+    return catalogue.read("training.toml")["step"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What of a model every split shares."""
+
+    flops: float  # a token, matrices and causal attention
+    active: float  # parameters that a token is multiplied with
+    routed: float  # of them those of routed experts
+    experts: float  # all parameters of routed experts
+    elements: float  # that the backward pass keeps of a token, all layers
+
+
+@lru_cache(maxsize=8)  # a choice asks hundreds of times about one model
+def _facts(model: Architecture, sequence_tokens: int) -> _Facts:
+    parts, moe_layers = parts_of(model), float(model.n_moe_layers)
+    elements = (float(model.n_layers) - moe_layers) * layer_elements_per_token(model, moe=False)
+    if moe_layers:
+        elements += moe_layers * layer_elements_per_token(model, moe=True)
+    return _Facts(
+        flops=float(training_flops_per_token(model, counted="matmul", sequence_tokens=float(sequence_tokens))),
+        active=float(active_matmul_params(model)),
+        routed=float(parts.active_experts),
+        experts=float(parts.experts),
+        elements=elements,
+    )
+
+
+def arithmetic_share(gpu: Gpu, precision: Precision) -> float:
+    """Share of the data sheet's arithmetic that large products keep up: of the GPU's own benchmarks, or its system's."""
+    if gpu.arithmetic_share is not None:
+        return gpu.arithmetic_share
+    shares = _constants()["arithmetic_fp8" if precision == "fp8" else "arithmetic"]
+    return float(shares.get(gpu.silicon_system, shares["default"]))
+
+
+def step_time(
+    model: Architecture,
+    *,
+    batch_sequences: int,
+    sequence_tokens: int,
+    gpu: Gpu,
+    split: Split,
+    trainer: Trainer,
+    precision: Precision = "bf16",
+    stages_per_gpu: int = 1,
+    context: int = 1,
+    exchange_hidden: bool = False,
+) -> StepTime:
+    """Seconds of one step of `batch_sequences` over the GPUs of `split`, by part.
+
+    `stages_per_gpu` interleaves the pipeline, `context` GPUs share a sequence (split.gpus then holds t p c d), `exchange_hidden`
+    lets another micro-batch's work hide the exchange of experts. A GPU without fp8 arithmetic multiplies in bf16.
+    """
+    k, facts = _constants(), _facts(model, sequence_tokens)
+    t, p, e, d = split.tensor, split.pipeline, split.expert, split.data
+    rate = gpu.bf16_flops_per_s * arithmetic_share(gpu, "bf16")
+    fp8 = precision == "fp8" and gpu.fp8_flops_per_s is not None
+    layer_rate = float(gpu.fp8_flops_per_s or 0.0) * arithmetic_share(gpu, "fp8") if fp8 else rate
+    memory = gpu.memory_bandwidth_bytes_per_s * float(k["memory_share"])
+    tokens = split.micro_batch * sequence_tokens / context
+    micro_batches = batch_sequences / (d * split.micro_batch)
+    layers, moe_layers = float(model.n_layers), float(model.n_moe_layers)
+
+    # One micro-batch's forward pass through the whole model, on GPUs that hold 1 / t of each layer.
+    head = float(model.vocab_size * model.d_model)
+    active, routed = facts.active, facts.routed
+    dense = active - routed - head
+    rows = tokens * float(model.top_k) * e / (t * float(model.n_experts))  # of one expert's products
+    filled = (rows + TILE / 2) / rows if moe_layers else 1.0
+    products = 2.0 * tokens / t * (dense + routed * filled / float(k["grouped_share"])) / layer_rate
+    weight_bytes = 1.0 if fp8 else 2.0
+    weights = weight_bytes * (dense / t + facts.experts / e) / memory
+    passes = float(k["activation_passes"]) + (float(k["fp8_passes"]) if fp8 else 0.0)
+    activations = passes * ELEMENT * facts.elements * tokens / t / memory  # forward and backward
+    overhead = layers * float(k["layer_overhead_s"]) + moe_layers * float(k["moe_layer_overhead_s"])  # likewise
+    vocabulary = 6.0 * tokens / t * head / rate + 2.0 * 8.0 * tokens * float(model.vocab_size) / t / memory
+    layer_work = 3.0 * (products + weights) + activations + overhead
+
+    forward_attention = (facts.flops - 6.0 * active) / 3.0
+    attention = (
+        forward_attention
+        * tokens
+        / t
+        / (gpu.bf16_flops_per_s * float(k["attention"].get(gpu.silicon_system, k["attention"]["default"])))
+    )
+
+    # Messages of a micro-batch, in one direction.
+    hidden_state = ELEMENT * tokens * float(model.d_model)
+    tensor = layers * 4.0 * _gather_s(gpu, t, hidden_state) if t > 1 else 0.0
+    exchange = moe_layers * 2.0 * _exchange_s(gpu, e, tokens / t, model) if moe_layers and e > 1 else 0.0
+    keys = ELEMENT * tokens * context * 2.0 * float(model.n_kv_heads * model.head_dim) / t
+    sequence = max(0.0, layers * 3.0 * _gather_s(gpu, t * context, keys) - 3.5 * attention) if context > 1 else 0.0
+
+    again = (products + weights) + activations / 3.0 + overhead / 3.0 + attention if split.recompute else 0.0
+    if exchange_hidden:
+        exchange = _exposed_s(exchange, (layer_work + 3.5 * attention) / 2.0)
+    again_messages = (tensor + exchange) if split.recompute else 0.0
+
+    # A pipeline goes at the pace of its fullest stage: the last one holds the output layer where layers divide evenly.
+    uneven = vocabulary * (p - 1) if p > 1 and layers % p == 0 else 0.0
+    per_step = micro_batches / p
+    compute_s = (layer_work + vocabulary + uneven) * per_step
+    attention_s = 3.5 * attention * per_step
+    recompute_s = (again + again_messages) * per_step
+    tensor_s, exchange_s, context_s = 2.0 * tensor * per_step, 2.0 * exchange * per_step, sequence * per_step
+    busy = compute_s + attention_s + recompute_s + tensor_s + exchange_s + context_s
+    bubble_s = busy * (p - 1) / (stages_per_gpu * micro_batches)
+
+    group = d * context
+    copies = max(1.0, t * group / e)
+    whole = dense / (p * t) + head / t * (2 if p == 1 and not model.tied_embeddings else 1)
+    own = facts.experts / (p * e)
+    work = compute_s + attention_s + recompute_s
+    data_s = _data_parallel_s(gpu, trainer, group, copies, whole, own, work, micro_batches)
+    held = whole / group + own / copies
+    return StepTime(
+        compute_s=compute_s,
+        attention_s=attention_s,
+        recompute_s=recompute_s,
+        tensor_parallel_s=tensor_s,
+        context_parallel_s=context_s,
+        expert_exchange_s=exchange_s,
+        data_parallel_s=data_s,
+        pipeline_bubble_s=bubble_s,
+        optimizer_s=ADAM_BYTES * held / memory,
+        tokens_per_gpu=batch_sequences * sequence_tokens / (t * p * context * d),
+        model_flops_per_token=facts.flops,
+        peak_flops_per_s=gpu.bf16_flops_per_s,
+    )
+
+
+def _gather_s(gpu: Gpu, gpus: float, message_bytes: float) -> float:
+    """An all-gather, or a reduce-scatter, of so many bytes in all."""
+    if gpus <= 1:
+        return 0.0
+    k, near = _constants(), min(gpus, gpu.gpus_per_server)
+    inside = message_bytes * (near - 1) / near / (gpu.interconnect_bytes_per_s * float(k["link_share"]))
+    return inside + float(network.gather_s(gpu, gpus, message_bytes / float(k["network_share"])))
+
+
+def _exchange_s(gpu: Gpu, gpus: float, tokens: float, model: Architecture) -> float:
+    """Dispatch or combine of one layer: every token's state to each of its experts, once to each server that holds some."""
+    k, top_k = _constants(), float(model.top_k)
+    state = ELEMENT * tokens * float(model.d_expert_model or model.d_model)
+    inside = state * top_k * (1.0 - 1.0 / gpus) / (gpu.interconnect_bytes_per_s * float(k["link_share"]))
+    count = float(network.servers(gpu, gpus))
+    reached = (count - 1.0) * (1.0 - (1.0 - 1.0 / count) ** top_k)  # other servers that a token's experts are on
+    across = state * reached / (gpu.network_bytes_per_s * float(k["network_share"])) + network.HOP_S * (count > 1)
+    return max(inside, across)  # what arrives is handed on while the rest is under way
+
+
+def _data_parallel_s(
+    gpu: Gpu,
+    trainer: Trainer,
+    group: float,
+    copies: float,
+    whole: float,
+    own: float,
+    work_s: float,
+    micro_batches: float,
+) -> float:
+    """What gathers and scatters of weights and gradients take beyond the work that hides them."""
+
+    def both(bytes_per_param: float) -> float:
+        return _gather_s(gpu, group, bytes_per_param * whole) + _gather_s(gpu, copies, bytes_per_param * own)
+
+    gather, scatter = both(ELEMENT), both(GRADIENT_BYTES)
+    each = work_s / micro_batches
+    if trainer.states == "full":  # every micro-batch gathers twice, and scatters while it gathers
+        return micro_batches * (_exposed_s(gather, each / 3.0) + _exposed_s(gather + scatter, each * 2.0 / 3.0))
+    # Beside the first micro-batch's forward pass, and beside the last one's backward pass.
+    return _exposed_s(gather, each / 3.0) + _exposed_s(scatter, each * 2.0 / 3.0)
+
+
+def _exposed_s(message_s: float, work_s: float) -> float:
+    """What a message adds to the work beside it: what is longer, and the part of the GPU that it takes from the work."""
+    return max(0.0, message_s - work_s) + float(_constants()["contention"]) * min(message_s, work_s)
