@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from moescale.errors import InputError, unknown_name
+from moescale.errors import unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import Gpu
@@ -48,7 +48,7 @@ class Export:
 class _Format:
     trainer: Trainer
     files: Callable[[Buildable, Recipe, Split, str], Files]
-    notes: tuple[str, ...]
+    notes: Callable[[Buildable], tuple[str, ...]]
     start: str  # how to start it, in Markdown
 
 
@@ -93,7 +93,7 @@ def _fields(of: object, *names: str) -> dict[str, object]:
 
 
 def _huggingface(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    if _beyond_trainers(shape):
+    if _untrained(shape):
         return _config_file(shape, recipe)
     settings = f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))
     return {**_config_file(shape, recipe), "run.toml": settings}
@@ -115,38 +115,34 @@ def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Fil
     }
 
 
-def _beyond_trainers(shape: Buildable) -> str | None:
-    """What of a shape moescale's own trainer and the files of others do not say; None for Qwen3 and Qwen3-MoE of full width."""
-    if shape.kv_lora_rank:
-        return "the latent attention of the family deepseek"
-    if shape.d_shared_expert:
-        return "the shared expert of the family fine-grained"
-    return "experts narrower than a dense FFN" if shape.n_experts > 1 and shape.expert_width != shape.d_ffn else None
+def _untrained(shape: Buildable) -> bool:
+    """Whether `moescale train` does not build a shape: it has Qwen3 and Qwen3-MoE with experts as wide as a dense FFN."""
+    return bool(shape.kv_lora_rank or shape.d_shared_expert) or shape.expert_width != shape.d_ffn
 
 
 _CONFIG_ALONE = (
-    "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train` does not build this model: give the "
-    "config and the numbers below to a trainer that does."
+    "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train` does not build this model: export it for "
+    "torchtitan or megatron, or give the config and the numbers below to another trainer."
 )
 
 FORMATS = {
     "hf": _Format(
         Trainer(states="full", pipeline=False, tensor=False, expert=False),
         _huggingface,
-        (),
+        lambda shape: (),
         "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train run.toml` trains it on a corpus "
         "that `moescale pack` made.",
     ),
     "torchtitan": _Format(
         torchtitan.TRAINER,
         _torchtitan,
-        torchtitan.NOTES,
+        torchtitan.notes,
         f"`bash run.sh` on each server, where torchtitan {torchtitan.VERSION} is installed.",
     ),
     "megatron": _Format(
         megatron.TRAINER,
         _megatron,
-        megatron.NOTES,
+        megatron.notes,
         "`bash run.sh` on each server, with a checkout of Megatron-LM in $MEGATRON.",
     ),
 }
@@ -173,18 +169,11 @@ def export_model(
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
     The folder is made where it is missing; files of other names stay. Raises InputError for an unknown format, a folder
-    that cannot be written, a size without a learning rate or a shape that the trainer's files do not say, InfeasibleError
+    that cannot be written, a size without a learning rate or a shape that no class of transformers builds, InfeasibleError
     where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
-    chosen, beyond = FORMATS[format], _beyond_trainers(shape)
-    if beyond is not None and format != "hf":
-        raise InputError(
-            f"files for {format} do not say {beyond}",
-            where="--export",
-            nearest="the families mixtral and yun2024, whose experts are as wide as a dense FFN",
-            next_step="write config.json alone with --export hf",
-        )
+    chosen = FORMATS[format]
     dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
     recipe = recipe_for(
         float(count_parameters(dense).non_embedding_total), tokens, vocab_size=shape.vocab_size, peak_lr=peak_lr
@@ -196,9 +185,11 @@ def export_model(
         f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
     )
-    notes = (*recipe.notes, *(chosen.notes if shape.n_experts > 1 else ()))
+    notes = (*recipe.notes, *chosen.notes(shape))
     files = chosen.files(shape, recipe, choice.split, title)
-    files["README.md"] = _readme(title, recipe, choice, notes, chosen.start if beyond is None else _CONFIG_ALONE)
+    files["README.md"] = _readme(
+        title, recipe, choice, notes, _CONFIG_ALONE if format == "hf" and _untrained(shape) else chosen.start
+    )
     make_folder(folder)
     for name, text in files.items():
         write_atomically(folder / name, text)
