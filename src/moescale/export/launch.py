@@ -13,6 +13,7 @@ import tomli_w
 from moescale.errors import unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
+from moescale.export.serving_launch import SERVE, Server, serve_script
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, make_folder, write_atomically
 from moescale.io.records import record
@@ -21,7 +22,7 @@ from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, recipe_for
 from moescale.models.rounding import Buildable
 from moescale.training.parallelism import Choice, Split, Trainer, choose
-from moescale.units import format_bytes, format_count, format_flops
+from moescale.units import format_bytes, format_count, format_flops, format_seconds
 
 Files = dict[str, str]  # text by name
 
@@ -165,8 +166,11 @@ def export_model(
     mfu: float,
     gpus: int | None = None,
     peak_lr: float | None = None,
+    server: Server | None = None,
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
+
+    With a `server` also the script that starts it on the trained model.
 
     The folder is made where it is missing; files of other names stay. Raises InputError for an unknown format, a folder
     that cannot be written, a size without a learning rate or a shape that no class of transformers builds, InfeasibleError
@@ -190,6 +194,10 @@ def export_model(
     files["README.md"] = _readme(
         title, recipe, choice, notes, _CONFIG_ALONE if format == "hf" and _untrained(shape) else chosen.start
     )
+    if server is not None:
+        started = serve_script(server, recipe.sequence_tokens)
+        files[SERVE] = started.command
+        files["README.md"] += _serving(server, started.notes)
     make_folder(folder)
     for name, text in files.items():
         write_atomically(folder / name, text)
@@ -235,7 +243,28 @@ def _readme(title: str, recipe: Recipe, choice: Choice, notes: tuple[str, ...], 
         *(f"- {line}" for line in memory.arithmetic),
         "",
         "Activations are counted tensor by tensor as by Korthikanti et al. (arXiv 2205.05198), training state as by ZeRO",
-        "(arXiv 1910.02054). Serve the trained model with `vllm serve FOLDER`; config.json is what vLLM reads.",
+        "(arXiv 1910.02054). vLLM reads the same config.json.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _serving(server: Server, notes: tuple[str, ...]) -> str:
+    """The part of README.md on serving the trained model."""
+    cost = server.cost
+    priced = [
+        f"{cost.batch:,.0f} requests at once a replica" if cost.batch else "",
+        f"{cost.throughput_tok_s:,.0f} output tokens a second" if cost.throughput_tok_s else "",
+        f"first token after {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
+        f"{format_seconds(cost.tpot_s)} a token" if cost.tpot_s else "",
+    ]
+    lines = [
+        "",
+        f"## Serving: {server.title}",
+        "",
+        f"`MODEL=FOLDER bash {SERVE}` serves the trained weights as the plan priced them:",
+        "",
+        *(f"- {line}" for line in (*priced, *notes) if line),
         "",
     ]
     return "\n".join(lines)
