@@ -30,9 +30,12 @@ SHAPE = Buildable(
     n_layers=6, d_model=256, n_heads=4, n_kv_heads=2, head_dim=64, d_ffn=704, n_experts=8, top_k=2, moe_every=2,
     n_params=1.0, n_params_total=1.0,
 )  # fmt: skip
-# Narrow experts and a shared one (GLM-4-MoE), latent attention with and without a rank of queries (DeepSeek-V3).
+# Narrow experts and a shared one (GLM-4-MoE), latent attention with and without a rank of queries (DeepSeek-V3), whose other
+# widths are those of the family: vLLM has kernels for these alone.
 FINE = replace(SHAPE, n_experts=16, top_k=4, moe_every=1, d_ffn=640, d_expert=128, d_shared_expert=128)
-LATENT = replace(FINE, n_kv_heads=4, head_dim=96, kv_lora_rank=64, q_lora_rank=96, qk_rope_head_dim=32, v_head_dim=64)
+LATENT = replace(
+    FINE, n_kv_heads=4, head_dim=192, kv_lora_rank=512, q_lora_rank=96, qk_rope_head_dim=64, v_head_dim=128
+)
 SHAPES = {
     "experts": SHAPE,
     "dense": replace(SHAPE, n_experts=1, top_k=1),
