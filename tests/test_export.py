@@ -41,12 +41,18 @@ from moescale.training.parallelism import (
     smallest_count,
     splits,
 )
+from moescale.units import format_usd
 
 SHAPE = Buildable(
     n_layers=20, d_model=1664, n_heads=13, n_kv_heads=13, head_dim=128, d_ffn=4416, n_experts=16, top_k=2, moe_every=2,
     n_params=6.6e8, n_params_total=3.96e9,
 )  # fmt: skip
 DENSE = replace(SHAPE, n_experts=1, top_k=1)
+FINE = replace(SHAPE, n_kv_heads=1, moe_every=1, n_experts=32, top_k=8, d_expert=512, d_shared_expert=512)
+LATENT = replace(
+    FINE, n_kv_heads=13, head_dim=192, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64, v_head_dim=128
+)
+FAMILIES = {"experts": SHAPE, "dense": DENSE, "fine-grained": FINE, "deepseek": LATENT}
 H100, A100 = find_gpu("h100-sxm"), find_gpu("a100-sxm-40gb")
 TRAINERS = {name: chosen.trainer for name, chosen in FORMATS.items()}
 FLAGS: dict[str, dict[str, str]] = catalogue.read("megatron.toml")["flags"]
@@ -249,7 +255,7 @@ def test_the_torchtitan_module_is_python_with_the_numbers_of_the_run(shape: Buil
 
 
 @pytest.mark.parametrize("name", list(FORMATS))
-@pytest.mark.parametrize("shape", [SHAPE, DENSE], ids=["experts", "dense"])
+@pytest.mark.parametrize("shape", FAMILIES.values(), ids=list(FAMILIES))
 def test_every_export_holds_the_same_model(name: str, shape: Buildable, tmp_path: Path) -> None:
     done = export_model(shape, 7.8e11, name, tmp_path / "a" / "b", gpu=A100, mfu=0.4)
     folder = Path(done.folder)
@@ -305,6 +311,35 @@ def test_rules_of_dense_models_say_so_for_experts(tmp_path: Path) -> None:
     assert "dense models" not in notes(DENSE) + notes(SHAPE, rule="paper") + notes(
         SHAPE, peak_lr=1e-3, batch_tokens=1e6
     )
+
+
+@pytest.mark.parametrize("shape", FAMILIES.values(), ids=list(FAMILIES))
+def test_megatron_is_told_the_widths_and_the_router_of_the_shape(shape: Buildable) -> None:
+    split = Split(gpus=8, tensor=1, pipeline=1, expert=1, data=8, micro_batch=4, accumulation=8, recompute=False)
+    told = megatron_arguments(shape, recipe(), split)
+    assert set(told) <= set(FLAGS)
+    latent = {
+        "kv-lora-rank": 512,
+        "q-lora-rank": 1536,
+        "qk-head-dim": 128,
+        "qk-pos-emb-head-dim": 64,
+        "v-head-dim": 128,
+    }
+    asked = {"multi-latent-attention": None, **latent, "rope-type": "rope", "no-rope-fusion": None}
+    assert {name: told[name] for name in asked if name in told} == (asked if shape.kv_lora_rank else {})
+    if shape.n_experts > 1:
+        assert told["moe-ffn-hidden-size"] == shape.expert_width
+        assert told.get("moe-shared-expert-intermediate-size", 0) == shape.d_shared_expert
+        # Scores of a softmax are taken before the choice; those of a sigmoid sum to a constant after it.
+        by_bias = {"moe-router-score-function", "moe-router-topk-scaling-factor", "moe-router-enable-expert-bias"}
+        assert bool(by_bias & set(told)) == ("moe-router-pre-softmax" not in told) == shape.sigmoid_router
+
+
+@pytest.mark.parametrize("shape", [FINE, LATENT, replace(SHAPE, d_expert=512)], ids=["shared", "latent", "narrow"])
+def test_what_moescale_does_not_train_has_no_settings(shape: Buildable, tmp_path: Path) -> None:
+    done = export_model(shape, 7.8e11, "hf", tmp_path, gpu=A100, mfu=0.4)
+    assert set(done.files) == {"config.json", "README.md"}
+    assert "`moescale train` does not build this model" in (tmp_path / "README.md").read_text()
 
 
 def test_the_settings_of_a_run_are_those_of_the_export(tmp_path: Path) -> None:
@@ -378,6 +413,11 @@ def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp
     shape = best["architecture"]
     assert config["hidden_size"] == shape["d_model"]
     assert config["num_experts"] == shape["n_experts"]
+    script, readme = ((tmp_path / "x" / name).read_text() for name in ("serve.sh", "README.md"))
+    assert "serve.sh" in found["files"]
+    price = format_usd(best["usd_per_mtok"])
+    assert f"{price} a million output tokens" in script
+    assert f"vLLM on {best['gpus']} x a100-sxm-40gb, weights in bf16: {price} a million output tokens" in readme
     # The plan's FLOPs count 5/3 N a token, the built model's matrices and attention what they are.
     assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
 

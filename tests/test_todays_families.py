@@ -322,17 +322,18 @@ def test_the_config_of_a_family_is_read_back_without_remarks(
     assert ("moescale train run.toml" in (tmp_path / "README.md").read_text()) == plain
 
 
-@pytest.mark.parametrize("name", ["torchtitan", "megatron"])
-def test_trainers_refuse_what_their_files_do_not_say(name: str, tmp_path: Path) -> None:
-    for family, what in (
-        (FINE_GRAINED, "shared expert of the family fine-grained"),
-        (DEEPSEEK, "latent attention of the"),
-    ):
+@pytest.mark.parametrize("name", ["hf", "torchtitan", "megatron"])
+@pytest.mark.parametrize("family", [FINE_GRAINED, DEEPSEEK], ids=["fine-grained", "deepseek"])
+def test_every_format_says_the_families_and_none_builds_them_in_some_layers_alone(
+    name: str, family: ModelFamily, tmp_path: Path
+) -> None:
+    def write(family: ModelFamily) -> tuple[str, ...]:
         shape = buildable(family, 2e9, 32.0)
-        with pytest.raises(InputError, match=rf"files for {name} do not say the {what}.*mixtral.*--export hf"):
-            export_model(shape, 1e11, name, tmp_path / "none", gpu=H100, mfu=0.4, peak_lr=3e-4)
-    assert not (tmp_path / "none").exists()
-    export_model(buildable(MIXTRAL, 2e9, 8.0), 1e11, name, tmp_path / "some", gpu=H100, mfu=0.4, peak_lr=3e-4)
+        return export_model(shape, 1e11, name, tmp_path / "x", gpu=find_gpu("h100-sxm"), mfu=0.4, peak_lr=3e-4).files
+
+    assert "config.json" in write(family)
+    with pytest.raises(InputError, match=r"has experts in every layer, not in one of 2; .*moe_every = 1"):
+        write(replace(family, moe_every=2))
 
 
 @pytest.mark.parametrize("family", [FINE_GRAINED, DEEPSEEK], ids=lambda family: family.name)

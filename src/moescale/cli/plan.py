@@ -75,7 +75,8 @@ def plan(
     held_back.draw(plot, plan_figure, answer)
     exported = None
     with held_back, at_option("--export"):
-        exported = export.write(answer, bounds.training_gpu(deployment), bounds.train_gpus, bounds.mfu)
+        gpu = bounds.training_gpu(deployment)
+        exported = export.write(answer, gpu, bounds.train_gpus, bounds.mfu, deployment, source)
     if json_:
         named = [Path(text) for text in (law.law, serving.gpu, serving.latency, serving.trace) if text is not None]
         record = answer.to_dict() | {"made_with": made_with(context, [path for path in named if path.is_file()])}

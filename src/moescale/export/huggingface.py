@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from moescale import catalogue
 from moescale.errors import InputError
 from moescale.models.rounding import LATENT, Buildable
 
@@ -13,6 +14,7 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
 
     Qwen3, with experts every `moe_every` layers Qwen3-MoE; GLM-4-MoE where an expert is shared; DeepSeek-V3 where attention
     is latent. The first two differ from Llama by a norm of every head's queries and keys alone, and vLLM builds all four.
+    Positions rotate whole heads, of latent attention the channels that have them.
     Raises InputError for shared experts in some layers only, which the last two classes do not build.
     """
     kind, moe = shape.model_type, shape.n_experts > 1
@@ -41,7 +43,7 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
         }
         return common | _scored_experts(shape)
     if kind == "glm4_moe":
-        return common | _scored_experts(shape) | {"use_qk_norm": True, "partial_rotary_factor": 0.5}
+        return common | _scored_experts(shape) | {"use_qk_norm": True, "partial_rotary_factor": 1.0}
     return common | (_softmax_experts(shape) if moe else {})
 
 
@@ -65,7 +67,7 @@ def _softmax_experts(shape: Buildable) -> dict[str, Any]:
 
 
 def _scored_experts(shape: Buildable) -> dict[str, Any]:
-    """Experts as DeepSeek-V3 routes them (arXiv 2412.19437, section 2.1.2): sigmoid scores, one group, scaled by 2.5."""
+    """Experts as DeepSeek-V3 routes them (arXiv 2412.19437, section 2.1.2): sigmoid scores, one group, scaled."""
     moe = shape.n_experts > 1
     if moe and shape.moe_every > 1:
         what = f"{shape.model_type} has experts in every layer, not in one of {shape.moe_every}"
@@ -81,5 +83,5 @@ def _scored_experts(shape: Buildable) -> dict[str, Any]:
         "n_group": 1,
         "topk_group": 1,
         "norm_topk_prob": True,
-        "routed_scaling_factor": 2.5,
+        "routed_scaling_factor": catalogue.read("routers.toml")["sigmoid"]["scale"],
     }

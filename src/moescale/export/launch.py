@@ -10,9 +10,10 @@ from typing import Any
 
 import tomli_w
 
-from moescale.errors import InputError, unknown_name
+from moescale.errors import unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
+from moescale.export.serving_launch import SERVE, Server, serve_script
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, make_folder, write_atomically
 from moescale.io.records import record
@@ -23,7 +24,7 @@ from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
 from moescale.models.rounding import Buildable
 from moescale.training.choice import Choice, choose
 from moescale.training.parallelism import Split, Trainer
-from moescale.units import format_bytes, format_count, format_flops
+from moescale.units import format_bytes, format_count, format_flops, format_seconds
 
 Files = dict[str, str]  # text by name
 
@@ -50,7 +51,7 @@ class Export:
 class _Format:
     trainer: Trainer
     files: Callable[[Buildable, Recipe, Split, str], Files]
-    notes: tuple[str, ...]
+    notes: Callable[[Buildable], tuple[str, ...]]
     start: str  # how to start it, in Markdown
 
 
@@ -97,7 +98,7 @@ def _fields(of: object, *names: str) -> dict[str, object]:
 
 
 def _huggingface(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    if _beyond_trainers(shape):
+    if _untrained(shape):
         return _config_file(shape, recipe)
     settings = f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))
     return {**_config_file(shape, recipe), "run.toml": settings}
@@ -119,38 +120,34 @@ def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Fil
     }
 
 
-def _beyond_trainers(shape: Buildable) -> str | None:
-    """What of a shape moescale's own trainer and the files of others do not say; None for Qwen3 and Qwen3-MoE of full width."""
-    if shape.kv_lora_rank:
-        return "the latent attention of the family deepseek"
-    if shape.d_shared_expert:
-        return "the shared expert of the family fine-grained"
-    return "experts narrower than a dense FFN" if shape.n_experts > 1 and shape.expert_width != shape.d_ffn else None
+def _untrained(shape: Buildable) -> bool:
+    """Whether `moescale train` does not build a shape: it has Qwen3 and Qwen3-MoE with experts as wide as a dense FFN."""
+    return bool(shape.kv_lora_rank or shape.d_shared_expert) or shape.expert_width != shape.d_ffn
 
 
 _CONFIG_ALONE = (
-    "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train` does not build this model: give the "
-    "config and the numbers below to a trainer that does."
+    "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train` does not build this model: export it for "
+    "torchtitan or megatron, or give the config and the numbers below to another trainer."
 )
 
 FORMATS = {
     "hf": _Format(
         Trainer(states="full", pipeline=False, tensor=False, expert=False),
         _huggingface,
-        (),
+        lambda shape: (),
         "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train run.toml` trains it on a corpus "
         "that `moescale pack` made.",
     ),
     "torchtitan": _Format(
         torchtitan.TRAINER,
         _torchtitan,
-        torchtitan.NOTES,
+        torchtitan.notes,
         f"`bash run.sh` on each server, where torchtitan {torchtitan.VERSION} is installed.",
     ),
     "megatron": _Format(
         megatron.TRAINER,
         _megatron,
-        megatron.NOTES,
+        megatron.notes,
         "`bash run.sh` on each server, with a checkout of Megatron-LM in $MEGATRON.",
     ),
 }
@@ -177,25 +174,19 @@ def export_model(
     batch_tokens: float | None = None,
     sequence_tokens: int | None = None,
     schedule: str | None = None,
+    server: Server | None = None,
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
     `rule` (None: that of launches) gives batch and peak learning rate where `batch_tokens` and `peak_lr` do not; with `gpus` the
-    batch fills them. See `recipe_for`.
+    batch fills them. See `recipe_for`. With a `server` also the script that starts it on the trained model.
 
     The folder is made where it is missing; files of other names stay. Raises InputError for an unknown format, a folder
-    that cannot be written, a size without a learning rate or a shape that the trainer's files do not say, InfeasibleError
+    that cannot be written, a size without a learning rate or a shape that no class of transformers builds, InfeasibleError
     where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
-    chosen, beyond = FORMATS[format], _beyond_trainers(shape)
-    if beyond is not None and format != "hf":
-        raise InputError(
-            f"files for {format} do not say {beyond}",
-            where="--export",
-            nearest="the families mixtral and yun2024, whose experts are as wide as a dense FFN",
-            next_step="write config.json alone with --export hf",
-        )
+    chosen = FORMATS[format]
     dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
     named = find_rule(rule)
     sequence = sequence_tokens or sequence_for(named)
@@ -219,11 +210,17 @@ def export_model(
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
     )
     counted = "C counts the experts that a token meets" if "flops" in named.batch else "N counts one FFN in every layer"
-    by_rule = named.dense_only and (batch_tokens is None or peak_lr is None)
+    by_rule = named.dense_only and (batch_tokens is None or peak_lr is None) and shape.n_experts > 1
     of_experts = [f"the rule {named.name} was fitted to dense models; {counted}"] if by_rule else []
-    notes = (*recipe.notes, *((*of_experts, *chosen.notes) if shape.n_experts > 1 else ()))
+    notes = (*recipe.notes, *of_experts, *chosen.notes(shape))
     files = chosen.files(shape, recipe, choice.split, title)
-    files["README.md"] = _readme(title, recipe, choice, notes, chosen.start if beyond is None else _CONFIG_ALONE)
+    files["README.md"] = _readme(
+        title, recipe, choice, notes, _CONFIG_ALONE if format == "hf" and _untrained(shape) else chosen.start
+    )
+    if server is not None:
+        started = serve_script(server, recipe.sequence_tokens)
+        files[SERVE] = started.command
+        files["README.md"] += _serving(server, started.notes)
     make_folder(folder)
     for name, text in files.items():
         write_atomically(folder / name, text)
@@ -280,7 +277,28 @@ def _readme(title: str, recipe: Recipe, choice: Choice, notes: tuple[str, ...], 
         *(f"- {line}" for line in memory.arithmetic),
         "",
         "Activations are counted tensor by tensor as by Korthikanti et al. (arXiv 2205.05198), training state as by ZeRO",
-        "(arXiv 1910.02054). Serve the trained model with `vllm serve FOLDER`; config.json is what vLLM reads.",
+        "(arXiv 1910.02054). vLLM reads the same config.json.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _serving(server: Server, notes: tuple[str, ...]) -> str:
+    """The part of README.md on serving the trained model."""
+    cost = server.cost
+    priced = [
+        f"{cost.batch:,.0f} requests at once a replica" if cost.batch else "",
+        f"{cost.throughput_tok_s:,.0f} output tokens a second" if cost.throughput_tok_s else "",
+        f"first token after {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
+        f"{format_seconds(cost.tpot_s)} a token" if cost.tpot_s else "",
+    ]
+    lines = [
+        "",
+        f"## Serving: {server.title}",
+        "",
+        f"`MODEL=FOLDER bash {SERVE}` serves the trained weights as the plan priced them:",
+        "",
+        *(f"- {line}" for line in (*priced, *notes) if line),
         "",
     ]
     return "\n".join(lines)

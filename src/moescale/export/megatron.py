@@ -10,9 +10,19 @@ from moescale.training.parallelism import Split, Trainer
 
 FILE = "megatron.args"
 TRAINER = Trainer(states="optimizer", pipeline=True, tensor=True)
-NOTES = ("experts are not split by tensor parallelism, and no token is dropped",)
 
 Arguments = dict[str, str | int | float | None]  # None: a switch
+
+
+def notes(shape: Buildable) -> tuple[str, ...]:
+    """What of a run the arguments do not say at first sight."""
+    if shape.n_experts == 1:
+        return ()
+    by_bias = "experts are balanced by a bias on their choice and a small loss within a sequence, as DeepSeek-V3 does"
+    return (
+        "experts are not split by tensor parallelism, and no token is dropped",
+        *((by_bias,) if shape.sigmoid_router else ()),
+    )
 
 
 def megatron_arguments(shape: Buildable, recipe: Recipe, split: Split) -> Arguments:
@@ -21,8 +31,23 @@ def megatron_arguments(shape: Buildable, recipe: Recipe, split: Split) -> Argume
     return {**_model(shape, recipe), **experts, **_sizes(shape, split), **_run(recipe, split)}
 
 
+def _attention(shape: Buildable) -> Arguments:
+    if not shape.kv_lora_rank:
+        fewer_keys = shape.n_kv_heads < shape.n_heads
+        return {"group-query-attention": None, "num-query-groups": shape.n_kv_heads} if fewer_keys else {}
+    return {
+        "multi-latent-attention": None,
+        **({"q-lora-rank": shape.q_lora_rank} if shape.q_lora_rank else {}),
+        "kv-lora-rank": shape.kv_lora_rank,
+        "qk-head-dim": shape.head_dim - shape.qk_rope_head_dim,
+        "qk-pos-emb-head-dim": shape.qk_rope_head_dim,
+        "v-head-dim": shape.v_head_dim,
+        "rope-type": "rope",  # unsaid, positions are stretched (YaRN); those are the only ones that are fused
+        "no-rope-fusion": None,
+    }
+
+
 def _model(shape: Buildable, recipe: Recipe) -> Arguments:
-    fewer_keys = shape.n_kv_heads < shape.n_heads
     return {
         "use-mcore-models": None,
         "num-layers": shape.n_layers,
@@ -30,7 +55,7 @@ def _model(shape: Buildable, recipe: Recipe) -> Arguments:
         "ffn-hidden-size": shape.d_ffn,
         "num-attention-heads": shape.n_heads,
         "kv-channels": shape.head_dim,
-        **({"group-query-attention": None, "num-query-groups": shape.n_kv_heads} if fewer_keys else {}),
+        **_attention(shape),
         "qk-layernorm": None,
         "normalization": "RMSNorm",
         "norm-epsilon": recipe.rms_norm_eps,
@@ -44,7 +69,8 @@ def _model(shape: Buildable, recipe: Recipe) -> Arguments:
         "attention-dropout": 0.0,
         "hidden-dropout": 0.0,
         "init-method-std": recipe.init_std,
-        "attention-backend": "flash",
+        # FlashAttention-2 wants values as wide as keys, which those of latent attention are not.
+        "attention-backend": "auto" if shape.kv_lora_rank else "flash",
     }
 
 
@@ -52,15 +78,32 @@ def _experts(shape: Buildable, recipe: Recipe) -> Arguments:
     period = f"[0]*{shape.moe_every - 1}+[1]*1" if shape.moe_every > 1 else "[1]*1"
     return {
         "num-experts": shape.n_experts,
-        "moe-ffn-hidden-size": shape.d_ffn,
+        "moe-ffn-hidden-size": shape.expert_width,
+        **({"moe-shared-expert-intermediate-size": shape.d_shared_expert} if shape.d_shared_expert else {}),
         "moe-layer-freq": f"({period})*{shape.n_layers // shape.moe_every}",
         "moe-router-topk": shape.top_k,
-        "moe-router-pre-softmax": None,  # scores of the chosen experts are not made to sum to one
+        **_router(shape, recipe),
         "moe-router-dtype": "fp32",
-        "moe-router-load-balancing-type": "aux_loss",
-        "moe-aux-loss-coeff": recipe.balance_loss,
         "moe-grouped-gemm": None,
         "moe-token-dispatcher-type": "alltoall",
+    }
+
+
+def _router(shape: Buildable, recipe: Recipe) -> Arguments:
+    if not shape.sigmoid_router:
+        return {
+            "moe-router-pre-softmax": None,  # scores of the chosen experts are not made to sum to one
+            "moe-router-load-balancing-type": "aux_loss",
+            "moe-aux-loss-coeff": recipe.balance_loss,
+        }
+    stated = catalogue.read("routers.toml")["sigmoid"]
+    return {
+        "moe-router-score-function": "sigmoid",
+        "moe-router-topk-scaling-factor": stated["scale"],
+        "moe-router-enable-expert-bias": None,
+        "moe-router-bias-update-rate": stated["bias_update_rate"],
+        "moe-router-load-balancing-type": "seq_aux_loss",
+        "moe-aux-loss-coeff": stated["sequence_balance_loss"],
     }
 
 

@@ -20,6 +20,7 @@ from moescale.errors import InputError, unknown_name
 from moescale.models.published import find_shape
 from moescale.serving.deployment import Deployment, longest_request_tokens
 from moescale.serving.gpu_counts import Cost
+from moescale.units import format_usd
 
 IN_ONE_SERVER = 8  # GPUs of a usual server; more need the engine's words on nodes
 YAML = "trtllm.yaml"
@@ -59,11 +60,19 @@ class _Server:
         return max(total // self.groups, 1)
 
 
-def launch(engine: str, model: str, cost: Cost, deployment: Deployment, checkpoint_format: str | None = None) -> Launch:
+def launch(
+    engine: str,
+    model: str,
+    cost: Cost,
+    deployment: Deployment,
+    checkpoint_format: str | None = None,
+    *,
+    most_tokens: int | None = None,
+) -> Launch:
     """How to start one replica of the server that `cost` recommends, with `engine`, a name of ENGINES.
 
     `model` is what the engine loads: a folder, or a name at Hugging Face. `checkpoint_format` is the format of its weights
-    where its config says one. Raises InputError for another engine, and where nothing was recommended.
+    where its config says one, `most_tokens` of a request what the model was trained on. Raises InputError for another engine, and where nothing was recommended.
     """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES, where="--launch")
@@ -75,6 +84,7 @@ def launch(engine: str, model: str, cost: Cost, deployment: Deployment, checkpoi
     loop = cost.closed_loop
     clients = math.inf if loop is None else math.ceil(loop.concurrency / (cost.replicas or 1))
     accepted = float(np.asarray(deployment.accepted_tokens))
+    longest = math.ceil(float(np.asarray(longest_request_tokens(deployment))))
     server = _Server(
         model=model,
         gpus=cost.tensor_parallel * groups,
@@ -83,7 +93,7 @@ def launch(engine: str, model: str, cost: Cost, deployment: Deployment, checkpoi
         expert_ways=cost.expert_parallel or 1,
         experts=cost.n_params_active < cost.n_params_total,
         requests=max(math.floor(min(cost.batch, clients)), 1),
-        longest=math.ceil(float(np.asarray(longest_request_tokens(deployment)))),
+        longest=longest if most_tokens is None else min(longest, most_tokens),
         memory_fraction=float(np.asarray(deployment.memory_fraction)),
         weight_bytes=cost.weight_bytes_per_gpu or 0.0,
         reserve_bytes=cost.reserve_bytes or 0.0,
@@ -95,6 +105,10 @@ def launch(engine: str, model: str, cost: Cost, deployment: Deployment, checkpoi
         drafted=math.ceil(accepted) if drafted is None else int(np.asarray(drafted)),
     )
     notes = _notes(engine, weights, stated, server)
+    if server.longest < longest:
+        notes += (
+            f"priced were requests of up to {longest} tokens; the model is trained on sequences of {most_tokens}",
+        )
     copies = cost.replicas or 1
     each = (
         f"# one of {copies} replicas, on {cost.gpus_per_replica} x {deployment.gpu.name} each\n" if copies > 1 else ""
@@ -107,6 +121,8 @@ def _notes(engine: str, weights: str, stated: str | None, s: _Server) -> tuple[s
     notes: list[str] = []
     if weights not in ("bf16", "fp8") and stated != weights:
         notes.append(f"name a checkpoint in {weights}: engines read the format from its config")
+    if weights == "bf16" and stated not in (None, "bf16"):
+        notes.append(f"the checkpoint is in {stated}, priced were weights in bf16: add --weights {stated}")
     if s.quantise and engine == "trtllm":
         notes.append("name a checkpoint in fp8: trtllm-serve does not quantise one in 16 bits while it loads")
     if engine == "vllm" and s.experts and 1 < s.expert_ways < s.gpus:
@@ -222,6 +238,40 @@ def _trtllm(s: _Server) -> str:
 
 
 ENGINES: dict[str, Callable[[_Server], str]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
+
+
+SERVE = "serve.sh"
+_HEAD = """#!/usr/bin/env bash
+# {title}
+# MODEL: folder of the trained weights with their config.json and tokenizer; unless set, this one.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What a plan priced for serving a model, and under which conditions."""
+
+    cost: Cost
+    deployment: Deployment
+
+    @property
+    def title(self) -> str:
+        """The server and its price in a line."""
+        cost, gpu = self.cost, self.deployment.gpu.name
+        price = "" if cost.usd_per_mtok is None else f": {format_usd(cost.usd_per_mtok)} a million output tokens"
+        return f"vLLM on {cost.gpus} x {gpu}, weights in {self.deployment.weights or 'bf16'}{price}"
+
+
+def serve_script(server: Server, trained_tokens: int) -> Launch:
+    """The text of serve.sh, which starts vLLM on a trained checkpoint in bf16 as it was priced, and what it does not say.
+
+    No request is longer than the `trained_tokens` of a sequence. Raises InputError where no server is recommended.
+    """
+    found = launch("vllm", "MODEL", server.cost, server.deployment, "bf16", most_tokens=trained_tokens)
+    line = found.command.replace("vllm serve MODEL", 'vllm serve "${MODEL:-$here}" \\\n  --dtype bfloat16', 1)
+    return Launch(command=_HEAD.format(title=server.title) + line + ' "$@"\n', notes=found.notes)
 
 
 def published_name(name: str) -> str:

@@ -37,6 +37,7 @@ class Shape:
     fits_hl: bool = True  # belongs to the dense models that the catalogue's mu of h l = mu N^(2/3) was fitted to
     tokens: float | None = None  # of pre-training, where the authors state them
     tokens_source: str = ""
+    weights: str | None = None  # the format of the released weights, where no 16-bit ones were released
     hf: tuple[str, ...] = ()  # names at Hugging Face beside ORGANISATION/NAME
 
     def to_dict(self) -> dict[str, object]:
@@ -81,6 +82,7 @@ def _shape(name: str, entry: dict[str, Any]) -> Shape:
         fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
         tokens=parse_quantity(tokens) if tokens else None,
         tokens_source=entry.get("tokens_source", entry["source"]) if tokens else "",
+        weights=entry.get("weights"),
         hf=tuple(entry.get("hf", ())),
     )
 

@@ -65,6 +65,11 @@ class Buildable:
             return "qwen3"
         return "glm4_moe" if self.d_shared_expert else "qwen3_moe"
 
+    @property
+    def sigmoid_router(self) -> bool:
+        """Whether experts are scored by a sigmoid and balanced by a bias on the choice: catalogue/routers.toml."""
+        return self.n_experts > 1 and self.model_type in ("deepseek_v3", "glm4_moe")
+
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values, without the widths that the shape does not have."""
         return record(self, without=tuple(name for name in FURTHER if not getattr(self, name)))

@@ -475,18 +475,21 @@ class LaunchOptions(Group):
     ) -> str | None:
         """The launch line, if it is asked for; what it does not say is remarked on."""
         from moescale.export.serving_launch import launch, published_name
+        from moescale.models.published import find_shape
 
         if self.launch is None:
             return None
+        stated = None if checkpoint is None else checkpoint.format
         if described.published is not None:
             model = published_name(described.published)
+            stated = stated or find_shape(described.published).weights
         elif described.config is not None:
             folder = described.config if described.config.is_dir() else described.config.parent
             model = str(folder)
         else:
             model = "MODEL"
             remark("--launch: put the folder of the trained model in place of MODEL")
-        found = launch(self.launch, model, answer, deployment, None if checkpoint is None else checkpoint.format)
+        found = launch(self.launch, model, answer, deployment, stated)
         priced = getattr(source, "backend", self.launch)
         if priced != self.launch:
             remark(f"--launch: priced with the kernels of {priced}; --latency silicon:{self.launch} takes its own")

@@ -12,7 +12,9 @@ from moescale.options.fields import LEAST, MOST_REQUEST_TOKENS, Group, path, qua
 if TYPE_CHECKING:
     from moescale.export.launch import Export
     from moescale.hardware.gpus import Gpu
+    from moescale.latency import LatencySource
     from moescale.planning.plan import Plan
+    from moescale.serving.deployment import Deployment
 
 FILES = "Files to train from"
 MOST_BATCH_TOKENS = 1e12
@@ -64,16 +66,21 @@ class ExportOptions(Group):
             if value is not None:
                 raise InputError("goes with --export only", where=place, next_step=f"add --export {'|'.join(FORMATS)}")
 
-    def write(self, plan: Plan, gpu: Gpu, gpus: int | None, mfu: float | None) -> Export | None:
+    def write(
+        self, plan: Plan, gpu: Gpu, gpus: int | None, mfu: float | None, deployment: Deployment, source: LatencySource
+    ) -> Export | None:
         """Write what a plan decides for to the folder, to be trained on so many GPUs (None: enough for 30 days).
 
-        None where no format is stated.
+        Beside it, how to serve it in the deployment that it was priced for. None where no format is stated.
         """
         from moescale.export.launch import export_model
+        from moescale.export.serving_launch import Server
+        from moescale.serving.gpu_counts import cost
 
         if self.export is None or self.export_folder is None:
             return None
         best = plan.decision
+        served = cost(best.architecture.architecture(), source, deployment)
         return export_model(
             best.architecture,
             best.model.tokens,
@@ -87,4 +94,5 @@ class ExportOptions(Group):
             batch_tokens=self.batch_tokens,
             sequence_tokens=self.sequence_tokens,
             schedule=self.schedule,
+            server=Server(cost=served, deployment=deployment),
         )
