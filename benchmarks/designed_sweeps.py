@@ -25,15 +25,16 @@ from moescale.errors import InfeasibleError
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.models.family import training_flops
 from moescale.planning.allocation import loss_optimal
-from moescale.planning.beliefs import RUN_NOISE, Runs
+from moescale.planning.beliefs import RUN_NOISE, Runs, beliefs_of, decision_of
 from moescale.planning.panel import oracle_of, panel_of
 from moescale.planning.question import CONFIDENCE, prepare
 from moescale.planning.search import Search, choose
-from moescale.planning.sweep_design import SweepLimits, design_sweep, paper_sweep, plain_grid
+from moescale.planning.sweep_design import SweepLimits, decide, design_sweep, paper_sweep, plain_grid
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import Law, find_law, restate
 from moescale.scaling_laws.law import loss
-from simulated_lab import ENSEMBLE, OUTSIDE, Asked, ensemble_without, percent, searched, single, table
+from moescale.typing import FloatArray
+from simulated_lab import ENSEMBLE, OUTSIDE, Asked, Model, ensemble_without, percent, searched, single, table
 
 HERE = Path(__file__).resolve().parent
 JOINT_RUNS = HERE.parent / "tests" / "data" / "public" / "joint_moe_runs.csv"
@@ -43,7 +44,8 @@ EXPERTS = (1.0, 4.0, 8.0, 16.0, 32.0)
 SEEDS = (0, 1)  # of the noise of the runs
 # Laws like a member's: every parameter but E_start and E_max times exp(0.15 z), z normal, the first two of these seeds that are laws.
 PERTURBED, LIKE_EACH = 0.15, 2
-DEVELOPMENT_SEEDS, JUDGING_SEEDS = range(1000, 1040), range(2000, 2040)
+DEVELOPMENT_SEEDS, JUDGING_SEEDS = range(1000, 1040), range(3000, 3040)
+FIT, POSTERIOR = "fit and plan", "ensemble and runs"
 REFITTED = "yun2024-centred"  # a form that is no member's, fitted to the runs of arXiv 2502.05172
 
 
@@ -64,6 +66,7 @@ class Study:
     truth: str
     plan_flops: float
     sweep: str
+    planner: str  # FIT or POSTERIOR
     seed: int
     runs: int
     sweep_flops: float
@@ -189,18 +192,29 @@ def studied(truth: Truth, seeds: Sequence[int]) -> list[Study]:
     found: list[Study] = []
     for flops in PLANS:
         search = search_of(truth.known, flops)
-        for name, law in (("no sweep: the ensemble's plan", search.law), ("no sweep: the base", None)):
-            found.append(study(search, truth, name, 0, None, law))
+        for name, model in (
+            ("no sweep: the ensemble's plan", planned(search, search.law)),
+            ("no sweep: the base", None),
+        ):
+            found.append(study(search, truth, (name, FIT, 0), None, model))
         for name, runs in sweeps_of(search).items():
-            laws = [fitted(search, truth, runs, seed) for seed in seeds]
-            found += [study(search, truth, name, seed, runs, law) for seed, law in zip(seeds, laws, strict=True)]
+            for seed in seeds:
+                losses = observed(truth, runs, seed)
+                found.append(
+                    study(search, truth, (name, FIT, seed), runs, planned(search, fitted(search, runs, losses)))
+                )
+                found.append(study(search, truth, (name, POSTERIOR, seed), runs, posterior(search, runs, losses)))
     return found
 
 
-def fitted(search: Search, truth: Truth, runs: Runs, seed: int) -> Law:
-    """The law that `fit` finds in the runs of a sweep under a truth."""
+def observed(truth: Truth, runs: Runs, seed: int) -> FloatArray:
+    """Losses of runs under a truth, with noise."""
     noise = np.exp(RUN_NOISE * np.random.default_rng(seed).standard_normal(len(runs)))
-    losses = loss(truth.law, runs.n_params, runs.tokens, runs.experts, extra=dict(truth.extra) or None) * noise
+    return loss(truth.law, runs.n_params, runs.tokens, runs.experts, extra=dict(truth.extra) or None) * noise
+
+
+def fitted(search: Search, runs: Runs, losses: FloatArray) -> Law:
+    """The law that `fit` finds in runs."""
     rows = RunTable(
         n_params=runs.n_params,
         tokens=runs.tokens,
@@ -211,43 +225,51 @@ def fitted(search: Search, truth: Truth, runs: Runs, seed: int) -> Law:
     return fit_runs(rows, settings=FitSettings(family=search.law.family)).law
 
 
-def study(search: Search, truth: Truth, name: str, seed: int, runs: Runs | None, law: Law | None) -> Study:
-    """What a law plans against the base, under the truth; None: the base itself."""
-    model = None
-    if law is not None:
-        law = prepare(restate(law, search.law.family), search.question)[0]
-        budget, experts = search.question.budget, search.best.experts
-        panel = panel_of(law, budget, experts, search.base_model)
-        own = replace(
-            search,
-            law=law,
-            panel=panel,
-            oracle=oracle_of(panel, search.sampled, law.allows(experts)),
-            best=loss_optimal(law, budget, experts),
-            question=replace(search.question, confidence=CONFIDENCE),
-        )
-        try:
-            model, _ = choose(own, own.at_loss())
-        except InfeasibleError:
-            model = None
-    place = (np.nan, np.nan) if model is None else (model.experts, model.n_params)
-    of_base = model is None
-    regret, kept, missed = scored(
-        search, truth, None if of_base else (model.n_params, model.experts, model.usd_per_mtok)
+def planned(search: Search, law: Law) -> Model | None:
+    """What a law plans against the search's base; None: nothing is as good with confidence, and the base is trained."""
+    law = prepare(restate(law, search.law.family), search.question)[0]
+    budget, experts = search.question.budget, search.best.experts
+    panel = panel_of(law, budget, experts, search.base_model)
+    own = replace(
+        search,
+        law=law,
+        panel=panel,
+        oracle=oracle_of(panel, search.sampled, law.allows(experts)),
+        best=loss_optimal(law, budget, experts),
+        question=replace(search.question, confidence=CONFIDENCE),
     )
+    try:
+        model, _ = choose(own, own.at_loss())
+    except InfeasibleError:
+        return None
+    return Model(model.n_params, model.experts, model.usd_per_mtok)
+
+
+def posterior(search: Search, runs: Runs, losses: FloatArray) -> Model | None:
+    """What the ensemble and the runs decide together, as `design --runs` says."""
+    decision = decision_of(search)
+    found = decide(beliefs_of(search, decision, runs).given(np.arange(len(runs)), np.log(losses)), decision)
+    if found.cost_ratio == 1.0:
+        return None
+    return Model(found.n_params, found.experts, found.cost_ratio * (search.base.usd_per_mtok or np.nan))
+
+
+def study(search: Search, truth: Truth, about: tuple[str, str, int], runs: Runs | None, model: Model | None) -> Study:
+    """A model under the truth; None: the base."""
+    place = (np.nan, np.nan) if model is None else (model.experts, model.n_params)
     size = (0, 0.0) if runs is None else (len(runs), flops_of(search, runs))
-    return Study(truth.name, search.question.budget.flops, name, seed, *size, *place, regret, kept, missed)
+    return Study(truth.name, search.question.budget.flops, *about, *size, *place, *scored(search, truth, model))
 
 
-def scored(search: Search, truth: Truth, model: tuple[float, float, float] | None) -> tuple[float, float, float]:
-    """Regret, whether the promise is kept, and ln loss over the base's, of size, experts and dollars under the truth."""
+def scored(search: Search, truth: Truth, model: Model | None) -> tuple[float, float, float]:
+    """Regret, whether the promise is kept, and ln loss over the base's, of a model or the base under the truth."""
     base = search.base
-    n, e, usd = model or (base.n_params, base.experts, base.usd_per_mtok or np.nan)
+    model = model or Model(base.n_params, base.experts, base.usd_per_mtok or np.nan)
     budget = replace(search.question.budget, extra=dict(truth.extra))
     panel = panel_of(replace(truth.law, draws=truth.law.draws[:0]), budget, search.best.experts, search.base_model)
     oracle = oracle_of(panel, search.sampled, np.ones(panel.experts.size, dtype=np.bool_))
-    losses = panel.losses(np.array([n]), np.array([e]))
-    regret = oracle.regrets(panel, losses, np.array([usd]), base.usd_per_mtok or np.nan)
+    losses = panel.losses(np.array([model.n_params]), np.array([model.experts]))
+    regret = oracle.regrets(panel, losses, np.array([model.usd]), base.usd_per_mtok or np.nan)
     return float(regret[0, 0]), float(panel.meets(losses)[0, 0]), float(np.log(losses[0, 0] / panel.goal[0]))
 
 
@@ -256,30 +278,41 @@ def sweep_lines(studies: Sequence[Study]) -> list[str]:
     rows: list[list[str]] = []
     for name in dict.fromkeys(s.sweep for s in studies):
         mine = [s for s in studies if s.sweep == name]
-        flops = f"{np.mean([s.sweep_flops for s in mine]):.3g}" if mine[0].runs else "-"
-        each = [percent(mean([s for s in mine if s.plan_flops == flops_])) for flops_ in PLANS]
-        by_law = [mean([s for s in mine if s.truth == truth]) for truth in dict.fromkeys(s.truth for s in mine)]
-        kept = percent(np.mean([s.kept for s in mine]))
-        rows.append([name, f"{mine[0].runs}", flops, *each, percent(np.mean(by_law)), percent(np.median(by_law)), kept])
+        cells = [
+            name,
+            f"{mine[0].runs or '-'}",
+            f"{np.mean([s.sweep_flops for s in mine]):.2g}" if mine[0].runs else "-",
+        ]
+        for planner in (FIT, POSTERIOR):
+            by = [s for s in mine if s.planner == planner]
+            by_law = [mean([s for s in by if s.truth == truth]) for truth in dict.fromkeys(s.truth for s in by)]
+            kept = np.mean([s.kept for s in by]) if by else np.nan
+            cells += [
+                percent(np.mean(by_law) if by else np.nan),
+                percent(np.median(by_law) if by else np.nan),
+                percent(kept),
+            ]
+        rows.append(cells)
+    each = ("mean", "median law", "promise kept")
     header = (
         "sweep",
         "runs",
         "FLOPs",
-        *(f"plan of {flops:g}" for flops in PLANS),
-        "mean",
-        "median law",
-        "promise kept",
+        *(f"{planner}: {each[0]}" if i == 0 else name for planner in (FIT, POSTERIOR) for i, name in enumerate(each)),
     )
-    return table(header, rows, numbers=7)
+    return table(header, rows, numbers=8)
 
 
 def truth_lines(studies: Sequence[Study]) -> list[str]:
-    """The table of true laws."""
+    """The table of true laws: regret by each planner, as fit / posterior."""
     names = list(dict.fromkeys(s.sweep for s in studies))
-    rows = [
-        [truth, *(percent(mean([s for s in studies if s.truth == truth and s.sweep == name])) for name in names)]
-        for truth in dict.fromkeys(s.truth for s in studies)
-    ]
+
+    def cell(truth: str, name: str) -> str:
+        mine = [s for s in studies if s.truth == truth and s.sweep == name]
+        parts = [[s for s in mine if s.planner == planner] for planner in (FIT, POSTERIOR)]
+        return " / ".join(percent(mean(part)) for part in parts if part)
+
+    rows = [[truth, *(cell(truth, name) for name in names)] for truth in dict.fromkeys(s.truth for s in studies)]
     return table(("true law", *names), rows, numbers=len(names))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from moescale.io.records import record
 from moescale.models.coordinates import in_family, same_letters
 from moescale.models.family import ModelFamily, training_flops
 from moescale.models.recipe import recipe_for
-from moescale.planning.beliefs import RUN_NOISE, Beliefs, Decision, Runs, beliefs_of, decision_of, joined
+from moescale.planning.beliefs import RUN_NOISE, Beliefs, Decision, Runs, beliefs_of, chosen, decision_of, joined
 from moescale.planning.search import Search
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import FloatArray
@@ -84,6 +85,17 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """What the law's draws and known runs together decide, without a fit."""
+
+    n_params: float
+    experts: float
+    tokens: float
+    cost_ratio: float  # dollars a token over the base's; 1 for the base itself
+    probability_at_least_base: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepDesign:
     """Runs to train, and the plan's expected regret (a share of the base's cost a token) before and after them."""
 
@@ -95,6 +107,7 @@ class SweepDesign:
     next_run: DesignedRun | None  # that would tell most beyond the sweep, at any FLOPs of one run
     regret_after_next: float | None
     known_runs: int  # that were given
+    decision: Posterior  # with the known runs, before any of the sweep
     base: str
     budget_flops: float  # of the plan
     confidence: float
@@ -167,10 +180,26 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         if beyond
         else None,
         known_runs=len(seen),
+        decision=decide(beliefs, decision),
         base=search.question.base_name,
         budget_flops=search.question.budget.flops,
         confidence=decision.confidence,
         notes=_notes(search, known is not None),
+    )
+
+
+def decide(beliefs: Beliefs, decision: Decision) -> Posterior:
+    """The cheapest model that is as good as the base with the plan's confidence, by what is believed now."""
+    estimate, doubt = beliefs.mean[beliefs.runs :], np.sqrt(beliefs.variance)
+    at = int(chosen(decision, estimate[None], doubt)[0])
+    sure = NormalDist().cdf(float(-estimate[at] / doubt[at])) if at else 1.0
+    models = decision.models
+    return Posterior(
+        n_params=float(models.n_params[at]),
+        experts=float(models.experts[at]),
+        tokens=float(models.tokens[at]),
+        cost_ratio=float(decision.cost[at]),
+        probability_at_least_base=sure,
     )
 
 

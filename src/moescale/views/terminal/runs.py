@@ -62,6 +62,16 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         more = found.next_run
         regrets.append(("these and one more", len(found.runs) + 1, found.flops + more.flops, found.regret_after_next))
     write_table(console, regret_table(regrets))
+    now = found.decision
+    if found.known_runs:
+        write_line(console)
+        model = "the base" if now.cost_ratio == 1.0 else f"E = {now.experts:g}, N = {format_count(now.n_params)}"
+        write_paragraph(
+            console,
+            f"{model} on {format_count(now.tokens)} tokens, {now.cost_ratio:.0%} of the base's cost a token, as good as it with a "
+            f"probability of {now.probability_at_least_base:.0%}.",
+            lead="By the known runs and the law",
+        )
     write_table(console, designed_runs_table(found.runs) if details else designed_counts_table(found.runs))
     write_line(console)
     if found.next_run is not None:
