@@ -24,7 +24,7 @@ from moescale.fitting.workflow import family_of, models_of
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, same_letters
 from moescale.models.family import ModelFamily, training_flops
-from moescale.models.recipe import recipe_for
+from moescale.models.recipe import find_rule, recipe_for
 from moescale.planning.beliefs import RUN_NOISE, Beliefs, Decision, Runs, beliefs_of, chosen, decision_of, joined
 from moescale.planning.search import Search
 from moescale.runs.table import SIZE_COLUMNS, RunTable
@@ -305,11 +305,17 @@ def _prices(beliefs: Beliefs, decision: Decision) -> FloatArray:
 def _as_runs(
     offered: Runs, flops: FloatArray, found: Mapping[int, float], limits: SweepLimits
 ) -> tuple[DesignedRun, ...]:
-    """Chosen candidates, each with the batch and learning rate of its size and tokens."""
+    """Chosen candidates, each with the batch and learning rate of its size and tokens.
+
+    Below the FLOPs that the rule was fitted to the rate is that of its smallest run: extrapolated to 1e10 FLOPs, 0.017 trained
+    larger models of a small study to worse losses.
+    """
     made: list[DesignedRun] = []
+    least, _ = find_rule(None).fitted["flops"]
     for at, doubt in found.items():
         n, tokens = float(offered.n_params[at]), float(offered.tokens[at])
         recipe = recipe_for(n, tokens, flops=float(flops[at]), sequence_tokens=limits.sequence_tokens)
+        rate = recipe_for(n, tokens, flops=max(least, float(flops[at])))
         made.append(
             DesignedRun(
                 n_params=n,
@@ -317,7 +323,7 @@ def _as_runs(
                 experts=int(offered.experts[at]),
                 flops=float(flops[at]),
                 batch_tokens=recipe.batch_tokens,
-                peak_lr=recipe.peak_lr,
+                peak_lr=rate.peak_lr,
                 doubt_left=doubt,
             )
         )
