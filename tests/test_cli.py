@@ -1073,19 +1073,24 @@ def test_total_dollars_are_those_of_a_life() -> None:
 @pytest.mark.parametrize(
     ("options", "gpu", "mfu", "usd_per_hour"),
     [
-        (("--train-gpu", "h100-sxm"), "h100-sxm", 0.4, None),
+        (("--train-gpu", "h100-sxm"), "h100-sxm", None, None),
         (("--mfu", "0.3"), "a100-sxm-40gb", 0.3, 1.45),
-        (("--train-usd-per-gpu-hour", "2"), "a100-sxm-40gb", 0.4, 2.0),
-        (("--lifetime-tokens", "1T", "--train-gpu", "h200-sxm"), "h200-sxm", 0.4, None),
+        (("--train-usd-per-gpu-hour", "2"), "a100-sxm-40gb", None, 2.0),
+        (("--lifetime-tokens", "1T", "--train-gpu", "h200-sxm"), "h200-sxm", None, None),
     ],
 )
 def test_training_days_and_dollars_are_there_where_the_gpu_is_known(
-    options: tuple[str, ...], gpu: str, mfu: float, usd_per_hour: float | None
+    options: tuple[str, ...], gpu: str, mfu: float | None, usd_per_hour: float | None
 ) -> None:
     from moescale.hardware.gpus import find_gpu
     from moescale.hardware.prices import price
 
     training = answer_of(*ONE_LAW, *options)["training"]
+    assert training["mfu_from"] == ("parts" if mfu is None else "stated")
+    assert ("error" in training) == (mfu is None)
+    if mfu is None:
+        mfu = training["mfu"]
+        assert 0.15 < mfu < 0.6
     days = training["flops_used"] / (find_gpu(gpu).bf16_flops_per_s * mfu) / 86400
     assert (training["train_gpu"], training["mfu"]) == (gpu, mfu)
     assert training["gpu_days"] == pytest.approx(days)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
-from moescale.errors import InputError, located, unknown_name
+from moescale.errors import InputError, MoescaleError, located, unknown_name
 from moescale.options.fields import (
     LEAST,
     LEAST_BOUND,
@@ -27,6 +27,7 @@ from moescale.options.law import DETAILS, LawOptions
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
+    from moescale.planning.allocation import Budget
     from moescale.planning.question import KnownModel, Question
     from moescale.planning.total_cost import TrainingPrice
     from moescale.scaling_laws import Law
@@ -50,7 +51,10 @@ class TrainingOptions(Group):
     )
     train_gpu: str | None = text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
     mfu: float | None = quantity(
-        "Share of the training GPU's peak that training reaches; default: 0.4.", LEAST, 1, panel=LIFE
+        "Share of the training GPU's peak that training reaches; default: from the parts of a step.",
+        LEAST,
+        1,
+        panel=LIFE,
     )
     train_usd_per_gpu_hour: float | None = quantity(
         "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.", LEAST, panel=LIFE
@@ -179,15 +183,22 @@ class BoundOptions(TrainingOptions):
         from moescale.planning.question import Objective, Question
 
         stated = details or LawOptions()
-        training = self.training_price(deployment, unpriced=unpriced)
         base, loss = self._matched()
         tokens = text_ceiling().largest_trained_tokens if self.max_tokens is None else self.max_tokens
         objectives = {name: name for name in get_args(Objective)}
         if self.objective is not None and self.objective not in objectives:
             raise unknown_name("objective", self.objective, objectives, where="--objective")
+        experts = self.expert_counts(law)
+
+        def budget(training: TrainingPrice | None) -> Budget:
+            return Budget(self.flops(training, base), tokens, stated.inputs())
+
+        training = self.training_price(deployment, unpriced=unpriced)
+        if training is not None and self.mfu is None:
+            training = self._by_parts(training, law, budget(training), experts)
         return Question(
-            budget=Budget(self.flops(training, base), tokens, stated.inputs()),
-            experts=self.expert_counts(law),
+            budget=budget(training),
+            experts=experts,
             match_experts=self._base_experts(law),
             base=base,
             against=()
@@ -208,6 +219,19 @@ class BoundOptions(TrainingOptions):
             max_active_params=self.max_active_params,
             max_total_params=self.max_total_params,
         )
+
+    def _by_parts(self, training: TrainingPrice, law: Law, budget: Budget, experts: tuple[float, ...]) -> TrainingPrice:
+        """The price with the MFU of each expert count from the parts of a training step; days and dollars buy at the base's.
+
+        As stated where no split holds a model, and for a law that a plan refuses anyway.
+        """
+        from moescale.planning.training_rate import training_rate
+
+        try:
+            rate = training_rate(law, budget, experts, training.gpu, gpus=self.train_gpus, vocab_size=self.vocab_size)
+        except MoescaleError:
+            return training
+        return training if rate is None else replace(training, rate=rate, mfu=float(rate.at(self._base_experts(law))))
 
     def _matched(self) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names."""
