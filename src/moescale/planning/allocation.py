@@ -18,7 +18,7 @@ from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
-SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # where the optimum is bracketed before it is refined: 16 to a decade
+SIZES = 10.0 ** np.linspace(4.0, 15.0, 177)  # where the optimum is bracketed before it is refined: 16 to a decade
 SECTIONS = 40  # of an interval in each step of a search that prices models
 CLOSE = 1e-6  # of a size, relative: far below what any price depends on
 NEARBY = 0.03  # of ln N around a size that is expected to be the answer

@@ -158,7 +158,10 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         warnings=tuple(notes),
         asked=_asked(search.question, search.law.family.name, deployment),
         curves=search.curves(),
-        training=training_use(search.question, advice.model if lifetime is None else lifetime.recommendation.model),
+        # The dollars of a life were searched at the MFU of its expert count.
+        training=training_use(search.question, advice.model, search.law.family, advice.architecture)
+        if lifetime is None
+        else training_use(search.question, lifetime.recommendation.model, search.law.family),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=search.question.goal,
@@ -213,10 +216,11 @@ def _recommendation(search: Search, rows: Sequence[Row]) -> tuple[Recommendation
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
     views = law_views(search, model, replace(search.law, family=family_of(built.shape, search.law.family)))
+    use = training_use(question, model, search.law.family, built.shape)
     advice = Recommendation(
         model=model,
         rule=rule,
-        why=f"{why(search, model, rule)} {training_words(training_use(question, model), question.budget.flops)}",
+        why=f"{why(search, model, rule)} {training_words(use, question.budget.flops)}",
         caveats=(*built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
     )

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from moescale.io.records import record
 from moescale.models.coordinates import expansion
-from moescale.models.family import law_size
+from moescale.models.family import ModelFamily, law_size
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Candidate, Life, Row
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search
 from moescale.planning.total_cost import NEAR_EQUAL
+from moescale.planning.training_rate import USUAL_GPUS, model_mfu
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.training.step_time import StepError
@@ -88,8 +89,10 @@ def why(search: Search, model: Candidate, rule: str) -> str:
     return " ".join(parts)
 
 
-def training_use(question: Question, model: Candidate) -> TrainingUse:
-    """What training a model of the plan takes, and why some of the budget is left over."""
+def training_use(
+    question: Question, model: Candidate, family: ModelFamily, shape: Buildable | None = None
+) -> TrainingUse:
+    """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
     if flops / budget.flops < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
         because = f"--max-tokens ends training at {format_count(budget.max_tokens)} tokens, and "
@@ -98,6 +101,12 @@ def training_use(question: Question, model: Candidate) -> TrainingUse:
         else:
             because += "a model of this size reaches the loss with them"
     price = question.training
+    if price is not None and price.rate is not None and shape is not None:
+        gpus = int(question.train_gpus or USUAL_GPUS)
+        timed = model_mfu(family, shape, model.n_params, model.tokens, price.gpu, gpus, question.vocab_size)
+        if timed is not None:
+            own = replace(price.rate, experts=(model.experts,), mfu=timed[:1], gpus=timed[1:2], errors=timed[2:])
+            price = replace(price, rate=own)
     days = price and price.gpu_hours(flops, model.experts) / 24.0
     return TrainingUse(
         flops_used=flops,

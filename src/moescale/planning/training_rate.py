@@ -14,10 +14,10 @@ import numpy as np
 
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
-from moescale.models.family import ModelFamily, architecture
+from moescale.models.family import ModelFamily, architecture, training_flops
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import recipe_for
-from moescale.models.rounding import buildable, family_of, vocabulary
+from moescale.models.rounding import Buildable, buildable, family_of, vocabulary
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.scaling_laws.law import Law
 from moescale.training.choice import fastest
@@ -33,7 +33,7 @@ PLANNED = Trainer(states="optimizer", pipeline=True, tensor=True)  # splits mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate:
-    """MFU at some expert counts, rising."""
+    """MFU at some expert counts, rising: of the FLOPs that a plan counts, which leave out attention and embedding tables."""
 
     experts: tuple[float, ...]
     mfu: tuple[float, ...]
@@ -51,7 +51,12 @@ class TrainingRate:
 
 def whole_model(family: ModelFamily, n_params: float, experts: float, vocab_size: int | None = None) -> Architecture:
     """A model as it would be built, with whole layers and heads."""
-    shape = buildable(family, n_params, experts, vocab_size=vocab_size)
+    return built_model(family, buildable(family, n_params, experts, vocab_size=vocab_size), vocab_size)
+
+
+def built_model(family: ModelFamily, shape: Buildable, vocab_size: int | None = None) -> Architecture:
+    """A shape as an architecture."""
+    experts = float(shape.n_experts)
     model = architecture(family_of(shape, family), shape.n_params, experts, vocab_size=vocabulary(family, vocab_size))
     moe_layers = shape.n_layers / float(shape.moe_every)
     return replace(
@@ -69,8 +74,8 @@ def whole_model(family: ModelFamily, n_params: float, experts: float, vocab_size
     )
 
 
-def mfu_of(model: Architecture, n_params: float, tokens: float, gpu: Gpu, gpus: int) -> tuple[float, int] | None:
-    """The MFU of training one model on so many GPUs, or on the fewest more that hold it, and how many; None: none do."""
+def speed_of(model: Architecture, n_params: float, tokens: float, gpu: Gpu, gpus: int) -> tuple[float, int] | None:
+    """Tokens a second and GPU of training one model on so many GPUs, or on the fewest more that hold it, and how many; None: none do."""
     flops = 6.0 * float(count_parameters(model).non_embedding_active) * tokens
     recipe = recipe_for(n_params, tokens, flops=flops, vocab_size=int(model.vocab_size) or None, gpus=gpus)
     count = gpus
@@ -80,7 +85,19 @@ def mfu_of(model: Architecture, n_params: float, tokens: float, gpu: Gpu, gpus: 
         if more is None:
             return None
         count, found = more, fastest(model, recipe, gpu, more, PLANNED, most=TIMED)
-    return None if found is None else (found[1].mfu, count)
+    return None if found is None else (found[1].tokens_per_s_per_gpu, count)
+
+
+def model_mfu(
+    family: ModelFamily, shape: Buildable, n_params: float, tokens: float, gpu: Gpu, gpus: int, vocab_size: int | None
+) -> tuple[float, int, StepError] | None:
+    """The MFU of one shape of a family, on how many GPUs, and the error of its kind; None: none hold it."""
+    model = built_model(family, shape, vocab_size)
+    timed = speed_of(model, n_params, tokens, gpu, gpus)
+    if timed is None:
+        return None
+    per_token = float(training_flops(family, n_params, 1.0, float(shape.n_experts)))
+    return timed[0] * per_token / gpu.bf16_flops_per_s, timed[1], step_error(model)
 
 
 def training_rate(
@@ -102,9 +119,9 @@ def training_rate(
     for e, n, d in zip(counts.tolist(), best.n_params.tolist(), best.tokens.tolist(), strict=True):
         if not math.isfinite(n) or e != round(e):
             continue
-        model = whole_model(law.family, n, e, vocab_size)
-        if (timed := mfu_of(model, n, d, gpu, gpus or USUAL_GPUS)) is not None:
-            found.append((e, *timed, step_error(model)))
+        shape = buildable(law.family, n, e, vocab_size=vocab_size)
+        if (timed := model_mfu(law.family, shape, n, d, gpu, gpus or USUAL_GPUS, vocab_size)) is not None:
+            found.append((e, *timed))
     if not found:
         return None
     rows, mfus, gpu_counts, errors = zip(*found, strict=True)
