@@ -23,18 +23,19 @@ from moescale.bounds import Bound, check_bounds
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
-from moescale.planning.allocation import SIZES, CostOf, bracket, check_trade_off, inputs_at, slopes_at, theta_or_own
+from moescale.planning.allocation import CostOf, bracket, check_trade_off, inputs_at, slopes_at, theta_or_own
 from moescale.planning.training_rate import TrainingRate
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
 POSITIVE = Bound(0, above=True)
 
+SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # of models that are served for a life: 16 to a decade
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
 ENDLESS = 600.0  # ln D at which a power of D vanishes
 ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
 STEPS = 80  # of the search for tokens; a bracketed Newton step needs 3 to 6 for a sum of powers
-FIRST_SIZES = 89  # of the scan of all sizes that reach a loss: 8 a decade at least
+FIRST_SIZES = 73  # of the scan of all sizes that reach a loss: 8 a decade at least
 WINDOW = 3  # sizes of the first scan, either way of its best, that are scanned closely
 CLOSE_SIZES = 97  # of the close scan: 2% apart at most
 MINIMA = 4  # of the close scan's local minima that are searched
