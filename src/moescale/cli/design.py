@@ -23,7 +23,7 @@ G = TypeVar("G", bound=Group)
 @app.command(
     epilog=examples(
         'moescale design --budget 1e21 --for "--budget 1e24 --gpu h100-sxm"',
-        'moescale design --budget 1e21 --for "--budget 1e24" --runs runs.csv --next 5',
+        'moescale design --budget 1e21 --for "--budget 1e24 --gpu h100-sxm" --runs runs.csv --next 5',
         "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
     ),
 )
@@ -65,7 +65,7 @@ def design(
         search = Search.of(chosen, question, deployment, serving.open_latency(deployment, remark=warn))
         if report is not None:
             report("choose runs", 0.6)
-        found = wanted.design(search)
+        found = wanted.design(search, warn)
     held_back = HeldBack()
     if wanted.sweep_file is not None:
         with held_back:

@@ -10,7 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from moescale.errors import unknown_name
+from moescale import catalogue
+from moescale.errors import InputError, unknown_name
 from moescale.export import megatron, torchtitan
 from moescale.export.huggingface import config_of
 from moescale.export.serving_launch import SERVE, Server, serve_script
@@ -142,13 +143,15 @@ FORMATS = {
         torchtitan.TRAINER,
         _torchtitan,
         torchtitan.notes,
-        f"`bash run.sh` on each server, where torchtitan {torchtitan.VERSION} is installed.",
+        f"`bash run.sh` on each server, where torchtitan {torchtitan.VERSION} is installed, with RENDEZVOUS (HOST:PORT of one of them), "
+        "TOKENIZER, CORPUS and OUTPUT in the environment.",
     ),
     "megatron": _Format(
         megatron.TRAINER,
         _megatron,
         megatron.notes,
-        "`bash run.sh` on each server, with a checkout of Megatron-LM in $MEGATRON.",
+        "`bash run.sh` on each server, with MEGATRON (a checkout of Megatron-LM), RENDEZVOUS (HOST:PORT of one of them), DATA, TOKENIZER "
+        "and OUTPUT in the environment. Convert the checkpoint to Hugging Face's format before serving it.",
     ),
 }
 
@@ -186,6 +189,7 @@ def export_model(
     where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
+    _check_servers(gpus)
     chosen = FORMATS[format]
     dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
     named = find_rule(rule)
@@ -234,6 +238,15 @@ def export_model(
         n_params_active=int(counts.active),
         notes=notes,
     )
+
+
+def _check_servers(gpus: int | None) -> None:
+    """InputError where so many GPUs are no whole number of servers."""
+    each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
+    if gpus is not None and gpus > each and gpus % each:
+        below = gpus // each * each
+        what, nearest = f"{gpus} GPUs are no whole number of servers of {each}", f"{below} or {below + each}"
+        raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
 
 
 def _body_flops_per_token(shape: Buildable, sequence_tokens: int) -> float:

@@ -72,7 +72,7 @@ def launch(
     """How to start one replica of the server that `cost` recommends, with `engine`, a name of ENGINES.
 
     `model` is what the engine loads: a folder, or a name at Hugging Face. `checkpoint_format` is the format of its weights
-    where its config says one, `most_tokens` of a request what the model was trained on. Raises InputError for another engine, and where nothing was recommended.
+    where its config says one, `most_tokens` of a request what the model was trained on: by default those of the longest priced. Raises InputError for another engine, and where nothing was recommended.
     """
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES, where="--launch")
@@ -93,7 +93,7 @@ def launch(
         expert_ways=cost.expert_parallel or 1,
         experts=cost.n_params_active < cost.n_params_total,
         requests=max(math.floor(min(cost.batch, clients)), 1),
-        longest=longest if most_tokens is None else min(longest, most_tokens),
+        longest=most_tokens or longest,
         memory_fraction=float(np.asarray(deployment.memory_fraction)),
         weight_bytes=cost.weight_bytes_per_gpu or 0.0,
         reserve_bytes=cost.reserve_bytes or 0.0,
@@ -105,10 +105,8 @@ def launch(
         drafted=math.ceil(accepted) if drafted is None else int(np.asarray(drafted)),
     )
     notes = _notes(engine, weights, stated, server)
-    if server.longest < longest:
-        notes += (
-            f"priced were requests of up to {longest} tokens; the model is trained on sequences of {most_tokens}",
-        )
+    if server.longest != longest:
+        notes += (f"priced were requests of {longest} tokens; the model is trained on sequences of {server.longest}",)
     copies = cost.replicas or 1
     each = (
         f"# one of {copies} replicas, on {cost.gpus_per_replica} x {deployment.gpu.name} each\n" if copies > 1 else ""
@@ -267,7 +265,7 @@ class Server:
 def serve_script(server: Server, trained_tokens: int) -> Launch:
     """The text of serve.sh, which starts vLLM on a trained checkpoint in bf16 as it was priced, and what it does not say.
 
-    No request is longer than the `trained_tokens` of a sequence. Raises InputError where no server is recommended.
+    Requests may be as long as the `trained_tokens` of a sequence. Raises InputError where no server is recommended.
     """
     found = launch("vllm", "MODEL", server.cost, server.deployment, "bf16", most_tokens=trained_tokens)
     line = found.command.replace("vllm serve MODEL", 'vllm serve "${MODEL:-$here}" \\\n  --dtype bfloat16', 1)

@@ -327,5 +327,5 @@ def torchtitan_script(split: Split) -> str:
         f"Starts the run of {MODULE}.py with torchtitan {VERSION}",
         "TOKENIZER: folder with the tokenizer's files. CORPUS: data set. OUTPUT: folder for checkpoints and logs.",
     )
-    path = 'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"'
+    path = ': "${CORPUS:?a data set of the hub, or a folder of JSON lines}"\nexport PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"'
     return torchrun_script(split, about, path, f"-m torchtitan.train --module {MODULE} --config train")

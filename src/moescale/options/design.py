@@ -62,16 +62,22 @@ class DesignOptions(Group):
             raise InputError("no FLOPs for the sweep", where="--budget", next_step="give --budget FLOPS, such as 1e21")
         return self.flops
 
-    def design(self, search: Search) -> SweepDesign:
+    def design(self, search: Search, remark: Remark = unsaid) -> SweepDesign:
         """The sweep for a search."""
         from moescale.models.recipe import defaults
         from moescale.planning.beliefs import RUN_NOISE
         from moescale.planning.sweep_design import LEAST_PARAMS, MOST_RUNS, SweepLimits, design_sweep, in_letters
 
-        known = None if self.runs is None else in_letters(TableOptions().read_from(self.runs), search.law.family)
+        known = None
+        if self.runs is not None:
+            table = TableOptions().read_from(self.runs)
+            for warning in table.warnings:
+                remark(warning)
+            known = in_letters(table, search.law.family)
         limits = SweepLimits(
             flops=self.sweep_flops(),
-            runs=self.next_ or self.max_runs or MOST_RUNS,
+            runs=min(self.next_ or MOST_STATED, self.max_runs or (MOST_STATED if self.next_ else MOST_RUNS)),
+            few=self.next_ is not None,
             run_flops=self.max_run_flops,
             run_tokens=self.max_run_tokens,
             least_params=self.min_params or LEAST_PARAMS,

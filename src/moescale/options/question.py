@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
     from moescale.planning.allocation import Budget
     from moescale.planning.question import KnownModel, Question
+    from moescale.planning.rationale import TrainingUse
     from moescale.planning.total_cost import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
@@ -104,7 +105,7 @@ class BoundOptions(TrainingOptions):
         "Training FLOPs in all, such as 5.15e21; or state GPUs and days, or dollars.", 0, math.inf
     )
     train_gpus: int | None = quantity("GPUs to train on; with the days a budget.", whole=True)
-    days: float | None = quantity("Days to train for.", LEAST, MOST_DAYS)
+    days: float | None = quantity("Days to train for, at the MFU of the base.", LEAST, MOST_DAYS)
     budget_usd: float | None = quantity("Dollars to train for.", LEAST_BOUND, MOST_TOTAL_USD)
     experts: str | None = text(
         "Expert counts to consider, by commas; default: 1,4,8,16,32,64 or as the shape.", metavar="LIST", panel=MODELS
@@ -173,8 +174,11 @@ class BoundOptions(TrainingOptions):
         *,
         kv_heads: int | None = None,
         unpriced: bool = False,
+        buys_at: float | None = None,
     ) -> Question:
         """The question under the `details` of a law; `unpriced`: training may be on a GPU without a price, and has then none.
+
+        Days and dollars buy FLOPs at the MFU `buys_at`, by default that of the base.
 
         Raises InputError that names the option.
         """
@@ -196,6 +200,7 @@ class BoundOptions(TrainingOptions):
         training = self.training_price(deployment, unpriced=unpriced)
         if training is not None and self.mfu is None:
             training = self._by_parts(training, law, budget(training), experts)
+            training = training if buys_at is None else replace(training, mfu=buys_at)
         return Question(
             budget=budget(training),
             experts=experts,
@@ -232,6 +237,14 @@ class BoundOptions(TrainingOptions):
         except MoescaleError:
             return training
         return training if rate is None else replace(training, rate=rate, mfu=float(rate.at(self._base_experts(law))))
+
+    def taken_over_asked(self, use: TrainingUse | None) -> float | None:
+        """Days or dollars of training a model over those that bound the budget; None where none does, or an MFU is stated."""
+        if self.mfu is not None or use is None:
+            return None
+        asked = {"days": (use.days, self.days or self.max_days), "usd": (use.usd, self.budget_usd)}
+        ratios = [taken / most for taken, most in asked.values() if taken is not None and most is not None]
+        return max(ratios, default=None)
 
     def _matched(self) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names."""

@@ -101,6 +101,14 @@ class Beliefs:
 
     def regret(self, decision: Decision, seen: NDArray[np.intp], seed: int = 0) -> float:
         """What the plan that has seen runs loses on average where one of the samples is true, as a share of the base's cost."""
+        return float(self._lost(decision, seen, seed).mean())
+
+    def regret_error(self, decision: Decision, seen: NDArray[np.intp], seed: int = 0) -> float:
+        """The standard error of `regret`."""
+        lost = self._lost(decision, seen, seed)
+        return float(lost.std() / math.sqrt(lost.size))
+
+    def _lost(self, decision: Decision, seen: NDArray[np.intp], seed: int) -> FloatArray:
         if not seen.size:
             estimate, covariance = np.broadcast_to(self.mean, self.samples.shape), self.covariance
         else:
@@ -112,7 +120,7 @@ class Beliefs:
         doubt = np.sqrt(np.maximum(np.diag(covariance)[self.runs :], 0.0))
         picked = chosen(decision, estimate[:, self.runs :], doubt)
         lost = regrets(decision, self.samples[:, self.runs :])
-        return float(lost[np.arange(len(lost)), picked].mean())
+        return lost[np.arange(len(lost)), picked]
 
 
 def decision_of(search: Search) -> Decision:

@@ -175,6 +175,24 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     )
 
 
+def timed_as_exported(plan: Plan, days: float, gpus: int) -> Plan:
+    """A plan whose training takes what the split of its launch takes, in place of the fastest split there is."""
+    use = plan.training
+    if use is None or use.gpu_days is None or use.mfu is None or plan.lifetime is not None:
+        return plan
+    factor = days * gpus / use.gpu_days
+    own = replace(
+        use,
+        gpu_days=days * gpus,
+        days=days if use.days is not None else None,
+        mfu=use.mfu / factor,
+        usd=None if use.usd is None else use.usd * factor,
+    )
+    before, after = (training_words(each, plan.budget_flops) for each in (use, own))
+    advice = replace(plan.recommendation, why=plan.recommendation.why.replace(before, after))
+    return replace(plan, training=own, recommendation=advice)
+
+
 def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
     """The plan of a model's whole life, or why there is none where the plan of the budget has an answer of its own."""
     if search.question.life is None:

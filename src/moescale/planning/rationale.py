@@ -17,7 +17,7 @@ from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search
 from moescale.planning.total_cost import NEAR_EQUAL
-from moescale.planning.training_rate import USUAL_GPUS, model_mfu
+from moescale.planning.training_rate import model_mfu, usual_gpus
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.training.step_time import StepError
@@ -102,7 +102,7 @@ def training_use(
             because += "a model of this size reaches the loss with them"
     price = question.training
     if price is not None and price.rate is not None and shape is not None:
-        gpus = int(question.train_gpus or USUAL_GPUS)
+        gpus = int(question.train_gpus or usual_gpus(flops, price.gpu))
         timed = model_mfu(family, shape, model.n_params, model.tokens, price.gpu, gpus, question.vocab_size)
         if timed is not None:
             own = replace(price.rate, experts=(model.experts,), mfu=timed[:1], gpus=timed[1:2], errors=timed[2:])

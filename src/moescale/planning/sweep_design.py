@@ -16,6 +16,7 @@ from statistics import NormalDist
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale import catalogue
 from moescale.bounds import Bound, check_bounds
@@ -29,6 +30,8 @@ from moescale.planning.beliefs import RUN_NOISE, Beliefs, Decision, Runs, belief
 from moescale.planning.search import Search
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import FloatArray
+
+BoolArray = NDArray[np.bool_]
 
 MOST_RUNS = 60  # as many as the plain grid has
 FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by
@@ -51,6 +54,7 @@ class SweepLimits:
 
     flops: Annotated[float, Bound(0, above=True)]
     runs: Annotated[int, Bound(1)] = MOST_RUNS
+    few: bool = False  # whether the number of runs is what is scarce, and not their FLOPs
     run_flops: Annotated[float | None, Bound(0, above=True)] = None  # of one run; None: a quarter of all
     run_tokens: Annotated[float | None, Bound(0, above=True)] = None  # of one run
     least_params: Annotated[float, Bound(1)] = LEAST_PARAMS  # N of a run
@@ -103,6 +107,7 @@ class SweepDesign:
     flops: float
     regret_before: float
     regret_after: float
+    regret_error: float  # standard error of the simulated regrets
     rivals: tuple[Rival, ...]
     next_run: DesignedRun | None  # that would tell most beyond the sweep, at any FLOPs of one run
     regret_after_next: float | None
@@ -140,7 +145,8 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     """
     law = search.law
     if search.base.usd_per_mtok is None:
-        raise InfeasibleError("the base cannot be served, so that no plan can be better", next_step="allow more GPUs")
+        what = f"{search.question.base_name} cannot be served on {search.costs.deployment.gpu.name}: {search.base.infeasible}"
+        raise InfeasibleError(what, next_step="name a GPU with --gpu, or allow more with --max-gpus")
     experts = tuple(float(e) for e in search.best.experts if law.allows(e))
     family = law.family
     decision = decision_of(search)
@@ -155,17 +161,24 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     if len(seen):
         beliefs = beliefs.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
     flops = training_flops(family, offered.n_params, offered.tokens, offered.experts)
-    found = _greedy(beliefs, decision, flops, limits)
+    # A run that is in is not trained again, and few further ones are to tell most, whatever they cost.
+    held = _repeated(offered, seen)
+    found = _greedy(beliefs, decision, flops, limits, held=held, power=0.0 if limits.few else FLOPS_POWER)
     if not found:
-        raise InfeasibleError("no run within these limits tells anything of the plan", next_step="raise --budget")
+        raise InfeasibleError(
+            "no run within these limits tells anything of the plan", next_step="raise --budget, or relax the limits"
+        )
     picked = np.array(list(found), dtype=np.intp)
     regret = beliefs.regret(decision, picked)
-    beyond = _greedy(beliefs, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found, power=0.0)
+    beyond = _greedy(
+        beliefs, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found, held=held, power=0.0
+    )
     return SweepDesign(
         runs=_as_runs(offered, flops, found, limits),
         flops=float(flops[picked].sum()),
         regret_before=beliefs.regret(decision, picked[:0]),
         regret_after=regret,
+        regret_error=beliefs.regret_error(decision, picked),
         rivals=tuple(
             Rival(
                 name=name,
@@ -226,6 +239,16 @@ def candidate_runs(family: ModelFamily, experts: tuple[float, ...], limits: Swee
     return Runs(n[fits], tokens[fits], e[fits])
 
 
+def _repeated(offered: Runs, seen: Runs) -> BoolArray:
+    """Which candidates (c,) are known runs, to a tenth of N and tokens."""
+    if not len(seen):
+        return np.zeros(len(offered), dtype=np.bool_)
+    near = np.ones((len(offered), len(seen)), dtype=np.bool_)
+    for key in ("n_params", "tokens"):
+        near &= np.abs(np.log(getattr(offered, key)[:, None] / getattr(seen, key))) < 0.1
+    return (near & (offered.experts[:, None] == np.round(seen.experts))).any(axis=1)
+
+
 def plain_grid(family: ModelFamily, experts: tuple[float, ...], flops: float) -> Runs:
     """Four sizes over a factor of eight, 5, 20 and 80 tokens a parameter, every expert count, for so many FLOPs in all."""
     shares = np.geomspace(1.0, GRID_SPAN, GRID_SIZES)
@@ -259,10 +282,11 @@ def _greedy(
     limits: SweepLimits,
     *,
     taken: Iterable[int] = (),
+    held: BoolArray,
     power: float = FLOPS_POWER,
 ) -> dict[int, float]:
     """The candidates (c,) that are chosen after those `taken`, in order, each with the share of the doubt that it leaves."""
-    prices, closed = _prices(beliefs, decision), np.zeros(flops.size, dtype=np.bool_)
+    prices, closed = _prices(beliefs, decision), held.copy()
     first = float(np.sqrt(beliefs.variance) @ prices)
     for run in taken:
         beliefs, closed[run] = beliefs.after(run), True
@@ -273,7 +297,7 @@ def _greedy(
         doubt = float(np.sqrt(beliefs.variance) @ prices)
         left = np.sqrt(np.maximum(beliefs.variance - shared**2 / noisy[:, None], 0.0)) @ prices
         # The first run of a sweep sets the lab's unknown factor, which tells little by itself.
-        least = LEAST_GAIN * doubt if closed.any() else 0.0
+        least = LEAST_GAIN * doubt if found or taken or held.any() else 0.0
         open_ = ~closed & (flops <= limits.flops - spent) & (doubt - left > least)
         if not open_.any():
             break

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from moescale import catalogue
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, architecture, training_flops
@@ -25,7 +26,8 @@ from moescale.training.parallelism import Trainer, smallest_count
 from moescale.training.step_time import StepError, step_error
 from moescale.typing import FloatArray, Real
 
-USUAL_GPUS = 256  # where nobody says how many: as many as half of the published runs of experts have, at least
+MOST_USUAL_GPUS = 2**14  # where nobody says how many: the published runs have up to 16,384
+USUAL_MFU = 0.4  # until the model is timed
 # Splits that are timed for one model: with so many the fastest of 54 pairs of published models and GPU counts was among them.
 TIMED = 32
 PLANNED = Trainer(states="optimizer", pipeline=True, tensor=True)  # splits models in every way, as Megatron-LM does
@@ -88,6 +90,13 @@ def speed_of(model: Architecture, n_params: float, tokens: float, gpu: Gpu, gpus
     return None if found is None else (found[1].tokens_per_s_per_gpu, count)
 
 
+def usual_gpus(flops: float, gpu: Gpu) -> int:
+    """How many GPUs a run takes where nobody says: the power of two that ends it within the 30 days of an export's own choice."""
+    days = float(catalogue.read("export.toml")["choice"]["days"])
+    needed = flops / (gpu.bf16_flops_per_s * USUAL_MFU) / 86400.0 / days
+    return min(MOST_USUAL_GPUS, 2 ** math.ceil(math.log2(max(1.0, needed))))
+
+
 def model_mfu(
     family: ModelFamily, shape: Buildable, n_params: float, tokens: float, gpu: Gpu, gpus: int, vocab_size: int | None
 ) -> tuple[float, int, StepError] | None:
@@ -111,7 +120,7 @@ def training_rate(
 ) -> TrainingRate | None:
     """The MFU by parts of the loss-optimal models of a budget, for each expert count; None where no GPU count holds any.
 
-    `gpus` is how many they are trained on (None: USUAL_GPUS, or as many more as hold a model).
+    `gpus` is how many they are trained on (None: `usual_gpus`), or as many more as hold a model.
     """
     counts = np.unique(np.asarray(experts, float))
     best = loss_optimal(law, budget, counts)
@@ -120,7 +129,9 @@ def training_rate(
         if not math.isfinite(n) or e != round(e):
             continue
         shape = buildable(law.family, n, e, vocab_size=vocab_size)
-        if (timed := model_mfu(law.family, shape, n, d, gpu, gpus or USUAL_GPUS, vocab_size)) is not None:
+        if (
+            timed := model_mfu(law.family, shape, n, d, gpu, gpus or usual_gpus(budget.flops, gpu), vocab_size)
+        ) is not None:
             found.append((e, *timed))
     if not found:
         return None

@@ -65,13 +65,13 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
     now = found.decision
     if found.known_runs:
         write_line(console)
-        model = "the base" if now.cost_ratio == 1.0 else f"E = {now.experts:g}, N = {format_count(now.n_params)}"
-        write_paragraph(
-            console,
-            f"{model} on {format_count(now.tokens)} tokens, {now.cost_ratio:.0%} of the base's cost a token, as good as it with a "
-            f"probability of {now.probability_at_least_base:.0%}.",
-            lead="By the known runs and the law",
-        )
+        text = f"no cheaper model is as good as the base with a probability of {found.confidence:.0%}: train the base."
+        if now.cost_ratio != 1.0:
+            text = (
+                f"E = {now.experts:g}, N = {format_count(now.n_params)} on {format_count(now.tokens)} tokens, {now.cost_ratio:.0%} of the "
+                f"base's cost a token, as good as it with a probability of {now.probability_at_least_base:.0%}."
+            )
+        write_paragraph(console, text, lead="By the known runs and the law")
     write_table(console, designed_runs_table(found.runs) if details else designed_counts_table(found.runs))
     write_line(console)
     if found.next_run is not None:
@@ -84,8 +84,10 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
     write_paragraph(
         console,
         "Regret is what the plan loses against a lab that knows the law, as a share of the base's cost a token, by simulation "
-        "without a fit.",
+        f"without a fit, to about {found.regret_error:.1%}.",
     )
+    if found.regret_after > found.regret_before - 2.0 * found.regret_error:
+        write_paragraph(console, "These runs do not lower it by more than the simulation tells: they do not pay.")
     if written is not None:
         write_paragraph(console, f"Wrote {written}: set its corpus, then `moescale sweep {written} --dry-run`.")
     elif not details:
