@@ -133,6 +133,22 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--top-k": ["1", "2"],
         **SERVED_OPTIONS,
     },
+    "design": {
+        "--budget": ["1e12", "1e18", "1e21", "1e30"],
+        "--plan-budget": ["1e15", "1e24", "1e32"],
+        "--for": ["--budget 1e24 --gpu h100-sxm", "--budget 1e22 --max-tpot 1e-6", "--json", "plan", "'"],
+        "--runs": [RUNS, "EMPTY.csv", "TEXT.csv"],
+        "--next": ["1", "1000"],
+        "--max-runs": ["1", "100"],
+        "--max-run-flops": ["1e-12", "1e18", "1e32"],
+        "--max-run-tokens": TOKENS,
+        "--min-params": ["1e3", "1e9", "1e18"],
+        "--run-noise": ["1e-6", "0.01", "1"],
+        "--sequence-tokens": ["2", "4096", "1e9"],
+        "--law": LAWS,
+        "--experts": ["1", "1,4,8"],
+        **SERVED_OPTIONS,
+    },
     "profile": {
         "--against": [LATENCIES, "TEXT.csv", RUNS],
         "--batch": ["1", "1,8", "0"],
@@ -180,6 +196,7 @@ START: dict[str, list[list[str]]] = {
         ["CUT.toml", ":", "x:"],
         [],
     ],
+    "design": [["--budget", "1e20"], ["--budget", "1e21", "--plan-budget", "1e23"]],
     "isoflop": [[str(ROOT / "tests" / "data" / "public" / "joint_moe_runs.csv")], [RUNS]],
     "profile": [["--show", LATENCIES], [PROFILE, "-o", "latencies.csv", "--python", NOWHERE]],
     "pack": [[str(ROOT / "LICENSE"), "-o", f"corpus{n}", "--tokenizer", "bytes"] for n in range(8)],
@@ -200,7 +217,7 @@ FIXED = {
     *("-o", "--plot", "--output-table", "--log", "--setup", "--export", "--open", "--help", "--config", "--json"),
     *("--starts", "--python", "--dry-run", "--show", "--latency", "--free"),
 }
-EXAMPLES = {"reproduce": 20}  # each takes seconds
+EXAMPLES = {"reproduce": 20, "design": 40}  # each takes seconds
 
 
 def options_of(command: str) -> dict[str, list[str]]:

@@ -184,7 +184,7 @@ def test_the_script_serves_the_trained_folder_as_priced(given_model: str | None,
     line = launch("vllm", "MODEL", COST, served(weights="fp8")).command
     changed = {"--dtype": "bfloat16", "--max-model-len": "1024", "--port": "1"}
     assert options(shlex.join(["vllm", *words])) == options(line) | changed
-    assert "priced were requests of up to 1500 tokens; the model is trained on sequences of 1024" in found.notes
+    assert "priced were requests of 1500 tokens; the model is trained on sequences of 1024" in found.notes
     assert "$1.00 a million output tokens" in found.command
 
 
