@@ -111,7 +111,7 @@ def slide(page: Any, label: str, presses: int, key: str = "ArrowRight") -> None:
 
 def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) -> None:
     with opened(browser, address) as page:
-        told = run("plan", "--budget", "5.15e21").out
+        told = run("plan", "--budget", "5.15e21", "--mfu", "0.4").out  # which the page's slider states
         words = " ".join(told.split())
         assert told.startswith(page.inner_text("#headline"))
         for text in page.locator("#facts dd").all_inner_texts():
@@ -121,7 +121,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
         assert page.locator("#rivals tr.chosen").count() == 1
         assert page.inner_text("#caveat") in words
         assert page.locator("#strip dt").count() == 7
-        assert page.inner_text("#command") == "moescale plan --budget 5.15e21"
+        assert page.inner_text("#command") == "moescale plan --mfu 0.4 --budget 5.15e21"
         assert page.locator("canvas:visible").count() == 4
         assert page.locator("#plans tbody tr").count() == 6
         unnamed = page.evaluate(

@@ -92,6 +92,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
             with located(key):
                 given[key] = find_gpu(given[key]).name
     bounds, about, serving = _read(BoundOptions, given), _read(LawOptions, given), _read(ServingOptions, given)
+    bounds = replace(bounds, mfu=bounds.mfu or default_mfu())  # what its slider shows
     if serving.latency not in LATENCIES:
         raise unknown_name("latency source", serving.latency, LATENCIES, where="latency")
     notes: list[str] = []
