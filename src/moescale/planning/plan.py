@@ -95,7 +95,9 @@ class Plan:
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         base, usd = whole(self.base_experts), self.base_usd_per_mtok
-        told = record(self, without=(*BASE, *(name for name in ("laws", "known", "excluded_experts") if not getattr(self, name))))
+        told = record(
+            self, without=(*BASE, *(name for name in ("laws", "known", "excluded_experts") if not getattr(self, name)))
+        )
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
         priced = {} if usd is None else {"usd_per_mtok": usd}
         told["bounded_cost"] = {"base_experts": base, **priced, "plans": told["bounded_cost"]}

@@ -71,9 +71,10 @@ def _key(ax: Axes, plan: Plan) -> None:
     from matplotlib.lines import Line2D
 
     def entry(label: str, **look: Any) -> Line2D:
-        return Line2D([], [], **{"color": FAINT, "label": label, **look})
+        settings: Look = {"color": FAINT, "label": label, **look}
+        return Line2D([], [], **settings)
 
-    model = plan.recommendation.model
+    model = plan.decision.model
     entries = [entry("recommended", color=ACCENT, marker="*", markersize=9, linestyle="none", markeredgecolor="white")]
     if "loss" in (model.intervals or {}):
         entries.append(entry("its loss, 90%", color=ACCENT, linewidth=1.0))
@@ -94,7 +95,7 @@ def _key(ax: Axes, plan: Plan) -> None:
 
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
     """Costs and losses between which lies what the plan speaks of, with some room; over-trained curves run out at the top."""
-    rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.recommendation.model, *plan.known]
+    rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.decision.model, *plan.known]
     served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None]
     if not served:
         raise InputError("no model of this plan is served", next_step="nothing to draw")
@@ -147,7 +148,7 @@ def _known(ax: Axes, plan: Plan) -> None:
 
 
 def _recommendation(ax: Axes, plan: Plan) -> None:
-    model = plan.recommendation.model
+    model = plan.decision.model
     x, y = model.usd_per_mtok, model.loss
     spread = model.intervals or {}
     if "loss" in spread:
@@ -155,9 +156,10 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
     point(ax, x, y, "*", ACCENT, 13, markeredgecolor="white", zorder=6)
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
     share = "" if model.cost_ratio is None else f" ({model.cost_ratio:.0%} of the baseline's)"
+    over = "" if plan.decision is plan.recommendation else " for the lifetime, beyond this budget"
     look: Look = {"fontsize": 7.5, "color": readable(ACCENT), "va": "bottom", "zorder": 6, "bbox": paper()}
     ax.annotate(
-        f"recommended: {expert_label(model.experts)}, {format_count(model.n_params_active)} active, "
+        f"recommended{over}: {expert_label(model.experts)}, {format_count(model.n_params_active)} active, "
         f"{format_count(model.tokens)} tokens\nloss {y:.4f}, {format_usd(x)} per Mtok{share}",
         (0.0, 0.0),
         xycoords="axes fraction",
