@@ -156,7 +156,7 @@ def test_the_page_of_a_plan_holds_its_numbers(folder: Path) -> None:
     training = record["training"]
     for text in (format_count(training["gpu_days"]), format_usd(training["usd"])):
         assert text in words
-    assert f"{best['cost_ratio']:.0%}" in words
+    assert f"{record['recommendation']['cost_ratio']:.0%}" in words
 
 
 def test_a_plan_of_before_there_were_curves_is_reported(folder: Path) -> None:
