@@ -7,6 +7,7 @@ anew, would take most of the time. The README's first command, and commands that
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -19,6 +20,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import command_line
@@ -359,6 +361,49 @@ def test_the_tutorial_decides_by_its_own_answer() -> None:
     worst = re.search(r"expected, (\d+)% under the worst law", page)
     assert worst is not None
     assert f"more than {worst[1]}% of that cost" in " ".join(page.split())
+
+
+def test_coverage_in_prose_is_that_of_the_benchmark() -> None:
+    with open(ROOT / "benchmarks/results/laws.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if not re.match("1/|public", row["held_out"])]
+
+    def covered(law: str) -> float:
+        shares: list[float] = []
+        for source in sorted({row["source"] for row in rows}):
+            mine = [row for row in rows if row["source"] == source and row["law"] == law]
+            counts = [int(row["n_held_out"]) for row in mine]
+            shares.append(float(np.average([float(row["coverage"]) for row in mine], weights=counts)))
+        return 100.0 * float(np.mean(shares))
+
+    assert len({row["source"] for row in rows}) == 7
+    prose = " ".join((ROOT / "docs/fit.md").read_text(encoding="utf-8").replace("\n> ", " ").split())
+    said = f"On seven public tables the nominal 90% intervals of `fit` held {covered('auto'):.0f}% of the held-out runs"
+    single = f"those of a single form held {covered('chinchilla'):.0f}% to {covered('moescale2026'):.0f}%"
+    assert f"{said}; {single}" in prose
+
+
+def test_designed_sweeps_in_prose_are_those_of_the_benchmark() -> None:
+    with open(ROOT / "benchmarks/results/designed_sweeps.csv", newline="", encoding="utf-8") as file:
+        studies = list(csv.DictReader(file))
+
+    def cells(sweep: str, planner: str) -> list[str]:
+        mine = [row for row in studies if row["sweep"] == sweep and row["planner"] == planner]
+        truths = sorted({row["truth"] for row in mine})
+        regret = np.mean([np.mean([float(row["regret"]) for row in mine if row["truth"] == truth]) for truth in truths])
+        assert len(truths) == 13
+        return [f"{100.0 * regret:.0f}%", f"{100.0 * np.mean([float(row['kept']) for row in mine]):.0f}%"]
+
+    page = (ROOT / "docs/sweep.md").read_text(encoding="utf-8")
+    for label, sweep in {
+        "designed, 60 runs | a third": "designed, a third of the FLOPs",
+        "plain grid, 60 runs | all": "plain grid",
+        "the paper's 100 runs | all": "the paper's 100 runs",
+    }.items():
+        shown = " | ".join(cells(sweep, "fit and plan") + cells(sweep, "ensemble and runs"))
+        assert f"| {label} | {shown} |" in page
+    alone = " | ".join(cells("no sweep: the ensemble's plan", "fit and plan"))  # planned without runs
+    assert f"| no runs: the ensemble's plan | - | - | - | {alone} |" in page
+    assert sum(s["sweep"] == "designed" and s["planner"] == "fit and plan" for s in studies) == 52
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

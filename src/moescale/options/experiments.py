@@ -62,7 +62,7 @@ class PackOptions(Group):
 class TrainOptions(Group):
     """One model to train."""
 
-    run: Path = path("What to train: RUN.toml (docs/training.md lists its keys).", name="RUN", default=MISSING)
+    run: Path = path("What to train: RUN.toml (docs/sweep.md lists its keys).", name="RUN", default=MISSING)
     output: Path | None = path("Run table to write or extend: .csv or .tsv.", name="-o")
     resume: bool = flag("Go on from the last checkpoint, or start over.", name="--resume/--no-resume", default=True)
     dry_run: bool = flag("Print the settings with every default, sizes and FLOPs; train nothing.")
