@@ -33,7 +33,7 @@ PAGES_OF_COMMANDS = {
     "cost": "serving.md",
     "models": "shapes.md",
     "plan": "tutorial.md",
-    "profile": "profiling.md",
+    "profile": "serving.md",
     "pack": "data.md",
     "import": "importing.md",
     "train": "training.md",

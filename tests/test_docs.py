@@ -345,7 +345,7 @@ def test_claims_are_counted_as_the_reproduction_counts_them() -> None:
     claims, hold, fail, in_size, inputs, unknown = counts.groups()
     said = f"Of {claims}, {hold} holds? .*?, {fail} fail \\({in_size} of them .*?\\), {inputs} are inputs .*?, {unknown} cannot"
     assert re.search(said, text("README.md"))
-    assert f"[{fail} of {claims}]" in text("docs/peers.md")
+    assert f"[{fail} of {claims}]" in text("docs/reference/peers.md")
 
 
 def test_the_tutorial_decides_by_its_own_answer() -> None:
