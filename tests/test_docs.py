@@ -27,7 +27,7 @@ import moescale
 from moescale import catalogue, find_law
 from moescale.cli import COMMANDS
 from moescale.hardware.prices import owned_defaults
-from moescale.models.family import n_active, n_total
+from moescale.models.family import n_active, n_total, training_flops
 from moescale.serving.closed_loop import REQUEST_S
 from script_modules import load_script
 
@@ -377,6 +377,11 @@ def test_the_concepts_page_counts_parameters_as_laws_do() -> None:
     for experts, *shown in rows:
         counted = [float(count(family, 1e9, float(experts))) / 1e9 for count in (n_active, n_total)]
         assert [float(sum(map(Fraction, text.split()))) for text in shown] == pytest.approx(counted, rel=1e-9)
+    example = re.search(r"6 x 4/3 x (\d+)M x (\d+)B = ([\d.e]+) FLOPs", page)
+    assert example is not None
+    assert f"--n-params {example[1]}M --experts 32 --tokens {example[2]}B" in page
+    flops = float(training_flops(family, float(example[1]) * 1e6, float(example[2]) * 1e9, 32.0))
+    assert flops == pytest.approx(float(example[3]), rel=2e-3)
 
 
 def test_the_tutorial_decides_by_its_own_answer() -> None:
