@@ -693,7 +693,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     # What a newcomer types.
     ("plan --budget 5,15e21", 2, ("--budget", "decimals take a point")),
     ("plan --budget 5e21 --law chinchilla", 2, ("form of a law", "hoffmann2022", "moescale fit RUNS --law chinchilla")),
-    ("plan --budget 5e21 --gpu rtx4090", 2, ("unknown GPU", "docs/howto/my-gpu.md")),
+    ("plan --budget 5e21 --gpu rtx4090", 2, ("unknown GPU", "docs/serving.md")),
     ("cost --n-params 7 --experts 8", 2, ("--n-params", "7B", "7M")),
     ("cost --n-params 7GB --experts 8", 2, ("--n-params", "number of bytes", "nearest: 7G")),
     ("cost --n-params 7B --max-tpot 1GB", 2, ("--max-tpot", "is not a time")),

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,11 @@ import pytest
 
 import command_line
 import moescale
+from moescale import catalogue, find_law
 from moescale.cli import COMMANDS
+from moescale.hardware.prices import owned_defaults
+from moescale.models.family import n_active, n_total, training_flops
+from moescale.serving.closed_loop import REQUEST_S
 from script_modules import load_script
 
 ROOT = Path(__file__).parents[1]
@@ -347,7 +352,38 @@ def test_claims_are_counted_as_the_reproduction_counts_them() -> None:
     claims, hold, fail, in_size, inputs, unknown = counts.groups()
     said = f"Of {claims}, {hold} holds? .*?, {fail} fail \\({in_size} of them .*?\\), {inputs} are inputs .*?, {unknown} cannot"
     assert re.search(said, text("README.md"))
-    assert f"[{fail} of {claims}]" in text("docs/peers.md")
+    assert f"[{fail} of {claims}]" in text("docs/reference/peers.md")
+
+
+def test_the_serving_page_states_the_figures_of_the_catalogue() -> None:
+    page = " ".join((ROOT / "docs" / "serving.md").read_text(encoding="utf-8").split())
+    formats = catalogue.read("precisions.toml")["weights"]
+    assert all(f"`{name}` ({8 * found['bytes']:.3g}" in page for name, found in formats.items())
+    reserve = catalogue.read("reserve.toml")
+    text_logs = [log for log in reserve["log"] if not log["vision"]]
+    logs = sorted(log.get("both_gib") or log["non_torch_gib"] + log["activation_gib"] for log in text_logs)
+    assert len(logs) == 8
+    assert f"{reserve['default']['per_gpu_gib']:g} GiB: the median of eight" in page
+    assert f"range from {logs[0]:.2f} to {logs[-1]:.2f} GiB" in page
+    owned = owned_defaults()
+    for option, value in (("years", owned.years), ("usd-per-kwh", owned.usd_per_kwh), ("pue", owned.pue)):
+        assert f"| `--{option}` | {value:g} |" in page
+    assert f"{REQUEST_S * 1e3:g} ms between client and scheduler" in page
+
+
+def test_the_concepts_page_counts_parameters_as_laws_do() -> None:
+    page = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| E = (\d+) \| ([\d /]+) N \| ([\d /]+) N \|$", page, re.MULTILINE)
+    assert [int(row[0]) for row in rows] == [4, 32]
+    family = find_law("public-2026").family
+    for experts, *shown in rows:
+        counted = [float(count(family, 1e9, float(experts))) / 1e9 for count in (n_active, n_total)]
+        assert [float(sum(map(Fraction, text.split()))) for text in shown] == pytest.approx(counted, rel=1e-9)
+    example = re.search(r"6 x 4/3 x (\d+)M x (\d+)B = ([\d.e]+) FLOPs", page)
+    assert example is not None
+    assert f"--n-params {example[1]}M --experts 32 --tokens {example[2]}B" in page
+    flops = float(training_flops(family, float(example[1]) * 1e6, float(example[2]) * 1e9, 32.0))
+    assert flops == pytest.approx(float(example[3]), rel=2e-3)
 
 
 def test_the_tutorial_decides_by_its_own_answer() -> None:

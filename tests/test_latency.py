@@ -638,6 +638,11 @@ def test_the_roofline_is_as_near_to_measured_kernels_as_the_page_says(name: str)
     assert np.quantile(size, 0.9) < NINE_OF_TEN
 
 
+def test_the_serving_page_states_these_errors() -> None:
+    page = " ".join((Path(__file__).parents[1] / "docs" / "serving.md").read_text(encoding="utf-8").split())
+    assert f"within {MEDIAN:.0%} of the measured kernels, and nine of ten within {NINE_OF_TEN:.0%}" in page
+
+
 # Table
 
 
