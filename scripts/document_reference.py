@@ -38,9 +38,9 @@ PAGES_OF_COMMANDS = {
     "import": "importing.md",
     "train": "training.md",
     "sweep": "sweeps.md",
-    "report": "report.md",
+    "report": "plan.md",
     "reproduce": "reproduction.md",
-    "web": "page.md",
+    "web": "plan.md",
 }
 
 

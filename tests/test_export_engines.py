@@ -2,7 +2,7 @@
 
 MOESCALE_TORCHTITAN_PYTHON and MOESCALE_MEGATRON_PYTHON: interpreters of environments with torchtitan 0.3 (and triton) and
 with megatron-core (and transformers, triton). MOESCALE_MEGATRON: folder of a Megatron-LM checkout, for its own parser.
-docs/export.md, What was checked, has the commands of an environment with all of them.
+docs/launch.md, What was checked, has the commands of an environment with all of them.
 """
 
 from __future__ import annotations
