@@ -15,7 +15,7 @@ from moescale.scaling_laws import find_law
 from moescale.units import format_count
 
 FORMATS = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
-PLAN = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+PLAN = " ".join((ROOT / "docs" / "plan.md").read_text(encoding="utf-8").split())
 MIXTRAL = ("--config", ROOT / "examples" / "configs" / "mixtral-8x7b.json", "--gpu", "h100-sxm")
 # Keys that only some answers have: of a closed loop, of measured kinds of server, of the choice among forms.
 SOMETIMES = {"closed_loop", "accuracy", "chosen"}
