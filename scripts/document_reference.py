@@ -33,16 +33,17 @@ PAGES_OF_COMMANDS = {
     "isoflop": "fit.md",
     "cost": "serving.md",
     "models": "serving.md",
-    "plan": "tutorial.md",
+    "plan": "plan.md",
+    "compare-models": "plan.md",
     "profile": "serving.md",
     "pack": "sweep.md",
     "import": "fit.md",
     "train": "sweep.md",
     "sweep": "sweep.md",
     "design": "sweep.md",
-    "report": "report.md",
-    "reproduce": "reproduction.md",
-    "web": "page.md",
+    "report": "plan.md",
+    "reproduce": "evidence/reproduction.md",
+    "web": "plan.md",
 }
 
 
