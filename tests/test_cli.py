@@ -887,7 +887,7 @@ TABLES = [
     ),
     (
         (*BUDGET, "--bootstrap", "0"),
-        ("Train 32 experts", "as good as the base", "Three choices", "What each law says", "--details"),
+        ("Train 32 experts", "P(loss <= baseline)", "Three choices", "What each law says", "--details"),
     ),
     (
         (*ONE_LAW, "--bootstrap", "0", "--details"),
@@ -915,11 +915,11 @@ def test_the_plans_table_says_what_its_json_says() -> None:
     out = its_table()
     active, total = format_count(best["n_params_active"]), format_count(best["n_params_total"])
     assert out.startswith(
-        f"Train {best['experts']} experts, {active} active of {total} parameters, on {format_count(best['tokens'])} tokens"
+        f"Train {best['experts']} experts: {active} active of {total} parameters, {format_count(best['tokens'])} tokens"
     )
     for c in a_plan()["loss_optimal"]:
         name = "dense" if c["experts"] == 1 else f"E = {c['experts']}"
-        table = out.partition("\nLoss-optimal\n")[2]
+        table = out.partition("\nLoss-optimal model of each expert count\n")[2]
         row = next(line for line in table.splitlines() if line.startswith(name))
         assert [f"{c['loss']:.4f}", format_usd(c["usd_per_mtok"])] == row.removeprefix(name).split()[4:6]
 
@@ -958,8 +958,12 @@ def test_tables_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) ->
     assert found.code == 0
     assert found.out != "\n".join(lines)  # bold, as on a terminal
     assert max(map(len, lines)) <= width
-    heads = [line for line in lines if "cost/base" in line]
-    assert [("active/base" in head, "cost/base" in head) for head in heads[:2]] == [(width >= 100, True)] * 2
+    left_out = [line for line in lines if line.startswith("Columns left out for width")]
+    assert bool(left_out) == (width < 100)
+    decision = "\n".join(lines).partition("\nRegret under each law")[0]
+    for head in ("active", "tokens", "loss", "$/Mtok", "baseline", "P(loss <=", "regret"):
+        assert re.search(rf"^.*{re.escape(head)}", decision.partition("\nThree choices")[2], re.MULTILINE), head
+    assert not re.search("left out for width: .*(baseline|regret|loss|active)", decision)
 
 
 def test_an_ascii_terminal_gets_ascii() -> None:
@@ -1058,9 +1062,9 @@ def test_plan_prices_a_life() -> None:
 def test_plan_tells_a_life_in_words() -> None:
     told = run(*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8").out
     assert told.startswith("Train 32 experts")
-    assert "  life   $" in told
-    assert "to train and to serve 1T tokens" in told
-    assert "Over 1T served tokens: lowest loss within $20K of training and serving" in told
+    assert "  lifetime  $" in told
+    assert "to train the model and serve 1T tokens" in told
+    assert "Training and serving 1T tokens: lowest loss within $20K" in told
 
 
 def test_total_dollars_are_those_of_a_life() -> None:
@@ -1124,19 +1128,19 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
     found = run("plan", "--budget", "3e24", "--max-tokens", "15T", "--bootstrap", "0", *law)
     assert found.code == 0
     words = " ".join(found.out.split())
-    assert re.search(r"train \S+ FLOPs, \d+% of the budget, .*--max-tokens ends training at 15T tokens", words)
-    assert "the whole budget" in its_table()
+    assert re.search(r"training \S+ FLOPs \(\d+% of the budget\), .*--max-tokens limits training to 15T tokens", words)
+    assert "of the budget" not in its_table()
 
 
 def test_a_law_of_unknown_range_says_so() -> None:
     cheap = ("--latency", "roofline", "--bootstrap", "0")
     told = run("plan", "--budget", "1e24", "--law", "abnar2025", "--gpu", "h200-sxm", "--experts", "1,4,8,16", *cheap)
-    assert "Extrapolated: training FLOPs at 1,000 times the largest fitted" in told.out
-    assert "abnar2025 has no known fitted range of N and D: how far" in told.out
-    assert "no known fitted range" not in its_table()
+    assert "Extrapolated: training FLOPs 1,000 times the largest fitted" in told.out
+    assert "The fitted range of N and D is unknown for abnar2025" in told.out
+    assert "fitted range of" not in its_table()
     found = run("predict", "--law", "krajewski2024-dense", "--n-params", "1B", "--tokens", "20B")
-    assert "krajewski2024-dense has no known fitted range of N and D: how far" in found.err
-    assert "no known fitted range" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
+    assert "The fitted range of N and D is unknown for krajewski2024-dense" in found.err
+    assert "fitted range of" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
 
 
 def test_a_law_of_few_runs_and_a_prior_warns_of_what_it_rests_on(tmp_path: Path) -> None:
@@ -1147,7 +1151,7 @@ def test_a_law_of_few_runs_and_a_prior_warns_of_what_it_rests_on(tmp_path: Path)
     found = run("plan", "--budget", "1e21", "--law", saved)
     assert found.code == 0
     assert "mine carries no draws, so this plan has no intervals" in found.err
-    assert "calibrated from yun2024-joint on 6 runs, for 10 parameters" in found.err
+    assert "its 10 parameters were calibrated from yun2024-joint on 6 runs" in found.err
     assert "intervals" not in run("plan", "--budget", "1e21", "--law", saved, "--bootstrap", "0").err
     assert "intervals" not in run(*BUDGET, "--latency", "roofline").err
 
