@@ -702,7 +702,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     (f"sweep {ROOT}/examples/run.toml --dry-run", 2, ("no [grid] and no [[runs]]", "moescale train")),
     ("cost --n-params 1B --memory-fraction 90", 2, ("--memory-fraction", "nearest: 0.9", "90% is 0.9")),
     # Good questions without an answer.
-    ("cost --n-params 671B --experts 256", 1, ("N = 671B with 256 experts (57.7T parameters in all)",)),
+    ("cost --n-params 671B --experts 256", 1, ("N = 671B with 256 experts (57.7T total parameters)",)),
     ("plan --budget 5.15e21 --max-tokens 300", 1, ("300 tokens", "allow more than 300 training tokens")),
     ("cost --n-params 100B --experts 64 --max-gpus 1", 1, ("weights take", "a100-sxm-40gb", "more GPUs")),
     ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
@@ -830,9 +830,36 @@ def test_help_begins_with_the_decision_and_groups_the_rest(monkeypatch: pytest.M
     assert words == list(COMMANDS)
     assert words[0] == "plan"
     for command in ("plan", "cost"):
-        head, *panels = re.split(r"^╭─ ", run(command, "--help").out, flags=re.MULTILINE)[1:]
+        head, *panels = re.split(r"^╭─ ", run(command, "--help-all").out, flags=re.MULTILINE)[1:]
         assert len(re.findall(r"--[a-z]", head)) < 25, "what a first question needs stands alone at the top"
         assert {panel.split(" ─")[0] for panel in panels} >= {"Server", "Price"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_screen_and_names_every_option(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = run(command, "--help"), run(command, "--help-all")
+    assert (short.code, short.err) == (whole.code, whole.err) == (0, "")
+    assert len(short.out.splitlines()) <= 46
+    assert max(map(len, short.out.splitlines())) <= 80
+
+    def options(text: str) -> set[str]:
+        return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text.partition("Example")[0]))
+
+    everything = {name for parameter in parameters(command) for name in parameter.opts if name.startswith("--")}
+    assert everything <= options(whole.out)
+    assert everything <= options(short.out)
+    assert f"moescale {command} --" in short.out or len(whole.out.splitlines()) < 46
+
+
+def parameters(command: str) -> list[Any]:
+    """The options and arguments of a command."""
+    import typer
+
+    from moescale.cli.options import app
+
+    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typer's group is untyped
+    return list(commands[command].params)
 
 
 def test_version_is_the_packages() -> None:
@@ -854,14 +881,14 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    found = run(command, "--help")
+    found = run(command, "--help-all")
     assert found.code == 0
     assert max(map(len, found.out.splitlines())) <= 80
     text = found.out.partition("Examples:")[2]
     assert f"moescale {command}" in text
     assert all(len(word) < 40 for word in text.split())
     monkeypatch.setenv("COLUMNS", "200")
-    examples = [line.strip() for line in run(command, "--help").out.partition("Examples:")[2].splitlines()]
+    examples = [line.strip() for line in run(command, "--help-all").out.partition("Examples:")[2].splitlines()]
     monkeypatch.chdir(ROOT)
     for example in filter(None, examples):
         if command == "report" or any(name in example for name in OF_THE_READER):

@@ -145,7 +145,7 @@ def parameter_table(
 
 
 def member_table(law: Law) -> Table:
-    """The laws that an ensemble averages."""
+    """The laws of an ensemble."""
     return table_of(
         "",
         law.members,
@@ -160,12 +160,12 @@ def member_table(law: Law) -> Table:
 
 
 def law_table(law: Law, intervals: Mapping[str, tuple[float, float]] | None = None) -> Table:
-    """What a law is made of: its coefficients, or the laws of an ensemble."""
+    """The coefficients of a law, or the laws of an ensemble."""
     return member_table(law) if law.members else parameter_table(law.form, law.parameters, intervals)
 
 
 def fit_remarks(found: Fit) -> dict[str, str]:
-    """What to mind of single parameters of a fit."""
+    """Remarks on single parameters of a fit."""
     remarks = {name: "not identified" for name in found.not_identified}
     return remarks | {name: "on a bound" for name in found.at_bound}
 
@@ -212,7 +212,8 @@ def suspect_table(diagnosis: Diagnosis, runs: RunArrays) -> Table:
     shown = diagnosis.suspects[:SUSPECT_ROWS]
     more = len(diagnosis.suspects) - len(shown)
     return table_of(
-        "Runs beyond 5 robust standard deviations" + (f" (the worst {len(shown)}; {more} more)" if more else ""),
+        "Runs beyond 5 robust standard deviations"
+        + (f" (the worst {len(shown)} of {len(shown) + more})" if more else ""),
         shown,
         (
             (Column("run", text=True), lambda i: f"{i + 1}"),
@@ -246,8 +247,8 @@ def prediction_table(law: Law) -> Table | None:
     except InputError:
         return None
     losses = [Column(expert_label(e) if law.form.uses_experts else "loss") for e in counts]
-    with_interval = " with the interval of 90% of its draws" if len(law.draws) else ""
-    title = f"Losses that the law predicts{with_interval}"
+    with_interval = ", with 90% intervals" if len(law.draws) else ""
+    title = f"Predicted losses{with_interval}"
     return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
 
 
@@ -261,7 +262,7 @@ def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Tab
         return f"{100 * math.log(predicted[i].loss / runs.loss[i]):+.2f}%" if known[i] else ""
 
     return table_of(
-        "Losses predicted and measured" + (f" (the first {len(shown)}; --json has {more:,} more)" if more else ""),
+        "Predicted and measured losses" + (f" (the first {len(shown)}; {more:,} more with --json)" if more else ""),
         shown,
         (
             (Column("row"), lambda i: f"{runs.row_numbers[i]}"),
@@ -292,8 +293,8 @@ def accuracy_text(accuracy: Accuracy | None, gpu: str, kind: str) -> str:
 
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     """Each GPU count that was looked at; without dollars where there is no price."""
-    limits = {"max_ttft": "latency: first token", "max_tpot": "latency: per token"}
-    others = {"optimum": "lowest cost", "front_end": "API servers", "max_num_batched_tokens": "tokens a pass"}
+    limits = {"max_ttft": "TTFT limit", "max_tpot": "TPOT limit"}
+    others = {"optimum": "lowest cost", "front_end": "API servers", "max_num_batched_tokens": "tokens per pass"}
     looked_at = cost.candidates or (cost,)
     if cost.closed_loop is not None:
         return _loop_table(cost, looked_at, priced=priced)
@@ -302,8 +303,8 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
         (Column("$/Mtok"), lambda c: format_usd(c.usd_per_mtok or 0.0)),
         (Column("batch"), lambda c: f"{c.batch:.0f}"),
         (Column("output tok/s"), lambda c: f"{c.throughput_tok_s:,.0f}"),
-        (Column("first token"), lambda c: format_seconds(c.ttft_s or 0.0)),
-        (Column("per token"), lambda c: format_seconds(c.tpot_s or 0.0)),
+        (Column("TTFT"), lambda c: format_seconds(c.ttft_s or 0.0)),
+        (Column("TPOT"), lambda c: format_seconds(c.tpot_s or 0.0)),
         (
             Column("batch limited by", text=True),
             lambda c: limits.get(c.latency_limit or "", others.get(c.limited_by or "", c.limited_by or "")),
@@ -327,17 +328,17 @@ def _loop_table(cost: Cost, looked_at: Sequence[Cost], *, priced: bool) -> Table
 
     def last(c: Cost) -> str:
         if c.gpus == cost.gpus:
-            return "<- cheapest" if loop(c).meets_limits else "<- cheapest, beyond a limit"
-        return "" if loop(c).meets_limits else "beyond a limit"
+            return "<- cheapest" if loop(c).meets_limits else "<- cheapest, breaks a limit"
+        return "" if loop(c).meets_limits else "breaks a limit"
 
     cells: list[Cell[Cost]] = [
         (Column("GPUs"), lambda c: f"{c.gpus}"),
         (Column("$/Mtok"), lambda c: format_usd(loop(c).usd_per_mtok)),
-        (Column("in service"), lambda c: f"{loop(c).batch:.0f}"),
+        (Column("batch"), lambda c: f"{loop(c).batch:.0f}"),
         (Column("output tok/s"), lambda c: f"{loop(c).output_tok_s:,.0f}"),
-        (Column("first token"), lambda c: format_seconds(loop(c).ttft_s)),
-        (Column("per token"), lambda c: format_seconds(loop(c).tpot_s)),
-        (Column("request", rank=2), lambda c: format_seconds(loop(c).e2e_s)),
+        (Column("TTFT"), lambda c: format_seconds(loop(c).ttft_s)),
+        (Column("TPOT"), lambda c: format_seconds(loop(c).tpot_s)),
+        (Column("request time", rank=2), lambda c: format_seconds(loop(c).e2e_s)),
         (Column("", text=True), last),
     ]
     return table_of(
@@ -360,17 +361,17 @@ def pareto_table(points: OperatingPoints) -> Table:
         (Column("weights", text=True), lambda i: on[i].weights.name),
         (Column("cache", text=True), lambda i: on[i].kv_cache.name),
         (Column("batch"), lambda i: f"{p.batch[i]:.0f}"),
-        (Column("per token"), lambda i: format_seconds(float(p.tpot_s[i]))),
+        (Column("TPOT"), lambda i: format_seconds(float(p.tpot_s[i]))),
         (Column("tok/s/user"), lambda i: rate_text(float(p.tok_s_per_user[i]))),
         (Column("$/Mtok"), lambda i: format_usd(float(p.usd_per_mtok[i]))),
-        (Column("all tok/s", rank=2), lambda i: f"{p.throughput_tok_s[i]:,.0f}"),
-        (Column("first token", rank=3), lambda i: format_seconds(float(p.ttft_s[i]))),
+        (Column("output tok/s", rank=2), lambda i: f"{p.throughput_tok_s[i]:,.0f}"),
+        (Column("TTFT", rank=3), lambda i: format_seconds(float(p.ttft_s[i]))),
     ]
     if not np.any(p.expert_parallel > 1):
         del cells[1]
     if len({k.gpu.name for k in p.platforms}) > 1:
         cells.insert(0, (Column("GPU", text=True), lambda i: on[i].gpu.name))
-    title = f"Pareto set: no other of {len(p):,} points is cheaper and faster{part}"
+    title = f"Pareto set of {len(p):,} operating points{part}"
     return table_of(title, [int(front[j]) for j in shown], cells)
 
 
@@ -392,7 +393,7 @@ def platform_table(points: OperatingPoints) -> Table:
     ]
     if len({k.gpu.name for k in p.platforms}) > 1:
         cells.insert(0, (Column("GPU", text=True), lambda x: x[0].gpu.name))
-    return table_of("Each alone: its cheapest point, and after it its fastest (tok/s/user)", ends, cells)
+    return table_of("Cheapest and fastest point of each format", ends, cells)
 
 
 def left_out_lines(points: OperatingPoints) -> tuple[str, ...]:
@@ -445,27 +446,27 @@ def coverage_table(found: Overview) -> Table:
         (Column("parameters"), lambda c: _between(*(format_count(x) for x in c.n_params_total))),
         (Column("tokens"), lambda c: _between(*(f"{x}" for x in c.tokens))),
         (Column("batch"), lambda c: _between(*(f"{x}" for x in c.batch))),
-        (Column("all to", rank=1), lambda c: f"{c.smallest_largest_batch}"),
+        (Column("full batch", rank=1), lambda c: f"{c.smallest_largest_batch}"),
         (Column("spread", rank=2), lambda c: f"{c.spread:.1%}"),
     ]
     if len(gpus) > 1:
         cells.insert(0, (Column("GPU", text=True), lambda c: c.gpu))
-    title = f"Measured on {', '.join(gpus)}; outside these ranges there is no answer (nothing is extrapolated)"
+    title = f"Coverage on {', '.join(gpus)}; no extrapolation beyond these ranges"
     return table_of(title, found.coverage, cells)
 
 
 def interpolation_table(found: Overview) -> Table:
     """How well a latency table predicts each of its inner rows."""
     return table_of(
-        "Leave one out: each inner row from its neighbours, linearly along one axis",
+        "Leave-one-out error of linear interpolation along each axis",
         found.held_out,
         (
             (Column("", text=True), lambda h: h.stage),
             (Column("along", text=True), lambda h: "size" if h.axis == "n_params_total" else h.axis),
             (Column("rows"), lambda h: f"{h.rows}"),
             (Column("median error"), lambda h: f"{h.median_abs_error:.1%}"),
-            (Column("largest"), lambda h: f"{h.max_abs_error:.1%}"),
-            (Column("mean"), lambda h: f"{h.bias:+.1%}"),
+            (Column("largest error"), lambda h: f"{h.max_abs_error:.1%}"),
+            (Column("mean error"), lambda h: f"{h.bias:+.1%}"),
             (Column("worst at", text=True, rank=1), lambda h: h.worst),
         ),
     )
@@ -474,7 +475,9 @@ def interpolation_table(found: Overview) -> Table:
 def unmeasured_table(found: Overview) -> Table:
     """The rows of a latency table that hold no latency."""
     columns = (Column("", text=True), Column("rows"), Column("reason", text=True))
-    return Table("Without a latency", columns, [(stage, f"{rows}", reason) for stage, reason, rows in found.not_ok])
+    return Table(
+        "Rows without a latency", columns, [(stage, f"{rows}", reason) for stage, reason, rows in found.not_ok]
+    )
 
 
 def _between(low: str, high: str) -> str:
@@ -509,7 +512,7 @@ def regret_table(rows: Iterable[tuple[str, int, float, float]]) -> Table:
         "",
         rows,
         (
-            (Column("sweep", text=True), lambda r: r[0]),
+            (Column("runs of", text=True), lambda r: r[0]),
             (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
             (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
             (Column("expected regret"), lambda r: f"{r[3]:.1%}"),
@@ -520,7 +523,7 @@ def regret_table(rows: Iterable[tuple[str, int, float, float]]) -> Table:
 def designed_runs_table(runs: Iterable[DesignedRun]) -> Table:
     """Every run of a designed sweep, in the order in which they were chosen."""
     return table_of(
-        "Runs in the order of their worth a FLOP",
+        "Runs, by reduction of regret per FLOP",
         runs,
         (
             (Column("N"), lambda r: format_count(r.n_params)),
@@ -847,11 +850,11 @@ def known_table(plan: Plan) -> Table:
         (Column("FLOPs", rank=1), lambda c: format_flops(c.training_flops)),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         *SERVING,
-        (Column("loss/frontier"), lambda c: _more(c.loss_ratio_to_frontier)),
-        (Column("cost/frontier"), lambda c: _percentage(c.cost_ratio_to_frontier)),
+        (Column("loss vs frontier"), lambda c: _more(c.loss_ratio_to_frontier)),
+        (Column("cost vs frontier"), lambda c: _percentage(c.cost_ratio_to_frontier)),
     )
     unserved = reason_lines((c.name, c.infeasible) for c in plan.known if c.infeasible)
-    return table_of("Known models under this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
+    return table_of("Published models under this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
 
 
 def compared_table(models: Sequence[ComparedModel]) -> Table:
@@ -863,17 +866,17 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("training tokens"), lambda c: format_count(c.tokens)),
         (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
         (Column("GPU days"), lambda c: _known(c.gpu_days, format_count)),
-        (Column("dollars to train"), lambda c: _known(c.training_usd, format_usd)),
+        (Column("training $"), lambda c: _known(c.training_usd, format_usd)),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
-        (Column("  against the first"), lambda c: _known(c.loss_change, "{:+.1%}".format)),
+        (Column("  vs the first model"), lambda c: _known(c.loss_change, "{:+.1%}".format)),
         (Column("    90% interval"), lambda c: span_text(c.loss_change_interval, "+.1%")),
-        (Column("  better, probability"), lambda c: _known(c.probability_better, "{:.0%}".format)),
+        (Column("  P(loss <= the first)"), lambda c: _known(c.probability_better, "{:.0%}".format)),
         (Column("$/Mtok"), lambda c: _known(c.usd_per_mtok, format_usd)),
         (Column("GPUs"), lambda c: _known(c.gpus, "{}".format)),
         (Column("batch"), lambda c: _known(c.batch, "{:.0f}".format)),
-        (Column("time per token"), lambda c: _known(c.tpot_s, format_seconds)),
-        (Column("dollars in all"), lambda c: _known(c.total_usd, format_usd)),
+        (Column("TPOT"), lambda c: _known(c.tpot_s, format_seconds)),
+        (Column("total $"), lambda c: _known(c.total_usd, format_usd)),
     )
     rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
@@ -887,16 +890,16 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
 
 
 def break_even_lines(models: Sequence[ComparedModel]) -> tuple[str, ...]:
-    """After how many served tokens models that are dearer to train pay off, the soonest first."""
+    """Served tokens after which models that cost more to train break even, the soonest first."""
     told = sorted((tokens, c.name, other) for c in models for other, tokens in (c.break_even_tokens or {}).items())
     more = len(told) - BREAK_EVENS
     return (
         *(
-            f"{name} is dearer to train than {other} and cheaper to serve: it has paid off after {format_count(tokens)} "
+            f"{name} costs more to train and less to serve than {other}: it breaks even after {format_count(tokens)} "
             "output tokens."
             for tokens, name, other in told[:BREAK_EVENS]
         ),
-        *([f"{more} more such pairs with --json."] if more > 0 else []),
+        *([f"{more} more pairs with --json."] if more > 0 else []),
     )
 
 
