@@ -31,7 +31,7 @@ PAGES_OF_COMMANDS = {
     "predict": "laws.md",
     "compare": "howto/which-law.md",
     "cost": "serving.md",
-    "models": "shapes.md",
+    "models": "evidence/serving.md",
     "plan": "tutorial.md",
     "profile": "profiling.md",
     "pack": "data.md",

@@ -84,7 +84,7 @@ class ServingOptions(ChosenGpu):
     )
     host: str | None = text(
         "CPU side of the server: none (default: 1.4 ms a pass at least), in-line or asynchronous (vLLM's "
-        "published times, docs/servings.md)."
+        "published times, docs/evidence/serving.md)."
     )
     expert_parallel: int | None = quantity(
         "So many GPUs of a replica split whole experts; 1: each expert is split.", default=1, whole=True
