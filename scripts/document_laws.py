@@ -128,7 +128,7 @@ def pages() -> dict[str, str]:
     )
     sets = (
         [
-            f"[{law.name}](#{law.name if law.name not in FORMS else law.name + '_1'})",
+            f"[{law.name}](#{law.name})",
             law.form.name,
             counted(law.family),
             data(law),

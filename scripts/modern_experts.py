@@ -151,9 +151,9 @@ def spread(found: Answers, budget: int, *, without: tuple[str, ...] = ()) -> str
         ratios = {name: a.ratio for name, a in asked if name not in without and not (budget == 0 and a.outside)}
         if len(ratios) > 1:
             low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
-            ends = [f"{Answer(ratios[name], False)} ({name})" for name in (low, high)]
-            texts.append(f"{Answer(ratios[high] / ratios[low], False)} at 1/{x:g}, from {' to '.join(ends)}")
-    return "; ".join(texts)
+            ends = [f"{Answer(ratios[name], False)} by {name}" for name in (low, high)]
+            texts.append(f"{Answer(ratios[high] / ratios[low], False)} at 1/{x:g} ({' to '.join(ends)})")
+    return ", ".join(texts)
 
 
 def against_eighth() -> list[list[str]]:
