@@ -9,7 +9,7 @@
     L = (F + S norm) m,   norm = ((e^s)^(1/kappa) + (e^t)^(1/kappa))^kappa,  s = -alpha ln N,  t = ln q - beta ln D_eff
 
 in units of 1e9 body parameters and 1e10 tokens. A dense candidate is norm:data, a candidate for experts gain:ceiling; a gain
-adds to s or t, or multiplies the norm or the loss by Xhat^-g. THE RULE (docs/moescale2026.md states it too):
+adds to s or t, or multiplies the norm or the loss by Xhat^-g. THE RULE (docs/evidence/own-law.md says what came of it):
 
 Rows with tokens / n_params_dense >= 2. Dense sources: gadre, porian, gemstones, olmo (its two targets left out). Outer splits
 of each table: strictly above the 75% quantile of N, D, N D, D / N; inner splits: the same inside each outer training set.

@@ -2,6 +2,7 @@
 
     python benchmarks/grid.py                  all sets
     python benchmarks/grid.py --sets 2 --json  the first two only, as JSON
+    python benchmarks/grid.py --write          writes docs/evidence/own-law-search.csv
 
 For each set of runs: the objective of `starts="auto"` and of all 810,000 starts of the paper's appendix, how many starts
 reached the optimum (a lower bound, see moescale.fitting.fit.fit), seconds, and how many times less a start costs than with
@@ -13,11 +14,12 @@ Exits 1 if the two searches differ by more than 1e-6 anywhere or a time limit is
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,7 @@ SAME = 1e-6
 LIMIT_S = {100: 60.0, 270: 180.0}  # up to so many runs, on two cores
 SPEED_UP = 500.0
 AUTO_LIMIT_S = 2.0
+COLUMNS = ("set", "runs", "auto_excess", "auto_s", "grid_s", "speed_up_over_scipy")
 
 Runs = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
@@ -133,12 +136,22 @@ def measure(name: str, runs: Runs) -> dict[str, float | str | bool]:
     }
 
 
+def write(rows: Sequence[dict[str, float | str | bool]]) -> None:
+    """The table beside docs/evidence/own-law.md."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+    pages = importlib.import_module("pages")
+    formats = {"auto_excess": ".0e", "auto_s": ".2f", "grid_s": ".1f", "speed_up_over_scipy": ".0f"}
+    cells = ([format(row[name], formats.get(name, "")) for name in COLUMNS] for row in rows)
+    pages.write_csv("evidence/own-law-search.csv", COLUMNS, cells)
+
+
 def main() -> int:
     """Measure, print, and say by the exit code whether the searches agree within their limits."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sets", type=int, help="only the first so many sets")
     parser.add_argument("--only", help="only sets whose name contains this")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if not has_numba():
         print("without numba: the grid is searched by NumPy, slower", file=sys.stderr)
@@ -164,6 +177,8 @@ def main() -> int:
             )
     if options.json:
         print(json.dumps(rows, indent=2))
+    if options.write:
+        write(rows)
     return 0 if all(row["same_optimum"] and row["in_time"] for row in rows) else 1
 
 

@@ -5,8 +5,8 @@
 Runs with tokens / n_params_dense >= 2 (but of datablations' own split, which scores every row). Held out in turn: what lies
 strictly above the 75% quantile of N, D, N D and D / N; on routed tables larger N, D or E. Scores are RMSLE of the held-out runs,
 geometric means over a table's splits, then over a source's tables, then over sources. Intervals are also judged on
-splits that fit what lies at or below 1/4, 1/16 and 1/64 of the largest N D. --quick: auto and chinchilla only. --write: results/laws.csv,
-results/laws_coverage.csv and the tables of docs/fitting.md.
+splits that fit what lies at or below 1/4, 1/16 and 1/64 of the largest N D. --quick: auto and chinchilla only. --write: results/laws.csv and,
+under docs/evidence, the tables of own-law.md, own-law-errors.csv and own-law-coverage.csv.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ JUDGED, REPLICATES = ("chinchilla", "moescale2026"), 64  # forms whose own boots
 FEWEST_FITTED = 15  # runs, on splits that judge intervals far from the runs
 BANDS = ((0.0, 1.0 + 1e-9), (1.0 + 1e-9, 4.0), (4.0, 16.0), (16.0, np.inf))  # of N D over the largest that was fitted
 BAND_NAMES = ("within", "to 4", "4 to 16", "over 16")
+DISTANCES = ("all splits", *BAND_NAMES[1:])
+JUDGED_LAWS, MEAN = ("auto", *JUDGED), "mean over sources"
+ERRORS = ("law", "source", "held_out", "rmsle_1e-3")
+COVERAGE = ("law", "source", "times_beyond_largest_fitted_nd", "held_percent", "mean_width_percent", "runs")
 
 BoolArray = NDArray[np.bool_]
 
@@ -145,49 +149,82 @@ def over_splits(scores: Sequence[Score], source: str, law: str) -> float:
 
 
 def error_rows(scores: Sequence[Score]) -> list[list[str]]:
-    """Dense sources: each law's mean, its ratio to chinchilla, the range of that ratio, and its errors by source."""
-    sources = [source for source in DENSE if any(s.split.source == source for s in scores)]
-    base = {source: over_splits(scores, source, "chinchilla") for source in sources}
+    """Each law's error on each dense source, on each split of the routed ones, and on datablations' own split."""
     rows: list[list[str]] = []
-    for law in laws(scores, sources) if sources else []:
-        by = {source: over_splits(scores, source, law) for source in sources}
-        ratios = [by[source] / base[source] for source in sources]
-        ends = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        rows.append(
-            [law, thousandths(geometric(by.values())), f"{geometric(ratios):.2f}", ends, *map(thousandths, by.values())]
-        )
+    for source in SOURCES:
+        for law in laws(scores, [source]):
+            mine = [s for s in scores if (s.split.source, s.law) == (source, law) and not s.split.reach]
+            if source in DENSE:
+                rows.append([law, source, "N; D; N D; D/N", thousandths(over_splits(scores, source, law))])
+            rows += [
+                [law, source, s.split.name, thousandths(s.rmsle)]
+                for s in mine
+                if source not in DENSE or s.split.name == "public"
+            ]
     return rows
 
 
-def routed_rows(scores: Sequence[Score]) -> list[list[str]]:
-    """Routed sources: each law's error on each split."""
-    chosen = [s for s in scores if s.split.source not in DENSE and not s.split.reach]
-    splits = list(dict.fromkeys((s.split.source, s.split.name) for s in chosen))
+def short_rows(scores: Sequence[Score]) -> list[list[str]]:
+    """Each law's mean error on dense sources, its ratio to chinchilla's and that ratio's range, then its errors on routed splits."""
+    dense = [source for source in DENSE if laws(scores, [source])]
+    base = {source: over_splits(scores, source, "chinchilla") for source in dense}
+    tried = list(dict.fromkeys([*laws(scores, dense), *laws(scores, ["joint_moe_runs"])]))
     rows: list[list[str]] = []
-    for law in laws(chosen, {source for source, _ in splits}):
-        by = {(s.split.source, s.split.name): s.rmsle for s in chosen if s.law == law}
-        routing = [value for (source, _), value in by.items() if source == "routing"]
-        mean = thousandths(geometric(routing)) if routing else "-"
-        rows.append([law, *(thousandths(by.get(key, float("nan"))) for key in splits), mean])
+    for law in tried:
+        by = {source: over_splits(scores, source, law) for source in dense}
+        ratios = np.array([by[source] / base[source] for source in dense])
+        known = bool(np.isfinite(ratios).all())
+        ends = (f"{geometric(ratios):.2f}", f"{ratios.min():.2f} to {ratios.max():.2f}") if known else ("-", "-")
+        routed = [routed_error(scores, law, split) for split in ("D", "E", "N")]
+        cells = [thousandths(geometric(by.values())) if known else "-", *ends]
+        rows.append([law, *cells, *map(thousandths, routed), thousandths(over_splits(scores, "routing", law))])
     return rows
 
 
-def coverage_rows(scores: Sequence[Score], law: str) -> list[list[str]]:
-    """By source: share of held-out runs in the interval and its mean width, over all and by how far out they are."""
-    rows: list[list[str]] = []
-    means: list[list[float]] = []
+def routed_error(scores: Sequence[Score], law: str, split: str) -> float:
+    """A law's error on a split of the joint runs; NaN where it was not tried."""
+    found = [s.rmsle for s in scores if (s.split.source, s.split.name, s.law) == ("joint_moe_runs", split, law)]
+    return found[0] if found else float("nan")
+
+
+def coverage(scores: Sequence[Score], law: str) -> list[tuple[str, list[tuple[float, float, int]]]]:
+    """By source: share of held-out runs in the interval, its mean width and the runs, over all and by how far out they are."""
+    found: list[tuple[str, list[tuple[float, float, int]]]] = []
     for source in SOURCES:
         mine = [s for s in scores if s.split.source == source and s.law == law and s.split.name != "public"]
-        if not mine:
-            continue
         plain = [s for s in mine if not s.split.reach]
         groups = [(plain, (0.0, np.inf))] + [(mine, band) for band in BANDS[1:]]
-        found = [covered(group, band) for group, band in groups]
-        means.append([share for share, _, _ in found])
-        rows.append([source, *(f"{100 * c:.0f}% ({100 * w:.1f}%, {n})" if n else "-" for c, w, n in found)])
-    if means:
-        average = np.nanmean(np.array(means), axis=0)
-        rows.append(["mean over sources", *(f"{100 * value:.0f}%" for value in average)])
+        if mine:
+            found.append((source, [covered(group, band) for group, band in groups]))
+    return found
+
+
+def coverage_rows(scores: Sequence[Score]) -> list[list[str]]:
+    """Each law's coverage by source and distance, and its mean over sources."""
+    rows: list[list[str]] = []
+    for law in JUDGED_LAWS:
+        found = coverage(scores, law)
+        for source, bands in found:
+            rows += [
+                [law, source, distance, f"{100 * share:.0f}", f"{100 * width:.1f}", str(n)]
+                for distance, (share, width, n) in zip(DISTANCES, bands, strict=True)
+                if n
+            ]
+        if found:
+            means = np.nanmean(np.array([[share for share, *_ in bands] for _, bands in found]), axis=0)
+            rows += [
+                [law, MEAN, distance, f"{100 * v:.0f}", "", ""] for distance, v in zip(DISTANCES, means, strict=True)
+            ]
+    return rows
+
+
+def coverage_short(stored: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Each law's mean over sources by distance, and in brackets its worst source, from the rows of the coverage table."""
+    held = {(law, source, distance): float(share) for law, source, distance, share, *_ in stored}
+    rows: list[list[str]] = []
+    for law in dict.fromkeys(law for law, *_ in held):
+        worst = {d: min(v for (name, _, at), v in held.items() if (name, at) == (law, d)) for d in DISTANCES}
+        rows.append([law, *(f"{held[law, MEAN, d]:.0f}% ({worst[d]:.0f}%)" for d in DISTANCES)])
     return rows
 
 
@@ -239,36 +276,36 @@ def main() -> None:
                 scores += [scored(split, law) for law in dict.fromkeys(("auto", *few))]
                 said = ", ".join(f"{s.law} {1e3 * s.rmsle:.1f}" for s in scores if s.split is split)
                 print(f"{name} {split.name} ({len(split.inside)} to {len(split.outside)}): {said}", file=sys.stderr)
-    parts = page_parts(scores)
+    errors, held = error_rows(scores), coverage_rows(scores)
+    parts = page_parts(scores, held)
     for title, part in parts.items():
-        print(f"\n{title}\n", *part, sep="\n")
+        print(f"\n{title}\n", *([part] if isinstance(part, str) else part), sep="\n")
     print(f"\n{time.perf_counter() - began:.0f} s")
     if options.write:
-        write(scores, parts)
+        write(scores, errors, held, parts)
 
 
-def page_parts(scores: Sequence[Score]) -> dict[str, list[str]]:
-    """The tables of the page."""
-    dense = [source for source in DENSE if any(s.split.source == source for s in scores)]
-    splits = list(
-        dict.fromkeys(
-            (s.split.source, s.split.name) for s in scores if s.split.source not in DENSE and not s.split.reach
-        )
-    )
-    public = [s for s in scores if s.split.name == "public"]
-    header = ("source", "all splits", *(f"{name} times" for name in BAND_NAMES[1:]))
-    parts = {
-        "laws-dense": lines(("law", "mean", "ratio", "range", *dense), error_rows(scores)),
-        "laws-routed": lines(("law", *(f"{source} {name}" for source, name in splits), "routing"), routed_rows(scores)),
-        "laws-public": lines(("law", "RMSLE"), [[s.law, thousandths(s.rmsle)] for s in public]),
+def page_parts(scores: Sequence[Score], held: Iterable[Sequence[str]]) -> dict[str, str | list[str]]:
+    """The tables of the page, and what it says of `auto`."""
+    head = ("law", "dense, mean", "over chinchilla", "range", "joint: larger D", "larger E", "larger N", "routing")
+    errors, covered = short_rows(scores), coverage_short(held)
+    auto = {row[0]: row for row in errors}["auto"]
+    shares = [int(cell.partition("%")[0]) for cell in covered[0][1:]]
+    return {
+        "errors": lines(head, errors),
+        "coverage": lines(("law", "all", *(f"{name} times" for name in BAND_NAMES[1:])), covered),
+        "auto-ratio": auto[2],
+        "auto-held": f"{min(shares)}% to {max(shares)}%",
     }
-    for law in ("auto", *JUDGED):
-        parts[f"laws-coverage-{law}"] = lines(header, coverage_rows(scores, law))
-    return parts
 
 
-def write(scores: Sequence[Score], parts: dict[str, list[str]]) -> None:
-    """results/laws.csv and the computed parts of docs/fitting.md."""
+def write(
+    scores: Sequence[Score],
+    errors: Iterable[Sequence[str]],
+    held: Iterable[Sequence[str]],
+    parts: dict[str, str | list[str]],
+) -> None:
+    """results/laws.csv, and the computed parts and tables of docs/evidence/own-law.md."""
     with open(RESULTS / "laws.csv", "w", newline="", encoding="utf-8") as file:
         out = csv.writer(file)
         out.writerow(("source", "table", "held_out", "law", "n_fitted", "n_held_out", "rmsle", "coverage", "width"))
@@ -278,7 +315,9 @@ def write(scores: Sequence[Score], parts: dict[str, list[str]]) -> None:
             out.writerow((s.split.source, s.split.table, s.split.name, s.law, *sizes, *numbers))
     sys.path.insert(0, str(HERE.parent / "scripts"))
     pages = importlib.import_module("pages")
-    pages.write("fitting.md", pages.filled("fitting.md", parts))
+    pages.write("evidence/own-law.md", pages.filled("evidence/own-law.md", parts, "laws"))
+    pages.write_csv("evidence/own-law-errors.csv", ERRORS, errors)
+    pages.write_csv("evidence/own-law-coverage.csv", COVERAGE, held)
 
 
 if __name__ == "__main__":

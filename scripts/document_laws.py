@@ -1,12 +1,14 @@
-"""Write into docs/laws.md every law form and every coefficient set, from the code and the catalogue.
+"""The page reference/laws.md of the site: every law form and every coefficient set, from the code and the catalogue.
 
-python scripts/document_laws.py
+scripts/site_hooks.py builds it into the site. `python scripts/document_laws.py` writes what docs/evidence/own-law.md says of the
+project's own coefficients and of many experts, and the tables beside that page.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from moescale.models.family import ModelFamily
 from moescale.scaling_laws import FORMS, FURTHER_INPUTS, Law, LawForm, catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import format_count
-from pages import filled, table, write
+from pages import csv_text, filled, table, write
 
 
 def inputs(form: LawForm) -> str:
@@ -62,6 +64,11 @@ def told(form: LawForm) -> str:
     return (found or form.equation).strip()
 
 
+def anchor(form: LawForm) -> str:
+    """The anchor of a form's section, as the site makes it of the heading."""
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", f"{form.name}: {form.title}").strip().lower())
+
+
 def form_section(form: LawForm) -> list[str]:
     """A form: what its module says of it, inputs, parameters, whether it plans."""
     return [
@@ -97,12 +104,21 @@ def set_section(law: Law) -> list[str]:
     ]
 
 
-def page() -> str:
-    """The page's text."""
+INTRODUCTION = """# Laws
+
+Which laws does moescale know, and what do they rest on? A **form** is a formula that `fit` and `compare` take with `--law`; a
+**coefficient set** is what `plan` and `predict` take. Losses of different sets have different units (tokenizer, dataset), and N
+counts different parameters: never mix coefficients of one set with conventions of another. How well the forms predict held-out
+runs, and what laws of many small experts agree on: [own law](../evidence/own-law.md).
+"""
+
+
+def pages() -> dict[str, str]:
+    """The generated page by file name."""
     known = [find_law(name) for name in catalogue_names()]
     forms = (
         [
-            f"[{form.name}](#{form.name}-{form.title.lower().replace(' ', '-').replace(',', '').replace('.', '')})",
+            f"[{form.name}](#{anchor(form)})",
             f"`{form.equation}`",
             inputs(form),
             "10" if "log10" in form.equation else "e",
@@ -112,7 +128,7 @@ def page() -> str:
     )
     sets = (
         [
-            law.name,
+            f"[{law.name}](#{law.name})",
             law.form.name,
             counted(law.family),
             data(law),
@@ -122,15 +138,53 @@ def page() -> str:
         for law in known
     )
     further = ([f"`{name}`", entry.meaning, entry.range_text] for name, entry in FURTHER_INPUTS.items())
-    parts = {
-        "forms": table(("form", "formula", "inputs", "log base", "plans"), forms),
-        "sets": table(("coefficient set", "form", "N counts", "data", "fitted on", "plans"), sets),
-        "inputs": table(("input", "meaning", "range"), further),
-        "form-sections": [line for form in FORMS.values() for line in form_section(form)],
-        "set-sections": [line for law in known for line in set_section(law)],
-    } | modern_experts.parts()
-    return filled("laws.md", parts)
+    lines = [
+        INTRODUCTION,
+        "## Overview",
+        "",
+        *table(("form", "formula", "inputs", "log base", "plans"), forms),
+        "",
+        *table(("coefficient set", "form", "N counts", "data", "fitted on", "plans"), sets),
+        "",
+        "## Further inputs",
+        "",
+        "Columns of a table of runs, options of `predict`, `plan`, `fit` and `compare`.",
+        "",
+        *table(("input", "meaning", "range"), further),
+        "",
+        "## Forms",
+        "",
+        *(line for form in FORMS.values() for line in form_section(form)),
+        "## Coefficient sets",
+        "",
+        *(line for law in known for line in set_section(law)),
+    ]
+    return {"laws.md": "\n".join(lines).rstrip() + "\n"}
+
+
+COEFFICIENTS = ("symbol", "meaning", "moescale2026_joint", "p5", "p95")
+
+
+def coefficients() -> list[list[str]]:
+    """Rows of COEFFICIENTS: the project's form on the joint runs, with the range of 90% of the law's draws."""
+    law = find_law("moescale2026-joint")
+    low, high = np.percentile(law.form.decode(law.draws), [5, 95], axis=0)
+    values = law.parameters
+    return [
+        [p.name, p.meaning, f"{values[p.name]:.3g}", f"{a:.3g}", f"{b:.3g}"]
+        for p, a, b in zip(law.form.parameters, low, high, strict=True)
+    ]
+
+
+def evidence() -> dict[str, str]:
+    """The texts of own-law.md and of the tables beside it, by path below docs/."""
+    parts, tables = modern_experts.computed()
+    texts = {f"evidence/{name}": text for name, text in tables.items()}
+    texts["evidence/own-law-coefficients.csv"] = csv_text(COEFFICIENTS, coefficients())
+    texts["evidence/own-law.md"] = filled("evidence/own-law.md", parts, "experts")
+    return texts
 
 
 if __name__ == "__main__":
-    write("laws.md", page())
+    for path, text in evidence().items():
+        write(path, text)

@@ -27,7 +27,7 @@ LONGEST_DEFAULT = 60
 
 PAGES_OF_COMMANDS = {
     "fit": "fit.md",
-    "laws": "fit.md",
+    "laws": "reference/laws.md",
     "predict": "fit.md",
     "compare": "fit.md",
     "isoflop": "fit.md",

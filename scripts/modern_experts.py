@@ -1,8 +1,8 @@
-"""What the published laws say that many small experts save, beside each other: the tables of docs/laws.md."""
+"""What the published laws say that many small experts save, beside each other: docs/evidence/own-law.md and the tables beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from moescale.planning.leverage import leverage
 from moescale.scaling_laws import Law, extrapolation, find_law
 from moescale.scaling_laws.covariates import further_inputs, known_to
 from moescale.scaling_laws.leverage import efficiency_leverage, is_within_runs
-from pages import table
+from pages import csv_text
 
 SPARSITIES = (8.0, 16.0, 32.0, 64.0)  # X: FFN weights over those that a token meets
 GRANULARITIES = (1.0, 4.0, 8.0)  # 4 d_model over an expert's width
@@ -45,8 +45,7 @@ class Answer:
     def __str__(self) -> str:
         if np.isnan(self.ratio):
             return "none"
-        text = f"{self.ratio:.2f}" if self.ratio < 10 else f"{self.ratio:.0f}"
-        return f"{text}\\*" if self.outside else text
+        return f"{self.ratio:.2f}" if self.ratio < 10 else f"{self.ratio:.0f}"
 
 
 def columns() -> dict[str, Column]:
@@ -88,7 +87,7 @@ def is_outside(law: Law, models: Allocation, inputs: Mapping[str, float], flops:
 
 
 def cell(column: Column, x: float, grain: float, flops: float, over: float | None = None) -> Answer:
-    """The leverage of a law over its dense model, or over its model at `over` times the weights, with its mark."""
+    """The leverage of a law over its dense model, or over its model at `over` times the weights."""
     inputs, experts = column.inputs_at(grain), float(experts_at(column.law.family, x))
     reference, other = (1.0, column.dense) if over is None else (float(experts_at(column.law.family, over)), None)
     budget = Budget(flops, extra=inputs)
@@ -133,15 +132,13 @@ def against_dense() -> Answers:
     return found
 
 
-def dense_table(found: Answers) -> list[str]:
-    """The leverage over dense models by active share and granularity; one number for each budget."""
-    laws = list(dict.fromkeys(name for name, *_ in found))
-    rows = (
-        [f"1/{x:g}", f"{grain:g}", *(" / ".join(map(str, found.get((name, x, grain), []))) for name in laws)]
-        for x in SPARSITIES
-        for grain in GRANULARITIES
-    )
-    return table(("active", "granularity", *laws), rows, numbers=len(laws))
+def dense_rows(found: Answers) -> list[list[str]]:
+    """Rows of LEVERAGE: the leverage over dense models by law, active share, granularity and budget."""
+    return [
+        [name, f"1/{x:g}", f"{grain:g}", f"{flops:.0e}", str(answer), "yes" if answer.outside else "no"]
+        for (name, x, grain), answers in found.items()
+        for flops, answer in zip(BUDGETS, answers, strict=True)
+    ]
 
 
 def spread(found: Answers, budget: int, *, without: tuple[str, ...] = ()) -> str:
@@ -154,34 +151,49 @@ def spread(found: Answers, budget: int, *, without: tuple[str, ...] = ()) -> str
         ratios = {name: a.ratio for name, a in asked if name not in without and not (budget == 0 and a.outside)}
         if len(ratios) > 1:
             low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
-            ends = [f"{Answer(ratios[name], False)} ({name})" for name in (low, high)]
-            texts.append(f"{Answer(ratios[high] / ratios[low], False)} at 1/{x:g}, from {' to '.join(ends)}")
-    return "; ".join(texts)
+            ends = [f"{Answer(ratios[name], False)} by {name}" for name in (low, high)]
+            texts.append(f"{Answer(ratios[high] / ratios[low], False)} at 1/{x:g} ({' to '.join(ends)})")
+    return ", ".join(texts)
 
 
-def against_eighth() -> list[str]:
-    """The compute that an eighth active needs over sparser models of equal loss, as Kimi K2's report asks."""
-    budgets = BUDGETS[:2]
+def against_eighth() -> list[list[str]]:
+    """Rows of SPARSER: the compute that an eighth active needs over sparser models of equal loss, as Kimi K2's report asks."""
 
-    def row(name: str, answer: Callable[[float, float], Answer]) -> list[str]:
-        return [name, *(" / ".join(str(answer(x, flops)) for flops in budgets) for x in KIMI)]
+    def rows(name: str, answer: Callable[[float, float], Answer]) -> list[list[str]]:
+        found = [(x, flops, answer(x, flops)) for x in KIMI for flops in BUDGETS[:2]]
+        return [[name, f"1/{x:g}", f"{flops:.0e}", str(a), "yes" if a.outside else "no"] for x, flops, a in found]
 
-    rows = [["Kimi K2, as printed", *(f"{value:.2f}" for value in KIMI.values())]]
-    rows.append(row("tian2025", lambda x, flops: formula_over(x, 8.0, 8.0, flops)))
+    told = [["Kimi K2, as printed", f"1/{x:g}", "", f"{value:.2f}", ""] for x, value in KIMI.items()]
+    told += rows("tian2025", lambda x, flops: formula_over(x, 8.0, 8.0, flops))
     for name, column in columns().items():
         if 8.0 in column.sparsities:
             grain = max(column.granularities)
-            rows.append(row(name, lambda x, flops, c=column, g=grain: cell(c, x, g, flops, over=8.0)))
-    return table(("law", *(f"1/{x:g}" for x in KIMI)), rows, numbers=len(KIMI))
+            told += rows(name, lambda x, flops, c=column, g=grain: cell(c, x, g, flops, over=8.0))
+    return told
 
 
-def parts() -> dict[str, str | list[str]]:
-    """What the page shows, by the names of its marks."""
-    found = against_dense()
-    return {
-        "leverage": dense_table(found),
-        "leverage-inside": spread(found, 0),
-        "leverage-all": spread(found, 2, without=("zhao2025",)),
-        "leverage-most": spread(found, 2, without=("zhao2025", "yun2024-recovered")),
-        "leverage-sparser": against_eighth(),
+def sparser(rows: Sequence[Sequence[str]]) -> str:
+    """The range over the laws of what 1/8 takes over 1/48 at 1e21 FLOPs, beside the printed number."""
+    printed, *others = (row for row in rows if row[1] == "1/48" and row[2] in ("", "1e+21"))
+    low, high = (pick(others, key=lambda row: float(row[3])) for pick in (min, max))
+    return f"{printed[3]} as printed, and {low[3]} ({low[0]}) to {high[3]} ({high[0]}) by the laws"
+
+
+LEVERAGE = ("law", "active_share", "granularity", "training_flops", "leverage_over_dense", "outside_fitted_range")
+SPARSER = ("law", "active_share", "training_flops", "flops_of_1/8_over_these", "outside_fitted_range")
+
+
+def computed() -> tuple[dict[str, str], dict[str, str]]:
+    """What the page shows, by the names of its marks; the tables beside it, by file name."""
+    found, eighth = against_dense(), against_eighth()
+    parts = {
+        "inside": spread(found, 0),
+        "all": spread(found, 2, without=("zhao2025",)),
+        "most": spread(found, 2, without=("zhao2025", "yun2024-recovered")),
+        "sparser": sparser(eighth),
     }
+    tables = {
+        "own-law-many-experts.csv": csv_text(LEVERAGE, dense_rows(found)),
+        "own-law-sparser.csv": csv_text(SPARSER, eighth),
+    }
+    return parts, tables

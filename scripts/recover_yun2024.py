@@ -1,6 +1,6 @@
 """Recover the ten coefficients of equation 4 of Yun et al. 2024 from the numbers that the paper prints about its law.
 
-    python scripts/recover_yun2024.py            writes the catalogue's yun2024-recovered.toml and docs/recovery.md
+    python scripts/recover_yun2024.py            writes the catalogue's yun2024-recovered.toml and docs/evidence/recovery*
 
 What is used: the two dense-equivalent surfaces on the sweep's grid, the loss-optimal sizes of the dense and the E = 8
 model, and the over-trained E = 8 sizes (catalogue/published_yun2024.toml); the physical box of the law; and, as an input
@@ -26,7 +26,7 @@ from moescale.planning.allocation import Budget, loss_optimal, smallest_at_loss
 from moescale.scaling_laws import Law, Observed, law_text, yun2024
 from moescale.scaling_laws import loss as law_loss
 from moescale.typing import FloatArray
-from pages import filled, table, write
+from pages import csv_text, filled, table, write, write_csv
 
 SURFACE_SIGMA = 0.002  # the surfaces are themselves fits: they and equation 4 cannot agree better than about this
 SIZE_SIGMA = 0.02  # sizes are printed to three digits, read off a grid of unknown step
@@ -244,8 +244,12 @@ def family_of_solutions(
     return np.array(kept).reshape(-1, best.size), tried
 
 
-def evidence_by_convention(published: Published, box: FloatArray) -> list[str]:
-    """Rows of a table: how well each counting convention fits, with and without the E = 8 optima."""
+CONVENTIONS = ("training_flops", "convention", "inputs", "summed_squares", "surfaces_rms", "largest_size_error")
+COEFFICIENTS = ("parameter", "best", "family_p5", "family_p95")
+
+
+def evidence_by_convention(published: Published, box: FloatArray) -> list[list[str]]:
+    """Rows of CONVENTIONS: how well each counting convention fits, with and without the E = 8 optima."""
     rows: list[list[str]] = []
     without = replace(published, optima=tuple(row for row in published.optima if row["experts"] == 1))
     multiples = {"paper": "6 (5/3) N D", "exact": "6 (4/3) N D", "dense": "6 N D"}
@@ -254,11 +258,16 @@ def evidence_by_convention(published: Published, box: FloatArray) -> list[str]:
             theta, value, _ = best_of(inputs, box, convention, 8, 1)  # type: ignore[arg-type]
             surfaces = surface_errors(inputs, theta[None], convention)  # type: ignore[arg-type]
             sizes = size_errors(inputs, theta[None], convention)  # type: ignore[arg-type]
-            errors = [f"{np.sqrt(np.mean(surfaces**2)):.2%}", f"{np.abs(np.expm1(sizes)).max():.1%}"]
-            rows.append([f"{multiple} ({convention})", label, f"{value:.1f}", *errors])
+            errors = [f"{np.sqrt(np.mean(surfaces**2)):.4f}", f"{np.abs(np.expm1(sizes)).max():.3f}"]
+            rows.append([multiple, convention, label, f"{value:.1f}", *errors])
             print(*rows[-1], flush=True)
-    head = ("training FLOPs of a top-2 model", "inputs", "summed squares", "surfaces, RMS", "largest size error")
-    return table(head, rows)
+    return rows
+
+
+def listed(rows: list[list[str]], inputs: str) -> str:
+    """The summed squares of the conventions, in a sentence."""
+    told = [f"{value} ({multiple})" for multiple, _, label, value, *_ in rows if label == inputs]
+    return f"{', '.join(told[:-1])} and {told[-1]}"
 
 
 def error_rows(published: Published, best: FloatArray, family: FloatArray) -> list[str]:
@@ -286,18 +295,17 @@ def error_rows(published: Published, best: FloatArray, family: FloatArray) -> li
     return table(("input", "printed", "recovered", "error", "family, 5% to 95%"), rows)
 
 
-def parameter_rows(best: FloatArray, family: FloatArray) -> list[str]:
-    """Rows of a table: the ten coefficients and their spread over the family."""
+def parameter_rows(best: FloatArray, family: FloatArray) -> list[list[str]]:
+    """Rows of COEFFICIENTS: the ten coefficients and their spread over the family."""
     values, spread = yun2024.FORM.decode(best), np.percentile(yun2024.FORM.decode(family), [5, 95], axis=0)
-    rows = (
-        [name, f"{value:.6g}", f"{low:.4g} to {high:.4g}"]
+    return [
+        [name, f"{value:.6g}", f"{low:.4g}", f"{high:.4g}"]
         for name, value, low, high in zip(yun2024.FORM.names, values, *spread, strict=True)
-    )
-    return table(("parameter", "best", "family, 5% to 95%"), rows)
+    ]
 
 
 def main() -> None:
-    """Recover, then write the law file and the page that shows every error."""
+    """Recover, then write the law file, the page that shows every error, and its tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--law", type=Path, default=Path("src/moescale/catalogue/laws/yun2024-recovered.toml"))
     options = parser.parse_args()
@@ -306,13 +314,13 @@ def main() -> None:
     box = yun2024.bounds(Observed(experts_max=32.0, loss_min=2.2))
     best, value, agreeing = best_of(published, box, "paper", STARTS, 0)
     print(f"best of {STARTS} starts: summed squares {value:.2f}, {agreeing} within 5% of it", flush=True)
-    print("\n".join(parameter_rows(best, best[None])), flush=True)
+    print(csv_text(COEFFICIENTS, parameter_rows(best, best[None])), flush=True)
     family, tried = family_of_solutions(published, best, box, "paper", FAMILY_SIZE, 2)
     print(f"family: {len(family)} of {tried} perturbed refits kept", flush=True)
     surface_rms = float(np.sqrt(np.mean(surface_errors(published, best[None], "paper") ** 2)))
     sizes = size_errors(published, best[None], "paper")[0]
     notes = (
-        "The paper does not print its coefficients; these reproduce the numbers that it does print (docs/recovery.md).",
+        "The paper does not print its coefficients; these reproduce the numbers that it does print (docs/evidence/recovery.md).",
         "E_max is not identified: values from 16 to 4000 fit almost equally well; the draws carry that spread.",
         "That 16 to 32 experts gain less than 8 to 16 was imposed (an input, from the paper's text).",
         "Sizes leave embeddings out.",
@@ -343,20 +351,26 @@ def main() -> None:
     )
     options.law.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.law, law_text(law))
+    conventions, coefficients = evidence_by_convention(published, box), parameter_rows(best, family)
+    spread = {name: (float(low), float(high)) for name, _, low, high in coefficients}
     parts = {
         "starts": str(STARTS),
         "agreeing": str(agreeing),
         "surface-rms": f"{surface_rms:.3%}",
         "size-error": f"{np.abs(np.expm1(sizes)).max():.1%}",
         "errors": error_rows(published, best, family),
-        "parameters": parameter_rows(best, family),
+        "ceiling": "{:.0f} to {:.0f}".format(*spread["E_max"]),
+        "floor": "{:.2f} to {:.2f}".format(*spread["F"]),
         "members": str(len(family)),
         "tried": str(tried),
         "kept-rms": f"{FAMILY_SURFACE_RMS:.2%}",
         "kept-size": f"{FAMILY_SIZE_ERROR:.0%}",
-        "conventions": evidence_by_convention(published, box),
+        "conventions-all": listed(conventions, "all"),
+        "conventions-without": listed(conventions, "without the E = 8 optima"),
     }
-    write("recovery.md", filled("recovery.md", parts))
+    write("evidence/recovery.md", filled("evidence/recovery.md", parts))
+    write_csv("evidence/recovery-coefficients.csv", COEFFICIENTS, coefficients)
+    write_csv("evidence/recovery-conventions.csv", CONVENTIONS, conventions)
 
 
 if __name__ == "__main__":

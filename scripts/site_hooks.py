@@ -55,7 +55,7 @@ def on_files(files: Any, config: Any) -> Any:
     generated = importlib.import_module("mkdocs.structure.files").File.generated
     for path in sorted(drawn_figures().glob("*.svg")):
         files.append(generated(config, f"figures/{path.name}", abs_src_path=str(path)))
-    for name, text in script("document_reference").pages().items():
+    for name, text in {**script("document_reference").pages(), **script("document_laws").pages()}.items():
         files.append(generated(config, f"reference/{name}", content=text))
     return files
 

@@ -56,7 +56,7 @@ HERE = (
     "import",
     "pack",
 )  # commands that start no process
-BUILT = {"reference/cli.md", "reference/api.md"}  # by scripts/site_hooks.py, from the code
+BUILT = {"reference/cli.md", "reference/api.md", "reference/laws.md"}  # by scripts/site_hooks.py, from the code
 LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
 
 
@@ -340,19 +340,43 @@ def test_every_page_has_a_place_in_the_site() -> None:
     assert len(navigation) == len(set(navigation))
 
 
-def test_claims_are_counted_as_the_reproduction_counts_them() -> None:
-    def text(path: str) -> str:
-        return " ".join((ROOT / path).read_text(encoding="utf-8").split())
+def flat(path: str) -> str:
+    """A file of the repository as one line."""
+    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
 
+
+def test_claims_are_counted_as_the_reproduction_counts_them() -> None:
     counts = re.search(
-        r"(\d+) claims: (\d+) hold, (\d+) fail \((\d+) of them in size only: .*?\), (\d+) are inputs .*?, (\d+) cannot",
-        text("docs/reproduction.md"),
+        r"Of (\d+) claims, (\d+) holds? and (\d+) fail; for (\d+) of those .*? (\d+) were used to fit .*? (\d+) cannot",
+        flat("docs/evidence/reproduction.md"),
     )
     assert counts is not None
     claims, hold, fail, in_size, inputs, unknown = counts.groups()
-    said = f"Of {claims}, {hold} holds? .*?, {fail} fail \\({in_size} of them .*?\\), {inputs} are inputs .*?, {unknown} cannot"
-    assert re.search(said, text("README.md"))
-    assert f"[{fail} of {claims}]" in text("docs/reference/peers.md")
+    rows = csv.DictReader((ROOT / "docs/evidence/reproduction-claims.csv").read_text(encoding="utf-8").splitlines())
+    own = [row for row in rows if row["law"] == "yun2024-recovered"]
+    held = [row["holds"] for row in own]
+    judged_by_trend = [row for row in own if row["holds"] == "NO" and row["trend_holds"] == "yes"]
+    assert [len(held), *map(held.count, ("yes", "NO", "input", "-"))] == [
+        *map(int, (claims, hold, fail, inputs, unknown))
+    ]
+    assert len(judged_by_trend) == int(in_size)
+    said = rf"\b{claims}\b.*?\b{hold} holds?\b.*?\b{fail} fail\b.*?\b{in_size} of them\b.*?\b{inputs}\b.*?\b{unknown} cannot"
+    assert re.search(said, flat("README.md"))
+    assert re.search(said, flat("docs/evidence/index.md"))
+    assert f"[{fail} of {claims}]" in flat("docs/reference/peers.md")
+
+
+def test_every_figure_of_the_evidence_is_in_its_chapter() -> None:
+    """The results of the index, number by number."""
+    folder = ROOT / "docs" / "evidence"
+    rows = re.findall(
+        r"^\| .+? \| (.+?) \| \[.+?\]\(([\w.-]+)(?:#[\w-]+)?\) \|$", (folder / "index.md").read_text("utf-8"), re.M
+    )
+    assert len(rows) > 15
+    for result, chapter in rows:
+        text = re.sub(r"<!-- .*? -->", "", flat(f"docs/evidence/{chapter}"))
+        for number in re.findall(r"(?<![\w.,-])\d+(?:[.,]\d+)*(?:e\d+)?%?(?![\w-])", result):
+            assert re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d])", text), f"{chapter} has no {number}: {result}"
 
 
 def test_the_serving_page_states_the_figures_of_the_catalogue() -> None:
@@ -444,5 +468,7 @@ def test_designed_sweeps_in_prose_are_those_of_the_benchmark() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not re.match(r"https?:|mailto:|#", target) and target not in BUILT:
-            assert (page.parent / target.partition("#")[0]).exists(), target
+        path = page.parent / target.partition("#")[0]
+        built = {(ROOT / "docs" / name).resolve() for name in BUILT}
+        if not re.match(r"https?:|mailto:|#", target) and path.resolve() not in built:
+            assert path.exists(), target

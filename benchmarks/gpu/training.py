@@ -27,7 +27,7 @@ from moescale.experiments.run_table import add_rows
 from moescale.experiments.training.flops import mfu
 from moescale.experiments.training.settings import RunSettings, estimate, settings_of
 
-SHAPES = ((768, 12), (1024, 24))  # the paper's first and third: reading of table 1 in docs/errata.md
+SHAPES = ((768, 12), (1024, 24))  # the paper's first and third: reading of table 1 in docs/evidence/reproduction.md
 EXPERTS = (1, 2, 4, 8, 16, 32, 64)
 SEQUENCE, BATCH, MICRO = 2048, 131_072, 32_768  # tokens; a quarter of the paper's batch, for the time's sake
 VOCABULARY = 32_000

@@ -1,7 +1,7 @@
 """What Yun et al. (arXiv 2404.02852) print about their law, and how near the law recovered from it comes.
 
-All of it went into the recovery (docs/recovery.md), so it is no confirmation; their claims beyond it are judged in
-docs/reproduction.md, by `moescale reproduce`.
+All of it went into the recovery (docs/evidence/recovery.md), so it is no confirmation; their claims beyond it are judged in
+docs/evidence/reproduction.md, by `moescale reproduce`.
 """
 
 from __future__ import annotations

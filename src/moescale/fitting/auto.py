@@ -1,6 +1,6 @@
 """Which forms to trust on a table of runs, and how far: inner hold-outs in the direction of the extrapolation.
 
-The rule with its reasons is in docs/fitting.md, "How auto chooses"; it was stated before it was scored.
+The rule with its reasons is in docs/evidence/own-law.md, "How auto chooses"; it was stated before it was scored.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ WITH_EXPERTS, BY_SPARSITY = ("moescale2026-late", "yun2024-centred", "ludziejews
 QUANTILE = 0.75  # what lies strictly above it is held out, as in the splits that laws are judged by
 FEWEST_HELD_OUT = 3
 VARIES = 1.1  # the largest value over the smallest of a variable that can be extrapolated in
-POWER = 4.0  # weights ~ score^-4, by hold-outs over sources (docs/fitting.md)
+POWER = 4.0  # weights ~ score^-4, by hold-outs over sources (docs/evidence/own-law.md)
 LEAST_WEIGHT, LEAST_FORMS = 0.05, 2
 BROKEN = 10.0  # robust standard deviations
 LEAST_DRIFT = (
-    0.02  # an e-fold; inner hold-outs look no further than two or three times beyond the runs (docs/fitting.md)
+    0.02  # an e-fold; inner hold-outs look no further than two or three times beyond the runs (docs/evidence/own-law.md)
 )
 FEWEST_WITHIN = 4  # held-out runs inside the range of those left in that tell the noise
 LOWEST_SCORE = 1e-9  # of runs without noise

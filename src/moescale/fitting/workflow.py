@@ -99,7 +99,7 @@ def fit_runs(
 ) -> FittedLaw:
     """Fit a form, or the form of that name, to a table of runs, or calibrate `settings.prior` to it.
 
-    "auto" fits several forms, scores them by inner hold-outs and gives their ensemble (docs/fitting.md). Raises InputError for
+    "auto" fits several forms, scores them by inner hold-outs and gives their ensemble (docs/evidence/own-law.md). Raises InputError for
     a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
     """
     how = settings or FitSettings()

@@ -22,8 +22,8 @@ FIGURES = {
     "largest_within_cost": "The largest model within a serving cost",
     "trade_off": "Loss, serving cost and training FLOPs of loss-optimal models",
     "loss_cost_curves": "Loss against serving cost on two budgets",
-    "bounded_loss": "Cost and activated size at the loss of a base's optimum",
-    "bounded_cost": "Loss and activated size at the cost of a base's optimum",
+    "bounded_loss": "Cost and activated size at the loss of a baseline's optimum",
+    "bounded_cost": "Loss and activated size at the cost of a baseline's optimum",
     "hidden_layers": "Width times depth against parameters",
 }
 

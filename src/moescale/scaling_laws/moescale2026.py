@@ -16,7 +16,7 @@ C / (1 + 1 / odds), odds = c (N/U)^a (D/U - 1)^b (U/1e10)^e.
 `moescale2026-late` has Clark et al.'s other saturation too: E_start >= 1, how many experts start to help, with Xhat / E_start
 in place of Xhat, so that X = 1 stays dense. E_start = 1 gives the plain form.
 
-Chosen by hold-outs across public tables, docs/moescale2026.md. The search moves ln(B / A) in place of ln B.
+Chosen by hold-outs across public tables, docs/evidence/own-law.md. The search moves ln(B / A) in place of ln B.
 """
 
 from __future__ import annotations
@@ -409,7 +409,7 @@ FORM = LawForm(
     title="MoE law of models: size and data as bottlenecks above a floor, experts as size",
     equation="L = F + ((A (1e9/N_eff)^alpha)^(1/kappa) + (B (1e10/D_eff)^beta)^(1/kappa))^kappa; "
     "N_eff = N Xhat^(g D/(D + R N)), D_eff = D/(1 + D_0/D); N the active body, X the expansion",
-    source="moescale, chosen by hold-outs across public tables (docs/moescale2026.md)",
+    source="moescale, chosen by hold-outs across public tables (docs/evidence/own-law.md)",
     parameters=PARAMETERS,
     encode=encode,
     decode=decode,
