@@ -35,7 +35,7 @@ ADAM_BYTES = 30.0  # a parameter: fp32 gradient read, fp32 weight and two moment
 NAMES = {
     "compute": "products and activations",
     "attention": "attention",
-    "recompute": "layers run again",
+    "recompute": "recomputed layers",
     "tensor_parallel": "tensor parallel",
     "context_parallel": "context parallel",
     "expert_exchange": "exchange of experts",

@@ -512,7 +512,7 @@ def regret_table(rows: Iterable[tuple[str, int, float, float]]) -> Table:
         "",
         rows,
         (
-            (Column("runs of", text=True), lambda r: r[0]),
+            (Column("sweep", text=True), lambda r: r[0]),
             (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
             (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
             (Column("expected regret"), lambda r: f"{r[3]:.1%}"),
