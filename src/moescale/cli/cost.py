@@ -132,7 +132,7 @@ def cost(
 @app.command(epilog=examples("moescale models --json"))
 @flat()
 def models(json_: Json = False) -> None:
-    """List the published models that cost takes by name."""
+    """List the published models that `cost` knows by name."""
     from moescale.models.published import published_shapes
     from moescale.views.terminal import show_models, terminal
 

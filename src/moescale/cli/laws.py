@@ -86,7 +86,7 @@ def fit(
 @app.command(epilog=examples("moescale laws --json"))
 @flat()
 def laws(json_: Json = False) -> None:
-    """List the coefficient sets that plan and predict know."""
+    """List the laws of the catalogue with their coefficients."""
     from moescale.scaling_laws import catalogue_names, find_law
     from moescale.views.terminal import show_laws, terminal
 

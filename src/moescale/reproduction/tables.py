@@ -100,7 +100,7 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
     write_table(console, Table("Claims of arXiv 2404.02852", tuple(columns.values()), rows))
     write_line(console)
     write_paragraph(console, verdicts(outcomes), lead=f"{len(outcomes)} claims")
-    write_paragraph(console, conditions(outcomes), lead="With")
+    write_paragraph(console, conditions(outcomes), lead="Basis")
     write_line(console)
     for o in outcomes:
         if o.holds is False or (o.holds is None and o.role != "input") or o.claim.cannot:
