@@ -312,8 +312,8 @@ def test_sizes_that_are_missing_stay_missing() -> None:
         (float("inf"), None, "budget inf is not a positive number"),
         (1e21, 0.0, "max_tokens 0.0 is not a positive number"),
         (1e21, float("nan"), "max_tokens nan"),
-        (5e9, None, "outside what a language model is trained with; nearest: 1e12 to 1e32"),
-        (1e40, None, "outside what a language model is trained with"),
+        (5e9, None, "outside the range of language models; nearest: 1e12 to 1e32"),
+        (1e40, None, "outside the range of language models"),
     ],
 )
 def test_impossible_budgets_are_refused(flops: float, max_tokens: float | None, message: str) -> None:

@@ -265,7 +265,7 @@ def test_a_gpu_without_a_price_has_all_figures_but_dollars() -> None:
     table = run(*asked)
     assert table.code == 0
     assert "$" not in table.out
-    assert "output tokens a second on" in table.out.splitlines()[0]
+    assert "output tokens/s on" in table.out.splitlines()[0]
     refused = run("plan", "--budget", "5e21", "--gpu", "gb200", "--latency", "roofline")
     assert refused.code == 2
     assert "--usd-per-gpu-hour" in refused.err
@@ -324,12 +324,12 @@ def test_an_open_loop_finds_the_replicas() -> None:
     assert late["percentile"] == 99
     assert late["replicas"] >= more["replicas"]
     told = " ".join(run(*asked).out.split())
-    assert "60 requests a second: " in told
-    assert "% of what they can serve at most; first token" in told
-    assert told.endswith("host: in-line, unless --host says otherwise.")
+    assert "60 requests per second: " in told
+    assert "% of their maximum rate; TTFT" in told
+    assert told.endswith("host: in-line (default of --request-rate).")
     assert 0 < few["utilization"] <= 1
     one = " ".join(run(*asked[:-3], 1, "--host", "asynchronous").out.split())
-    assert "1 request a second: 1 x h100-sxm (1 replica of 1)" in one
+    assert "1 request per second: 1 x h100-sxm (1 replica of 1)" in one
     assert one.endswith("host: asynchronous.")
     for wrong in (("--replicas", 2), ("--percentile", 99, "--burst", 10), ("--prefix-hit", 0.5)):
         assert run(*asked, *wrong).code == 2
@@ -1163,10 +1163,10 @@ def test_a_law_of_unknown_range_says_so() -> None:
     cheap = ("--latency", "roofline", "--bootstrap", "0")
     told = run("plan", "--budget", "1e24", "--law", "abnar2025", "--gpu", "h200-sxm", "--experts", "1,4,8,16", *cheap)
     assert "Extrapolated: training FLOPs 1,000 times the largest fitted" in told.out
-    assert "The fitted range of N and D is unknown for abnar2025" in told.out
+    assert "abnar2025: the fitted range of N and D is unknown" in told.out
     assert "fitted range of" not in its_table()
     found = run("predict", "--law", "krajewski2024-dense", "--n-params", "1B", "--tokens", "20B")
-    assert "The fitted range of N and D is unknown for krajewski2024-dense" in found.err
+    assert "krajewski2024-dense: the fitted range of N and D is unknown" in found.err
     assert "fitted range of" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
 
 
@@ -1201,7 +1201,10 @@ def test_fit_calibrates_a_law_to_few_runs(capsys: pytest.CaptureFixture[str], tm
         (["--fix", "alpha"], "--fix: there is no law to take them from; name one with --prior"),
         (["--prior", "yun2024-recovered", "--fix", "alfa"], "--fix: yun2024 has no parameter 'alfa'; nearest: alpha"),
         (["--prior", "nope"], "--prior"),
-        (["--prior", "yun2024-recovered", "--bootstrap", "9"], "--prior: a calibration starts from the law"),
+        (
+            ["--prior", "yun2024-recovered", "--bootstrap", "9"],
+            "--prior: does not go with --free, --bootstrap or --starts",
+        ),
         (["--bootstrap", "9", "--cluster", "trunc"], "--cluster: unknown column 'trunc'"),
         (["--bootstrap", "9", "--cluster", "origin"], "--cluster: 1 clusters are too few"),
     ],

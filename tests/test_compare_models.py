@@ -146,7 +146,7 @@ def test_a_row_of_a_plan_is_the_model_that_the_plan_means(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("models", "told"),
     [
-        (["llama-3.1-8b"], "one model is nothing to compare"),
+        (["llama-3.1-8b"], "one model cannot be compared"),
         (["llama-3.1-8b", "llama-3.1-8b"], "named twice"),
         (["llama-3.1-8b", "lama-3.1-8b"], "nearest: llama-3.1-8b"),
         (["llama-3.1-8b", "mixtral-8x7b"], "as mixtral-8x7b:15T"),
@@ -176,7 +176,7 @@ def test_a_plan_that_says_nothing_of_its_family_or_choice_is_told(tmp_path: Path
 def test_the_command_prints_a_column_a_model_or_json() -> None:
     asked = ("compare-models", "llama-3.1-8b", f"{CONFIG}:15T", "--gpu", "h100-sxm", "--lifetime-tokens", "1T")
     shown = command_line.run(*asked).out
-    for words in ("llama-3.1-8b", "mixtral-8x7b.json:15T", "dollars to train", "better, probability", "dollars in all"):
+    for words in ("llama-3.1-8b", "mixtral-8x7b.json:15T", "training $", "P(loss <= the first)", "total $"):
         assert words in shown
     records = json.loads(command_line.run(*asked, "--json").out)
     assert [record["name"] for record in records] == ["llama-3.1-8b", "mixtral-8x7b.json:15T"]
@@ -215,7 +215,7 @@ def test_known_models_go_to_json_and_back_to_the_screen_and_the_figure() -> None
     assert "known" not in plan().to_dict()
     out = io.StringIO()
     show_plan(Console(file=out, width=100), answer, chart=False)
-    assert "Known models under this law" in out.getvalue()
+    assert "Published models under this law" in out.getvalue()
     assert "* deepseek-v3: public-2026 was fitted up to X = 11 and is not trusted at 27.2" in out.getvalue()
     assert len(known_table(answer).rows) == 2
     (ax,) = plan_figure(answer).get_axes()

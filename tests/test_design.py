@@ -225,7 +225,7 @@ def test_for_says_what_the_options_say() -> None:
     [
         (("--for", "--budgt 1e23"), "--for: No such option: --budgt"),
         (("--for", '"'), "cannot be split"),
-        (("--for", "--budget 1e23", "--gpu", "h100-sxm"), "--gpu: is an option of the plan, which --for states"),
+        (("--for", "--budget 1e23", "--gpu", "h100-sxm"), "--gpu: is an option of the plan; put it into --for"),
     ],
 )
 def test_a_plan_that_cannot_be_read_is_refused(options: tuple[str, ...], said: str) -> None:

@@ -122,7 +122,7 @@ def test_cost_prices_prefill_and_decode_apart() -> None:
     assert math.isfinite(told["usd_per_mtok"])
     code, out, _ = run(*line.split(), "--prefill-gpus", "auto")
     assert code == 0
-    assert "Prefill and decode apart" in out
+    assert "Separate prefill and decode" in out
     code, _, err = run(*line.split(), "--prefill-gpus", "few")
     assert code == 2
     assert "or auto" in err

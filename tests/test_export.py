@@ -184,7 +184,7 @@ def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name:
     for smaller in (n for n in gpu_counts() if n < count):
         with pytest.raises(InfeasibleError) as refused:
             choose(model, run, gpu, trainer, mfu=0.4, gpus=smaller)
-        if "may be used" in str(refused.value):
+        if "are usable" in str(refused.value):
             assert refused.value.nearest == f"{count} GPU{'s' if count > 1 else ''}"
 
 
@@ -423,8 +423,8 @@ def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp
     script, readme = ((tmp_path / "x" / name).read_text() for name in ("serve.sh", "README.md"))
     assert "serve.sh" in found["files"]
     price = format_usd(best["usd_per_mtok"])
-    assert f"{price} a million output tokens" in script
-    assert f"vLLM on {best['gpus']} x a100-sxm-40gb, weights in bf16: {price} a million output tokens" in readme
+    assert f"{price} per million output tokens" in script
+    assert f"vLLM on {best['gpus']} x a100-sxm-40gb, weights in bf16: {price} per million output tokens" in readme
     # The plan's FLOPs count 5/3 N a token, the built model's matrices and attention what they are.
     assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
 

@@ -686,7 +686,7 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
         "pack": (tmp_path / "corpus" / "train.idx").exists,
     }[command]
     exit_code, line, below = interrupted(["-c", code], tmp_path, ready, number)
-    goes_on = "" if command == "pack" else "; the same command goes on"
+    goes_on = "" if command == "pack" else "; run the same command again to continue"
     assert (exit_code, line) == (ENDS[number][0], f"moescale: {ENDS[number][1]}{goes_on}")
     assert below or command == "pack"
     assert not any(is_running(pid) for pid in below)

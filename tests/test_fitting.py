@@ -283,7 +283,7 @@ def test_one_verb_takes_a_table_to_a_law() -> None:
     again = fit_runs(table, settings=FitSettings(prior=saved))
     assert again.law.form is CHINCHILLA
     assert again.law.max_experts is None
-    with pytest.raises(InputError, match="--prior: a calibration starts from the law"):
+    with pytest.raises(InputError, match="--prior: does not go with --free, --bootstrap or --starts"):
         FitSettings(prior=saved, free=True)
 
 
@@ -352,7 +352,7 @@ def test_five_runs_fit_with_a_warning() -> None:
     found = fit(YUN, *(values[[0, 30, 50, 70, 99]] for values in runs_of("yun2024", NOISE)), starts=8)
     assert found.n_runs == 5
     assert found.not_identified == YUN.names
-    assert any("5 runs for 10 parameters: the fit passes through the noise" in note for note in found.warnings)
+    assert any("5 runs for 10 parameters: the fit follows the noise" in note for note in found.warnings)
     assert np.isfinite(found.theta).all()
 
 

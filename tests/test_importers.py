@@ -431,7 +431,7 @@ def test_a_run_that_speaks_of_experts_without_their_number_is_not_taken_for_dens
     params = {"n_params_dense": 1e6, "tokens": 10.0}
     metrics = {"eval_loss": CURVE}
     assert only(rows_of([a_run(params, metrics)]).columns)["n_experts"] == 1
-    with pytest.raises(InputError, match="speak of experts"):
+    with pytest.raises(InputError, match="mention experts"):
         rows_of([a_run({**params, "moe_E": 8.0}, metrics)])
 
 

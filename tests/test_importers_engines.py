@@ -97,7 +97,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning(tmp_path: Path, capsys
     state.mkdir()
     tracker.finish(ROW)
     tracker.finish(ROW)
-    assert capsys.readouterr().err.count("trainer is not told any more") == 2
+    assert capsys.readouterr().err.count("trainer receives no more events") == 2
     tracker.log(2, {"train/loss": 3.0})
     tracker.close()
     assert "not told" not in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_a_tracker_that_fails_later_does_not_end_the_training(
     state.mkdir()
     tracker.finish(ROW)
     tracker.close()
-    assert capsys.readouterr().err.count("warning: trainer is not told any more") == 1
+    assert capsys.readouterr().err.count("warning: trainer receives no more events") == 1
 
 
 def test_no_tracker_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_command_writes_a_table_that_fit_reads(tmp_path: Path) -> None:
     code, out, _ = run("import", "trainer", tmp_path, "--where", "tokens > 1000")
     assert code == 0
     assert "1 of 2 runs" in out
-    assert "the filter --where leaves it out" in out
+    assert "excluded by --where" in out
 
 
 @pytest.mark.parametrize(

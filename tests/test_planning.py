@@ -217,7 +217,7 @@ def test_promises_hold_under_every_convention_and_base(convention: str, match: f
     assert_kept(plan, LAW, served_on())
     assert plan.convention == convention
     assert plan.base_experts == match
-    noted = any("another counting of training FLOPs" in note for note in plan.warnings)
+    noted = any("another count of training FLOPs" in note for note in plan.warnings)
     assert noted == (convention != "paper")
 
 

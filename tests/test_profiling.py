@@ -483,7 +483,7 @@ def test_show_prints_coverage_errors_and_a_figure(capsys: pytest.CaptureFixture[
     code, out, err = run(capsys, "profile", "--show", str(table), "--plot", str(tmp_path / "t.svg"))
     assert (code, err) == (0, "")
     assert "1B-4B" in out
-    assert "Leave one out" in out
+    assert "Leave-one-out error" in out
     assert (tmp_path / "t.svg").read_text().startswith("<?xml")
     code, out, _ = run(capsys, "profile", "--show", str(table), "--json")
     found = json.loads(out)

@@ -209,6 +209,6 @@ def test_unknown_names_and_rates_of_zero() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown schedule 'WDS'; nearest: wsd"):
         recipe_for(1e9, 1e10, schedule="WDS")
     for rule in ("paper", "kaplan"):
-        with pytest.raises(InputError, match=r"12\.1B parameters, and the model has 20B.*take the recipe deepseek"):
+        with pytest.raises(InputError, match=r"12\.1B parameters, but the model has 20B.*take the recipe deepseek"):
             recipe_for(2e10, 1e12, rule=rule)
         assert recipe_for(2e10, 1e12, rule=rule, peak_lr=1e-4).peak_lr == 1e-4

@@ -320,7 +320,7 @@ def test_diverged_runs_are_left_out_with_a_warning(tmp_path: Path, flags: str, n
     [
         ("n_params_dense,n_experts,tokens,loss", "679,8,20e9,2.3", ("'n_params_dense'", "679", "millions or billions")),
         ("n_params_dense,n_experts,tokens,loss", "1e8,8,20,2.3", ("'tokens'", "20 at most", "millions or billions")),
-        ("n_params_dense,n_experts,tokens,loss", "1e8,8,20e9,0.8", ("'loss'", "bits a byte", "nats a token")),
+        ("n_params_dense,n_experts,tokens,loss", "1e8,8,20e9,0.8", ("'loss'", "bits per byte", "nats per token")),
         ("n_params_dense,n_experts,tokens,loss", "1e8,8,20e9,16.2", ("'loss'", "perplexity", "natural logarithm")),
     ],
 )

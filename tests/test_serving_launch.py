@@ -123,7 +123,7 @@ def test_groups_of_attention_and_stages() -> None:
     assert [trtllm[name] for name in ("--tp_size", "--pp_size", "--max_batch_size", "--max_num_tokens")] == ["8", "2", "128", "2048"]  # fmt: skip
     assert "enable_attention_dp: true\n" in trtllm["text"]
     assert "decoding_type: MTP\n  num_nextn_predict_layers: 1\n" in trtllm["text"]
-    assert "16 GPUs are more than most servers hold" in vllm["notes"]
+    assert "16 GPUs exceed most servers" in vllm["notes"]
     assert "only models released with them have such heads" in vllm["notes"]
 
 
@@ -141,7 +141,7 @@ def test_what_a_line_cannot_say_is_noted() -> None:
     assert "--quantization" not in four_bits.command
     assert not any("nvfp4" in note for note in launch("vllm", "here", COST, served(weights="nvfp4"), "nvfp4").notes)
     few = launch("vllm", "here", replace(COST, expert_parallel=2), served())
-    assert any("over all 8 GPUs; priced were 2" in note for note in few.notes)
+    assert any("over all 8 GPUs; priced: 2" in note for note in few.notes)
     assert launch("vllm", "here", replace(COST, replicas=3, gpus=24), served()).command.startswith(
         "# one of 3 replicas, on 8 x h200"
     )
@@ -154,7 +154,7 @@ def test_what_a_line_cannot_say_is_noted() -> None:
 def test_the_checkpoint_of_gpt_oss_is_in_mxfp4() -> None:
     asked = ("cost", "gpt-oss-120b", "--gpu", "h100-sxm", "--latency", "roofline", "--launch", "vllm")
     assert "name a checkpoint" not in run(*asked, "--weights", "mxfp4").err
-    assert "the checkpoint is in mxfp4, priced were weights in bf16: add --weights mxfp4" in run(*asked).err
+    assert "the checkpoint is in mxfp4, priced: weights in bf16: add --weights mxfp4" in run(*asked).err
     other = run("cost", "llama-3.1-8b", *asked[2:], "--weights", "mxfp4")
     assert "name a checkpoint in mxfp4" in other.err
 
@@ -184,8 +184,8 @@ def test_the_script_serves_the_trained_folder_as_priced(given_model: str | None,
     line = launch("vllm", "MODEL", COST, served(weights="fp8")).command
     changed = {"--dtype": "bfloat16", "--max-model-len": "1024", "--port": "1"}
     assert options(shlex.join(["vllm", *words])) == options(line) | changed
-    assert "priced were requests of 1500 tokens; the model is trained on sequences of 1024" in found.notes
-    assert "$1.00 a million output tokens" in found.command
+    assert "priced: requests of 1500 tokens; the model is trained on sequences of 1024" in found.notes
+    assert "$1.00 per million output tokens" in found.command
 
 
 @given(

@@ -546,7 +546,7 @@ def test_each_cause_of_a_gpu_has_a_row_of_its_own() -> None:
     formats = ("--weights", "bf16", "--kv-cache", "bf16", "--max-tpot", "4ms")
     code, out, _ = run(*asked, *formats, "--reserve", 40 * 2**30)
     assert code == 0
-    rows = " ".join(out[out.index("Left out") :].split())
+    rows = " ".join(out[out.index("Infeasible") :].split())
     assert "h100-sxm bf16/bf16 on 1 and 2 GPUs: weights take" in rows
     assert "h100-sxm bf16/bf16 on 4 GPUs: a batch of 1 on 4 GPUs takes longer than" in rows
     told = answer(*asked, *formats, "--reserve", 40 * 2**30)["left_out"]
@@ -574,10 +574,10 @@ def test_points_are_written_to_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "which", "words"),
     [
-        ({"max_tpot_s": 0.01}, "max_tpot", "latency: per token"),
-        ({"max_ttft_s": 0.02}, "max_ttft", "latency: first token"),
-        ({"max_tpot_s": 0.01, "max_ttft_s": 10.0}, "max_tpot", "latency: per token"),
-        ({"max_tpot_s": 10.0, "max_ttft_s": 0.02}, "max_ttft", "latency: first token"),
+        ({"max_tpot_s": 0.01}, "max_tpot", "TPOT limit"),
+        ({"max_ttft_s": 0.02}, "max_ttft", "TTFT limit"),
+        ({"max_tpot_s": 0.01, "max_ttft_s": 10.0}, "max_tpot", "TPOT limit"),
+        ({"max_tpot_s": 10.0, "max_ttft_s": 0.02}, "max_ttft", "TTFT limit"),
         ({"max_tpot_s": 10.0, "max_ttft_s": 20.0}, None, "memory"),
     ],
 )

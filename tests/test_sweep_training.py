@@ -180,7 +180,7 @@ def test_every_combination_is_one_run_and_its_file_says_all(
 @pytest.mark.parametrize(
     ("tables", "what"),
     [
-        ({"grid": {**GRID, "tokens": ["1M", 1e6]}}, "stands there twice"),
+        ({"grid": {**GRID, "tokens": ["1M", 1e6]}}, "is listed twice"),
         ({"grid": {**GRID, "experts": [4, 4]}}, "are the same run: e4-64x2-1m and e4-64x2-1m"),
         ({"grid": {"n_params": ["10M", "10.001M"], "tokens": "1M"}}, "are the same run: e1-10m-1m and e1-10.001m-1m"),
         ({"grid": {**GRID, "n_params": "1M"}}, "needs n_params or shapes, and not both"),
@@ -194,10 +194,10 @@ def test_every_combination_is_one_run_and_its_file_says_all(
         ({"grid": {**GRID, "tokens": ["1GB"]}}, "'1GB' is a number of bytes, and a count is needed; nearest: 1G"),
         ({"grid": 5}, "is not a table"),
         ({"grid": {**GRID, "tokens": list(range(1, 10**4)), "seeds": list(range(9))}}, "at most 10,000 are taken"),
-        ({"model": {"experts": 4}}, "a sweep states it in [grid]"),
-        ({"output": "x"}, "output is of one run"),
-        ({"name": "../x"}, "is no name of a file"),
-        ({"name": "x" * 65}, "is no name of a file"),
+        ({"model": {"experts": 4}}, "state it in [grid]"),
+        ({"output": "x"}, "output belongs to one run"),
+        ({"name": "../x"}, "is not a valid file name"),
+        ({"name": "x" * 65}, "is not a valid file name"),
         ({"folder": "\0"}, "is not a text"),
         ({"table": "x" * 300}, "cannot be a path: File name too long"),
         ({"folder": ""}, "'' is not a text"),
@@ -530,7 +530,7 @@ def test_a_killed_driver_loses_nothing_and_does_nothing_twice(tmp_path: Path, un
     said: list[str] = []
     done = drive_stub(sweep, say=said.append)
     assert done.finished + done.found == 4
-    assert any("another process has it; waiting for that" in line for line in said)
+    assert any("another process trains it; waiting" in line for line in said)
     assert starts(sweep) == dict.fromkeys((run.name for run in sweep.runs), 1)
     assert rows_of(sweep.table) == undisturbed
 
@@ -795,7 +795,7 @@ def test_the_command_exits_with_1_where_runs_failed(stubbed: Path, capsys: pytes
 def test_the_command_stops_in_time(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "sweep.toml", "--max-time", "1ms")
     assert code == 0
-    assert "still to train: the same command goes on" in out
+    assert "left to train: run the same command again" in out
 
 
 def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

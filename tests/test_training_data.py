@@ -209,7 +209,7 @@ def test_opening_reads_no_tokens(tmp_path: Path) -> None:
     content[100] ^= 1
     path.write_bytes(content)
     open_corpus(tmp_path / "out")
-    with pytest.raises(InputError, match="SHA-256 differs"):
+    with pytest.raises(InputError, match="different SHA-256"):
         verify(corpus)
 
 

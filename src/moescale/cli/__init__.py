@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (own := _of_a_parser(error)) is not None:
             _fail(str(own), own.exit_code)
         command = next((f" {name}" for name in asked[:1] if name in COMMANDS), "")
-        _fail(f"{error.format_message().rstrip('.')}; `moescale{command} --help` lists what there is", 2)
+        _fail(f"{error.format_message().rstrip('.')}; see `moescale{command} --help`", 2)
     except Terminated as stop:
         _fail(_stopped(f"ended by {stop.name}", asked), stop.code)
     except SystemExit as stop:
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(_system_error(error), 2)
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""
-        _fail(f"does not fit in memory{reason}; ask for less at once, or use a machine with more memory", 2)
+        _fail(f"out of memory{reason}; reduce the request, or use a machine with more memory", 2)
     except KeyboardInterrupt:
         _fail(_stopped("interrupted", asked), INTERRUPTED)
     else:
@@ -136,7 +136,7 @@ def _open_closed_streams() -> None:
 
 
 def _stopped(how: str, asked: Sequence[str]) -> str:
-    return f"{how}; the same command goes on" if asked[:1] and asked[0] in RESUMABLE else how
+    return f"{how}; run the same command again to continue" if asked[:1] and asked[0] in RESUMABLE else how
 
 
 def _system_error(error: OSError) -> str:

@@ -87,7 +87,7 @@ def cost(
     source = serving.open_latency(deployment, model, warn)
     if isinstance(source, Silicon) and (scaled := source.unmeasured(model)):
         what = f"{' and '.join(scaled)} in {deployment.weights} were not measured on {source.gpu.name} with {source.backend}"
-        warn(f"{what}: bf16 kernels, scaled by the roofline")
+        warn(f"{what}: priced with bf16 kernels, scaled by the roofline")
     clients = load.concurrency
     answer = serving_cost(model, source, deployment, serving.gpus_of_replica(), clients=clients)
     accuracy = accuracy_of(model, deployment, source)
@@ -132,7 +132,7 @@ def cost(
 @app.command(epilog=examples("moescale models --json"))
 @flat()
 def models(json_: Json = False) -> None:
-    """List the published models that cost takes by name."""
+    """List the published models that `cost` knows by name."""
     from moescale.models.published import published_shapes
     from moescale.views.terminal import show_models, terminal
 

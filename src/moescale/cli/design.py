@@ -84,8 +84,7 @@ def _planned(context: typer.Context, text: str) -> tuple[PlanOptions, LawOptions
     for option in context.command.params:
         given = context.get_parameter_source(option.name)
         if option.name not in own and given and given.name == "COMMANDLINE":
-            next_step = "move it into --for"
-            raise InputError("is an option of the plan, which --for states", where=option.opts[0], next_step=next_step)
+            raise InputError("is an option of the plan", where=option.opts[0], next_step="put it into --for")
     command = typer.main.get_group(app).commands["plan"]
     try:
         stated = command.make_context("plan", shlex.split(text)).params

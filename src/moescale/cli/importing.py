@@ -45,7 +45,7 @@ def import_(wanted: ImportOptions, json_: Json = False) -> None:
         print_json(found.to_dict() | ({} if output is None else {"table": str(output)}))
     else:
         runs = f"{found.n_runs} of {found.n_found} run{'s' * (found.n_found != 1)}"
-        print(f"{output}: {runs}" if output is not None else f"{runs}; -o RUNS.csv writes them")
+        print(f"{output}: {runs}" if output is not None else f"{runs}; write them with -o RUNS.csv")
         for rule in found.rules:
             print(f"  {rule}")
         if found.left_out:

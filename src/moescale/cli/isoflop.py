@@ -14,7 +14,7 @@ from moescale.options.runs import IsoflopOptions
 )
 @flat("runs", "where", "tolerance")
 def isoflop(runs: IsoflopOptions, plot: Plot = None, json_: Json = False) -> None:
-    """Find how the best size and tokens grow with compute, from runs at equal FLOPs."""
+    """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
     from moescale.fitting.isoflop import isoflop as fit_parabolas
     from moescale.views.figures import isoflop_figure
     from moescale.views.terminal import show_isoflop, terminal

@@ -86,7 +86,7 @@ def fit(
 @app.command(epilog=examples("moescale laws --json"))
 @flat()
 def laws(json_: Json = False) -> None:
-    """List the coefficient sets that plan and predict know."""
+    """List the laws of the catalogue with their coefficients."""
     from moescale.scaling_laws import catalogue_names, find_law
     from moescale.views.terminal import show_laws, terminal
 
@@ -121,14 +121,14 @@ def predict(
         return
     n_params, tokens, experts = model.point()
     if not chosen.form.uses_experts and experts != 1:
-        warn(f"{chosen.name} has no term in the number of experts: --experts {experts:g} changes nothing")
+        warn(f"{chosen.name} does not depend on the number of experts: --experts {experts:g} has no effect")
     with np.errstate(over="ignore"):  # told below
         predicted = predict_loss(chosen, n_params, tokens, experts, extra=inputs.inputs())
     if not math.isfinite(predicted.loss):
         raise InputError(
             f"{chosen.name} gives no finite loss at this size, tokens and experts",
             where="--law",
-            next_step="stay nearer to the range that it was fitted on, or take another law",
+            next_step="stay closer to the fitted range, or use another law",
         )
     warn(note.rstrip(".") for note in unknown_range_notes(chosen))
     if json_:
@@ -146,7 +146,7 @@ def _predict_table(
 
     for name in ("n_params", "tokens"):
         if getattr(model, name) is not None:
-            what, where = "a table states it of each run", f"--{name.replace('_', '-')}"
+            what, where = "each row of the table states it", f"--{name.replace('_', '-')}"
             raise InputError(what, where=where, next_step="leave out this option or --runs")
     if table.size_column is None and isinstance(known := law.evidence.get("size_column"), str):
         table = replace(table, size_column=known)  # what the law's N is
@@ -158,7 +158,7 @@ def _predict_table(
     else:
         show_predictions(terminal(), law, predicted, runs)
     if not law.form.uses_experts and (runs.experts != 1).any():
-        warn(f"{law.name} has no term in the number of experts, which the runs vary")
+        warn(f"{law.name} does not depend on the number of experts, but the runs do")
     warn(note.rstrip(".") for note in unknown_range_notes(law))
     warn(runs.warnings)
 

@@ -39,7 +39,7 @@ def pack(how: PackOptions, wanted: SourceOptions, json_: Json = False) -> None:
         corpus = open_corpus(wanted.show)
         verify(corpus)
     elif wanted.output is None:
-        what, next_step = "give -o FOLDER (pack) or --show FOLDER", "`moescale pack --help` lists what there is"
+        what, next_step = "give -o FOLDER (pack) or --show FOLDER", "see `moescale pack --help`"
         raise InputError(what, next_step=next_step)
     else:
         settings: dict[str, Any] = asdict(how) | {"exclude": how.exclude or ()}

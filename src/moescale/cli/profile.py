@@ -40,14 +40,14 @@ def _check_one_job(how: ProfileOptions, measured: str | None, plot: Path | None)
     if sum(job is not None for job in (how.show, how.setup, how.output)) != 1:
         raise InputError(
             "give one of -o TABLE (measure), --show TABLE and --setup vllm",
-            next_step="`moescale profile --help` lists what there is",
+            next_step="see `moescale profile --help`",
         )
     for place, value in (("--plot", plot), ("--against", how.against)):
         if how.show is None and value is not None:
             raise InputError("goes with --show only", where=place, next_step="leave it out")
     if how.output is None and measured is not None:
         option = f"--{measured.replace('_', '-')}"
-        raise InputError("says what to measure, which needs -o TABLE", where=option, next_step="leave it out")
+        raise InputError("needs -o TABLE", where=option, next_step="leave it out")
     if how.show is not None and how.grid is not None:
         raise InputError("goes without --show", where="GRID", next_step="leave it out")
 
@@ -78,12 +78,12 @@ def _measure(wanted: MeasuredGridOptions, how: ProfileOptions, table: Path, json
 
 def _tell(done: Profiled) -> None:
     print(
-        f"{done.table}: {done.points} points; {done.measured} measured in {done.seconds:.0f} s, {done.found} there before"
+        f"{done.table}: {done.points} points; {done.measured} measured in {done.seconds:.0f} s, {done.found} already there"
     )
     for status, count in done.not_ok.items():
-        print(f"{count} of them without a latency: {status}")
+        print(f"{count} without a latency: {status}")
     if done.missing:
-        print(f"{done.missing} still to measure, or to measure again in a further round: the same command goes on")
+        print(f"{done.missing} left to measure: run the same command again")
 
 
 def _default_python(engine: str) -> Path | None:

@@ -44,7 +44,7 @@ def report(wanted: ReportOptions) -> None:
     found, origin = read_answer(wanted.answer)
     origin = replace(origin, date=wanted.date, version=__version__)
     if runs is not None and not isinstance(found, Law):
-        raise InputError("only the report of a law draws runs", where="--runs", next_step="leave --runs out")
+        raise InputError("applies to the report of a law only", where="--runs", next_step="leave --runs out")
     if isinstance(found, Plan):
         text = plan_report(found, origin, title=title)
     elif isinstance(found, Law):
@@ -75,5 +75,5 @@ def _runs_of(law: Law, path: Path) -> RunArrays:
         chosen |= {n: v for n in CHOICES if isinstance(v := law.evidence.get(n), int) and v > 0}
         table = read_runs(path, where=known["where"] or None, **chosen)
     if known["table_sha256"] and table.sha256 != known["table_sha256"]:
-        warn(f"{path} is not the table that {law.name} was fitted to: its SHA-256 is another")
+        warn(f"{path} is not the table that {law.name} was fitted to (different SHA-256)")
     return run_arrays(law.form, table, {})

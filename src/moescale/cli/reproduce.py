@@ -66,5 +66,5 @@ def _sources(name: str, deployment: Deployment) -> tuple[LatencySource, ...]:
     try:
         return ServingOptions(latency="silicon").open_latency(deployment), roofline
     except MoescaleError as error:
-        warn(f"roofline latency alone, because {error.what}")
+        warn(f"using the roofline only, because {error.what}")
         return (roofline,)

@@ -70,15 +70,15 @@ def _progress() -> Generator[tuple[Watch, Say]]:
 def _tell(done: Swept) -> None:
     print(
         f"{done.table}: {done.finished + done.found} of {done.runs} runs; {done.finished} finished in "
-        f"{format_seconds(done.seconds)}, {done.found} there before"
+        f"{format_seconds(done.seconds)}, {done.found} already there"
     )
     if done.diverged:
-        print(f"{len(done.diverged)} diverged and are marked so, for fit to leave out: {', '.join(done.diverged)}")
+        print(f"{len(done.diverged)} diverged; fit leaves them out: {', '.join(done.diverged)}")
     if done.trunks:
         trunks = "a trunk" if done.trunks == 1 else f"{done.trunks} trunks"
         print(f"Rows share {trunks}: moescale fit {done.table} --cluster trunk")
     if done.left:
-        print(f"{done.left} still to train: the same command goes on")
+        print(f"{done.left} left to train: run the same command again")
 
 
 def _end(done: Swept) -> int:

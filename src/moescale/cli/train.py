@@ -50,7 +50,7 @@ def train(wanted: TrainOptions, json_: Json = False) -> None:
     else:
         _show_rows(rows)
         held = settings.output + "/result.json" if output is None or held_back.errors else output
-        print(f"{settings.output}/model holds the weights; {held} the rows")
+        print(f"Weights: {settings.output}/model. Rows: {held}.")
     held_back.tell()
 
 

@@ -245,7 +245,7 @@ def _check_servers(gpus: int | None) -> None:
     each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
     if gpus is not None and gpus > each and gpus % each:
         below = gpus // each * each
-        what, nearest = f"{gpus} GPUs are no whole number of servers of {each}", f"{below} or {below + each}"
+        what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
         raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
 
 
@@ -300,9 +300,9 @@ def _serving(server: Server, notes: tuple[str, ...]) -> str:
     """The part of README.md on serving the trained model."""
     cost = server.cost
     priced = [
-        f"{cost.batch:,.0f} requests at once a replica" if cost.batch else "",
-        f"{cost.throughput_tok_s:,.0f} output tokens a second" if cost.throughput_tok_s else "",
-        f"first token after {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
+        f"{cost.batch:,.0f} concurrent requests per replica" if cost.batch else "",
+        f"{cost.throughput_tok_s:,.0f} output tokens/s" if cost.throughput_tok_s else "",
+        f"TTFT {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
         f"{format_seconds(cost.tpot_s)} a token" if cost.tpot_s else "",
     ]
     lines = [

@@ -106,7 +106,7 @@ def launch(
     )
     notes = _notes(engine, weights, stated, server)
     if server.longest != longest:
-        notes += (f"priced were requests of {longest} tokens; the model is trained on sequences of {server.longest}",)
+        notes += (f"priced: requests of {longest} tokens; the model is trained on sequences of {server.longest}",)
     copies = cost.replicas or 1
     each = (
         f"# one of {copies} replicas, on {cost.gpus_per_replica} x {deployment.gpu.name} each\n" if copies > 1 else ""
@@ -120,19 +120,19 @@ def _notes(engine: str, weights: str, stated: str | None, s: _Server) -> tuple[s
     if weights not in ("bf16", "fp8") and stated != weights:
         notes.append(f"name a checkpoint in {weights}: engines read the format from its config")
     if weights == "bf16" and stated not in (None, "bf16"):
-        notes.append(f"the checkpoint is in {stated}, priced were weights in bf16: add --weights {stated}")
+        notes.append(f"the checkpoint is in {stated}, priced: weights in bf16: add --weights {stated}")
     if s.quantise and engine == "trtllm":
         notes.append("name a checkpoint in fp8: trtllm-serve does not quantise one in 16 bits while it loads")
     if engine == "vllm" and s.experts and 1 < s.expert_ways < s.gpus:
-        notes.append(f"vLLM splits whole experts over all {s.gpus} GPUs; priced were {s.expert_ways}")
+        notes.append(f"vLLM splits whole experts over all {s.gpus} GPUs; priced: {s.expert_ways}")
     if s.gpus * s.stages > IN_ONE_SERVER:
-        notes.append(f"{s.gpus * s.stages} GPUs are more than most servers hold: add the engine's options on nodes")
+        notes.append(f"{s.gpus * s.stages} GPUs exceed most servers: add the engine's multi-node options")
     if s.drafted:
         notes.append(
-            "drafted tokens: the line takes the model's own heads (multi-token prediction), not a draft model; only models "
-            "released with them have such heads (DeepSeek-V3, GLM-4.5 and later, Qwen3-Next ..), and it fails on others"
+            "draft tokens: the command uses the model's heads (multi-token prediction), not a draft model; it "
+            "fails for models released without such heads (DeepSeek-V3, GLM-4.5 and later, Qwen3-Next .. have them)"
         )
-    notes.append(f"requests of more than {s.longest} tokens are refused: raise the length where yours are longer")
+    notes.append(f"requests of more than {s.longest} tokens are refused: raise the length if yours are longer")
     return tuple(notes)
 
 
@@ -258,7 +258,7 @@ class Server:
     def title(self) -> str:
         """The server and its price in a line."""
         cost, gpu = self.cost, self.deployment.gpu.name
-        price = "" if cost.usd_per_mtok is None else f": {format_usd(cost.usd_per_mtok)} a million output tokens"
+        price = "" if cost.usd_per_mtok is None else f": {format_usd(cost.usd_per_mtok)} per million output tokens"
         return f"vLLM on {cost.gpus} x {gpu}, weights in {self.deployment.weights or 'bf16'}{price}"
 
 

@@ -26,7 +26,7 @@ SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polish
 POLISHED_ENDS = 400  # of the searches from a published grid
 FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
-NO_REPEATS = "no run repeats data: what repeated tokens are worth is not in these runs; ask about fresh tokens only"
+NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; predict for unique tokens only"
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
 
 
@@ -67,7 +67,7 @@ def check_runs(
         raise InputError(what, next_step=f"give at least 3 runs, and more than {many} for a fit that can be checked")
     notes: list[str] = []
     if n_runs <= many:
-        why = "the fit passes through the noise; predictions away from the runs mean little"
+        why = "the fit follows the noise; do not extrapolate"
         notes.append(f"{n_runs} runs for {many} parameters: {why}")
     absent = [label for label, used in (("n_experts", form.uses_experts), ("tokens", form.uses_tokens)) if not used]
     for label, values in (("size", n_params), ("tokens", tokens), ("n_experts", experts)):
@@ -77,13 +77,13 @@ def check_runs(
                 notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
         elif np.unique(values).size == 1 and not (form.of_models and label == "n_experts" and values[0] == 1.0):
             # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
-            notes.append(f"all runs have the same {label} ({values[0]:g}): its terms cannot be told from the constant")
+            notes.append(f"all runs have the same {label} ({values[0]:g}): its terms are not identified")
     for label, values in extra.items():
         distinct = np.unique(np.asarray(values, dtype=float))
         if label == "unique_tokens" and np.isinf(distinct).all():
             notes.append(NO_REPEATS)
         elif distinct.size == 1:
-            notes.append(f"all runs have the same {label} ({distinct[0]:g}): what depends on it cannot be fitted")
+            notes.append(f"all runs have the same {label} ({distinct[0]:g}): its dependence cannot be fitted")
     return notes
 
 
@@ -160,7 +160,7 @@ def polish_scan(problem: Problem, count: int, finished: int, report: Progress) -
 def polish_grid(problem: Problem, report: Progress, notes: list[str]) -> tuple[FloatArray, FloatArray, int]:
     """Search from every start of the published grid, polish the best distinct ends, carry those that can win to the end.
 
-    Returns the polished theta (k, p), their objectives (k,), and how many starts were searched from; what to tell goes to
+    Returns the polished theta (k, p), their objectives (k,), and how many starts searched; what to tell goes to
     `notes`. An end that several starts share is repeated as often.
     """
     axes = multistart.published_axes(problem.form, problem.observed)
@@ -170,8 +170,8 @@ def polish_grid(problem: Problem, report: Progress, notes: list[str]) -> tuple[F
         notes.append(notice)
     searched = multistart.search_grid(problem, axes, progress=report)
     if searched.done < searched.total:
-        done = f"{searched.done:,} of {searched.total:,} starts were searched from"
-        notes.append(f"interrupted: {done}; this is the best of them")
+        done = f"{searched.done:,} of {searched.total:,} starts searched"
+        notes.append(f"interrupted: {done}; the best so far is reported")
     _, distinct, number = np.unique(searched.value, return_index=True, return_inverse=True)  # sorted by the objective
     sharing = np.bincount(number, searched.sharing).astype(np.intp)[:POLISHED_ENDS]
     report("polish", 0.0)
@@ -208,7 +208,9 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
     if at_bound:
         notes.append(f"on a bound of the physical box: {', '.join(at_bound)}")
     if not_identified:
-        notes.append(f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs still are)")
+        notes.append(
+            f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)"
+        )
     return Fit(
         form=form,
         theta=theta,

@@ -229,20 +229,20 @@ def _trend(usable: list[Parabola], rng: np.random.Generator) -> tuple[Trend, lis
     )
     notes: list[str] = []
     if len(usable) == 2:
-        notes.append("two usable budgets, so nothing checks that the minima follow a power law")
+        notes.append("only two usable budgets: the power law cannot be checked")
     if (lost := float(np.isnan(drawn).mean())) > 0.1:
         why = "fall outside the sizes and are left out: the intervals are too narrow"
         notes.append(f"{lost:.0%} of the bootstrap's minima {why}")
     width = max(float(p.sizes.max() / p.sizes.min()) for p in usable)
     if width > WIDE:
-        harm = "a parabola then displaces the minimum, by percents of the size, and no interval knows of it"
+        harm = "the parabola then shifts the minimum by some percent, which the intervals do not include"
         notes.append(f"the sizes of a budget span a factor of {width:.3g}: {harm}")
     places = [p.centre / m.n_params for p, m in zip(usable, minima, strict=True)]
     drift = max(places) / min(places)
     if drift > DRIFT:
         notes.append(
-            f"the sizes stand at other multiples of the minimum from budget to budget (by a factor of {drift:.3g}): that biases "
-            "the exponents, and no interval knows of it; scale the sizes with the budget, or fit a law"
+            f"the sizes are at different multiples of the minimum at each budget (by a factor of {drift:.3g}): this biases "
+            "the exponents beyond their intervals; scale the sizes with the budget, or fit a law"
         )
     return trend, notes
 
@@ -288,7 +288,7 @@ def _no_structure(runs: RunTable, flops: FloatArray, budgets: list[Parabola], to
             f"{format_flops(p.flops)} FLOPs, {plural(p.experts, 'expert')}: {p.unusable or 'usable'}"
             for p in budgets[:6]
         )
-        advice = "train sizes on both sides of the minimum at two budgets or more, or fit a law, which needs no minimum"
+        advice = "train sizes on both sides of the minimum at two budgets or more, or fit a law, which does not need a minimum"
         what = f"no expert count has two budgets with a minimum between its sizes ({listed})"
         return InputError(what, next_step=advice)
     groups = [
@@ -302,5 +302,5 @@ def _no_structure(runs: RunTable, flops: FloatArray, budgets: list[Parabola], to
     return InputError(
         f"these {len(runs)} runs have no IsoFLOP structure: the fullest budget ({at} FLOPs, {who}, runs within {tolerance:.0%}) "
         f"holds {holds}, and two budgets of {MIN_SIZES} sizes are needed",
-        next_step="train several sizes at the same FLOPs, widen the tolerance, or fit a law, which takes any grid of N and D",
+        next_step="train several sizes at the same FLOPs, widen the tolerance, or fit a law, which accepts any grid of N and D",
     )

@@ -44,7 +44,7 @@ def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
     if (names := _names(runs, far)) is not None:
         advice = f'leave {them} out with --where "{names}", or {advice}'
     said = f"{count:,} run{s} {lie} {much} times the usual error from the fit (data row{s} {shown})"
-    return [f"{said}: diverged, or beyond what the form can say? {advice}"]
+    return [f"{said}: did they diverge, or does the form not cover them? {advice}"]
 
 
 def _short(value: float) -> str:
@@ -81,8 +81,8 @@ def source_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
         below = 100.0 * (1.0 - np.exp(middles[high] - middles[low]))
         quoted = [f"{quoted_name(name)} == '{values[i]}'" for i in (low, high)]
         found.append(
-            f"runs with {quoted[0]} lie {below:.2g}% below those with {quoted[1]} at equal size and tokens: other data, or "
-            f'another unit of loss? fit one at a time with --where "{quoted[1]}"'
+            f"runs with {quoted[0]} lie {below:.2g}% below those with {quoted[1]} at equal size and tokens: different "
+            f'data or unit of loss? Fit one at a time with --where "{quoted[1]}"'
         )
     return found
 
@@ -111,9 +111,9 @@ def constant_experts(runs: RunTable) -> list[str]:
     counts = np.unique(runs.experts)
     if counts.size > 1 or counts[0] == 1.0:
         return []
-    what = f"all runs have {counts[0]:g} experts: fitted as if there were no others"
+    what = f"all runs have {counts[0]:g} experts: the dependence on experts is not fitted"
     return [
-        f"{what}; what more or fewer are worth, dense models included, is not in these runs: predict and plan with these"
+        f"{what}; the effect of other expert counts, dense models included, is unknown: predict and plan at this count only"
     ]
 
 

@@ -61,10 +61,10 @@ class FitSettings:
         if self.bootstrap == 1:
             raise InputError("one replicate makes no interval", where="--bootstrap", nearest="0, or 2 and more")
         if self.prior is None and self.fix is not None:
-            raise InputError("there is no law to take them from", where="--fix", next_step="name one with --prior")
+            raise InputError("no law to take the values from", where="--fix", next_step="name one with --prior")
         if self.prior is not None and (self.free or self.bootstrap or self.starts != "auto"):
-            what = "a calibration starts from the law, inside its box, and has no bootstrap"
-            raise InputError(what, where="--prior", next_step="leave out --free, --bootstrap and --starts")
+            what = "does not go with --free, --bootstrap or --starts"
+            raise InputError(what, where="--prior", next_step="leave them out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +250,7 @@ def _said(each: Chosen) -> str:
 def _auto_notes(choice: Choice, members: Sequence[Member], runs: RunTable) -> list[str]:
     notes: list[str] = []
     if not choice.splits:
-        notes.append(
-            "too few runs for inner hold-outs: the forms have equal weights, and which predicts better is not known"
-        )
+        notes.append("too few runs for inner hold-outs: the forms have equal weights, and their ranking is unknown")
     if any("unique_tokens" in member.law.form.extra_inputs for member in members) and not _repeats(runs):
         notes.append(NO_REPEATS)
     return notes
@@ -310,7 +308,7 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
     if not np.isfinite(losses).all():
         row = int(runs.row_numbers[np.argmin(np.isfinite(losses))])
         what = f"{law.name} gives no finite loss at this size, tokens and experts"
-        advice = "stay nearer to the range that it was fitted on, or take another law"
+        advice = "stay closer to the fitted range, or use another law"
         raise InputError(what, where=f"{runs.source}, data row {row}", next_step=advice)
     found: list[Prediction] = []
     for i, value in enumerate(losses):
@@ -334,7 +332,7 @@ def _letters(
     found: dict[str, Any] = from_columns(form, runs.columns, runs.experts, source=runs.source)
     for name, value in given.items():
         if name in runs.columns:
-            what = f"the table has a column {name!r} of its own"
+            what = f"the table has a column {name!r}, too"
             raise InputError(what, where=option(name), next_step="leave the option out")
         found[name] = value
     n, e, notes = runs.n_params, runs.experts, list[str]()
@@ -357,11 +355,9 @@ def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArr
     body = runs.active_body
     if body is None:
         body = model_of(plain, runs.n_params, runs.experts)[0] if family.n_counts == "dense" else runs.n_params
-        notes.append(
-            f"the table states no sizes without embeddings (n_params_nonemb): takes {runs.size_column} for them"
-        )
+        notes.append(f"the table has no sizes without embeddings (n_params_nonemb): using {runs.size_column}")
     if not stated and (runs.experts > 1.0).any():
-        notes.append(f"the table does not state top_k: takes experts as those of the family {family.name}")
+        notes.append(f"the table has no column top_k: using the experts of family {family.name}")
     return body, x, notes
 
 

@@ -74,7 +74,7 @@ def price(gpu_name: str, terms: str = DEFAULT_TERMS) -> Price:
             return candidate
     listed = ", ".join(f"{entry.terms} at ${entry.usd_per_gpu_hour:.2f}" for entry in recorded)
     what = f"no {terms} price is recorded for {find_gpu(gpu_name).name}"
-    raise InputError(what, nearest=listed or None, next_step="pass --usd-per-gpu-hour with what you pay")
+    raise InputError(what, nearest=listed or None, next_step="give your price with --usd-per-gpu-hour")
 
 
 def owned_defaults() -> OwnedDefaults:

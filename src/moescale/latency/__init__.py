@@ -210,7 +210,7 @@ def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
         return replace(cast("Any", source), moe_execution=name)
     if name == FUSED:
         return source
-    what = f"{source.name} cannot say what {name} would take: its experts ran as they were measured"
+    what = f"{source.name} has no latency for {name}: its experts were measured in another execution"
     raise InputError(what, where="moe_execution", next_step="take the silicon or roofline latency")
 
 

@@ -72,7 +72,7 @@ from moescale.models.kv_cache import value_head_dim
 from moescale.models.mixers import attention_groups, linear_widths
 from moescale.typing import FloatArray, Real
 
-ROOFLINE = "take the roofline as the latency source; it answers for every GPU"
+ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 ENGINE = "vllm"
 # How unevenly tokens fall on experts: a power law with this exponent is what aiconfigurator-core takes for MoE models.
 LOAD = "power_law_1.2"

@@ -105,7 +105,7 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
         kinds = sorted({row.optional(column) for row in rows if row.text("gpu") == chosen})
         if len(kinds) > 1:
             what = f"column {column!r} holds {', '.join(map(repr, kinds))}"
-            raise InputError(what, where=where, next_step="keep a table of its own for each")
+            raise InputError(what, where=where, next_step="keep one table for each")
     measured: dict[Kind, list[tuple[float, ...]]] = {}  # tokens, size, size without embeddings, batch, seconds
     for row in rows:
         kind = (row.stage(), int(row.positive("gpus", whole=True)), int(row.positive("n_experts", whole=True)))

@@ -320,8 +320,8 @@ def match_family(
     known = {name: family for name, family in families().items() if family.n_counts == "dense" and family.dataset}
     if top_k is None and n_params_total is None:
         return known["yun2024"], [
-            "the table has neither top_k nor n_params_total: the runs are taken for the paper's family (top-2, experts in "
-            "every other layer); name another with --family"
+            "the table has neither top_k nor n_params_total: assuming the paper's family (top-2, experts in "
+            "every other layer); for another family, set --family"
         ]
     scores: dict[str, float] = {}
     for name, family in known.items():
@@ -333,5 +333,5 @@ def match_family(
         return known[best], []
     return known[best], [
         f"no family of the catalogue matches top_k and n_params_total of the runs (closest: {best}); a plan with this "
-        f"law counts parameters and FLOPs as {best} does; name another with --family"
+        f"law counts parameters and FLOPs as for {best}; for another family, set --family"
     ]

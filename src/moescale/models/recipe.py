@@ -225,7 +225,7 @@ def _peak_lr(rule: Rule, at: Mapping[str, float], where: str, next_step: str) ->
         return lr
     zero = format_count(math.exp(-rule.lr["intercept"] / rule.lr["per_ln_n_params"]))
     whose = f"the {'paper' if rule.name == 'paper' else rule.name}'s learning rate"
-    what = f"{whose} falls to zero at {zero} parameters, and the model has {format_count(at['n_params'])}"
+    what = f"{whose} falls to zero at {zero} parameters, but the model has {format_count(at['n_params'])}"
     raise InputError(what, where=where, next_step=next_step)
 
 
@@ -371,7 +371,7 @@ def _extrapolation(rule: Rule, laws: list[Mapping[str, float]], at: Mapping[str,
 
 def _far_batch(asked: float, batch: int, gpus: int | None, tokens: float) -> tuple[str, ...]:
     """Where a batch is far from what was asked for, as it fills the GPUs, and where it holds more than the run."""
-    nearer = "fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) come nearer"
+    nearer = "fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) bring it closer"
     over = f"a sequence for each of {gpus or 1:,} GPUs is {_times(batch / asked)} the batch of the rule: {nearer}"
     more = f"a batch of {batch:,} tokens is more than the run has: its one step trains on that many"
     return (*([over] if gpus and batch > MOST_OFF * asked else []), *([more] if batch > MOST_OFF * tokens else []))

@@ -61,7 +61,7 @@ class Budget:
                 raise InputError(what, where="--budget", next_step=example)
         if not 1e12 <= self.flops <= 1e32:
             raise InputError(
-                f"a budget of {self.flops:.3g} training FLOPs is outside what a language model is trained with",
+                f"a budget of {self.flops:.3g} training FLOPs is outside the range of language models",
                 where="--budget",
                 nearest="1e12 to 1e32",
                 next_step="give training FLOPs in total, not per second or per token",
@@ -188,7 +188,7 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
             f"at {budget.flops:.3g} FLOPs{f' and {budget.max_tokens:g} tokens' if scarce else ''}",
             next_step=f"allow more than {budget.max_tokens:g} training tokens (300B, 2T)"
             if scarce
-            else "give a budget nearer to the runs that the law was fitted on, or another law",
+            else "give a budget closer to the fitted range, or another law",
         )
     ln = np.log(SIZES)
     low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, SIZES.size - 1)]
@@ -300,6 +300,6 @@ def check_trade_off(law: Law) -> None:
     """InfeasibleError for a law whose form has no trade-off between size and tokens."""
     if law.form.no_allocation:
         raise InfeasibleError(
-            f"{law.name} has no loss-optimal size for a training budget: {law.form.no_allocation}",
-            next_step="plan with another law (`moescale laws` lists them); predict, fit and compare work with this one",
+            f"{law.name} gives no loss-optimal size for a training budget: {law.form.no_allocation}",
+            next_step="plan with another law (`moescale laws` lists them); this law works with predict, fit and compare",
         )

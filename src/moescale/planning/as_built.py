@@ -30,8 +30,8 @@ class Bounds:
         """By which factor, as a logarithm, the model exceeds each of its bounds, and the two in words."""
         pairs = (
             ("loss", model.loss, self.max_loss),
-            ("dollars a million tokens", model.usd_per_mtok, self.max_usd_per_mtok),
-            ("dollars in all", model.total_usd, self.max_total_usd),
+            ("dollars per million output tokens", model.usd_per_mtok, self.max_usd_per_mtok),
+            ("total dollars", model.total_usd, self.max_total_usd),
         )
         return [
             (math.log(value / most), f"{name} {value:.5g} against {most:.5g}")
@@ -78,12 +78,16 @@ def as_built(
             return tries[-1]
     if not tries:
         shape = buildable(law.family, model.n_params, model.experts, vocab_size=costs.vocab_size)
-        note = "The whole-number shape cannot be served as the real-valued model can; figures are of the latter."
+        note = (
+            "The rounded shape cannot be served like the real-valued model; the figures are for the real-valued model."
+        )
         return Built(shape, model, (note,))
     nearest = min(tries, key=lambda built: bounds.excess(built.model))
     missed = ", ".join(words for factor, words in bounds.excesses(nearest.model) if factor > SLACK)
     share = math.expm1(bounds.excess(nearest.model))
-    return replace(nearest, notes=(f"In whole layers and heads the model misses its bound by {share:.2%}: {missed}.",))
+    return replace(
+        nearest, notes=(f"Rounded to whole layers and heads, the model exceeds its bound by {share:.2%}: {missed}.",)
+    )
 
 
 def _carried(model: Candidate, built: Candidate) -> Limits | None:

@@ -78,12 +78,12 @@ def compare_models(
     """
     names = [model.name for model in models]
     if len(names) < 2 or len(set(names)) < len(names):
-        what = "one model is nothing to compare" if len(names) < 2 else "a model is named twice"
+        what = "one model cannot be compared" if len(names) < 2 else "a model is named twice"
         raise InputError(what, next_step="name two or more models, such as llama-3.1-8b olmoe-1b-7b")
     losses, drawn = _losses(law, models, extra or {})
     if not np.isfinite(losses).all():
         raise InputError(
-            f"{law.name} gives no finite loss of these models", where="--law", next_step="take another law"
+            f"{law.name} gives no finite loss for these models", where="--law", next_step="take another law"
         )
     rows = [
         _alone(model, law, float(loss), deployment, latency, training, lifetime_tokens)

@@ -89,7 +89,7 @@ class LifeSearch:
         experts = self.search.best.experts
         if (total := question.total_limit) is not None:
             limit = question.max_usd_per_mtok
-            at = "" if limit is None else f" at {format_usd(limit)} a million or less"
+            at = "" if limit is None else f" at {format_usd(limit)} per million output tokens or less"
             tokens = format_count(self.life.served_tokens)
             reason = f"no size serves {tokens} tokens{at} for less than {format_usd(total)}"
             return best_within_total(law, experts, total, self.life, cost_of), [reason] * experts.size
@@ -184,7 +184,7 @@ class LifeSearch:
         if (total := question.total_limit) is not None:
             if not known:
                 raise InfeasibleError(
-                    f"{format_usd(total)} do not pay for {self.served} of any model: {allowed[0].infeasible}",
+                    f"{format_usd(total)} do not cover {self.served} with any model: {allowed[0].infeasible}",
                     where="--max-total-usd",
                     next_step="raise --max-total-usd, serve fewer --lifetime-tokens, or take a cheaper GPU",
                 )
@@ -195,7 +195,7 @@ class LifeSearch:
         best = min(known, key=lambda c: (c.total_usd, c.experts))
         if question.max_total_usd is not None and best.total_usd > question.max_total_usd:
             raise self.exceeds_total(self.goal, best.total_usd)
-        return best, f"fewest dollars for training and {self.served} at {self.goal}"
+        return best, f"lowest cost of training and {self.served} at {self.goal}"
 
     def priced(self, law: Law, costs: Costs, sizes: FloatArray, tokens: FloatArray, experts: float) -> Life | None:
         """The life of one model of known size and tokens, each (1,); None where it cannot be served."""
@@ -235,9 +235,9 @@ class LifeSearch:
         """Why each expert count has no model at the loss: the law's floor, or no GPU count that serves what reaches it."""
         data = "" if self.life.max_tokens is None else f" with {format_count(self.life.max_tokens)} tokens"
         limit = self.life.max_usd_per_mtok
-        at = "" if limit is None else f" at {format_usd(limit)} a million tokens or less"
+        at = "" if limit is None else f" at {format_usd(limit)} per million output tokens or less"
         return [
-            f"its loss never falls below {least:.4f}{data}, so never to {goal:.4f}"
+            f"its lowest loss is {least:.4f}{data}, above {goal:.4f}"
             if least > goal
             else f"no size that reaches a loss of {goal:.4f} can be served{at}"
             for least, goal in zip(self._lowest_loss(experts).tolist(), goals.tolist(), strict=True)
@@ -249,8 +249,10 @@ class LifeSearch:
         next_step = "relax --max-loss, allow more --max-tokens or GPUs, or consider more experts"
         if floor.min() <= self.target:
             reasons = "; ".join(dict.fromkeys(c.infeasible for c in allowed if c.infeasible))
-            return InfeasibleError(f"no model reaches {self.goal} over its life", nearest=reasons, next_step=next_step)
-        lowest = f"{self.search.law.name} falls to {floor.min():.4f} at best, with {counts[floor.argmin()]:g} experts"
+            return InfeasibleError(
+                f"no model reaches {self.goal} in a lifetime plan", nearest=reasons, next_step=next_step
+            )
+        lowest = f"{self.search.law.name} reaches at best {floor.min():.4f}, with {counts[floor.argmin()]:g} experts"
         return InfeasibleError(
             f"no size and no number of tokens reaches {self.goal}", nearest=lowest, next_step=next_step
         )
@@ -263,7 +265,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     """
     question, training, life = search.question, search.question.training, search.question.life
     if training is None or life is None:
-        raise InputError("a life takes tokens to serve and a price of training", where="question")
+        raise InputError("a lifetime plan needs tokens to serve and a price of training", where="question")
     within, target = question.total_limit is not None, question.max_loss or search.base.loss
     asked = LifeSearch(search, life, training, target)
     found, reasons = asked.best()

@@ -132,8 +132,8 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     reached = any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
     if lifetime is not None and search.question.max_loss is not None and not reached:
         notes.append(
-            f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: but for its lifetime "
-            f"part this plan is about the loss of {search.question.base_name}"
+            f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: except for its "
+            f"lifetime part, this plan uses the loss of {search.question.base_name}"
         )
         search = replace(search, question=replace(search.question, max_loss=None, max_usd_per_mtok=None))
         rows = at_loss
@@ -216,11 +216,11 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
     if base.usd_per_mtok is None:
         notes.append(f"{search.question.base_name} cannot be served: {base.infeasible}")
     if draws is not None and draws > len(law.draws):
-        notes.append(f"{law.name} carries {len(law.draws)} draws, not {draws}; all of them are used")
+        notes.append(f"{law.name} has {len(law.draws)} draws, not {draws}; all are used")
     if not len(law.draws) and draws != 0:
         notes.append(no_interval_words(law))
     if no_life is not None:
-        notes.append(f"no plan for the whole life: {no_life}")
+        notes.append(f"no lifetime plan: {no_life}")
     return notes
 
 

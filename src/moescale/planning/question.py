@@ -76,7 +76,7 @@ class Question:
         check_bounds(self, where="question")
         if self.max_total_usd is not None and (self.lifetime_tokens is None or self.training is None):
             raise InputError(
-                "total dollars are those of training and of serving a number of tokens",
+                "total dollars cover training and serving a number of tokens",
                 where="--max-total-usd",
                 next_step="give --lifetime-tokens as well",
             )
@@ -148,11 +148,11 @@ def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
     experts = sorted({*question.experts, base})
     if (only := only_experts(law)) is not None:
         if experts != [only]:
-            notes.append(f"{law.name} knows {expert_model(only)}s only: other expert counts are left out of this plan")
+            notes.append(f"{law.name} knows {expert_model(only)}s only: other expert counts are left out")
         experts, base = [only], only
     if question.convention is not None and question.convention != law.family.convention:
         law = replace(law, family=with_convention(law.family, question.convention))
-        notes.append(f"{law.name} was obtained with another counting of training FLOPs than `{question.convention}`")
+        notes.append(f"{law.name} was fitted with another count of training FLOPs than `{question.convention}`")
     if question.kv_heads is not None:
         law = replace(law, family=replace(law.family, kv_heads=question.kv_heads))
     return law, replace(question, experts=tuple(experts), match_experts=base), notes

@@ -80,9 +80,10 @@ def why(search: Search, model: Candidate, rule: str) -> str:
     served = f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}"
     if base.usd_per_mtok is not None and model.experts != base.experts:
         served += f", {model.usd_per_mtok / base.usd_per_mtok:.0%} of the cost of {search.question.base_name}"
+    sizes = f"{format_count(model.n_params_active)} active of {format_count(model.n_params_total)} parameters"
+    sizes = f"{format_count(model.n_params_total)} parameters" if model.experts == 1 else sizes
     return (
-        f"{_sentence(rule)}: {plural(model.experts, 'expert')}, {format_count(model.n_params_active)} active of "
-        f"{format_count(model.n_params_total)} parameters (N = {format_count(model.n_params)}, {share:.0%} of the loss-optimal N "
+        f"{_sentence(rule)}: {plural(model.experts, 'expert')}, {sizes} (N = {format_count(model.n_params)}, {share:.0%} of the loss-optimal N "
         f"at this expert count), {format_count(model.tokens)} tokens, loss {model.loss:.4f}. Serving costs {served}."
     )
 
@@ -241,7 +242,7 @@ def unknown_range_notes(law: Law) -> list[str]:
     if not unknown:
         return []
     listed = " and ".join(filter(None, (", ".join(unknown[:-1]), unknown[-1])))
-    return [f"The fitted range of {listed} is unknown for {law.name}: the extrapolation is unknown, too."]
+    return [f"{law.name}: the fitted range of {listed} is unknown, and so is the extrapolation."]
 
 
 def _sentence(rule: str) -> str:

@@ -173,7 +173,7 @@ class Search:
         limit = question.max_usd_per_mtok or self.base.usd_per_mtok
         if limit is None:
             raise InfeasibleError(
-                f"{question.base_name} cannot be served, so that nothing costs as much",
+                f"{question.base_name} cannot be served, so no cost equals its cost",
                 next_step="give --max-usd-per-mtok",
             )
         return self.within_cost(limit)
@@ -278,14 +278,16 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     allowed = [c for c in rows if law.allows(c.experts)]
     if not allowed:
         raise InfeasibleError(
-            f"{law.name} speaks of at most {law.max_experts:g} experts, fewer than any that was asked for",
+            f"{law.name} covers at most {law.max_experts:g} experts, fewer than every count given",
             next_step=f"add smaller counts to --experts, such as {law.max_experts:g}, and to --match-experts",
         )
     served = [c for c in allowed if isinstance(c, Candidate)]
     if question.budget_goal in ("quality", "loss"):
         limit = question.max_usd_per_mtok or search.base.usd_per_mtok
         within = (
-            f" at {format_usd(limit)} a million tokens or less" if question.budget_goal == "quality" and limit else ""
+            f" at {format_usd(limit)} per million output tokens or less"
+            if question.budget_goal == "quality" and limit
+            else ""
         )
         if not served:
             raise InfeasibleError(
@@ -346,7 +348,7 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
         nearest=f"the lowest loss of this budget is {lowest:.4f}",
         next_step="raise --budget, relax --max-loss, or consider more experts"
         if search.question.max_loss is not None
-        else "raise --budget, lower --confidence, relax what bounds it, or consider more experts",
+        else "raise --budget, lower --confidence, relax the bounds, or consider more experts",
     )
 
 

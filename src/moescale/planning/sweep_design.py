@@ -166,7 +166,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     found = _greedy(beliefs, decision, flops, limits, held=held, power=0.0 if limits.few else FLOPS_POWER)
     if not found:
         raise InfeasibleError(
-            "no run within these limits tells anything of the plan", next_step="raise --budget, or relax the limits"
+            "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
         )
     picked = np.array(list(found), dtype=np.intp)
     regret = beliefs.regret(decision, picked)
@@ -220,9 +220,9 @@ def _notes(search: Search, known: bool) -> tuple[str, ...]:
     """What the design leaves aside."""
     question, notes = search.question, list(search.notes)
     if question.goal != "serve" or question.max_loss is not None:
-        notes.append("the runs are chosen for the cheapest model that is as good as the base, not for the stated bound")
+        notes.append("the runs are chosen for the cheapest model at the baseline's loss, not for the stated bound")
     if len(search.panel.draws) == 1:
-        notes.append(f"{search.law.name} carries no draws: only its smooth error is to be learnt")
+        notes.append(f"{search.law.name} has no draws: the runs reduce only its smooth error")
     if known and search.law.source.startswith("fitted to"):
         notes.append("a law that was fitted to these runs counts them twice: give one of the two")
     return tuple(notes)

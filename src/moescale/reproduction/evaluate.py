@@ -207,12 +207,12 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
     if claim.cannot is not None:
         holds, reason = None, claim.cannot
     elif role == "input":
-        holds, reason = None, f"an input of {central.law.name}: agreement confirms nothing"
+        holds, reason = None, f"an input of {central.law.name}: agreement is not a test"
     elif claim.data is not None and datasets != {claim.data}:
         others = " and ".join(sorted(name or "other data" for name in datasets - {claim.data}))
         holds, reason = None, f"losses on {others} are not those on {claim.data}"
     elif verdict is None:
-        holds, reason = None, "some of these models do not exist or cannot be served, so there is no number"
+        holds, reason = None, "some of these models do not exist or cannot be served, so the number cannot be computed"
     else:
         holds, reason = verdict, _why(claim, ours, direction, magnitude)
     return Outcome(

@@ -84,7 +84,7 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
         "label": Column("", text=True),
         "paper": Column("paper"),
         "ours": Column("ours"),
-        "span": Column("90% of draws", rank=2),
+        "span": Column("90% interval", rank=2),
         "error": Column("error"),
         "beside": Column("roofline", rank=3),
         "direction": Column("dir.", text=True, rank=1),
@@ -100,7 +100,7 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
     write_table(console, Table("Claims of arXiv 2404.02852", tuple(columns.values()), rows))
     write_line(console)
     write_paragraph(console, verdicts(outcomes), lead=f"{len(outcomes)} claims")
-    write_paragraph(console, conditions(outcomes), lead="With")
+    write_paragraph(console, conditions(outcomes), lead="Basis")
     write_line(console)
     for o in outcomes:
         if o.holds is False or (o.holds is None and o.role != "input") or o.claim.cannot:
@@ -112,7 +112,7 @@ def verdicts(outcomes: Sequence[Outcome]) -> str:
     told = summary(outcomes)
     return (
         f"{told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: their direction "
-        f"holds), {told['inputs']} are inputs of the law and confirm nothing, {told['not computable']} cannot be computed."
+        f"holds), {told['inputs']} are inputs of the law and therefore not tests, {told['not computable']} cannot be computed."
     )
 
 
@@ -127,7 +127,7 @@ def outcome_table(outcomes: Sequence[Outcome], *, latency: str) -> list[str]:
     other = next((o.other_latencies[0].latency for o in outcomes if o.other_latencies), None)
     columns = {"claim": "claim", "label": "number", "paper": "paper", "ours": f"ours ({latency})"}
     columns |= {
-        "span": "90% of draws",
+        "span": "90% interval",
         "error": "error",
         "tolerance": "tolerance",
         **({} if other is None else {"beside": other}),
@@ -194,7 +194,7 @@ def under(outcome: Outcome, setting: Setting) -> Elsewhere:
 
 def host_table(found: Sequence[HostTime]) -> list[str]:
     """Rows of a Markdown table: the host's time that would reproduce each printed cost ratio."""
-    head = ("claim", "number", "batch limited by", "paper", "kernels alone", "time a sequence", "or time a pass")
+    head = ("claim", "number", "batch limited by", "paper", "kernels alone", "time per sequence", "or time per pass")
     rows: list[list[str]] = []
     for h in found:
         limit = "memory" if h.max_num_seqs is None else f"{h.max_num_seqs:g} sequences"

@@ -177,7 +177,7 @@ def read_runs(
     if not needs_loss and loss_column not in table.columns:
         del named["loss"]
     if vocab_size is not None and VOCABULARY_COLUMN in table.columns:
-        what, advice = f"the table has a column {VOCABULARY_COLUMN!r} of its own", "leave the option out"
+        what, advice = f"the table has a column {VOCABULARY_COLUMN!r}, too", "leave the option out"
         raise InputError(what, where="--vocab-size", next_step=advice)
     roles = _roles(table, named)
     if table.n_rows == 0:
@@ -434,19 +434,19 @@ def _unit_warnings(counts: Mapping[str, FloatArray], loss: FloatArray, loss_colu
     for name, values in counts.items():
         if values.max() < SMALLEST_PLAUSIBLE:
             found.append(
-                f"column {name!r} reaches {values.max():g} at most: if that is in millions or billions, write plain "
-                "numbers (7e9), or every answer of the law will be in that unit"
+                f"column {name!r} reaches {values.max():g} at most: if the unit is millions or billions, write plain "
+                "numbers (7e9); otherwise every answer of the law is in that unit"
             )
     loss = loss[~np.isnan(loss)]
     if loss.size and loss.max() < LOWEST_PLAUSIBLE_LOSS:
         found.append(
-            f"column {loss_column!r} reaches {loss.max():g} at most: if that is bits a byte, multiply by ln 2 and the bytes "
-            "a token; the law takes it for nats a token"
+            f"column {loss_column!r} reaches {loss.max():g} at most: if it is bits per byte, multiply by ln 2 and the bytes "
+            "per token; the law assumes nats per token"
         )
     if loss.size and loss.max() > HIGHEST_PLAUSIBLE_LOSS:
         found.append(
-            f"column {loss_column!r} reaches {loss.max():g}: if that is perplexity, take its natural logarithm; "
-            "the law takes it for nats a token"
+            f"column {loss_column!r} reaches {loss.max():g}: if it is perplexity, take its natural logarithm; "
+            "the law assumes nats per token"
         )
     return found
 
@@ -458,7 +458,7 @@ def _model_warnings(columns: Mapping[str, NDArray[Any]], experts: FloatArray, ro
         wrong = model_columns.unusable(columns[name], name, experts)
         # A column of another kind is not the one that is meant.
         if wrong.any() and columns[name].dtype.kind == "f":
-            what = f"{_count(wrong, 'cell')} of it {'is' if wrong.sum() == 1 else 'are'} no number from"
+            what = f"{_count(wrong, 'cell')} of it {'is' if wrong.sum() == 1 else 'are'} not a number from"
             found.append(
                 f"column {name!r} is not used: {what} {model_columns.LEAST[name]:g} ({_rows_text(rows[wrong])})"
             )
@@ -476,7 +476,7 @@ def _group_notes(runs: RunTable) -> tuple[str, ...]:
         if several.any():
             notes.append(
                 f"{int(groups.sizes[several].sum()):,} rows are points of {_count(several, 'run')} (column {name!r}): losses "
-                "before the learning rate has decayed lie too high; --last-point keeps the last of each"
+                "before the decay of the learning rate are too high; --last-point keeps the last point of each run"
             )
     groups = of_one_model(*model, runs.row_numbers.astype(float))
     repeats = np.ones(len(runs), dtype=np.bool_)
@@ -489,7 +489,7 @@ def _group_notes(runs: RunTable) -> tuple[str, ...]:
             largest = float(spread.max())
             most = "more than tenfold" if largest > np.log(10.0) else f"by up to {_percent(np.expm1(largest))}"
             where = f"{_count(wide, 'group')}, {most}"
-            said += f"; losses differ in {where}: settings that were tried? --best-of keeps the lowest of each"
+            said += f"; losses differ in {where}: several settings? --best-of keeps the lowest of each"
         else:
             said += "; all are kept"
         notes.append(f"{said} ({_rows_text(np.sort(runs.row_numbers[groups.order[repeats]]))})")

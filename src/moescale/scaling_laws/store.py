@@ -115,7 +115,7 @@ def find_law(name_or_path: str) -> Law:
         fitted = [name for name in names if _catalogue_law(name).form is form]
         what = f"{name_or_path!r} is the form of a law, without coefficients"
         command = f"moescale fit RUNS --law {name_or_path} -o law.toml"
-        advice = f"take a coefficient set, or fit the form to your runs: `{command}`"
+        advice = f"use a coefficient set, or fit the form to your runs: `{command}`"
         raise UnknownNameError(what, nearest=", ".join(fitted) or None, next_step=advice)
     nearest = nearest_names(name_or_path, names)
     advice = f"known coefficient sets: {', '.join(names)}; or give the path of a law file that `moescale fit -o` wrote"
@@ -277,7 +277,7 @@ def _member_of_catalogue(name: str) -> Law:
         raise unknown_name("law", name, catalogue_names())
     law = _catalogue_law(name)
     if law.members:
-        raise DamagedFileError(f"{name} is an ensemble itself", next_step="name its members")
+        raise DamagedFileError(f"{name} is an ensemble", next_step="name its members")
     return law
 
 

@@ -109,7 +109,7 @@ def disaggregated(
         ("an output token", later, "for an output token"),
     ):
         if not found.gpus.size:
-            what = f"no GPU count serves {kind}: memory, heads, the latency source or the limit {limit} forbid it"
+            what = f"no GPU count serves {kind}: memory, heads, the latency source or the limit {limit} prevent it"
             raise InfeasibleError(
                 what,
                 where=f"1 to {degrees(prefill)[-1]} x {prefill.gpu.name} a worker",

@@ -118,7 +118,7 @@ def open_loop(
         alone = requests_per_s / high * float(np.median(run.e2e_s)) < 0.01  # no request meets another
         if alone or high > MOST_REPLICAS:
             kind = "mean" if percentile is None else f"{percentile:g}th percentile"
-            what = f"even an idle server takes {of_requests(run.ttft_s):.3g} s to a first token and {of_requests(run.tpot_s):.3g} s a token ({kind})"
+            what = f"an idle server already needs {of_requests(run.ttft_s):.3g} s to a first token and {of_requests(run.tpot_s):.3g} s a token ({kind})"
             raise InfeasibleError(what, where=f"{gpus} x {d.gpu.name}", next_step="relax the limits, or take more GPUs")
         low, high = high, 2 * high
         run = run_of(high)

@@ -247,7 +247,7 @@ def operating_points(
     if total > MOST_CONFIGURATIONS:
         sizes = f"{len(platforms)} platforms x {counts.size} GPU counts x {ways.size} expert-parallel degrees"
         what = f"{sizes} x {caps.size} batches are {total:,} configurations, more than {MOST_CONFIGURATIONS:,}"
-        raise InputError(what, next_step="look at fewer GPU counts, or split them into several calls")
+        raise InputError(what, next_step="use fewer GPU counts, or split them into several calls")
     columns, missing = list[dict[str, npt.NDArray[Any]]](), list(left_out)
     for index, (platform, room) in enumerate(zip(platforms, rooms, strict=True)):
         d = replace(room, max_num_seqs=caps, batching="largest")  # every batch is a point of its own
@@ -258,7 +258,7 @@ def operating_points(
     flat = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     if not flat["platform"].size:
         relax = "allow more GPUs, take a GPU with more memory, shorter requests, a looser latency limit"
-        roofline = "or the roofline where a latency source has no answer"
+        roofline = "or use the roofline where a latency source has no data"
         raise InfeasibleError(_why_none(missing), next_step=f"{relax}, {roofline}")
     return OperatingPoints(
         model=model,
@@ -360,4 +360,4 @@ def _why_none(left_out: Sequence[LeftOut]) -> str:
         formats = (entry.weights and f"{entry.weights} weights", entry.kv_cache and f"{entry.kv_cache} cache")
         where = ", ".join(part for part in (entry.gpu, *formats) if part)
         named.append(f"{where}: {entry.reason}" if where else entry.reason)
-    return f"no configuration has an answer: {'; '.join(named)}"
+    return f"no configuration is feasible: {'; '.join(named)}"

@@ -49,4 +49,4 @@ def engine_of(source: LatencySource) -> tuple[str | None, str | None]:
 def latency_text(source: LatencySource) -> str:
     """Where latencies come from, in words."""
     engine, version = engine_of(source)
-    return source.name if engine is None else f"{source.name} (kernels of {engine} {version})"
+    return source.name if engine is None else f"measured kernels of {engine} {version} ({source.name})"

@@ -17,7 +17,7 @@ from moescale.units import plural
 
 MORE_ROOM = "allow more GPUs, take a GPU with more memory, fewer bytes a weight, or shorter requests"
 REMEDIES = dict.fromkeys(Reason, MORE_ROOM) | {
-    Reason.HEADS: "ask for a GPU count that it names",
+    Reason.HEADS: "use a GPU count that it names",
     Reason.NO_LATENCY: "take the roofline (--latency roofline), or a smaller batch",
     Reason.EXPERT_PARALLEL: "state expert-parallel GPUs that divide the GPUs, or none",
     Reason.ATTENTION_DP: "state a number of groups that divides the GPUs of a stage, or none",
@@ -68,8 +68,8 @@ def infeasible_reason(
             if at(model.n_moe_layers):
                 return f"{plural(of_stage, 'GPU')} cannot be shared evenly by {groups:g} attention groups"
             return (
-                f"attention data parallelism over {groups:g} groups spreads routed experts over all of them, and the model "
-                "has none; replicas of a dense model are --replicas"
+                f"attention data parallelism over {groups:g} groups spreads routed experts over all of them, but the model "
+                "has none; for a dense model, use --replicas"
             )
         case Reason.PIPELINE:
             stages, layers = at(d.pipeline_parallel), at(model.n_layers)
@@ -112,7 +112,7 @@ def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:
     below, above = possible[possible <= gpus].max(), possible[possible >= gpus]
     what = f"{heads:g} attention heads" if heads % gpus else f"{kv_heads:g} key-value heads"
     nearest = f"{below:g} or {above.min():g} GPUs" if above.size else plural(below, "GPU")
-    return f"{gpus} GPUs cannot share {what} evenly, as vLLM demands; {nearest} can"
+    return f"{gpus} GPUs cannot share {what} evenly, as vLLM requires; {nearest} can"
 
 
 def _gb(value: float) -> str:

@@ -59,7 +59,7 @@ def choose(
     number of GPUs that would.
     """
     per_token = training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
-    flops, why = recipe.tokens * float(per_token), "the number asked for"
+    flops, why = recipe.tokens * float(per_token), "the stated number"
     if gpus is None:
         gpus, why = _count(model, recipe, gpu, trainer, mfu, flops)
     found = fastest(model, recipe, gpu, gpus, trainer)
@@ -68,7 +68,7 @@ def choose(
     split, step, fitting = found
     reasons = [why, f"the fastest of {fitting} splits that fit" if fitting > 1 else "the only split that fits"]
     if split.recompute:
-        reasons.append("layers run again in the backward pass, so that their activations fit")
+        reasons.append("layers are recomputed in the backward pass to fit their activations")
     share = step.mfu if mfu is None else mfu
     return Choice(
         gpu=gpu.name,
@@ -152,7 +152,7 @@ def _does_not_fit(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Traine
         least = min(memories, key=lambda memory: memory.total_bytes)
         near = next((count for count in fitting if count > gpus), None)
         taken, there = format_bytes(least.total_bytes), format_bytes(least.available_bytes)
-        why = f"it takes {taken} of each, and {there} may be used"
+        why = f"it needs {taken} per GPU, and {there} are usable"
     larger = "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)"
     return InfeasibleError(
         f"{gpus} x {gpu.name} cannot train this model: {why}",

@@ -35,7 +35,7 @@ ADAM_BYTES = 30.0  # a parameter: fp32 gradient read, fp32 weight and two moment
 NAMES = {
     "compute": "products and activations",
     "attention": "attention",
-    "recompute": "layers run again",
+    "recompute": "recomputed layers",
     "tensor_parallel": "tensor parallel",
     "context_parallel": "context parallel",
     "expert_exchange": "exchange of experts",
@@ -106,8 +106,8 @@ class StepError:
     def __str__(self) -> str:
         kind = "MoE" if self.kind == "moe" else "dense"
         return (
-            f"of {self.runs} published {kind} runs held out, {self.within_25:.0%} came out within 25%; predicted over measured "
-            f"{self.geometric_mean:.2f}, spread {self.spread:.2f} times"
+            f"accuracy on {self.runs} held-out published {kind} runs: {self.within_25:.0%} within 25%, predicted / measured "
+            f"{self.geometric_mean:.2f}, spread {self.spread:.2f}x"
         )
 
 

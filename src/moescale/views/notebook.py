@@ -102,7 +102,7 @@ def cost_html(cost: Cost) -> str:
         tag(
             "p",
             f"{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
-            f"{format_bytes(cost.weight_bytes)}; KV cache {format_bytes(cost.kv_bytes_per_token)} a token; latency from "
+            f"{format_bytes(cost.weight_bytes)}; KV cache {format_bytes(cost.kv_bytes_per_token)} per token; latency from "
             f"{cost.latency_source}",
         ),
         html_table(table) if table.rows else "",

@@ -173,16 +173,16 @@ def fit_remarks(found: Fit) -> dict[str, str]:
 def comparison_table(records: Sequence[HoldOut]) -> Table:
     """How each law predicts the runs that it was not fitted on, best first."""
     return table_of(
-        "Error of ln L",
+        "Error of ln L on fitted and held-out runs",
         sorted(records, key=lambda r: r.rmsle_holdout),
         (
             (Column("law", text=True), lambda r: r.law),
             (Column("parameters"), lambda r: f"{r.parameters}"),
-            (Column("fitted on"), lambda r: f"{r.n_train}"),
+            (Column("fitted runs"), lambda r: f"{r.n_train}"),
             (Column("RMSLE"), lambda r: f"{r.rmsle_train * 1e3:.2f}e-3"),
-            (Column("held out"), lambda r: f"{r.n_holdout}"),
-            (Column("RMSLE held out"), lambda r: f"{r.rmsle_holdout * 1e3:.2f}e-3"),
-            (Column("bias held out"), lambda r: f"{r.bias_holdout * 1e3:+.2f}e-3"),
+            (Column("held-out runs"), lambda r: f"{r.n_holdout}"),
+            (Column("held-out RMSLE"), lambda r: f"{r.rmsle_holdout * 1e3:.2f}e-3"),
+            (Column("held-out bias"), lambda r: f"{r.bias_holdout * 1e3:+.2f}e-3"),
         ),
     )
 
@@ -512,7 +512,7 @@ def regret_table(rows: Iterable[tuple[str, int, float, float]]) -> Table:
         "",
         rows,
         (
-            (Column("runs of", text=True), lambda r: r[0]),
+            (Column("sweep", text=True), lambda r: r[0]),
             (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
             (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
             (Column("expected regret"), lambda r: f"{r[3]:.1%}"),

@@ -100,7 +100,7 @@ class Corpus:
         if split not in SPLITS:
             raise unknown_name("split", split, SPLITS)
         if length < 1:
-            raise InputError(f"a sequence of {length} tokens is none", where="length", nearest="1")
+            raise InputError(f"a sequence needs at least one token, not {length}", where="length", nearest="1")
         tokens, _ = self.size(split)
         if tokens < length:
             raise InputError(
@@ -200,7 +200,7 @@ def verify(corpus: Corpus) -> None:
     found, _ = corpus.hashes()
     for split in SPLITS:
         if found[split] != corpus.split_sha256[split]:
-            what = "its content is not what was packed (its SHA-256 differs)"
+            what = "its content has changed since it was packed (different SHA-256)"
             step = "copy it again, or delete the folder and pack again"
             raise InputError(what, where=str(corpus.file(split)), next_step=step)
         open_indexed(str(corpus.file(split)))

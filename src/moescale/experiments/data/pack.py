@@ -293,7 +293,7 @@ def _tokenizer(
 ) -> Tokenizer:
     vocab_size, eos = request.vocab_size, request.eos
     if tokenizer is not None and vocab_size is not None:
-        raise InputError("a tokenizer has its own vocabulary", where="--vocab-size", next_step="leave it out")
+        raise InputError("the tokenizer sets the vocabulary", where="--vocab-size", next_step="leave it out")
     if tokenizer is not None:
         return read_tokenizer(tokenizer, eos=eos)
     if all(source.kind == "megatron" for source in sources):

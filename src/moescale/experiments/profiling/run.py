@@ -381,7 +381,7 @@ class Worker:
             try:
                 return dict(json.loads(line))
             except (ValueError, TypeError):
-                return {"error": FAILED, "reason": f"the engine said {line[:60]!r}"}
+                return {"error": FAILED, "reason": f"the engine printed {line[:60]!r}"}
         code = self._process.wait()
         if code == -9:
             return {"error": OUT_OF_MEMORY, "reason": "the engine was killed, as by a system without memory left"}

@@ -266,7 +266,7 @@ class Drive:
 
     def _hold(self, run: PlannedRun) -> None:
         if run.name not in self.held:
-            self.say(f"{run.name}: another process has it; waiting for that")
+            self.say(f"{run.name}: another process trains it; waiting")
         self.held[run.name] = (run, time.monotonic() + HELD_S)
 
     def _look_again(self) -> None:
@@ -390,7 +390,7 @@ class _Rates:
             n = len(self._measured)
             self.source = f"the nearest of {n} finished run{'s' if n > 1 else ''}"
         else:
-            self.source = "flops_per_s of [execute], or a finished run"
+            self.source = "set flops_per_s of [execute], or finish one run"
 
     def flops_per_s(self, run: PlannedRun) -> float | None:
         if self._stated is not None:

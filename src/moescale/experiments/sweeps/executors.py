@@ -184,7 +184,7 @@ class Submitit:
             self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         except RuntimeError as error:
             raise InputError(
-                f"Slurm is not at hand: {error}",
+                f"Slurm is not available: {error}",
                 where="[execute]",
                 next_step='start the sweep where sbatch is, or take on = "local"',
             ) from error
@@ -196,7 +196,7 @@ class Submitit:
         try:
             self._executor.update_parameters(name="moescale", **named)
         except (TypeError, ValueError, NameError) as error:
-            raise InputError(f"is not what submitit takes: {error}", where="[execute.slurm]") from error
+            raise InputError(f"is rejected by submitit: {error}", where="[execute.slurm]") from error
 
     def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job:
         """See Executor."""

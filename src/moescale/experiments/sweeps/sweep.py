@@ -66,7 +66,7 @@ class Grid:
         lengths = self.tokens or self.tokens_per_param or ()
         for value in lengths:
             if lengths.count(value) > 1:
-                raise InputError(f"{value:,} stands there twice", next_step="leave one out")
+                raise InputError(f"{value:,} is listed twice", next_step="leave one out")
 
     def sizes(self) -> list[tuple[str, dict[str, int]]]:
         """The label of each size, and what it states in [model]."""
@@ -148,7 +148,7 @@ class SweepFile:
             raise InputError(what, next_step="state the runs one way: every combination of a grid, or one by one")
         if self.name and not re.fullmatch(r"[A-Za-z0-9][\w.+-]{0,63}", self.name):
             raise InputError(
-                f"name {self.name!r} is no name of a file", next_step="take at most 64 letters, digits, - and _"
+                f"name {self.name!r} is not a valid file name", next_step="take at most 64 letters, digits, - and _"
             )
         for key in ("table", "folder"):
             _check_path(key, getattr(self, key))
@@ -239,7 +239,7 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         place, several = f"{where}, [[runs]]", "give the others other seeds, such as seed = 1"
         entries = _listed(stated, shared, place)
     else:
-        place, several = f"{where}, [grid]", "runs that differ by chance alone are had with seeds = [0, 1]"
+        place, several = f"{where}, [grid]", "for repeats, set seeds = [0, 1]"
         entries = _combined(stated, stated.grid, shared, place)
 
     runs: dict[str, PlannedRun] = {}
@@ -363,12 +363,12 @@ def _check_count(words: str, count: int, where: str) -> None:
 def _check_unstated(shared: Mapping[str, Any], of_one_run: Mapping[str, tuple[str, ...]], where: str) -> None:
     """What one run states is not stated for all runs as well."""
     if "output" in shared:
-        what = "output is of one run; `folder` is where a sweep puts all of them"
+        what = "output belongs to one run; a sweep uses `folder`"
         raise InputError(what, where=where, next_step="leave it out")
     for table, keys in of_one_run.items():
         for key in keys:
             if key in _table(shared, table, where):
-                what = f"{key} is of one run, and a sweep states it in [grid] or [[runs]]"
+                what = f"{key} belongs to one run; state it in [grid] or [[runs]]"
                 raise InputError(what, where=f"{where}, [{table}]", next_step="leave it out")
 
 
@@ -416,7 +416,7 @@ def _check_path(key: str, text: str) -> None:
         pass  # as good as any; what is wrong with it is said where it is written
     except OSError as error:
         what = f"{key} = {text[:60]!r} cannot be a path: {error.strerror}"
-        raise InputError(what, next_step="give a shorter or plainer one") from error
+        raise InputError(what, next_step="give a shorter or simpler one") from error
 
 
 def _label(value: int) -> str:

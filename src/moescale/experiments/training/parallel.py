@@ -66,7 +66,7 @@ def joined(settings: ParallelSettings, device: torch.device) -> Generator[Layout
         return
     if int(os.environ.get("WORLD_SIZE", "1")) != settings.processes:
         raise InputError(
-            f"{settings.processes} processes are asked for, and torchrun started {os.environ.get('WORLD_SIZE', '1')}",
+            f"{settings.processes} processes are set, but torchrun started {os.environ.get('WORLD_SIZE', '1')}",
             where="[parallel], processes",
         )
     if device.type == "cuda":

@@ -151,7 +151,7 @@ def _check_same(folder: Path, identity: Mapping[str, str]) -> None:
         if known.get(key) != identity[key]:
             raise InputError(
                 f"holds a run with other {what}", where=str(folder),
-                next_step="give another output folder, or start over with --no-resume, which drops what is there",
+                next_step="give another output folder, or start over with --no-resume, which deletes the present run",
             )  # fmt: skip
 
 

@@ -133,7 +133,7 @@ class _Several:
                 act(tracker)
             except Exception as error:  # a tracker must never end a training run
                 self._failed.add(name)
-                sys.stderr.write(f"warning: {name} is not told any more: {_first_line(error)}\n")
+                sys.stderr.write(f"warning: {name} receives no more events: {_first_line(error)}\n")
 
 
 class _Mlflow:

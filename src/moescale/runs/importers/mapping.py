@@ -32,9 +32,9 @@ _MOST_STATED = 8  # names that one message lists
 _LONGEST_NAME = 60  # characters of it that a message shows
 _DOTTED = re.compile(r"`[^`\n]*`|(?<![\w.])[^\W\d]\w*(?:\.\w+)+")  # config.n_layer: a point is no operator
 _MISSING = {
-    EXPERTS_COLUMN: "no name states them, though some speak of experts",
-    TOKENS_COLUMN: "neither a count of tokens nor tokens a step is there "
-    "(--set tokens='step * 524288', with your own tokens a step)",
+    EXPERTS_COLUMN: "no name states them, though some mention experts",
+    TOKENS_COLUMN: "neither a token count nor tokens per step is known "
+    "(--set tokens='step * 524288', with your tokens per step)",
 }
 
 
@@ -168,7 +168,7 @@ def rows_of(
     notes = list(warnings)
     rows = _one_size(rows, left_out, notes)
     if not rows:
-        what = f"none of {len(runs)} runs makes a row: {_reasons(left_out)}" if runs else "there is no run in it"
+        what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
         raise InputError(what, where=source, next_step=_advice(runs, left_out))
     if where is not None:
         rows = _filtered(rows, where, source, left_out, notes)
@@ -205,7 +205,7 @@ def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str
         what = f"the filter {where!r} keeps none of {len(rows)} runs"
         raise InputError(what, where=source, next_step="loosen the filter")
     dropped = (row for row, keep in zip(rows, holds, strict=True) if not keep)
-    left_out += [(_label(row), "the filter --where leaves it out") for row in dropped]
+    left_out += [(_label(row), "excluded by --where") for row in dropped]
     if not decided.all():
         notes.append(f"{int((~decided).sum())} of the runs lack a value that the filter needs")
     return [row for row, keep in zip(rows, holds, strict=True) if keep]
@@ -350,7 +350,7 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 
     chosen = max(SIZE_COLUMNS, key=lambda size: sum(has(row, size) for row in rows))
     kept = [row for row in rows if has(row, chosen)]
-    left_out += [(_label(row), f"no {chosen}, the size that most runs have") for row in rows if not has(row, chosen)]
+    left_out += [(_label(row), f"no {chosen}, the size column of most runs") for row in rows if not has(row, chosen)]
     for size in SIZE_COLUMNS:
         stated, everywhere = sum(size in row for row in kept), all(has(row, size) for row in kept)
         if not everywhere and stated:

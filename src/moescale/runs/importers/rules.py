@@ -40,7 +40,7 @@ class Rule:
 
 DERIVED = {
     "shape": "the model's configuration (without embeddings)",
-    "dense": "1, no name speaks of experts",
+    "dense": "1, as no name mentions experts",
     "flos": "total_flos / (6 times the parameters that Trainer counts)",
 }
 

@@ -170,7 +170,7 @@ def damage_noted(file: Path, source: Path, warnings: list[str]) -> Generator[Non
     try:
         yield
     except MalformedError as error:
-        warnings.append(f"{file}: {error}; what stands before is used")
+        warnings.append(f"{file}: {error}; the part before is used")
     except InputError as error:
         if file == source:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from moescale.scaling_laws.law import INPUT_NAMES
 from moescale.units import format_flops, format_seconds, plural
 from moescale.views.tables import (
     Column,
@@ -129,5 +130,6 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
     write_line(console, text, bold=len(f"loss {predicted.loss:.4f}"))
     for name, factor in predicted.extrapolation.items():
         end = "largest" if factor > 1 else "smallest"
-        write_line(console, f"extrapolated: {name} {factor:.3g} times the {end} fitted")
+        label = INPUT_NAMES.get(name, name)
+        write_line(console, f"extrapolated: {label} {factor:.3g} times the {end} fitted")
     write_paragraph(console, f"law {law.name}: {law.source}")

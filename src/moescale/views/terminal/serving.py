@@ -49,6 +49,7 @@ def show_burst(console: Console, run: Run, host: str, *, priced: bool = True) ->
             return "none"
         return f"{format_seconds(cuts['p50'])} median, {format_seconds(cuts['p99'])} at the 99th percentile"
 
+    write_line(console)
     write_paragraph(
         console,
         f"Simulated: {len(run.arrival_s)} requests in {format_seconds(run.makespan_s)}, {run.output_tok_s:,.0f} output "
@@ -76,6 +77,8 @@ def show_load(
     host: str | None = None,
 ) -> None:
     """Savings of caching and speculative decoding, and the closed and the open loop; `host` is what --host says."""
+    if saved or closed is not None or opened is not None:
+        write_line(console)
     for name, share in saved.items():
         what = f"{share:.0%} cheaper" if share >= 0 else f"{-share:.0%} more expensive"
         write_paragraph(console, f"With {SAVES[name]}: {what} than the same server without it.")
@@ -105,6 +108,7 @@ def show_apart(console: Console, apart: Disaggregated, gpu: str, *, priced: bool
         return f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}, {pool.busy:.0%} busy"
 
     usd = f", {format_usd(apart.usd_per_mtok)} per million output tokens" if priced else ""
+    write_line(console)
     write_paragraph(
         console,
         f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
