@@ -273,7 +273,7 @@ def figures(scores: Sequence[Score]) -> list[str]:
         np.median(short) if short.size else np.nan,
         np.mean([s.regret.size == 0 for s in scores]),
     ]
-    return [f"{value:.4f}" if np.isfinite(value) else "" for value in values]
+    return [f"{value:.6f}" if np.isfinite(value) else "" for value in values]
 
 
 Rows = Sequence[Mapping[str, str]]
@@ -287,14 +287,22 @@ def page(lab: Rows, one_question: Rows) -> str:
         return percent(found[planner, f"{confidence:g}", law]["promise_kept"])
 
     truths = [law for law in dict.fromkeys(row["true_law"] for row in lab) if law not in (ANY, MEMBERS, OUTSIDERS)]
+    worst: dict[str, float] = {}
+    for row in one_question:
+        worst[row["choice_of"]] = max(worst.get(row["choice_of"], 0.0), float(row["regret"]))
+    alone = [regret for choice, regret in worst.items() if choice != THIS_PLAN]
+    costs = [float(row["cost_over_baseline"]) for row in one_question if row["choice_of"] != THIS_PLAN]
     plan = [row for row in one_question if row["choice_of"] == THIS_PLAN]
-    laws = [row["under_law"] for row in plan]
     parts = {
         "planners": planner_lines(found),
         "kept-members": kept(ENSEMBLE_PLANNER, CONFIDENCES[-1], MEMBERS),
         "kept-outside": kept(ENSEMBLE_PLANNER, CONFIDENCES[-1], OUTSIDERS),
         "kept-by-law": ", ".join(f"{law} {kept(ENSEMBLE_PLANNER, DEFAULT, law)}" for law in truths),
-        "question": question_lines(one_question, laws),
+        "question-alone": f"{percent(min(alone))} to {percent(max(alone))}",
+        "question-costs": f"{percent(min(costs))} to {percent(max(costs))}",
+        "question-plan": percent(worst[THIS_PLAN]),
+        "question-cost": percent(plan[0]["cost_over_baseline"]),
+        "question-kept": ", ".join(f"{row['under_law']} {percent(row['probability'])}" for row in plan),
     }
     return pages().filled(PAGE, parts, OWNER)
 
@@ -323,18 +331,6 @@ def planner_lines(found: Mapping[tuple[str, str, str], Mapping[str, str]]) -> li
     return table(header, rows, numbers=6)
 
 
-def question_lines(rows: Rows, laws: Sequence[str]) -> list[str]:
-    """The choices of each law and of the plan for one question."""
-    cells: list[list[str]] = []
-    for choice in dict.fromkeys(row["choice_of"] for row in rows):
-        mine = {row["under_law"]: row for row in rows if row["choice_of"] == choice}
-        first = mine[laws[0]]
-        what = f"{choice}: E = {first['experts']}, {billions(float(first['n_params_active']))} active"
-        each = (f"{percent(mine[law]['regret'])} ({percent(mine[law]['probability'])})" for law in laws)
-        cells.append([what, percent(first["cost_over_baseline"]), *each])
-    return table(("choice of", "cost / baseline", *laws), cells, numbers=len(laws) + 1)
-
-
 def trial() -> Plan:
     """The plan of the question that docs/evidence/decisions.md shows."""
     serving = ServingOptions(gpu="h100-sxm", max_num_seqs=MOST_SEQS, max_tpot=0.03, kv_heads=KV_HEADS)
@@ -353,16 +349,16 @@ def trial_csv(plan: Plan) -> str:
     for view in laws:
         elsewhere = view.elsewhere
         if elsewhere is not None:
-            choice = [view.law, f"{view.experts:g}", f"{view.n_params_active:.4g}", f"{view.cost_ratio:.4f}"]
+            choice = [view.law, f"{view.experts:g}", f"{view.n_params_active:.4g}", f"{view.cost_ratio:.6f}"]
             rows += [[*choice, v.law, *_sure(elsewhere[v.law].regret, elsewhere[v.law].probability)] for v in laws]
-    choice = [THIS_PLAN, f"{model.experts:g}", f"{model.n_params_active:.4g}", f"{model.cost_ratio:.4f}"]
+    choice = [THIS_PLAN, f"{model.experts:g}", f"{model.n_params_active:.4g}", f"{model.cost_ratio:.6f}"]
     rows += [[*choice, v.law, *_sure(v.regret, v.probability)] for v in laws]
     head = ("choice_of", "experts", "n_params_active", "cost_over_baseline", "under_law", "regret", "probability")
     return pages().csv_text(head, rows)
 
 
 def _sure(regret: float | None, probability: float | None) -> tuple[str, str]:
-    return f"{regret or 0.0:.4f}", f"{np.nan if probability is None else probability:.4f}"
+    return f"{regret or 0.0:.6f}", f"{np.nan if probability is None else probability:.6f}"
 
 
 def percent(share: SupportsFloat | str) -> str:

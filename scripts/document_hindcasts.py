@@ -258,24 +258,18 @@ def _times(value: float, over: float) -> str:
 def _answers(found: Hindcasts) -> list[str]:
     """Each model, and the ensemble's answers as ratios to it: the budget alone, as good as the model within the range, beyond."""
 
-    def cells(row: Row, at: Row, names: Sequence[str]) -> list[str]:
+    def cells(row: Row, at: Row) -> list[str]:
         if math.isnan(row.active):
-            none = f"none ({row.most_sure:.0%})" if row.most_sure < CONFIDENCE else "none fits"
-            return [none, *([""] * len(names))]
-        ratios = [_times(getattr(row, name), getattr(at, name)) for name in names]
-        return [ratios[0], f"{row.expansion:.3g}", *ratios[1:]]
+            return [f"none ({row.most_sure:.0%})" if row.most_sure < CONFIDENCE else "none fits", ""]
+        return [_times(getattr(row, name), getattr(at, name)) for name in ("active", "usd_per_mtok")]
 
     rows: list[list[str]] = []
     for model in found.models:
-        at = found.published(model)
-        told = [model, format_count(at.active), f"{at.expansion:.3g}"]
-        told += cells(found.of(model, "budget"), at, ("active", "usd_per_mtok"))
-        for beyond in (False, True):
-            told += cells(found.of(model, beyond=beyond), at, ("active", "usd_per_mtok"))
-        rows.append(told)
-    heads = ["active", "X", "$/Mtok"]
-    names = [f"{head} {mark}" for mark in ("(a)", "(b)", "(c)") for head in heads]
-    return table(("model", "active", "X", *names), rows, numbers=11)
+        at, beyond = found.published(model), found.of(model, beyond=True)
+        told = [model, format_count(at.active), f"{at.expansion:.3g}", *cells(found.of(model, "budget"), at)]
+        rows.append([*told, *cells(found.of(model), at), *cells(beyond, at), f"{beyond.expansion:.3g}"])
+    names = [f"{head} {mark}" for mark in ("(a)", "(b)", "(c)") for head in ("active", "$/Mtok")]
+    return table(("model", "active", "X", *names, "X (c)"), rows, numbers=9)
 
 
 def _by_law(found: Hindcasts) -> list[str]:

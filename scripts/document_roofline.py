@@ -282,29 +282,26 @@ def own_table(rows: Rows) -> list[str]:
 
 
 def constants_table(rows: Rows) -> list[str]:
-    """Errors by where a GPU's constants are from: the median over GPUs, and the worst GPU."""
+    """Errors by where a GPU's constants are from: the median over GPUs of medians, and the GPU with the largest 90th percentile."""
     cells: list[list[str]] = []
     for constants in dict.fromkeys(row["constants"] for row in rows):
         mine = [row for row in rows if row["constants"] == constants]
         line = [constants, f"{len(mine)}"]
         for name in ("decode_bf16", "prefill_bf16", "usd_per_mtok"):
-            found = {row["gpu"]: float(row[f"{name}_median"]) for row in mine}
-            worst = max(found, key=lambda gpu: found[gpu])
-            line.append(f"{np.median(list(found.values())):.0%} ({worst} {found[worst]:.0%})")
+            typical = float(np.median([float(row[f"{name}_median"]) for row in mine]))
+            worst = max(mine, key=lambda row: float(row[f"{name}_p90"]))
+            line.append(f"{typical:.0%} ({worst['gpu']} {both(worst, name)})")
         cells.append(line)
     return table(("constants", "GPUs", "decode", "prefill", "$/Mtok"), cells, numbers=4)
 
 
-def kinds_table(rows: Rows) -> list[str]:
+def kinds_text(rows: Rows) -> str:
     """Errors by kind of model."""
-    cells = (
-        [
-            row["models"],
-            *(cell for s in ("decode", "prefill") for cell in (both(row, s), percent(row[f"{s}_bias"], "+"))),
-        ]
-        for row in rows
-    )
-    return table(("models", "decode", "bias", "prefill", "bias"), cells, numbers=4)
+    parts: list[str] = []
+    for row in rows:
+        stages = (f"{s} {both(row, s)} (bias {percent(row[f'{s}_bias'], '+')})" for s in ("decode", "prefill"))
+        parts.append(f"{row['models']}: {'; '.join(stages)}")
+    return ". ".join(parts)
 
 
 def page(tables: Mapping[str, Rows]) -> str:
@@ -322,7 +319,7 @@ def page(tables: Mapping[str, Rows]) -> str:
         "most-prompt-tokens": f"{MOST_PROMPT_TOKENS:,.0f}",
         "errors": own_table(rows),
         "constants": constants_table(rows),
-        "kinds": kinds_table(tables[KINDS]),
+        "kinds": kinds_text(tables[KINDS]),
         "all-terms": terms.pop("nothing"),
         "terms": ", ".join(f"{term} {error}" for term, error in terms.items()),
     }

@@ -17,7 +17,7 @@ from pages import csv_text, filled, write
 PAGE, OWNER = "evidence/serving.md", "shapes"
 LONG_CONTEXT_TOKENS = 131_072
 COUNTS = (
-    *("model", "total_counted", "total_published", "active_counted", "active_published", "active_leaves_out"),
+    *("model", "total_counted", "total_published", "active_counted", "active_published", "published_leave_out"),
     *("kv_bytes_per_token", "kv_bytes_published", "window_tokens", "window_layers", "layers", "kv_gib_at_128k"),
 )
 DEPTH_AND_WIDTH = ("model", "layers", "width", "n_params", "width_times_layers", "fitted_over_actual", "source")
@@ -41,14 +41,15 @@ def csvs() -> dict[str, str]:
 def page() -> str:
     """The text of docs/evidence/serving.md with its part of shapes."""
     mu, errors = hl_coefficient(shape.architecture for shape in dense().values())
-    totals = {
-        name: float(count_parameters(s.architecture).total) / s.published_total - 1
-        for name, s in published_shapes().items()
-    }
-    beyond = [f"{name} ({off:+.1%})" for name, off in totals.items() if abs(off) > NEAR]
+    models = published_shapes()
+    beyond = [
+        name
+        for name, shape in models.items()
+        if abs(float(count_parameters(shape.architecture).total) - shape.published_total) > shape.published_digit
+    ]
     parts = {
-        "models": f"{len(totals)}",
-        "near": f"{len(totals) - len(beyond)}",
+        "models": f"{len(models)}",
+        "near": f"{len(models) - len(beyond)}",
         "beyond": ", ".join(beyond),
         "dense": f"{errors.size}",
         "mu": f"{mu:.5f}",
@@ -58,9 +59,6 @@ def page() -> str:
         "aspect-held": f"{find_family('yun2024').d_model_per_layer:.1f}",
     }
     return filled(PAGE, parts, OWNER)
-
-
-NEAR = 0.01  # of the published total: further off is listed
 
 
 def _depth_and_width(name: str, shape: Shape, error: float) -> list[str]:
@@ -79,12 +77,12 @@ def _depth_and_width(name: str, shape: Shape, error: float) -> list[str]:
 
 def _row(name: str, shape: Shape) -> list[str]:
     a, counted = shape.architecture, count_parameters(shape.architecture)
-    active = stated_active = leaves_out = ""
+    active = stated_active = ""
+    leave_out = "" if shape.active_input_embedding else "input embedding, of active"
+    leave_out = leave_out if shape.embeddings_published else "both embeddings"
     if counted.experts > 0:
         left_out = 0.0 if shape.active_input_embedding else a.vocab_size * a.d_model
         left_out = left_out if shape.embeddings_published else counted.embedding
-        leaves_out = "" if shape.active_input_embedding else "input embedding"
-        leaves_out = leaves_out if shape.embeddings_published else "both embeddings"
         active = f"{float(counted.active - left_out) / 1e9:.2f}B"
         stated_active = _published(shape.published_active, shape.published_active_digit)
     kv = "" if shape.published_kv_bytes is None else f"{shape.published_kv_bytes:.0f}"
@@ -96,7 +94,7 @@ def _row(name: str, shape: Shape) -> list[str]:
         _published(shape.published_total, shape.published_digit),
         active,
         stated_active,
-        leaves_out,
+        leave_out,
         f"{float(kv_bytes_per_token(a)):.0f}",
         kv,
         *window,
