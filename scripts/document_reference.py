@@ -26,10 +26,10 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 LONGEST_DEFAULT = 60
 
 PAGES_OF_COMMANDS = {
-    "fit": "fit.md",
-    "laws": "reference/laws.md",
-    "predict": "fit.md",
-    "compare": "fit.md",
+    "fit": "fitting.md",
+    "laws": "laws.md",
+    "predict": "laws.md",
+    "compare": "howto/which-law.md",
     "cost": "serving.md",
     "models": "shapes.md",
     "plan": "tutorial.md",
@@ -39,7 +39,7 @@ PAGES_OF_COMMANDS = {
     "train": "training.md",
     "sweep": "sweeps.md",
     "report": "report.md",
-    "reproduce": "evidence/reproduction.md",
+    "reproduce": "reproduction.md",
     "web": "page.md",
 }
 
