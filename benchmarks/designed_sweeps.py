@@ -1,23 +1,24 @@
 """Whole studies before they are paid for: a true law, a sweep with noise, `fit`, `plan`, and the plan's regret.
 
-    python benchmarks/designed_sweeps.py [--development] [--quick] [--write]
+    python benchmarks/designed_sweeps.py [--development] [--quick] [--write] [--stored]
 
-docs/design.md says which laws are true, which sweeps are compared and how a plan is scored; rule and laws were committed before
-the laws that judge were scored. --development: the laws that the design was chosen on. --quick: one law and one seed. --write: the
-tables of docs/design.md, and every study in benchmarks/results/designed_sweeps.csv.
+docs/evidence/decisions.md says which laws are true, which sweeps are compared and how a plan is scored; rule and laws were
+committed before the laws that judge were scored. --development: the laws that the design was chosen on. --quick: one law and one
+seed. --write: every study in benchmarks/results/designed_sweeps.csv, and what follows from it: docs/evidence/decisions-sweeps.csv
+and its part of that page. --stored: these two again from the studies that are there.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import importlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +35,11 @@ from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import Law, find_law, restate
 from moescale.scaling_laws.law import loss
 from moescale.typing import FloatArray
-from simulated_lab import ENSEMBLE, OUTSIDE, Asked, Model, ensemble_without, percent, searched, single, table
+from simulated_lab import ENSEMBLE, OUTSIDE, Asked, Model, ensemble_without, pages, percent, searched, single, table
 
 HERE = Path(__file__).resolve().parent
+STUDIES = HERE / "results" / "designed_sweeps.csv"
+PAGE, OWNER, BY_LAW = "evidence/decisions.md", "sweeps", "evidence/decisions-sweeps.csv"
 JOINT_RUNS = HERE.parent / "tests" / "data" / "public" / "joint_moe_runs.csv"
 GPU = "h100-sxm"
 PLANS = (1e23, 1e24)  # FLOPs of the model that is decided for
@@ -45,6 +48,7 @@ SEEDS = (0, 1)  # of the noise of the runs
 # Laws like a member's: every parameter but E_start and E_max times exp(0.15 z), z normal, the first two of these seeds that are laws.
 PERTURBED, LIKE_EACH = 0.15, 2
 DEVELOPMENT_SEEDS, JUDGING_SEEDS = range(1000, 1040), range(3000, 3040)
+UNSWEPT, NO_SWEEP = "no sweep: the ensemble's plan", "no sweep: the baseline"
 FIT, POSTERIOR = "fit and plan", "ensemble and runs"
 REFITTED = "yun2024-centred"  # a form that is no member's, fitted to the runs of arXiv 2502.05172
 
@@ -83,18 +87,21 @@ def main() -> None:
     parser.add_argument("--development", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--stored", action="store_true")
     options = parser.parse_args()
+    if options.stored:
+        publish(stored())
+        return
     began = time.perf_counter()
     truths = list(development() if options.development else judging())
     studies: list[Study] = []
     for truth in truths[:1] if options.quick else truths:
         studies += studied(truth, SEEDS[:1] if options.quick else SEEDS)
         print(f"{truth.name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    parts = {"studies": sweep_lines(studies), "study-truths": truth_lines(studies)}
-    for lines in parts.values():
-        print("", *lines, sep="\n")
+    print(*sweep_lines(studies), sep="\n")
     if options.write:
-        write(parts, studies)
+        write(studies)
+        publish(studies)
 
 
 def judging() -> Iterator[Truth]:
@@ -193,8 +200,8 @@ def studied(truth: Truth, seeds: Sequence[int]) -> list[Study]:
     for flops in PLANS:
         search = search_of(truth.known, flops)
         for name, model in (
-            ("no sweep: the ensemble's plan", planned(search, search.law)),
-            ("no sweep: the base", None),
+            (UNSWEPT, planned(search, search.law)),
+            (NO_SWEEP, None),
         ):
             found.append(study(search, truth, (name, FIT, 0), None, model))
         for name, runs in sweeps_of(search).items():
@@ -303,17 +310,13 @@ def sweep_lines(studies: Sequence[Study]) -> list[str]:
     return table(header, rows, numbers=8)
 
 
-def truth_lines(studies: Sequence[Study]) -> list[str]:
-    """The table of true laws: regret by each planner, as fit / posterior."""
-    names = list(dict.fromkeys(s.sweep for s in studies))
-
-    def cell(truth: str, name: str) -> str:
-        mine = [s for s in studies if s.truth == truth and s.sweep == name]
-        parts = [[s for s in mine if s.planner == planner] for planner in (FIT, POSTERIOR)]
-        return " / ".join(percent(mean(part)) for part in parts if part)
-
-    rows = [[truth, *(cell(truth, name) for name in names)] for truth in dict.fromkeys(s.truth for s in studies)]
-    return table(("true law", *names), rows, numbers=len(names))
+def by_law_csv(studies: Sequence[Study]) -> str:
+    """Each sweep and planner under each true law: means over plans and seeds."""
+    groups: dict[tuple[str, str, str], list[Study]] = {}
+    for s in studies:
+        groups.setdefault((s.truth, s.sweep, s.planner), []).append(s)
+    rows = ([*about, f"{mean(mine):.4f}", f"{np.mean([s.kept for s in mine]):.4f}"] for about, mine in groups.items())
+    return pages().csv_text(("true_law", "sweep", "planner", "regret", "promise_kept"), rows)
 
 
 def mean(studies: Sequence[Study]) -> float:
@@ -321,17 +324,65 @@ def mean(studies: Sequence[Study]) -> float:
     return float(np.mean([s.regret for s in studies]))
 
 
-def write(parts: dict[str, list[str]], studies: Sequence[Study]) -> None:
-    """The computed parts of docs/design.md, and the studies."""
-    with open(HERE / "results" / "designed_sweeps.csv", "w", encoding="utf-8", newline="") as file:
+def write(studies: Sequence[Study]) -> None:
+    """Every study, in benchmarks/results/designed_sweeps.csv."""
+    with STUDIES.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([f.name for f in fields(Study)])
         for s in studies:
             values = (getattr(s, f.name) for f in fields(Study))
             rows.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
-    sys.path.insert(0, str(HERE.parent / "scripts"))
-    pages = importlib.import_module("pages")
-    pages.write("design.md", pages.filled("design.md", parts))
+
+
+def stored() -> list[Study]:
+    """The studies of benchmarks/results/designed_sweeps.csv."""
+    kinds: dict[str, Callable[[str], str | int | float]] = {"str": str, "int": int, "float": float}
+    of = {f.name: kinds[str(f.type)] for f in fields(Study)}
+    with STUDIES.open(encoding="utf-8", newline="") as file:
+        rows: list[dict[str, Any]] = [
+            {name: of[name](text) for name, text in row.items()} for row in csv.DictReader(file)
+        ]
+    return [Study(**row) for row in rows]
+
+
+def page(studies: Sequence[Study]) -> str:
+    """The text of docs/evidence/decisions.md with the part of whole studies."""
+
+    def of(sweep: str, planner: str) -> list[Study]:
+        return [s for s in studies if (s.sweep, s.planner) == (sweep, planner)]
+
+    names = [s.sweep for s in studies]
+    swept = [name for name in dict.fromkeys(names) if name not in (UNSWEPT, NO_SWEEP)]
+    gains = [over_laws(of(name, FIT)) - over_laws(of(name, POSTERIOR)) for name in swept]
+    kept = {name: float(np.mean([s.kept for s in of(name, POSTERIOR)])) for name in swept}
+    designed = [share for name, share in kept.items() if name.startswith("designed")]
+    parts = {
+        "studies": sweep_lines(studies),
+        "laws": f"{len({s.truth for s in studies})}",
+        "third-fit": percent(over_laws(of("designed, a third of the FLOPs", FIT))),
+        "grid-fit": percent(over_laws(of("plain grid", FIT))),
+        "third-both": percent(over_laws(of("designed, a third of the FLOPs", POSTERIOR))),
+        "grid-both": percent(over_laws(of("plain grid", POSTERIOR))),
+        "paper-fit": percent(over_laws(of("the paper's 100 runs", FIT))),
+        "no-sweep": percent(over_laws(of(UNSWEPT, FIT))),
+        "gains": f"{100 * min(gains):.0f} to {100 * max(gains):.0f}",
+        "kept-grid": percent(kept["plain grid"]),
+        "kept-designed": f"{percent(min(designed))} to {percent(max(designed))}",
+    }
+    return str(pages().filled(PAGE, parts, OWNER))
+
+
+def over_laws(studies: Sequence[Study]) -> float:
+    """The mean regret over true laws, each with the same weight."""
+    return float(
+        np.mean([mean([s for s in studies if s.truth == law]) for law in dict.fromkeys(s.truth for s in studies)])
+    )
+
+
+def publish(studies: Sequence[Study]) -> None:
+    """Write the table by law, and the page's part."""
+    pages().write(BY_LAW, by_law_csv(studies))
+    pages().write(PAGE, page(studies))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/simulated_lab.py [--quick] [--write]
 
-docs/decision.md says what is true, asked, planned and scored; it was written before any score was computed. --quick: one
-question. --write: the tables of docs/decision.md.
+docs/evidence/decisions.md says what is true, asked, planned and scored; it was written before any score was computed. --quick: one
+question. --write: docs/evidence/decisions-{lab,one-question}.csv, and the part of that page that follows from them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import argparse
 import importlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from moescale.scaling_laws import Law, combine, find_law, restate
 from moescale.typing import FloatArray
 
 HERE = Path(__file__).resolve().parent
+PAGE, OWNER = "evidence/decisions.md", "lab"
+LAB, ONE_QUESTION = "evidence/decisions-lab.csv", "evidence/decisions-one-question.csv"
 ENSEMBLE = "public-2026"
 # Laws that are no members, with the further inputs that the paper's models give them. Others cannot be true: krajewski2024
 # knows 64 experts only, clark2022 no tokens, frantar2023 no experts, and Tian's leverage is no loss of a size and tokens.
@@ -41,8 +43,9 @@ EXPERTS = (1.0, 4.0, 8.0, 16.0, 32.0)
 MOST_TOKENS, MOST_SEQS, MOST_GPUS, KV_HEADS = 40e12, "256", 64, 8
 TRUE_DRAWS = 10
 CONFIDENCES, DEFAULT = (0.5, 0.8, 0.95), CONFIDENCE
-AVERAGE, BASE = "average of laws, at its word", "the base itself"
-WORD, DRAWS = ", at its word", ", with its draws"
+ENSEMBLE_PLANNER = "ensemble"
+AVERAGE, BASE = "average of the laws, point estimate", "the baseline"
+WORD, DRAWS = ", point estimate", ", with its draws"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +89,12 @@ def main() -> None:
     began = time.perf_counter()
     questions = [Asked(flops, gpu) for gpu in GPUS for flops in BUDGETS]
     scores = simulated([Asked(5e21, "h100-sxm")] if options.quick else questions)
-    parts = {"lab": lab_lines(scores), "truths": truth_lines(scores), "trial": trial_lines(trial())}
-    parts |= {f"kept-{where}": [kept] for where, kept in by_origin(of(scores, "ensemble", CONFIDENCES[-1])).items()}
-    for title, lines in parts.items():
-        print(f"\n{title}\n", *lines, sep="\n")
-    print(f"\n{time.perf_counter() - began:.0f} s")
+    tables = {LAB: lab_csv(scores), ONE_QUESTION: trial_csv(trial())}
+    print(*tables.values(), f"{time.perf_counter() - began:.0f} s", sep="\n")
     if options.write:
-        write(parts)
+        for name, text in tables.items():
+            pages().write(name, text)
+        pages().write(PAGE, page(*(pages().read_csv(name) for name in (LAB, ONE_QUESTION))))
 
 
 def simulated(
@@ -148,7 +150,7 @@ def searched(law: Law, asked: Asked) -> Search:
 def planned(search: Search, confidences: Sequence[float]) -> Iterator[tuple[tuple[str, float | None], Model | None]]:
     """What every planner would train, by its name and confidence; all are asked for the loss of the ensemble's base."""
     for confidence in confidences:
-        yield ("ensemble", confidence), answer(sure(search, confidence))
+        yield (ENSEMBLE_PLANNER, confidence), answer(sure(search, confidence))
     yield (AVERAGE, None), at_its_word(search, single(search.law, search))
     for member in search.law.members:
         law = single(member.law, search)
@@ -231,106 +233,139 @@ def by_truth(scores: Iterable[Score], name: str) -> FloatArray:
     return np.array([values.mean() if values.size else np.nan for values in means])
 
 
-def mean(scores: Iterable[Score], name: str) -> str:
-    """The mean of a score over true laws."""
-    return percent(np.nanmean(by_truth(scores, name)))
+ANY = "all"  # true laws
+OUTSIDERS = "laws outside of the ensemble"
+MEMBERS = "members of the ensemble"
+LAB_HEADER = (
+    *("planner", "confidence", "true_law", "promise_kept", "regret", "regret_worst_law", "overpaid"),
+    *("cost_over_baseline", "ln_loss_above_where_not_kept", "no_answer"),
+)
 
 
-def both(scores: Sequence[Score]) -> str:
-    """How often the promise is kept, and the regret; "-" without scores."""
-    return f"{mean(scores, 'kept')}, {mean(scores, 'regret')}" if scores else "-"
+def lab_csv(scores: Sequence[Score]) -> str:
+    """Every planner at every confidence, under each true law and over them."""
+    truths, rows = list(dict.fromkeys(s.truth for s in scores)), list[list[str]]()
+    groups = {
+        ANY: truths,
+        MEMBERS: [t for t in truths if t not in OUTSIDE],
+        OUTSIDERS: [t for t in truths if t in OUTSIDE],
+    }
+    groups |= {truth: [truth] for truth in truths}
+    for planner, confidence in sorted({(s.planner, s.confidence or 0.0) for s in scores}):
+        mine = [s for s in scores if (s.planner, s.confidence or 0.0) == (planner, confidence)]
+        for group, within in groups.items():
+            found = [s for s in mine if s.truth in within]
+            if found:
+                rows.append([planner, f"{confidence:g}" if confidence else "", group, *figures(found)])
+    return pages().csv_text(LAB_HEADER, rows)
 
 
-def of(scores: Iterable[Score], planner: str, confidence: float) -> list[Score]:
-    """The scores of a planner at a confidence; those of one without stand at the default."""
-    return [s for s in scores if s.planner == planner and (s.confidence or DEFAULT) == confidence]
+def figures(scores: Sequence[Score]) -> list[str]:
+    """What LAB_HEADER names of scores: means over questions and coefficients, then over true laws."""
+    short = np.concatenate([s.missed[s.kept == 0.0] for s in scores])
+    regrets = by_truth(scores, "regret")
+    values = [
+        np.nanmean(by_truth(scores, "kept")),
+        np.nanmean(regrets),
+        np.nanmax(regrets),
+        np.nanmean(by_truth(scores, "overpaid")),
+        np.nanmean([s.cost for s in scores]),
+        np.median(short) if short.size else np.nan,
+        np.mean([s.regret.size == 0 for s in scores]),
+    ]
+    return [f"{value:.4f}" if np.isfinite(value) else "" for value in values]
 
 
-def by_origin(scores: Iterable[Score]) -> dict[str, str]:
-    """How often the promise is kept where a member is true, and where another law is."""
-    groups: dict[str, list[Score]] = {"members": [], "outside": []}
-    for score in scores:
-        groups["outside" if score.truth in OUTSIDE else "members"].append(score)
-    return {where: mean(group, "kept") for where, group in groups.items()}
+Rows = Sequence[Mapping[str, str]]
 
 
-def lab_lines(scores: Sequence[Score]) -> list[str]:
-    """The table of planners."""
+def page(lab: Rows, one_question: Rows) -> str:
+    """The text of docs/evidence/decisions.md with the part of the simulated lab, from its tables."""
+    found = {(row["planner"], row["confidence"], row["true_law"]): row for row in lab}
+
+    def kept(planner: str, confidence: float, law: str) -> str:
+        return percent(found[planner, f"{confidence:g}", law]["promise_kept"])
+
+    truths = [law for law in dict.fromkeys(row["true_law"] for row in lab) if law not in (ANY, MEMBERS, OUTSIDERS)]
+    plan = [row for row in one_question if row["choice_of"] == THIS_PLAN]
+    laws = [row["under_law"] for row in plan]
+    parts = {
+        "planners": planner_lines(found),
+        "kept-members": kept(ENSEMBLE_PLANNER, CONFIDENCES[-1], MEMBERS),
+        "kept-outside": kept(ENSEMBLE_PLANNER, CONFIDENCES[-1], OUTSIDERS),
+        "kept-by-law": ", ".join(f"{law} {kept(ENSEMBLE_PLANNER, DEFAULT, law)}" for law in truths),
+        "question": question_lines(one_question, laws),
+    }
+    return pages().filled(PAGE, parts, OWNER)
+
+
+def planner_lines(found: Mapping[tuple[str, str, str], Mapping[str, str]]) -> list[str]:
+    """The table of planners over all true laws, the ensemble at each confidence first and the baseline last."""
     rows: list[list[str]] = []
-    for name in sorted(dict.fromkeys(s.planner for s in scores), key=lambda name: name == BASE):
-        mine = of(scores, name, DEFAULT)
-        where = {s.truth for s in mine}
-        there = [s for s in of(scores, "ensemble", DEFAULT) if s.truth in where]
-        short = np.concatenate([s.missed[s.kept == 0.0] for s in mine])
-        figures = [
-            both(there),
-            percent(np.nanmax(by_truth(mine, "regret"))),
-            mean(mine, "overpaid"),
-            percent(np.nanmean([s.cost for s in mine])),
-            f"{100 * np.median(short):.1f}%" if short.size else "-",
-            percent(np.mean([s.regret.size == 0 for s in mine])),
-        ]
-        rows.append([name, *(both(of(scores, name, c)) for c in CONFIDENCES), *figures])
+    of_all = [row for (_, _, law), row in found.items() if law == ANY]
+    shown = [r for r in of_all if r["planner"] == ENSEMBLE_PLANNER or r["confidence"] in ("", f"{DEFAULT:g}")]
+    for row in sorted(
+        shown, key=lambda r: (r["planner"] == BASE, r["planner"] != ENSEMBLE_PLANNER, r["planner"] != AVERAGE)
+    ):
+        name = f"{row['planner']}, {percent(row['confidence'])}" if row["confidence"] else row["planner"]
+        cells = [percent(row[key]) if row[key] else "-" for key in LAB_HEADER[3:8]]
+        above = row["ln_loss_above_where_not_kept"]
+        rows.append([name, *cells, f"{100 * float(above):.1f}%" if above else "-"])
     header = (
-        *("planner: kept, regret", *(f"at {c:g}" for c in CONFIDENCES), "the ensemble there"),
-        *("worst regret", "overpaid", "cost of base", "loss above, where not kept", "no answer"),
+        "planner",
+        "promise kept",
+        "regret",
+        "worst regret",
+        "overpaid",
+        "cost / baseline",
+        "loss above, where not kept",
     )
-    return table(header, rows, numbers=9)
+    return table(header, rows, numbers=6)
 
 
-def truth_lines(scores: Sequence[Score]) -> list[str]:
-    """The table of true laws."""
-    rows: list[list[str]] = []
-    for truth in dict.fromkeys(s.truth for s in scores):
-        mine = [s for s in scores if s.truth == truth]
-        word = [s.planner for s in mine if s.planner.endswith(WORD) and s.planner != AVERAGE]
-        alone = {name: float(by_truth(of(mine, name, DEFAULT), "regret")[0]) for name in dict.fromkeys(word)}
-        ranked = sorted(alone, key=lambda name: alone[name])
-        ends = [f"{percent(alone[name])} ({name.removesuffix(WORD)})" for name in (ranked[0], ranked[-1])]
-        pairs = [both(of(mine, "ensemble", c)) for c in CONFIDENCES]
-        rows.append([truth, *pairs, *(mean(of(mine, name, DEFAULT), "regret") for name in (AVERAGE, BASE)), *ends])
-    header = ("true law: kept, regret", *(f"at {c:g}" for c in CONFIDENCES), "regret of the average", "of the base")
-    return table((*header, "of the best single law", "of the worst"), rows, numbers=7)
+def question_lines(rows: Rows, laws: Sequence[str]) -> list[str]:
+    """The choices of each law and of the plan for one question."""
+    cells: list[list[str]] = []
+    for choice in dict.fromkeys(row["choice_of"] for row in rows):
+        mine = {row["under_law"]: row for row in rows if row["choice_of"] == choice}
+        first = mine[laws[0]]
+        what = f"{choice}: E = {first['experts']}, {billions(float(first['n_params_active']))} active"
+        each = (f"{percent(mine[law]['regret'])} ({percent(mine[law]['probability'])})" for law in laws)
+        cells.append([what, percent(first["cost_over_baseline"]), *each])
+    return table(("choice of", "cost / baseline", *laws), cells, numbers=len(laws) + 1)
 
 
 def trial() -> Plan:
-    """The plan of the question that docs/decision.md shows."""
+    """The plan of the question that docs/evidence/decisions.md shows."""
     serving = ServingOptions(gpu="h100-sxm", max_num_seqs=MOST_SEQS, max_tpot=0.03, kv_heads=KV_HEADS)
     deployment, law = serving.deployment(), find_law(ENSEMBLE)
     question = BoundOptions(budget=2.2e22).question(law, deployment, kv_heads=KV_HEADS)
     return make_plan(law, question, deployment, serving.open_latency(deployment))
 
 
-def trial_lines(plan: Plan) -> list[str]:
-    """What each law would choose, and the plan itself: regret under every law, and how surely as good as the base."""
+THIS_PLAN = "this plan"
+
+
+def trial_csv(plan: Plan) -> str:
+    """What each law would choose, and the plan itself: regret under every law, and the probability of the baseline's loss."""
     laws, model = plan.laws, plan.recommendation.model
-    weights = np.array([view.weight for view in laws])
-    choices = [
-        (f"{v.law}: E = {v.experts:g}, {billions(v.n_params_active)} active", v.cost_ratio,
-         [v.elsewhere[under.law].regret for under in laws], [v.elsewhere[under.law].probability for under in laws])
-        for v in laws if v.elsewhere is not None
-    ]  # fmt: skip
-    name = f"this plan: E = {model.experts:g}, {billions(model.n_params_active)} active"
-    choices.append((name, model.cost_ratio, [v.regret for v in laws], [v.probability for v in laws]))
-    rows: list[list[str]] = []
-    for name, cost, regrets, probabilities in choices:
-        lost, kept = np.array([r or 0.0 for r in regrets]), np.array(probabilities)
-        each = [f"{percent(r)} ({percent(p)})" for r, p in zip(lost, kept, strict=True)]
-        rows.append(
-            [
-                name,
-                percent(cost or np.nan),
-                *each,
-                percent(weights @ lost),
-                percent(lost.max()),
-                percent(weights @ kept),
-            ]
-        )
-    header = ("the choice of", "cost of base", *(f"under {v.law}" for v in laws), "mean regret", "worst", "kept")
-    return table(header, rows, numbers=len(header) - 1)
+    rows: list[list[Any]] = []
+    for view in laws:
+        elsewhere = view.elsewhere
+        if elsewhere is not None:
+            choice = [view.law, f"{view.experts:g}", f"{view.n_params_active:.4g}", f"{view.cost_ratio:.4f}"]
+            rows += [[*choice, v.law, *_sure(elsewhere[v.law].regret, elsewhere[v.law].probability)] for v in laws]
+    choice = [THIS_PLAN, f"{model.experts:g}", f"{model.n_params_active:.4g}", f"{model.cost_ratio:.4f}"]
+    rows += [[*choice, v.law, *_sure(v.regret, v.probability)] for v in laws]
+    head = ("choice_of", "experts", "n_params_active", "cost_over_baseline", "under_law", "regret", "probability")
+    return pages().csv_text(head, rows)
 
 
-def percent(share: SupportsFloat) -> str:
+def _sure(regret: float | None, probability: float | None) -> tuple[str, str]:
+    return f"{regret or 0.0:.4f}", f"{np.nan if probability is None else probability:.4f}"
+
+
+def percent(share: SupportsFloat | str) -> str:
     """A share as whole percents."""
     return f"{100 * float(share):.0f}%" if np.isfinite(float(share)) else "-"
 
@@ -346,11 +381,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int)
     return [f"| {' | '.join(cells)} |" for cells in (header, rules, *rows)]
 
 
-def write(parts: dict[str, list[str]]) -> None:
-    """The computed parts of docs/decision.md."""
-    sys.path.insert(0, str(HERE.parent / "scripts"))
-    pages = importlib.import_module("pages")
-    pages.write("decision.md", pages.filled("decision.md", parts))
+def pages() -> Any:
+    """scripts/pages.py."""
+    if (scripts := str(HERE.parent / "scripts")) not in sys.path:
+        sys.path.append(scripts)
+    return importlib.import_module("pages")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Predicted over measured training throughput: how far `training/step_time.py` lies from published runs.
 
-`python benchmarks/training_throughput.py [--held-out] [--rows] [--write]`
+`python benchmarks/training_throughput.py [--held-out] [--rows] [--write] [--page]`
+
+--write stores the scores in benchmarks/results; --page writes docs/evidence/training-time.md again from the stored ones.
 
 Measured: tests/data/public/training_throughputs.csv, tokens a second and GPU with source, date and address. Predicted: the
 same of `step_time` for the row's model, GPU, split, batch, sequence, recomputation and precision.
@@ -30,12 +32,15 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import importlib
 import itertools
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from moescale.hardware.gpus import find_gpu
 from moescale.models.architecture import Architecture
@@ -47,6 +52,8 @@ DEVELOPMENT, HELD_OUT = "development", "held_out"
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests" / "data" / "public" / "training_throughputs.csv"
 RESULTS = ROOT / "benchmarks" / "results"
+STORED = RESULTS / "training_throughput.csv"
+PAGE = "evidence/training-time.md"
 ONE_MFU = 0.4  # what stood in the place of the parts
 
 
@@ -165,13 +172,41 @@ def table(found: Sequence[Scored], halves: Sequence[str]) -> list[dict[str, obje
     return lines
 
 
+def page() -> str:
+    """The text of docs/evidence/training-time.md, from the stored scores."""
+    if (scripts := str(ROOT / "scripts")) not in sys.path:
+        sys.path.append(scripts)
+    pages: Any = importlib.import_module("pages")
+    with STORED.open(newline="", encoding="utf-8") as file:
+        found = {(row["half"], row["kind"], row["from"]): row for row in csv.DictReader(file)}
+    rows: list[list[str]] = []
+    for which, words in ((DEVELOPMENT, "development"), (HELD_OUT, "held out")):
+        for kind, name in (("dense", "dense"), ("moe", "MoE")):
+            ours, one = found[which, kind, "parts"], found[which, kind, f"MFU {ONE_MFU:g}"]
+            of = [f"{float(ours['geometric_mean']):.2f}", f"{float(ours['spread']):.2f}"]
+            shares = [
+                f"{float(row[key]):.0%}"
+                for row, key in ((ours, "within_25"), (ours, "median_error"), (one, "within_25"))
+            ]
+            rows.append([words, name, f"{ours['rows']} ({ours['sets']})", *of, *shares])
+    header = ("half", "models", "runs (sets)", "ratio", "spread", "within 25%", "median error", "within 25% at MFU 0.4")
+    alone = {kind: f"{float(found[HELD_OUT, kind, 'parts']['rows_within_25']):.0%}" for kind in ("dense", "moe")}
+    runs = sum(int(row["rows"]) for (_, _, how), row in found.items() if how == "parts")
+    parts = {"scores": pages.table(header, rows, numbers=6), "runs": f"{runs}", **alone}
+    return str(pages.filled(PAGE, parts))
+
+
 def main() -> None:
     """Print the scores; with --write keep them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--held-out", action="store_true", help="score the held-out half, too")
     parser.add_argument("--rows", action="store_true", help="print every row of the development half")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}/training_throughput.csv")
+    parser.add_argument("--page", action="store_true", help="write the page from the stored scores, and score nothing")
     asked = parser.parse_args()
+    if asked.page:
+        (ROOT / "docs" / PAGE).write_text(page(), encoding="utf-8")
+        return
     halves = (DEVELOPMENT, HELD_OUT) if asked.held_out else (DEVELOPMENT,)
     found = scored(row for row in read_rows() if half(row["source"], row["model"]) in halves)
     if asked.rows:
@@ -187,7 +222,7 @@ def main() -> None:
     for line in lines:
         print("  ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{v}" for k, v in line.items()))
     if asked.write:
-        with (RESULTS / "training_throughput.csv").open("w", newline="", encoding="utf-8") as file:
+        with STORED.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in line.items()} for line in lines)

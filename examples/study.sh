@@ -1,5 +1,5 @@
 #!/bin/sh
-# A whole study on two CPU cores, from text to a plan: pack -> design -> sweep -> fit -> plan. docs/design.md tells of it.
+# A whole study on two CPU cores, from text to a plan: pack -> design -> sweep -> fit -> plan. docs/sweep.md.
 #   sh examples/study.sh [FOLDER]        (default runs/study; stopped at any point, the same command goes on)
 set -eu
 mkdir -p "${1:-runs/study}" && cd "${1:-runs/study}"

@@ -3,7 +3,7 @@
     python scripts/calibrate_roofline.py            writes src/moescale/catalogue/roofline.toml
 
 Judge of every pass is latency/silicon.py on vLLM's tables without the host's time. The fit sees one set of models, the
-errors in docs/roofline.md (scripts/document_roofline.py) are of another; no measured server enters, so that servers stay
+errors in docs/evidence/kernels.md (scripts/document_roofline.py) are of another; no measured server enters, so that servers stay
 a check of the whole model.
 """
 
@@ -26,7 +26,7 @@ from moescale.latency import NUMERIC_FIELDS, LatencySource
 from moescale.latency.kernels.gemm import gemm_grid, gemm_types
 from moescale.latency.kernels.latent import latent_types
 from moescale.latency.kernels.log_grid import LogGrid
-from moescale.latency.kernels.tables import default_version, find_system
+from moescale.latency.kernels.tables import System, default_version, find_system
 from moescale.latency.roofline import Roofline, RooflineConstants
 from moescale.latency.silicon import ENGINE, Silicon
 from moescale.models.architecture import Architecture
@@ -277,22 +277,29 @@ def default_of(fits: Iterable[Fitted]) -> Fitted:
 
 
 def measured_gpus() -> tuple[list[Gpu], list[Gpu]]:
-    """GPUs whose own kernels were measured, and those whose kernels silicon scales from another part.
+    """GPUs whose own kernels were measured, one a system, and those whose kernels or links silicon takes from another part.
 
-    A measured one is fitted with the links that were measured with it, also where a server's are another's.
+    Of the GPUs with a system's memory bandwidth, the measured one has the arithmetic and the links nearest to the system's. It
+    is fitted with the links that were measured with it, also where a server's are another's.
     """
-    own: list[Gpu] = []
-    scaled: list[Gpu] = []
-    for gpu in gpus().values():
-        if gpu.silicon_system is None:
-            continue
-        system = find_system(gpu.silicon_system)
-        same = abs(gpu.memory_bandwidth_bytes_per_s / system.memory_bandwidth_bytes_per_s - 1.0) < SAME
-        if same:
-            own.append(replace(gpu, silicon_link_system=None))
-        else:
-            scaled.append(gpu)
-    return own, scaled
+    served = [gpu for gpu in gpus().values() if gpu.silicon_system is not None]
+    nearest: dict[str, Gpu] = {}
+    for gpu in served:
+        system = find_system(str(gpu.silicon_system))
+        if abs(gpu.memory_bandwidth_bytes_per_s / system.memory_bandwidth_bytes_per_s - 1.0) < SAME:
+            other = nearest.setdefault(system.name, gpu)
+            nearest[system.name] = min(other, gpu, key=lambda one: _distance(one, system))
+    own = [gpu for gpu in served if nearest.get(str(gpu.silicon_system)) is gpu]
+    return [replace(gpu, silicon_link_system=None) for gpu in own], [gpu for gpu in served if gpu not in own]
+
+
+def _distance(gpu: Gpu, system: System) -> float:
+    """How far a data sheet's arithmetic and links are from a system's, in logarithms."""
+    rates = (
+        (gpu.bf16_flops_per_s, system.bf16_flops_per_s),
+        (gpu.interconnect_bytes_per_s, system.link_bytes_per_s),
+    )
+    return sum(abs(float(np.log(ours / theirs))) for ours, theirs in rates)
 
 
 def toml(fits: Mapping[Gpu, Fitted], default: Fitted) -> str:
@@ -300,7 +307,7 @@ def toml(fits: Mapping[Gpu, Fitted], default: Fitted) -> str:
     package = f"aiconfigurator-core {version('aiconfigurator-core')}"
     host = catalogue.read("roofline.toml")["host"]["per_iteration_overhead_s"]
     lines = [
-        "# Constants of latency/roofline.py, written by `python scripts/calibrate_roofline.py`; errors are in docs/roofline.md.",
+        "# Constants of latency/roofline.py, written by `python scripts/calibrate_roofline.py`; errors: docs/evidence/kernels.md.",
         "# Efficiencies are shares of the data sheet's figure (catalogue/gpus.toml); times are in seconds. One section a measured",
         "# system (silicon_system of a GPU), in bf16; its `fp8` holds what differs for weights that are multiplied in fp8.",
         "# No measured server was used to choose any of them.",

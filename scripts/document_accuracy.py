@@ -1,6 +1,7 @@
-"""Score predictions against measured servings, and write what follows: the catalogue's bands and docs/accuracy.md.
+"""Score predictions against measured servings, and write what follows: the catalogue's bands, the held-out part of
+docs/evidence/serving.md, and its tables docs/evidence/serving-*.csv.
 
-    python scripts/document_accuracy.py                write both again from the stored scores
+    python scripts/document_accuracy.py                write all again from the stored scores
     python scripts/document_accuracy.py --score        score the development half first
     python scripts/document_accuracy.py --held-out     and the half set aside: by kind only, once a version
 
@@ -22,7 +23,7 @@ from typing import Any
 import tomli_w
 
 from moescale.io.files import write_atomically
-from pages import filled, table, write
+from pages import csv_text, filled, table, write
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -33,14 +34,15 @@ from measured_servings import Score  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results"
 CATALOGUE = ROOT / "src/moescale/catalogue/accuracy.toml"
-PAGE = "accuracy.md"
+PAGE, OWNER = "evidence/serving.md", "accuracy"
 BEFORE = ("measured_servings_v0.1.csv", "measured_servings_v0.1.9.csv")  # before any of it; before issue 19's changes
 NOW = "measured_servings_v0.2.csv"
 STORED = {
     servings.DEVELOPMENT: (NOW, "package_engine_v0.2.csv"),
     servings.HELD_OUT: ("measured_servings_v0.2_held_out.csv", "package_engine_v0.2_held_out.csv"),
 }
-METRICS = {"output_tok_s": "output tokens a second", "tpot": "time per output token", "ttft": "time to first token"}
+METRICS = {"output_tok_s": "output tokens/s", "tpot": "TPOT", "ttft": "TTFT"}
+VERSIONS = {"0.1": BEFORE[0], "0.1.9": BEFORE[1], "0.2": NOW}
 OURS, THEIRS = "ours", "engine"
 TOML_HEAD = """\
 # Predicted over measured servings of the half of the kernel package's rows that is set aside (benchmarks/measured_servings.py),
@@ -125,89 +127,100 @@ def within(one: Score) -> float:
     return one.within_2x if one.metric == "ttft" else one.within_25pct
 
 
-def figures(one: Score | None) -> list[str]:
-    """Ratio, share within 25% (first tokens: a factor 2) and median error of a score, as the page shows them."""
-    if one is None:
-        return ["", "", ""]
-    share = within(one)
-    return [f"{one.geometric_mean:.2f}", "" if math.isnan(share) else f"{share:.0%}", f"{one.median_error:.0%}"]
-
-
-def columns(metric: str) -> tuple[str, str, str]:
-    """The names of the figures."""
-    return "ratio", "within 2x" if metric == "ttft" else "within 25%", "error"
-
-
-def comparison(metric: str, source: str) -> list[str]:
-    """Scores of the development half by kind: before, and now."""
-    versions = [by_kind(stored(name), metric, source) for name in (*BEFORE, NOW)]
-    now = versions[-1]
-    names = list(dict.fromkeys(name for found in (now, *versions) for name in found))
-    rows: list[list[str]] = []
-    for name in names:
-        one = now.get(name) or next(found[name] for found in versions if name in found)
-        spread = f"{now[name].spread:.2f}" if name in now else ""
-        rows.append(
-            [name, f"{one.sets}", f"{one.rows}", *(t for found in versions for t in figures(found.get(name))), spread]
-        )
-    head = ["kind", "sets", "rows"]
-    head += [f"{word}{at}" for at in (" 0.1", " 0.1.9", "") for word in columns(metric)]
-    return table([*head, "spread"], rows, numbers=len(head))
-
-
-def set_aside(metric: str) -> list[str]:
-    """Scores of the half set aside, by kind."""
-    found = by_kind(stored(STORED[servings.HELD_OUT][0]), metric, "package")
-    if not found:
-        return ["Not scored yet."]
-    rows = [[name, f"{one.sets}", f"{one.rows}", *figures(one), f"{one.spread:.2f}"] for name, one in found.items()]
-    return table(["kind", "sets", "rows", *columns(metric), "spread"], rows, numbers=6)
-
-
-def beside_engine(which: str) -> list[str]:
-    """Median errors of both on the rows that both answer, by kind; the smaller one in bold."""
-    found = stored(STORED[which][1])
-    if not found:
-        return ["Not scored yet."]
-    rows: list[list[str]] = []
-    for source in ("package", "points"):
-        for metric, words in METRICS.items():
-            ours, theirs = (by_kind(found, metric, f"{source} {who}") for who in (OURS, THEIRS))
-            for name, a in ours.items():
-                b = theirs[name]
-                errors = [f"{one.median_error:.0%}" for one in (a, b)]
-                least = 0 if a.median_error <= b.median_error else 1
-                errors[least] = f"**{errors[least]}**"
-                rows.append(
-                    [source, name, words, f"{a.sets}", f"{a.rows}", f"{a.geometric_mean:.2f}", errors[0], f"{b.geometric_mean:.2f}", errors[1]]
-                )  # fmt: skip
-    head = ["rows of", "kind", "figure", "sets", "rows", "ratio", "error", "its ratio", "its error"]
-    return table(head, rows, numbers=6)
-
-
 WANTED_RATIO, WANTED_WITHIN = (0.9, 1.1), 0.8  # of a kind: geometric mean, and the share of rows
 
 
-def short(which: str) -> list[str]:
-    """Kinds that miss what is wanted: of first tokens the share within a factor 2, of the others the ratio, too."""
-    found = stored(STORED[which][0])
-    if not found:
+def misses(one: Score) -> tuple[bool, bool]:
+    """Whether a score misses the target ratio, and the target share of rows; of TTFT the share alone counts."""
+    low, high = WANTED_RATIO
+    return one.metric != "ttft" and not low <= one.geometric_mean <= high, not within(one) >= WANTED_WITHIN
+
+
+def figures(one: Score | None) -> list[str]:
+    """Ratio and share of rows within the target distance; bold where a kind misses its target."""
+    if one is None:
+        return ["", ""]
+    cells = (f"{one.geometric_mean:.2f}", f"{within(one):.0%}")
+    bold = misses(one) if one.level == "kind" else (False, False)
+    return [f"**{cell}**" if missed else cell for cell, missed in zip(cells, bold, strict=True)]
+
+
+def held_out_table() -> list[str]:
+    """The stored scores of the half set aside by kind, all metrics beside each other."""
+    found = {metric: by_kind(stored(STORED[servings.HELD_OUT][0]), metric, "package") for metric in METRICS}
+    first = found["output_tok_s"]
+    if not first:
         return ["Not scored yet."]
-    lines: list[str] = []
+    rows = [
+        [kind, f"{one.sets}", f"{one.rows}", *(cell for metric in METRICS for cell in figures(found[metric].get(kind)))]
+        for kind, one in first.items()
+    ]
+    head = ["kind", "sets", "rows", "output tok/s", "within 25%", "TPOT", "within 25%", "TTFT", "within 2x"]
+    return table(head, rows, numbers=8)
+
+
+def overall(which: str) -> list[str]:
+    """Scores over all kinds on the rows that the package's engine answers as well: ours, and the engine's."""
+    found = stored(STORED[which][1])
+    rows: list[list[str]] = []
     for metric, words in METRICS.items():
-        for name, one in by_kind(found, metric, "package").items():
-            low, high = WANTED_RATIO
-            met = metric == "ttft" or low <= one.geometric_mean <= high
-            if one.level == "kind" and not (met and within(one) >= WANTED_WITHIN):
-                lines.append(
-                    f"- {name}, {words}: ratio {one.geometric_mean:.2f}, {within(one):.0%} {columns(metric)[1]} "
-                    f"({_counted(one.sets, 'set')}, {_counted(one.rows, 'row')})"
-                )
-    return lines or ["None."]
+        pair = [by_kind(found, metric, f"package {who}").get("all") for who in (OURS, THEIRS)]
+        if all(pair):
+            cells = [[f"{s.geometric_mean:.2f}", f"{s.spread:.2f}", f"{s.median_error:.0%}"] for s in pair if s]
+            rows.append([words, *cells[0], *cells[1]])
+    head = ["metric", "ratio", "spread", "median error", "engine: ratio", "spread", "median error"]
+    return table(head, rows, numbers=6) if rows else ["Not scored yet."]
 
 
-def _counted(n: int, word: str) -> str:
-    return f"{n} {word}{'' if n == 1 else 's'}"
+def closer_engine(which: str) -> str:
+    """Kinds in which the package's engine has the smaller median error, by metric."""
+    found = stored(STORED[which][1])
+    parts: list[str] = []
+    for metric, words in METRICS.items():
+        ours, theirs = (by_kind(found, metric, f"package {who}") for who in (OURS, THEIRS))
+        kinds = [k for k, a in ours.items() if a.level == "kind" and theirs[k].median_error < a.median_error]
+        parts.append(
+            f"{words}: {', '.join(kinds) or 'none'} ({len(kinds)} of {sum(a.level == 'kind' for a in ours.values())})"
+        )
+    return "; ".join(parts)
+
+
+def missed(which: str) -> dict[str, list[str]]:
+    """Kinds that miss a target, by metric; the number of kinds comes last."""
+    found: dict[str, list[str]] = {}
+    for metric, words in METRICS.items():
+        kinds = [one for one in by_kind(stored(STORED[which][0]), metric, "package").values() if one.level == "kind"]
+        found[words] = [*(one.name for one in kinds if any(misses(one))), f"{len(kinds)}"]
+    return found
+
+
+def short(which: str, *, names: bool) -> str:
+    """How many kinds miss a target by metric, and which."""
+    parts: list[str] = []
+    for words, (*kinds, n) in missed(which).items():
+        listed = f" ({', '.join(kinds)})" if names and kinds else ""
+        parts.append(f"{words} {len(kinds)} of {n}{listed}")
+    return "; ".join(parts)
+
+
+def points() -> str:
+    """The points' ratio and share of rows within the target distance, by metric and kind."""
+    parts: list[str] = []
+    for metric, words in METRICS.items():
+        found = by_kind(stored(NOW), metric, "points").values()
+        kinds = [f"{one.name} {one.geometric_mean:.2f} ({within(one):.0%})" for one in found if one.level == "kind"]
+        parts.append(f"- {words}: {', '.join(kinds) or 'not scored yet'}")
+    return "\n".join(parts)
+
+
+def history() -> str:
+    """Median errors over all kinds, by version."""
+    parts: list[str] = []
+    for source, label in (("package", "development"), ("points", "points")):
+        for metric, words in METRICS.items():
+            found = [by_kind(stored(name), metric, source).get("all") for name in VERSIONS.values()]
+            parts.append(f"{label}, {words} {', '.join(f'{one.median_error:.0%}' for one in found if one)}")
+    return "; ".join(parts)
 
 
 def refused(name: str) -> list[dict[str, str]]:
@@ -219,16 +232,76 @@ def refused(name: str) -> list[dict[str, str]]:
     ]
 
 
-def reasons(name: str) -> list[str]:
-    """A table of them."""
-    rows = [[row["source"], row["name"], row["metric"], row["rows"]] for row in refused(name)]
-    return table(["rows of", "kind", "why", "figures"], rows, numbers=1) if rows else ["None, or not scored yet."]
+def reasons(name: str) -> str:
+    """How many measured figures have no prediction, by reason."""
+    counted: dict[str, int] = {}
+    for row in refused(name):
+        counted[row["metric"]] = counted.get(row["metric"], 0) + int(row["rows"])
+    ranked = sorted(counted.items(), key=lambda pair: -pair[1])
+    return "; ".join(f"{reason} {count:,}" for reason, count in ranked) or "none"
 
 
-def alone(name: str) -> list[str]:
-    """A table of the kinds with figures that the package's engine answers, and this version does not."""
-    rows = [[r["source"], r["name"], r["rows"]] for r in refused(name) if r["metric"] == engine.ENGINE_ALONE]
-    return table(["rows of", "kind", "figures"], rows, numbers=1) if rows else ["None, or not scored yet."]
+def alone(name: str) -> str:
+    """How many figures the package's engine answers, and this version does not."""
+    return f"{sum(int(row['rows']) for row in refused(name) if row['metric'] == engine.ENGINE_ALONE)}"
+
+
+def _cell(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4g}"
+
+
+def csvs() -> dict[str, str]:
+    """The tables beside the page, by name: every stored score by kind, those beside the engine, and rows without a score."""
+    files = [(servings.HELD_OUT, "0.2", STORED[servings.HELD_OUT][0])]
+    files += [(servings.DEVELOPMENT, version, name) for version, name in VERSIONS.items()]
+    scored = [
+        [
+            *(half, one.source, one.name, one.metric, version, one.sets, one.rows),
+            *map(_cell, (one.geometric_mean, one.spread, one.within_25pct, one.within_2x, one.median_error)),
+            ("no" if any(misses(one)) else "yes") if version == "0.2" and one.level == "kind" else "",
+        ]
+        for half, version, name in files
+        for source in ("package", "points")
+        for metric in METRICS
+        for one in by_kind(stored(name), metric, source).values()
+    ]
+    beside: list[list[object]] = []
+    for half, (_, name) in STORED.items():
+        found = stored(name)
+        for source in ("package", "points"):
+            for metric in METRICS:
+                ours, theirs = (by_kind(found, metric, f"{source} {who}") for who in (OURS, THEIRS))
+                for kind, a in ours.items():
+                    errors = (x for s in (a, theirs[kind]) for x in (s.geometric_mean, s.spread, s.median_error))
+                    beside.append([half, source, kind, metric, a.sets, a.rows, *map(_cell, errors)])
+    none = [
+        [half, row["source"], row["name"], row["metric"], row["rows"]]
+        for half, (name, _) in STORED.items()
+        for row in refused(name)
+    ]
+    of = ("half", "source", "kind", "metric")
+    each = ("ratio", "spread", "median_error")
+    return {
+        "evidence/serving-accuracy.csv": csv_text(
+            (
+                *of,
+                "version",
+                "sets",
+                "rows",
+                "ratio",
+                "spread",
+                "within_25pct",
+                "within_2x",
+                "median_error",
+                "meets_target",
+            ),
+            scored,
+        ),
+        "evidence/serving-engine.csv": csv_text(
+            (*of, "sets", "rows", *each, *(f"engine_{name}" for name in each)), beside
+        ),
+        "evidence/serving-refused.csv": csv_text(("half", "source", "kind", "reason", "figures"), none),
+    }
 
 
 def scored_by(names: Iterable[str]) -> str:
@@ -238,27 +311,27 @@ def scored_by(names: Iterable[str]) -> str:
 
 
 def page() -> str:
-    """docs/accuracy.md with its tables."""
+    """docs/evidence/serving.md with its parts of held-out measurements."""
+    held_out, development = (STORED[half] for half in (servings.HELD_OUT, servings.DEVELOPMENT))
     parts: dict[str, str | Sequence[str]] = {
-        "stored": scored_by((*BEFORE, NOW, STORED[servings.HELD_OUT][0])),
-        "short-development": short(servings.DEVELOPMENT),
-        "short-held-out": short(servings.HELD_OUT),
-        "engine-development": beside_engine(servings.DEVELOPMENT),
-        "engine-held-out": beside_engine(servings.HELD_OUT),
-        "alone": alone(STORED[servings.DEVELOPMENT][1]),
-        "alone-held-out": alone(STORED[servings.HELD_OUT][1]),
+        "stored": scored_by((*BEFORE, NOW, held_out[0])),
+        "held-out": held_out_table(),
+        "points": points(),
+        "overall": overall(servings.HELD_OUT),
+        "closer-engine": closer_engine(servings.HELD_OUT),
+        "short-held-out": short(servings.HELD_OUT, names=False),
+        "short-development": short(servings.DEVELOPMENT, names=True),
+        "history": history(),
+        "alone": alone(development[1]),
+        "alone-held-out": alone(held_out[1]),
         "refused": reasons(NOW),
-        "refused-held-out": reasons(STORED[servings.HELD_OUT][0]),
+        "refused-held-out": reasons(held_out[0]),
     }
-    for metric in METRICS:
-        parts[f"development-{metric}"] = comparison(metric, "package")
-        parts[f"points-{metric}"] = comparison(metric, "points")
-        parts[f"held-out-{metric}"] = set_aside(metric)
-    return filled(PAGE, parts)
+    return filled(PAGE, parts, OWNER)
 
 
 def main() -> None:
-    """Score what is asked for, and write catalogue and page."""
+    """Score what is asked for, and write catalogue, tables and page."""
     parser = argparse.ArgumentParser(description="Accuracy of predicted servings.")
     parser.add_argument("--score", action="store_true", help="score the development half")
     parser.add_argument("--held-out", action="store_true", help="score both halves; the one set aside by kind only")
@@ -268,6 +341,8 @@ def main() -> None:
     if asked.held_out:
         score(servings.HELD_OUT)
     write_atomically(CATALOGUE, catalogue())
+    for name, text in csvs().items():
+        write(name, text)
     write(PAGE, page())
 
 

@@ -1,4 +1,5 @@
-"""Compute docs/hindcasts.csv and the tables of docs/hindcasts.md: plans on the budgets of published models, beside those models.
+"""Compute docs/evidence/hindcasts.csv and its part of docs/evidence/decisions.md: plans on the budgets of published models, beside
+those models.
 
 The budget is 6 FLOPs for each active parameter of the body and token of the published model, the shape that of its kind
 (`shape_of`), the expert counts those at EXPANSIONS. Two questions: the budget alone (the base: the default, X = 2), and with
@@ -40,7 +41,7 @@ from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
-from moescale.units import format_count, format_flops, format_usd
+from moescale.units import format_count
 from moescale.views.figures.axes import headline, new_figure, point
 from moescale.views.figures.style import ACCENT, CATEGORIES, INK, PAGE_WIDTH, house_style
 from pages import DOCS, filled, table, write
@@ -60,7 +61,8 @@ EXPANSIONS = (1.0, 2.0, 4.0, 8.0, 11.0, 16.0, 24.0, 32.0, 42.0)
 RANGE = EXPANSIONS[4]
 NARROW = 0.5  # of a dense FFN's width: experts below are fine-grained
 SERVING = ServingOptions(gpu="h200-sxm", weights="fp8", prompt=1155, output=211, max_num_seqs="256")
-STORED = DOCS / "hindcasts.csv"
+STORED = DOCS / "evidence/hindcasts.csv"
+PAGE, OWNER = "evidence/decisions.md", "hindcasts"
 MISSING = "none"
 
 
@@ -186,7 +188,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def stored() -> list[Row]:
-    """The rows of docs/hindcasts.csv."""
+    """The rows of docs/evidence/hindcasts.csv."""
     rows: list[Row] = []
     for record in csv.DictReader(STORED.read_text(encoding="utf-8").splitlines()):
         values: dict[str, Any] = {
@@ -221,27 +223,22 @@ def page(found: Hindcasts) -> str:
     v3, as_good = found.published("deepseek-v3"), found.of("deepseek-v3", beyond=True)
     spreads = [spread(found, model, "active") for model in found.models]
     parts = {
-        "published": table(
-            ("model", "source of its tokens", "date", "shape", "budget", "active", "X", "$/Mtok"),
-            (_published(found.published(m)) for m in found.models), numbers=4,
-        ),
-        "budget": _answers(found, "budget"),
-        "model": _answers(found, "model"),
-        "laws": _by_law(found),
-        "frontier": _frontier(found),
+        "answers": _answers(found),
+        "by-law": _by_law(found),
         "v3-active": f"{near.active / v3.active:.2f}",
         "v3-tokens": f"{near.tokens / v3.tokens:.2f}",
         "v3-like": f"{as_good.active / v3.active:.2f}",
         "v3-x": f"{as_good.expansion:.0f}",
         "none-within": f"{sum(math.isnan(found.of(m).active) for m in found.models)}",
         "models": f"{len(found.models)}",
+        "beaten": f"{sum(found.of(m).ln_loss_above < 0.0 for m in found.models)}",
         "least-spread": f"{min(spreads):.2f}",
         "median-spread": f"{np.median(spreads):.1f}",
         "largest-spread": f"{max(spreads):.1f}",
         "sparse-above": _span([row.ln_loss_above for row in above if found.published(row.model).expansion > 1.0]),
         "dense-above": _span([row.ln_loss_above for row in above if found.published(row.model).expansion <= 1.0]),
     }  # fmt: skip
-    return filled("hindcasts.md", parts)
+    return filled(PAGE, parts, OWNER)
 
 
 def _span(values: Sequence[float]) -> str:
@@ -254,73 +251,44 @@ def spread(found: Hindcasts, model: str, figure: str, *, beyond: bool = True) ->
     return math.exp(float(np.nanstd(values)))
 
 
-def _published(row: Row) -> list[str]:
-    shape = find_shape(row.model)
-    return [
-        row.model,
-        shape.tokens_source,
-        shape.date,
-        row.shape,
-        format_flops(row.budget_flops),
-        f"{format_count(row.active)} on {format_count(row.tokens)}",
-        f"{row.expansion:.3g}",
-        format_usd(row.usd_per_mtok),
-    ]
-
-
 def _times(value: float, over: float) -> str:
     return MISSING if math.isnan(value) else f"{value / over:.2f}"
 
 
-def _answers(found: Hindcasts, asked: str) -> list[str]:
-    """The answers of the ensemble to one question, as ratios to the published model, within its range and beyond."""
+def _answers(found: Hindcasts) -> list[str]:
+    """Each model, and the ensemble's answers as ratios to it: the budget alone, as good as the model within the range, beyond."""
 
-    def cells(row: Row, at: Row) -> list[str]:
+    def cells(row: Row, at: Row, names: Sequence[str]) -> list[str]:
         if math.isnan(row.active):
-            return [f"none ({row.most_sure:.0%})" if row.most_sure < CONFIDENCE else "none is served", "", "", ""]
-        ratios = [_times(getattr(row, name), getattr(at, name)) for name in ("active", "tokens", "usd_per_mtok")]
+            none = f"none ({row.most_sure:.0%})" if row.most_sure < CONFIDENCE else "none fits"
+            return [none, *([""] * len(names))]
+        ratios = [_times(getattr(row, name), getattr(at, name)) for name in names]
         return [ratios[0], f"{row.expansion:.3g}", *ratios[1:]]
 
-    heads = ["active", "X", "tokens", "$/Mtok"]
     rows: list[list[str]] = []
     for model in found.models:
         at = found.published(model)
-        parts = [cells(found.of(model, asked, beyond=beyond), at) for beyond in (False, True)]
-        rows.append([model, f"{at.expansion:.3g}", *parts[0], *parts[1]])
-    return table(("model", "its X", *heads, *(f"{head} †" for head in heads)), rows, numbers=9)
+        told = [model, format_count(at.active), f"{at.expansion:.3g}"]
+        told += cells(found.of(model, "budget"), at, ("active", "usd_per_mtok"))
+        for beyond in (False, True):
+            told += cells(found.of(model, beyond=beyond), at, ("active", "usd_per_mtok"))
+        rows.append(told)
+    heads = ["active", "X", "$/Mtok"]
+    names = [f"{head} {mark}" for mark in ("(a)", "(b)", "(c)") for head in heads]
+    return table(("model", "active", "X", *names), rows, numbers=11)
 
 
 def _by_law(found: Hindcasts) -> list[str]:
-    """What each law alone would train, over the published active size: within its range, and beyond."""
-
-    def cell(model: str, law: str, beyond: bool) -> str:
-        row = found.of(model, law=law, beyond=beyond)
-        return (
-            MISSING
-            if math.isnan(row.active)
-            else f"{row.active / found.published(model).active:.2f} (X {row.expansion:.2g})"
-        )
-
+    """Each law alone, beyond its range: active parameters over the published model's, the median model and the range."""
     rows: list[list[str]] = []
-    for model in found.models:
-        said = [cell(model, law, False) for law in LAWS] + [cell(model, law, True) for law in LAWS]
-        rows.append([model, *said, f"{spread(found, model, 'active'):.2f}"])
-    return table(("model", *LAWS, *(f"{law} †" for law in LAWS), "spread †"), rows, numbers=9)
-
-
-def _frontier(found: Hindcasts) -> list[str]:
-    """How far each model lies above the frontier, in loss and in dollars, by the ensemble and by each law, beyond."""
-
-    def cell(row: Row) -> str:
-        loss = MISSING if math.isnan(row.ln_loss_above) else f"{100 * row.ln_loss_above:+.1f}%"
-        usd = MISSING if math.isnan(row.ln_usd_above) else f"{math.exp(row.ln_usd_above):.2f}"
-        return f"{loss}, {usd}"
-
-    rows = [
-        [model, cell(found.of(model)), *(cell(found.of(model, law=law, beyond=True)) for law in (DEFAULT_LAW, *LAWS))]
-        for model in found.models
-    ]
-    return table(("model", DEFAULT_LAW, f"{DEFAULT_LAW} †", *(f"{law} †" for law in LAWS)), rows, numbers=6)
+    for law in LAWS:
+        at = [(found.of(m, law=law, beyond=True), found.published(m)) for m in found.models]
+        active = [row.active / model.active for row, model in at if not math.isnan(row.active)]
+        above = [100 * row.ln_loss_above for row, _ in at if not math.isnan(row.ln_loss_above)]
+        median_x = np.median([row.expansion for row, _ in at if not math.isnan(row.active)])
+        spans = [f"{min(active):.2f}-{max(active):.2f}", f"{median_x:.2g}", f"{min(above):+.1f}% to {max(above):+.1f}%"]
+        rows.append([law, f"{np.median(active):.2f}", *spans])
+    return table(("law", "active, median", "range", "X, median", "loss above its frontier"), rows, numbers=4)
 
 
 def figure(rows: Sequence[Row]) -> Figure:
@@ -399,4 +367,4 @@ def _key(ax: Axes) -> None:
 if __name__ == "__main__":
     if "--stored" not in sys.argv:
         write_atomically(STORED, to_csv([row for name in MODELS for row in hindcast(name)]))
-    write("hindcasts.md", page(Hindcasts(stored())))
+    write(PAGE, page(Hindcasts(stored())))

@@ -26,21 +26,24 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 LONGEST_DEFAULT = 60
 
 PAGES_OF_COMMANDS = {
-    "fit": "fitting.md",
-    "laws": "laws.md",
-    "predict": "laws.md",
-    "compare": "howto/which-law.md",
+    "fit": "fit.md",
+    "laws": "reference/laws.md",
+    "predict": "fit.md",
+    "compare": "fit.md",
+    "isoflop": "fit.md",
     "cost": "serving.md",
-    "models": "shapes.md",
-    "plan": "tutorial.md",
-    "profile": "profiling.md",
-    "pack": "data.md",
-    "import": "importing.md",
-    "train": "training.md",
-    "sweep": "sweeps.md",
-    "report": "report.md",
-    "reproduce": "reproduction.md",
-    "web": "page.md",
+    "models": "serving.md",
+    "plan": "plan.md",
+    "compare-models": "plan.md",
+    "profile": "serving.md",
+    "pack": "sweep.md",
+    "import": "fit.md",
+    "train": "sweep.md",
+    "sweep": "sweep.md",
+    "design": "sweep.md",
+    "report": "plan.md",
+    "reproduce": "evidence/reproduction.md",
+    "web": "plan.md",
 }
 
 
@@ -77,7 +80,7 @@ def command_section(name: str, command: Any) -> list[str]:
     page = DOCS / PAGES_OF_COMMANDS.get(name, "")
     more = f" More: [{page.stem}](../{PAGES_OF_COMMANDS[name]})." if page.is_file() else ""
     panels: dict[str, list[str]] = {}  # headings of the help, in their order; options without one stand first
-    for parameter in command.params:
+    for parameter in (each for each in command.params if each.name != "help_all"):
         panels.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(option_row(parameter))
     rows = panels.pop("", [])
     for panel, options in panels.items():
@@ -104,15 +107,15 @@ def cli_page() -> str:
     lines = [
         "# Command line",
         "",
-        "`moescale` and `python -m moescale` are the same; `moescale COMMAND --help` prints what stands here. Answers go to",
+        "`moescale` and `python -m moescale` are the same; `moescale COMMAND --help-all` prints this page's tables. Answers go to",
         "standard output, progress and warnings to standard error; with `--json` standard output is one JSON value.",
         "Quantities are written 5e21, 7B, 900M, 80GiB; times 200ms, 9m, 2h.",
         "",
         "| exit code | meaning |",
         "|---|---|",
         "| 0 | done |",
-        "| 1 | the question has no answer: a bound that nothing meets, no GPU count that holds the model, runs that failed |",
-        "| 2 | bad input: one message that says what, where, the nearest valid choice and the next step |",
+        "| 1 | no answer: an infeasible bound, no GPU count that holds the model, failed runs |",
+        "| 2 | bad input: one message with the fault, its place, the nearest valid choice and the next step |",
         "| 130 | interrupted |",
         "",
     ]

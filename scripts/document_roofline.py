@@ -1,11 +1,13 @@
-"""Compute the tables of docs/roofline.md: the roofline's constants, and how far it is from measured kernels on models that no fit saw.
+"""Compute the part of the roofline in docs/evidence/kernels.md: how far it is from measured kernels on models that no fit saw. Its
+errors and constants are in docs/evidence/kernels-roofline*.csv.
 
-python scripts/document_roofline.py
+python scripts/document_roofline.py [--stored]   (--stored: the page anew from the tables that are there)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,8 +43,13 @@ from moescale.serving.deployment import Deployment, with_traffic
 from moescale.serving.gpu_counts import cheapest
 from moescale.serving.traffic import find_traffic
 from moescale.typing import FloatArray
-from pages import filled, table, write
+from pages import csv_text, filled, read_csv, table, write
 
+PAGE, OWNER = "evidence/kernels.md", "roofline"
+ERRORS, KINDS, LEFT_OUT, CONSTANTS = (
+    f"evidence/kernels-roofline{name}.csv" for name in ("", "-kinds", "-terms", "-constants")
+)
+Rows = Sequence[Mapping[str, str]]
 COST_SIZES = (1e8, 2.56e10)
 # Terms that the page weighs: the fit without them.
 TERMS = {
@@ -72,8 +79,13 @@ class Error:
     ninth_decile: float
     bias: float
 
-    def __str__(self) -> str:
-        return f"{np.expm1(self.median):.0%}, {np.expm1(self.ninth_decile):.0%}"
+    def cells(self) -> list[str]:
+        """Median and 90th percentile, as a factor minus one."""
+        return [f"{np.expm1(self.median):.4f}", f"{np.expm1(self.ninth_decile):.4f}"]
+
+    def signed(self) -> str:
+        """The bias, as a factor minus one."""
+        return f"{np.expm1(self.bias):+.4f}"
 
 
 def error_of(logs: FloatArray) -> Error:
@@ -136,24 +148,29 @@ def shared() -> Fitted:
 def row(gpu: Gpu, fitted: Fitted, passes: Sequence[Passes]) -> list[str]:
     """Cells of one GPU's errors; empty where the GPU does not multiply fp8."""
     found = errors(gpu, fitted, passes)
-    return [str(found[key]) if key in found else "" for key in STAGES]
+    return [cell for key in STAGES for cell in (found[key].cells() if key in found else ("", ""))]
 
 
 def number(value: float) -> str:
     return f"{value:.1e}" if 0.0 < value < 1e-3 else f"{value:.3g}"
 
 
-def constants_table(own: Sequence[Gpu]) -> list[str]:
-    """Every constant of every measured system."""
-    stand_in = {weight_bytes: constants_of(NOBODYS, weight_bytes) for weight_bytes in (2.0, 1.0)}
-    columns = {gpu.name: shipped(gpu) for gpu in own} | {"default": stand_in}
-    has_fp8 = {gpu.name: gpu.fp8_flops_per_s is not None for gpu in own} | {"default": True}
+def constants_csv(own: Sequence[Gpu]) -> str:
+    """Every constant of every measured system in bf16, and in fp8 where weights that are multiplied in fp8 have their own."""
+    columns = {gpu.name: gpu for gpu in own} | {"default": NOBODYS}
 
-    def cell(name: str, column: str) -> str:
-        bf16, fp8 = (getattr(columns[column][weight_bytes], name) for weight_bytes in (2.0, 1.0))
-        return f"{number(bf16)}; {number(fp8)}" if name in FP8_CONSTANTS and has_fp8[column] else number(bf16)
+    def cell(name: str, gpu: Gpu, weight_bytes: float) -> str:
+        if weight_bytes == 1.0 and gpu.fp8_flops_per_s is None:
+            return ""
+        return number(getattr(constants_of(gpu, weight_bytes), name))
 
-    return table(("constant", *columns), ((f"`{name}`", *(cell(name, column) for column in columns)) for name in START))
+    formats = {"bf16": (2.0, tuple(START)), "fp8": (1.0, FP8_CONSTANTS)}
+    rows = [
+        [name, words, *(cell(name, gpu, weight_bytes) for gpu in columns.values())]
+        for words, (weight_bytes, names) in formats.items()
+        for name in names
+    ]
+    return csv_text(("constant", "format", *columns), rows)
 
 
 NOBODYS = Gpu(
@@ -162,7 +179,7 @@ NOBODYS = Gpu(
 )  # fmt: skip
 
 
-def kinds_table(own: Sequence[Gpu], unseen: dict[str, dict[str, list[Passes]]]) -> list[str]:
+def kinds_csv(own: Sequence[Gpu], unseen: dict[str, dict[str, list[Passes]]]) -> str:
     """Errors by kind of model, all GPUs together."""
     names = {
         "family": "the paper's family",
@@ -176,23 +193,39 @@ def kinds_table(own: Sequence[Gpu], unseen: dict[str, dict[str, list[Passes]]]) 
             parts = [(gpu, part) for gpu in own for part in unseen[gpu.name][kind] if part.stage == stage]
             logs = [log_errors(gpu, constants_of(gpu, part.weight_bytes), part) for gpu, part in parts]
             found = error_of(np.concatenate(logs))
-            cells += [str(found), f"{np.expm1(found.bias):+.0%}"]
+            cells += [*found.cells(), found.signed()]
         rows.append(cells)
-    return table(("models", "decode", "its bias", "prefill", "its bias"), rows)
+    names_of = (f"{stage}_{figure}" for stage in ("decode", "prefill") for figure in ("median", "p90", "bias"))
+    return csv_text(("models", *names_of), rows)
 
 
-def terms_table(fits: dict[str, dict[str, Fitted]], judged: dict[str, list[Passes]], own: Sequence[Gpu]) -> list[str]:
+def terms_csv(fits: dict[str, dict[str, Fitted]], judged: dict[str, list[Passes]], own: Sequence[Gpu]) -> str:
     """Mean over GPUs, stages and formats of medians and 90th percentiles, without each term."""
     rows: list[list[str]] = []
     for term in TERMS:
         found = [e for gpu in own for e in errors(gpu, fits[gpu.name][term], judged[gpu.name]).values()]
-        median, decile = (np.mean([getattr(e, name) for e in found]) for name in ("median", "ninth_decile"))
-        rows.append([term, f"{np.expm1(median):.1%}", f"{np.expm1(decile):.0%}"])
-    return table(("left out", "median", "nine of ten within"), rows)
+        rows.append(
+            [term, *(f"{np.expm1(np.mean([getattr(e, n) for e in found])):.4f}" for n in ("median", "ninth_decile"))]
+        )
+    return csv_text(("left_out", "median", "p90"), rows)
 
 
-def page() -> str:
-    """The page's text, outputs of commands excepted."""
+STAGE_NAMES = ("decode_bf16", "prefill_bf16", "decode_fp8", "prefill_fp8")
+HEADER = (
+    *("constants", "gpu", "tables", "passes"),
+    *(f"{stage}_{figure}" for stage in STAGE_NAMES for figure in ("median", "p90")),
+    *("usd_per_mtok_median", "usd_per_mtok_p90", "usd_per_mtok_bias"),
+)
+OWN, PART, OTHERS, SHARED_ONCE = (
+    "its own",
+    "of the part it is scaled from",
+    "mean of the other GPUs",
+    "one set for all, before",
+)
+
+
+def computed() -> dict[str, str]:
+    """Every table, by name."""
     own, scaled = measured_gpus()
     unseen = {
         gpu.name: {kind: design(gpu, models, SEED + 1) for kind, models in unseen_models().items()}
@@ -203,46 +236,101 @@ def page() -> str:
     for gpu in own:
         seen = seen_passes(gpu)
         fits[gpu.name] = {term: fit_formats(gpu, seen, dict.fromkeys(names, 0.0)) for term, names in TERMS.items()}
-    header = ("GPU", "decode", "prefill", "decode, fp8", "prefill, fp8", "$/Mtok", "its bias")
 
-    def costs(gpu: Gpu, source: LatencySource) -> list[str]:
-        found = cost_error(gpu, source)
-        return [str(found), f"{np.expm1(found.bias):+.0%}"]
-
-    def ours(gpu: Gpu) -> list[str]:
-        return [gpu.name, *row(gpu, shipped(gpu), judged[gpu.name]), *costs(gpu, Roofline(gpu))]
-
-    def before(gpu: Gpu) -> list[str]:
-        source = Added(Roofline(gpu, constants=SHARED), host_s())
-        return [gpu.name, *row(gpu, shared(), judged[gpu.name]), *costs(gpu, source)]
+    def line(constants: str, gpu: Gpu, fitted: Fitted, source: LatencySource) -> list[str]:
+        tables = f"{ENGINE} {default_version(str(gpu.silicon_system), ENGINE)}"
+        passes = sum(part.measured_s.size for part in judged[gpu.name])
+        cost = cost_error(gpu, source)
+        about = [constants, gpu.name, tables, f"{passes}"]
+        return [*about, *row(gpu, fitted, judged[gpu.name]), *cost.cells(), cost.signed()]
 
     def unmeasured(gpu: Gpu) -> list[str]:
         others = default_of(fits[other.name]["nothing"] for other in own if other is not gpu)
         constants = replace(others[2.0], per_iteration_overhead_s=host_s())
-        return [gpu.name, *row(gpu, others, judged[gpu.name]), *costs(gpu, Roofline(gpu, constants=constants))]
+        return line(OTHERS, gpu, others, Roofline(gpu, constants=constants))
 
-    passes = sum(part.measured_s.size for gpu in own for part in judged[gpu.name])
-    tables = ", ".join(f"{gpu.name} {ENGINE} {default_version(str(gpu.silicon_system), ENGINE)}" for gpu in own)
+    before = {gpu.name: Added(Roofline(gpu, constants=SHARED), host_s()) for gpu in own}
+    rows = [line(OWN, gpu, shipped(gpu), Roofline(gpu)) for gpu in own]
+    rows += [line(PART, gpu, shipped(gpu), Roofline(gpu)) for gpu in scaled]
+    rows += [unmeasured(gpu) for gpu in own]
+    rows += [line(SHARED_ONCE, gpu, shared(), before[gpu.name]) for gpu in own]
+    return {
+        ERRORS: csv_text(HEADER, rows),
+        KINDS: kinds_csv(own, unseen),
+        LEFT_OUT: terms_csv(fits, judged, own),
+        CONSTANTS: constants_csv(own),
+    }
+
+
+def percent(cell: str, sign: str = "") -> str:
+    """A cell as whole percents; empty where it is."""
+    return f"{float(cell):{sign}.0%}" if cell else ""
+
+
+def both(row: Mapping[str, str], name: str) -> str:
+    """Median and 90th percentile of a figure."""
+    return f"{percent(row[f'{name}_median'])}, {percent(row[f'{name}_p90'])}" if row[f"{name}_median"] else ""
+
+
+def own_table(rows: Rows) -> list[str]:
+    """The errors of the GPUs that have constants of their own."""
+    head = ("GPU", "decode", "prefill", "decode, fp8", "prefill, fp8", "$/Mtok", "bias")
+    figures = (*STAGE_NAMES, "usd_per_mtok")
+    mine = [row for row in rows if row["constants"] == OWN]
+    cells = ([r["gpu"], *(both(r, name) for name in figures), percent(r["usd_per_mtok_bias"], "+")] for r in mine)
+    return table(head, cells, numbers=6)
+
+
+def constants_table(rows: Rows) -> list[str]:
+    """Errors by where a GPU's constants are from: the median over GPUs, and the worst GPU."""
+    cells: list[list[str]] = []
+    for constants in dict.fromkeys(row["constants"] for row in rows):
+        mine = [row for row in rows if row["constants"] == constants]
+        line = [constants, f"{len(mine)}"]
+        for name in ("decode_bf16", "prefill_bf16", "usd_per_mtok"):
+            found = {row["gpu"]: float(row[f"{name}_median"]) for row in mine}
+            worst = max(found, key=lambda gpu: found[gpu])
+            line.append(f"{np.median(list(found.values())):.0%} ({worst} {found[worst]:.0%})")
+        cells.append(line)
+    return table(("constants", "GPUs", "decode", "prefill", "$/Mtok"), cells, numbers=4)
+
+
+def kinds_table(rows: Rows) -> list[str]:
+    """Errors by kind of model."""
+    cells = (
+        [
+            row["models"],
+            *(cell for s in ("decode", "prefill") for cell in (both(row, s), percent(row[f"{s}_bias"], "+"))),
+        ]
+        for row in rows
+    )
+    return table(("models", "decode", "bias", "prefill", "bias"), cells, numbers=4)
+
+
+def page(tables: Mapping[str, Rows]) -> str:
+    """The text of docs/evidence/kernels.md with its part of the roofline, from the stored tables."""
+    rows = tables[ERRORS]
+    terms = {row["left_out"]: f"{float(row['median']):.1%}" for row in tables[LEFT_OUT]}
     parts = {
         "host-ms": f"{host_s() * 1e3:.1f}",
-        "passes": f"{passes:,}",
+        "passes": f"{sum(int(row['passes']) for row in rows if row['constants'] == OWN):,}",
         "unseen": ", ".join(UNSEEN_MODELS),
         "seen-sizes": ", ".join(f"{n:.2g}" for n in SEEN[0]),
         "seen-experts": ", ".join(f"{e:.0f}" for e in SEEN[1]),
         "seen": ", ".join(SEEN_MODELS),
         "gpu-counts": ", ".join(f"{g:.0f}" for g in GPU_COUNTS),
         "most-prompt-tokens": f"{MOST_PROMPT_TOKENS:,.0f}",
-        "errors": table(header, map(ours, own)),
-        "versions": tables,
-        "kinds": kinds_table(own, unseen),
-        "before": table(header, map(before, own)),
-        "scaled": table(header, map(ours, scaled)),
-        "unmeasured": table(header, map(unmeasured, own)),
-        "terms": terms_table(fits, judged, own),
-        "constants": constants_table(own),
+        "errors": own_table(rows),
+        "constants": constants_table(rows),
+        "kinds": kinds_table(tables[KINDS]),
+        "all-terms": terms.pop("nothing"),
+        "terms": ", ".join(f"{term} {error}" for term, error in terms.items()),
     }
-    return filled("roofline.md", parts)
+    return filled(PAGE, parts, OWNER)
 
 
 if __name__ == "__main__":
-    write("roofline.md", page())
+    if "--stored" not in sys.argv:
+        for name, text in computed().items():
+            write(name, text)
+    write(PAGE, page({name: read_csv(name) for name in (ERRORS, KINDS, LEFT_OUT)}))

@@ -1,4 +1,5 @@
-"""Compute the tables of docs/servings.md: simulated servers beside measured ones, every row, good or bad.
+"""Compute the part of simulated servers in docs/evidence/serving.md, and every row, good or bad, in its tables
+docs/evidence/serving-vllm*.csv.
 
 python scripts/document_servings.py
 
@@ -19,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from moescale import catalogue
 from moescale.hardware.gpus import Gpu, find_gpu, measured_reserve_bytes
 from moescale.latency import LatencySource
 from moescale.latency.roofline import Roofline, constants_of
@@ -30,8 +30,9 @@ from moescale.serving.deployment import Deployment
 from moescale.serving.host import NO_OVERHEAD, HostOverhead, default_overhead
 from moescale.serving.simulator import Arrivals, Run, simulate
 from moescale.typing import FloatArray
-from pages import filled, table, write
+from pages import csv_text, filled, table, write
 
+PAGE, OWNER = "evidence/serving.md", "simulated"
 DATA = Path(__file__).parents[1] / "tests" / "data" / "public"
 
 MODELS = {
@@ -172,19 +173,43 @@ def _median(values: FloatArray) -> float:
     return float(np.nanmedian(values))
 
 
-def comparison(rows: list[Row], source: str = JUDGED) -> list[str]:
-    """A line for each run: throughput, first token and later tokens, measured and predicted."""
-    head = ("run", "model", "weights", "GPUs", "tok/s measured", "predicted", "ratio", "log2", "TTFT p50, s: measured")
-    head += ("predicted", "TPOT p50, ms: measured", "predicted", "most at once")
+def _times(predicted: float, measured: float) -> str:
+    return f"{predicted / measured:.2f}"
+
+
+def comparison(rows: list[Row]) -> list[str]:
+    """A line for each run: throughput measured and predicted, and the ratios of its latencies."""
+    head = ("run", "model", "weights", "GPUs", "tok/s measured", "predicted", "ratio", "TTFT", "TPOT")
     cells: list[list[str]] = []
     for row in rows:
-        run = simulated(row, source)
+        run = simulated(row)
         told = [row.config, MODELS[row.model], row.precision, f"{row.gpus} x {GPUS[row.hardware]}"]
-        told += [f"{row.output_tok_s:.0f}", f"{run.output_tok_s:.0f}", f"{run.output_tok_s / row.output_tok_s:.2f}"]
-        told += [f"{log2_ratio(row, source):+.2f}", f"{row.ttft_s:.2f}", f"{_median(run.ttft_s):.2f}"]
-        told += [f"{row.tpot_s * 1e3:.1f}", f"{_median(run.tpot_s) * 1e3:.1f}", str(run.peak_running)]
+        told += [f"{row.output_tok_s:.0f}", f"{run.output_tok_s:.0f}", _times(run.output_tok_s, row.output_tok_s)]
+        told += [_times(_median(run.ttft_s), row.ttft_s), _times(_median(run.tpot_s), row.tpot_s)]
         cells.append(told)
-    return table(head, cells, numbers=9)
+    return table(head, cells, numbers=5)
+
+
+RUNS_HEADER = (
+    *("run", "engine", "model", "weights", "gpus", "gpu", "requests_per_s", "kernels"),
+    *("output_tok_s_measured", "output_tok_s_predicted", "output_tok_s_ratio", "output_tok_s_log2"),
+    *("ttft_p50_s_measured", "ttft_p50_s_predicted", "ttft_p50_ratio"),
+    *("tpot_p50_ms_measured", "tpot_p50_ms_predicted", "tpot_p50_ratio"),
+    *("usd_per_mtok_measured", "usd_per_mtok_predicted", "usd_per_mtok_ratio", "peak_running"),
+)
+
+
+def run_cells(row: Row, source: str = JUDGED) -> list[object]:
+    """A run, measured and predicted."""
+    run = simulated(row, source)
+    ttft, tpot = _median(run.ttft_s), _median(run.tpot_s)
+    told: list[object] = [row.config, row.engine, MODELS[row.model], row.precision, row.gpus, GPUS[row.hardware]]
+    told += [f"{row.requests_per_s:g}", source, f"{row.output_tok_s:.0f}", f"{run.output_tok_s:.0f}"]
+    told += [_times(run.output_tok_s, row.output_tok_s), f"{log2_ratio(row, source):+.2f}"]
+    told += [f"{row.ttft_s:.2f}", f"{ttft:.2f}", _times(ttft, row.ttft_s)]
+    told += [f"{row.tpot_s * 1e3:.1f}", f"{tpot * 1e3:.1f}", _times(tpot, row.tpot_s)]
+    told += [f"{row.usd_per_mtok:.2f}", f"{run.usd_per_mtok:.2f}", _times(run.usd_per_mtok, row.usd_per_mtok)]
+    return [*told, run.peak_running]
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -193,17 +218,9 @@ def summary(rows: list[Row]) -> list[str]:
     for source, host in product(SOURCES, HOSTS):
         errors = np.asarray([log2_ratio(row, source, host) for row in rows])
         worst = int(np.argmax(np.abs(errors)))
-        beyond = f"{int(np.sum(np.abs(errors) > 1))} of {len(rows)}"
-        told = [
-            f"{np.median(np.abs(errors)):.2f}",
-            f"{errors[worst]:+.2f}",
-            rows[worst].config,
-            f"{2 ** np.mean(errors):.2f}",
-        ]
-        cells.append([source, host, *told, beyond])
-    head = ["kernels", "host", "median abs(log2)", "worst log2", "run", "geometric mean ratio", "beyond 2x"]
-    lines = table(head, cells)
-    return [lines[0], "|---|---|---:|---:|---|---:|---:|", *lines[2:]]
+        told = [f"{np.median(np.abs(errors)):.2f}", f"{errors[worst]:+.2f} ({rows[worst].config})"]
+        cells.append([source, host, *told, f"{2 ** np.mean(errors):.2f}"])
+    return table(["kernels", "host", "median abs(log2)", "worst log2", "geometric mean ratio"], cells, numbers=3)
 
 
 def verdict(rows: list[Row]) -> list[str]:
@@ -221,29 +238,41 @@ def verdict(rows: list[Row]) -> list[str]:
     ]
 
 
-def low_rates(rows: list[Row], ratio: Callable[[Row], float]) -> list[str]:
-    """A ratio of each configuration at each rate."""
+def by_rate(rows: list[Row]) -> list[str]:
+    """Predicted over measured at each request rate: the median run, the lowest and the highest."""
     rates = sorted({row.requests_per_s for row in rows})
-    by_config: dict[str, list[str]] = {}
-    for row in rows:
-        by_config.setdefault(row.config, [row.config]).append(f"{ratio(row):.2f}")
-    return table(("run", *(f"{rate:g}/s" for rate in rates)), by_config.values(), numbers=len(rates))
-
-
-def second_table(rows: list[Row]) -> list[str]:
-    """Chat runs, whose lengths are known or likely, with a prediction; the others with what is unknown."""
-    head = ("run", "traffic", "prefix cache", "burstiness", "requests/s", "output tokens a request", "tok/s measured")
+    ratios: dict[str, Callable[[Row], float]] = {
+        "$/Mtok": lambda row: simulated(row).usd_per_mtok / row.usd_per_mtok,
+        "TPOT": lambda row: _median(simulated(row).tpot_s) / row.tpot_s,
+        "TTFT": lambda row: _median(simulated(row).ttft_s) / row.ttft_s,
+    }
     cells: list[list[str]] = []
-    for row in rows:
-        output = row.output_tok_s / row.requests_done_per_s
-        predicted, ratio = "prompt length unknown", ""
-        if row.io_shape == "chat":
-            run = simulated(row, n_requests=N_CHAT_REQUESTS)
-            predicted, ratio = f"{run.output_tok_s:.0f}", f"{run.output_tok_s / row.output_tok_s:.2f}"
-        asked = [row.config, row.io_shape, "on" if row.prefix_caching else "off", f"{row.burstiness:g}"]
-        measured = [f"{row.requests_per_s:g}", f"{output:.0f}", f"{row.output_tok_s:.0f}"]
-        cells.append([*asked, *measured, predicted, ratio])
-    return table((*head, "predicted", "ratio"), cells, numbers=6)
+    for name, ratio in ratios.items():
+        at = ([ratio(row) for row in rows if row.requests_per_s == rate] for rate in rates)
+        cells.append([name, *(f"{np.median(found):.2f} ({min(found):.2f}-{max(found):.2f})" for found in at)])
+    return table(("ratio", *(f"{rate:g}/s" for rate in rates)), cells, numbers=len(rates))
+
+
+def chat_ratio(row: Row) -> tuple[float, float] | None:
+    """Predicted output tokens a second of a run of the second table, and over measured; None where its prompts are unknown."""
+    if row.io_shape != "chat":
+        return None
+    predicted = simulated(row, n_requests=N_CHAT_REQUESTS).output_tok_s
+    return predicted, predicted / row.output_tok_s
+
+
+def second_cells(row: Row) -> list[object]:
+    """A run of the second table: chat runs, whose lengths are known or likely, with a prediction."""
+    asked: list[object] = [row.config, row.io_shape, "on" if row.prefix_caching else "off", f"{row.burstiness:g}"]
+    asked += [f"{row.requests_per_s:g}", f"{row.output_tok_s / row.requests_done_per_s:.0f}", f"{row.output_tok_s:.0f}"]
+    found = chat_ratio(row)
+    return [*asked, *(("", "") if found is None else (f"{found[0]:.0f}", f"{found[1]:.2f}"))]
+
+
+def span(values: Iterable[float]) -> str:
+    """The least and the largest."""
+    found = list(values)
+    return f"{min(found):.2f} to {max(found):.2f}"
 
 
 def utilisation(rows: list[Row]) -> str:
@@ -253,36 +282,45 @@ def utilisation(rows: list[Row]) -> str:
     return " and ".join(f"{min(v):.0f} to {max(v):.0f}% on the {GPUS[kind]} rows" for kind, v in shares.items())
 
 
-def host_figures() -> list[str]:
-    """The published figures of the host with their sources."""
-    entries = catalogue.read("servers.toml")["host_overhead"]
-    rows = ([f"`{name}`", f"{e['value']:g}", str(e["date"]), e["source"]] for name, e in entries.items())
-    lines = table(("figure", "value", "date", "source"), rows)
-    return [lines[0], "|---|---:|---|---|", *lines[2:]]
-
-
-def sensitivity(rows: list[Row]) -> list[str]:
+def sensitivity(rows: list[Row]) -> dict[str, str]:
     """How much the predicted throughput of `rows` moves with what is not known about the measurement."""
 
     def largest(**changes: Any) -> str:
         ratios = [simulated(row, **changes).output_tok_s / simulated(row).output_tok_s for row in rows]
         return f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%}"
 
-    never_split = "prompts are never split (the source says `chunked_prefill: false`; vLLM 0.19 splits by default)"
-    told = {
-        never_split: largest(chunked_prefill=False),
-        f"{2 * N_REQUESTS} requests came": largest(n_requests=2 * N_REQUESTS),
-        "the random arrivals were others": largest(seed=1),
+    return {
+        "never-split": largest(chunked_prefill=False),
+        "twice-as-many": largest(n_requests=2 * N_REQUESTS),
+        "other-arrivals": largest(seed=1),
     }
-    return table(("if instead", "predicted tok/s change by"), told.items(), numbers=1)
+
+
+@cache
+def first_table() -> tuple[list[Row], list[Row], list[Row]]:
+    """Of the first table: vLLM's runs, those at the highest rates, and the other engine's at the highest rates."""
+    rows = measured("vllm_servings")
+    vllm = [row for row in rows if row.engine == "vllm"]
+    return vllm, highest(vllm), highest(row for row in rows if row.engine != "vllm")
+
+
+def csvs() -> dict[str, str]:
+    """The tables beside the page, by name."""
+    vllm, judged, others = first_table()
+    runs = [run_cells(row) for row in (*vllm, *others)] + [run_cells(row, "roofline") for row in judged]
+    second = ("run", "traffic", "prefix_cache", "burstiness", "requests_per_s", "output_tokens_per_request")
+    second += ("output_tok_s_measured", "output_tok_s_predicted", "ratio")
+    return {
+        "evidence/serving-vllm.csv": csv_text(RUNS_HEADER, runs),
+        "evidence/serving-vllm-lengths.csv": csv_text(second, map(second_cells, measured("vllm_servings_shapes"))),
+    }
 
 
 def page() -> str:
-    """The page's text."""
-    first = measured("vllm_servings")
-    vllm = [row for row in first if row.engine == "vllm"]
-    judged = highest(vllm)
-    others = highest(row for row in first if row.engine != "vllm")
+    """The text of docs/evidence/serving.md with its parts of simulated servers."""
+    vllm, judged, others = first_table()
+    second = measured("vllm_servings_shapes")
+    chat = [found[1] for found in map(chat_ratio, second) if found is not None]
     overhead = default_overhead()
     parts = {
         "judged": comparison(judged),
@@ -293,21 +331,21 @@ def page() -> str:
         "gap-us": f"{overhead.gap_s * 1e6:g}",
         "utilisation": utilisation(judged),
         "summary": summary(judged),
-        "host-figures": host_figures(),
-        "judged-roofline": comparison(judged, "roofline"),
-        "others": comparison(others),
-        "cost-ratios": low_rates(vllm, lambda row: simulated(row).usd_per_mtok / row.usd_per_mtok),
-        "tpot-ratios": low_rates(vllm, lambda row: _median(simulated(row).tpot_s) / row.tpot_s),
-        "ttft-ratios": low_rates(vllm, lambda row: _median(simulated(row).ttft_s) / row.ttft_s),
-        "second": second_table(measured("vllm_servings_shapes")),
-        "sensitivity": sensitivity(judged),
+        "others": span(simulated(row).output_tok_s / row.output_tok_s for row in others),
+        "by-rate": by_rate(vllm),
+        "chat": f"{len(chat)}",
+        "chat-ratios": span(chat),
+        "unknown": f"{len(second) - len(chat)}",
+        **sensitivity(judged),
     }
-    return filled("servings.md", parts)
+    return filled(PAGE, parts, OWNER)
 
 
 def main() -> int:
-    """Write the page; the exit code."""
-    write("servings.md", page())
+    """Write the page and its tables; the exit code."""
+    for name, text in csvs().items():
+        write(name, text)
+    write(PAGE, page())
     return 0
 
 

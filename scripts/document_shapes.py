@@ -1,5 +1,5 @@
-"""Compute the tables of docs/shapes.md: parameters and cache of real models against their published figures, and how well
-h l = mu N^(2/3) holds for the dense ones (figure 9 of Yun et al. 2024, as a table).
+"""Compute the part of shapes in docs/evidence/serving.md: parameters and cache of real models against their published figures,
+and how well h l = mu N^(2/3) holds for the dense ones (figure 9 of Yun et al. 2024); every model in docs/evidence/shapes*.csv.
 
 python scripts/document_shapes.py
 """
@@ -12,59 +12,83 @@ from moescale.models.family import aspect_ratio, find_family
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import count_parameters, dense_equivalent_params
 from moescale.models.published import Shape, hl_coefficient, published_shapes
-from pages import filled, table, write
+from pages import csv_text, filled, write
 
+PAGE, OWNER = "evidence/serving.md", "shapes"
 LONG_CONTEXT_TOKENS = 131_072
-COUNTS = ("total, counted", "published", "active, counted", "published", "KV bytes a token", "published", "window")
+COUNTS = (
+    *("model", "total_counted", "total_published", "active_counted", "active_published", "active_leaves_out"),
+    *("kv_bytes_per_token", "kv_bytes_published", "window_tokens", "window_layers", "layers", "kv_gib_at_128k"),
+)
+DEPTH_AND_WIDTH = ("model", "layers", "width", "n_params", "width_times_layers", "fitted_over_actual", "source")
+
+
+def dense() -> dict[str, Shape]:
+    """The models that h l = mu N^(2/3) is fitted to."""
+    return {name: shape for name, shape in published_shapes().items() if shape.fits_hl}
+
+
+def csvs() -> dict[str, str]:
+    """The tables beside the page, by name."""
+    _, errors = hl_coefficient(shape.architecture for shape in dense().values())
+    fitted = [_depth_and_width(*pair, error) for pair, error in zip(dense().items(), errors, strict=True)]
+    return {
+        "evidence/shapes.csv": csv_text(COUNTS, (_row(*pair) for pair in published_shapes().items())),
+        "evidence/shapes-depth-width.csv": csv_text(DEPTH_AND_WIDTH, fitted),
+    }
 
 
 def page() -> str:
-    """The page's text."""
-    dense = {name: s for name, s in published_shapes().items() if s.fits_hl}
-    mu, errors = hl_coefficient(s.architecture for s in dense.values())
-    hl = zip(dense.items(), errors, strict=True)
+    """The text of docs/evidence/serving.md with its part of shapes."""
+    mu, errors = hl_coefficient(shape.architecture for shape in dense().values())
+    totals = {
+        name: float(count_parameters(s.architecture).total) / s.published_total - 1
+        for name, s in published_shapes().items()
+    }
+    beyond = [f"{name} ({off:+.1%})" for name, off in totals.items() if abs(off) > NEAR]
     parts = {
-        "counts": table(
-            ("model", *COUNTS, "128k, GiB"), (_row(name, shape) for name, shape in published_shapes().items())
-        ),
-        "hl": table(
-            ("model", "layers l", "width h", "N", "h l", "fitted over actual", "source"),
-            (_depth_and_width(name, shape, error) for (name, shape), error in hl),
-        ),
+        "models": f"{len(totals)}",
+        "near": f"{len(totals) - len(beyond)}",
+        "beyond": ", ".join(beyond),
+        "dense": f"{errors.size}",
         "mu": f"{mu:.5f}",
         "mean-error": f"{np.abs(errors).mean():.1%}",
         "largest-error": f"{np.abs(errors).max():.1%}",
         "aspect": f"{aspect_ratio(mu, 12.0):.1f}",
         "aspect-held": f"{find_family('yun2024').d_model_per_layer:.1f}",
     }
-    return filled("shapes.md", parts)
+    return filled(PAGE, parts, OWNER)
+
+
+NEAR = 0.01  # of the published total: further off is listed
 
 
 def _depth_and_width(name: str, shape: Shape, error: float) -> list[str]:
     a = shape.architecture
-    n = f"{float(dense_equivalent_params(a)) / 1e9:.2f}B"
+    n = f"{float(dense_equivalent_params(a)):.4g}"
     return [
         name,
         f"{a.n_layers:g}",
         f"{a.d_model:g}",
         n,
-        f"{a.n_layers * a.d_model:,.0f}",
-        f"{error:+.1%}",
+        f"{a.n_layers * a.d_model:.0f}",
+        f"{error:+.3f}",
         shape.source,
     ]
 
 
 def _row(name: str, shape: Shape) -> list[str]:
     a, counted = shape.architecture, count_parameters(shape.architecture)
-    active, stated_active = "", ""
+    active = stated_active = leaves_out = ""
     if counted.experts > 0:
         left_out = 0.0 if shape.active_input_embedding else a.vocab_size * a.d_model
         left_out = left_out if shape.embeddings_published else counted.embedding
-        mark = "**" if not shape.embeddings_published else "" if shape.active_input_embedding else "*"
-        active = f"{float(counted.active - left_out) / 1e9:.2f}B{mark}"
+        leaves_out = "" if shape.active_input_embedding else "input embedding"
+        leaves_out = leaves_out if shape.embeddings_published else "both embeddings"
+        active = f"{float(counted.active - left_out) / 1e9:.2f}B"
         stated_active = _published(shape.published_active, shape.published_active_digit)
-    kv = "" if shape.published_kv_bytes is None else f"{shape.published_kv_bytes:,.0f}"
-    window = f"{a.window_tokens:,.0f} in {a.n_window_layers:g} of {a.n_layers:g} layers" if a.n_window_layers else ""
+    kv = "" if shape.published_kv_bytes is None else f"{shape.published_kv_bytes:.0f}"
+    window = [f"{a.window_tokens:.0f}", f"{a.n_window_layers:g}"] if a.n_window_layers else ["", ""]
     held = float(kv_bytes_per_request(a, LONG_CONTEXT_TOKENS)) / 2**30
     return [
         name,
@@ -72,9 +96,11 @@ def _row(name: str, shape: Shape) -> list[str]:
         _published(shape.published_total, shape.published_digit),
         active,
         stated_active,
-        f"{float(kv_bytes_per_token(a)):,.0f}",
+        leaves_out,
+        f"{float(kv_bytes_per_token(a)):.0f}",
         kv,
-        window,
+        *window,
+        f"{a.n_layers:g}",
         f"{held:.2f}",
     ]
 
@@ -86,4 +112,6 @@ def _published(value: float, digit: float) -> str:
 
 
 if __name__ == "__main__":
-    write("shapes.md", page())
+    for name, text in csvs().items():
+        write(name, text)
+    write(PAGE, page())

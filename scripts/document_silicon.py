@@ -1,13 +1,16 @@
-"""Compute the tables of docs/silicon.md: how composed latencies compare with the package's own engine, and how left-out experts fare.
+"""Compute the part of measured kernels in docs/evidence/kernels.md: how composed latencies compare with the package's own engine,
+and how left-out attention and experts fare. Every figure is in docs/evidence/kernels-{engine,attention,experts}.csv.
 
-python scripts/document_silicon.py
+python scripts/document_silicon.py [--stored]   (--stored: the page anew from the tables that are there)
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,9 +24,12 @@ from moescale.latency.kernels.moe import leave_one_shape_out, moe_types
 from moescale.latency.kernels.tables import default_version, engines, find_system, systems
 from moescale.latency.silicon import LOAD, Silicon
 from moescale.models.hf_config import from_config
-from pages import filled, table, write
+from pages import csv_text, filled, read_csv, table, write
 
+PAGE, OWNER = "evidence/kernels.md", "silicon"
+CSVS = tuple(f"evidence/kernels-{name}.csv" for name in ("engine", "attention", "experts"))
 CONFIGS = Path("examples/configs")
+Rows = Sequence[Mapping[str, str]]
 MODELS = ("mixtral-8x7b", "qwen3-30b-a3b", "llama-3.1-8b")
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 PASSES = ((1, 128), (4, 1024), (16, 512), (64, 512), (256, 600), (512, 300))  # requests, tokens
@@ -59,20 +65,20 @@ def engine_errors(config: Path, gpu: Gpu, count: int, backend: str) -> tuple[lis
     return decode, prefill
 
 
-def engine_table() -> list[str]:
-    """The comparison with the engine."""
+def engine_csv() -> str:
+    """The comparison with the engine; a row without figures where it refuses."""
     rows: list[list[str]] = []
     for name, gpu, backend in product(MODELS, map(find_gpu, GPUS), ("vllm", "trtllm", "sglang")):
         found = {count: engine_errors(CONFIGS / f"{name}.json", gpu, count, backend) for count in (1, 2, 4, 8)}
         answered = {count: pair for count, pair in found.items() if pair[0]}
         if not answered:
-            rows.append([name, gpu.name, backend, "", "refused", ""])
+            rows.append([name, gpu.name, backend, "", "", "", ""])
             continue
         worst = [max((error for pair in answered.values() for error in pair[stage]), key=abs) for stage in (0, 1)]
         typical = float(np.median([abs(e) for pair in answered.values() for stage in pair for e in stage]))
-        both = f"{worst[0]:+.1%}, {worst[1]:+.1%}"
-        rows.append([name, gpu.name, backend, ", ".join(map(str, answered)), f"{typical:.1%}", both])
-    return table(("model", "GPU", "engine", "GPU counts", "median", "worst decoding, prefill"), rows)
+        figures = [f"{typical:.4f}", f"{worst[0]:+.4f}", f"{worst[1]:+.4f}"]
+        rows.append([name, gpu.name, backend, " ".join(map(str, answered)), *figures])
+    return csv_text(("model", "gpu", "engine", "gpu_counts", "median_error", "worst_decode", "worst_prefill"), rows)
 
 
 def versions() -> list[tuple[str, str, str]]:
@@ -80,41 +86,24 @@ def versions() -> list[tuple[str, str, str]]:
     return [(system, backend, default_version(system, backend)) for system in systems() for backend in engines(system)]
 
 
-def left_out_table() -> list[str]:
-    """The leave-one-shape-out errors of each system, engine and number format."""
-    rows: list[list[str]] = []
-    for (system, backend, version), kind in product(versions(), ("bfloat16", "fp8_block")):
-        if kind not in moe_types(system, backend, version):
-            continue
-        shapes = leave_one_shape_out(system, backend, version, kind, LOAD)
-        if len(shapes) < 3:
-            continue
-        best, *_, worst = sorted(shapes, key=lambda shape: shape.median_error)
-        middle, alone = (float(np.median([getattr(s, n) for s in shapes])) for n in ("median_error", "formula_error"))
-        errors = [
-            f"{best.median_error:.1%}",
-            f"{middle:.1%}",
-            f"{worst.median_error:.1%} ({worst.shape})",
-            f"{alone:.1%}",
-        ]
-        rows.append([system, f"{backend} {version}", kind, str(len(shapes)), *errors])
-    head = ("GPU", "engine", "format", "shapes", "best shape", "median shape", "worst shape", "formula")
-    return table(head, rows)
+def experts_csv() -> str:
+    """Every left-out shape of each system, engine and number format."""
+    rows = [
+        [system, backend, version, kind, s.shape, s.rows, f"{s.median_error:.4f}", f"{s.formula_error:.4f}"]
+        for (system, backend, version), kind in product(versions(), ("bfloat16", "fp8_block"))
+        if kind in moe_types(system, backend, version)
+        and len(shapes := leave_one_shape_out(system, backend, version, kind, LOAD)) >= 3
+        for s in shapes
+    ]
+    head = ("system", "engine", "version", "format", "shape", "rows", "median_error", "formula_median_error")
+    return csv_text(head, rows)
 
 
-def shape_table(system: str) -> list[str]:
-    """Every left-out shape of one system's vLLM tables."""
-    shapes = leave_one_shape_out(system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD)
-    rows = ([str(s.shape), str(s.rows), f"{s.median_error:.1%}", f"{s.formula_error:.1%}"] for s in shapes)
-    return table(("shape", "rows", "error", "formula alone"), rows)
-
-
-def attention_table() -> list[str]:
-    """The errors of left-out attention of each system and engine: decoding and prompts, all head dimensions in bf16."""
+def attention_csv() -> str:
+    """The errors of left-out attention of each system, engine and stage, all head dimensions in bf16."""
     rows: list[list[str]] = []
     for system, backend, version in versions():
-        cells = [system, f"{backend} {version}"]
-        for stage in ("generation", "context"):
+        for stage, name in (("generation", "decode"), ("context", "prefill")):
             kinds = attention_kinds(system, backend, version, stage, "bfloat16")
             left_out = (
                 leave_largest_out(system, backend, version, stage, "bfloat16", head_dim, MEMORY_LEFT)
@@ -122,9 +111,10 @@ def attention_table() -> list[str]:
                 if window == 0.0
             )
             off = np.concatenate(list(left_out))
-            cells.append(f"{np.median(np.abs(off)):.1%}, {np.quantile(np.abs(off), 0.9):.0%}, {np.mean(off):+.1%}")
-        rows.append(cells)
-    return table(("GPU", "engine", "decoding", "prompts"), rows)
+            figures = [np.median(np.abs(off)), np.quantile(np.abs(off), 0.9), np.mean(off)]
+            rows.append([system, backend, version, name, *(f"{figure:.4f}" for figure in figures)])
+    head = ("system", "engine", "version", "stage", "median_abs_log", "p90_abs_log", "mean_log")
+    return csv_text(head, rows)
 
 
 def is_scaled(gpu: Gpu) -> bool:
@@ -135,22 +125,62 @@ def is_scaled(gpu: Gpu) -> bool:
     return abs(measured / gpu.memory_bandwidth_bytes_per_s - 1) > 0.02
 
 
-def page() -> str:
-    """The page's text."""
-    logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
+def checks(engine: Rows, attention: Rows, experts: Rows) -> list[str]:
+    """The checks of the page, a line each: the median of the tables' errors, and the worst."""
+    answered = [row for row in engine if row["median_error"]]
+    rows: list[list[str]] = []
+    for stage in ("decode", "prefill"):
+        worst = max(answered, key=lambda row: abs(float(row[f"worst_{stage}"])))
+        at = f"{float(worst[f'worst_{stage}']):+.0%} ({worst['model']}, {worst['gpu']}, {worst['engine']})"
+        count = f"{len(answered)} servers"
+        rows.append(
+            [f"sum of kernels against the package's engine, {stage}", count, _median(answered, "median_error"), at]
+        )
+    for stage in ("decode", "prefill"):
+        mine = [row for row in attention if row["stage"] == stage]
+        worst = max(mine, key=lambda row: float(row["median_abs_log"]))
+        at = f"{float(worst['median_abs_log']):.0%} ({worst['system']}, {worst['engine']})"
+        name = f"attention beyond the measured sizes, {stage}"
+        rows.append([name, f"{len(mine)} tables", _median(mine, "median_abs_log"), at])
+    for kind in ("bfloat16", "fp8_block"):
+        mine = [row for row in experts if row["format"] == kind]
+        worst = max(mine, key=lambda row: float(row["median_error"]))
+        at = f"{float(worst['median_error']):.0%} ({worst['shape']}, {worst['system']}, {worst['engine']})"
+        name = f"experts of a shape that was left out, {kind}"
+        rows.append([name, f"{len(mine)} shapes", _median(mine, "median_error"), at])
+    return table(("check", "cases", "median error", "worst case"), rows, numbers=3)
+
+
+def _median(rows: Rows, name: str) -> str:
+    return f"{np.median([float(row[name]) for row in rows]):.1%}"
+
+
+def page(tables: Sequence[Rows]) -> str:
+    """The text of docs/evidence/kernels.md with its part of measured kernels, from the stored tables."""
+    engine, attention, experts = tables
+    answered = [float(row["median_error"]) for row in engine if row["median_error"]]
+    decoding = [float(row["mean_log"]) for row in attention if row["stage"] == "decode"]
+    vllm = [row for row in experts if row["engine"] == "vllm"]
+    formula = [float(row["formula_median_error"]) < float(row["median_error"]) for row in experts]
     parts = {
         "scaled": ", ".join(gpu.name for gpu in gpus().values() if is_scaled(gpu)),
         "load": LOAD,
         "passes": ", ".join(f"{b} x {t}" for b, t in PASSES),
         "most-tokens": f"{MOST_TOKENS:,}",
         "memory-left": f"{MEMORY_LEFT:.0%}",
-        "engine": engine_table(),
-        "attention": attention_table(),
-        "left-out": left_out_table(),
-        **{system: shape_table(system) for system in ("a100_sxm", "h100_sxm")},
+        "checks": checks(engine, attention, experts),
+        "refused": f"{len(engine) - len(answered)}",
+        "largest-median": f"{max(answered):.1%}",
+        "decode-bias": f"{min(decoding):+.0%} to {max(decoding):+.0%}",
+        "vllm-experts": _median(vllm, "median_error"),
+        "formula-better": f"{np.mean(formula):.0%}",
     }
-    return filled("silicon.md", parts)
+    return filled(PAGE, parts, OWNER)
 
 
 if __name__ == "__main__":
-    write("silicon.md", page())
+    logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
+    if "--stored" not in sys.argv:
+        for name, text in zip(CSVS, (engine_csv(), attention_csv(), experts_csv()), strict=True):
+            write(name, text)
+    write(PAGE, page([read_csv(name) for name in CSVS]))

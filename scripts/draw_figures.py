@@ -1,6 +1,6 @@
 """Draw the figures of the docs: fits to examples/*.csv, the default plan, what serving costs, and the paper's figures.
 
-`make docs` calls it; python scripts/draw_figures.py [-o FOLDER]
+`make docs` calls it; python scripts/draw_figures.py [-o FOLDER]. `--readme` draws the README's picture, which is tracked.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
 from moescale.views.figures import cost_figure, largest_figure, save_figure
 
+ROOT = Path(__file__).resolve().parents[1]
 FIGURES = Path("build/figures")
 # Where there is a command it draws the figure, so that it is what a reader can type.
 COMMANDS = {
@@ -53,6 +56,19 @@ def draw_all(folder: Path) -> None:
         save_figure(figure, folder / f"{name}.svg")
 
 
+def draw_readme() -> None:
+    """The plan of the README's first command as docs/assets/plan.webp: a site that shows the README draws nothing itself."""
+    from PIL import Image
+
+    found = re.search(r"^\$ moescale (plan .*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        drawn = Path(folder) / "plan.png"
+        moescale([*found[1].split(" | ")[0].split(), "--plot", str(drawn)])
+        picture = Image.open(drawn).convert("RGB").quantize(64).convert("RGB")
+    picture.save(ROOT / "docs" / "assets" / "plan.webp", lossless=True, quality=100, method=6)
+
+
 def paper_costs() -> Costs:
     """The paper's family on its GPUs, ShareGPT traffic, latency from measured kernels."""
     gpu = find_gpu("a100-sxm-40gb")
@@ -64,4 +80,9 @@ def paper_costs() -> Costs:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=FIGURES)
-    draw_all(parser.parse_args().output)
+    parser.add_argument("--readme", action="store_true")
+    options = parser.parse_args()
+    if options.readme:
+        draw_readme()
+    else:
+        draw_all(options.output)

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/page.md: the page in headless Chromium.
+"""Take the pictures of docs/plan.md: the page in headless Chromium.
 
 `python scripts/photograph_page.py` needs chromium and the extras web and test; it writes docs/page/*.webp.
 """

@@ -693,7 +693,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     # What a newcomer types.
     ("plan --budget 5,15e21", 2, ("--budget", "decimals take a point")),
     ("plan --budget 5e21 --law chinchilla", 2, ("form of a law", "hoffmann2022", "moescale fit RUNS --law chinchilla")),
-    ("plan --budget 5e21 --gpu rtx4090", 2, ("unknown GPU", "docs/howto/my-gpu.md")),
+    ("plan --budget 5e21 --gpu rtx4090", 2, ("unknown GPU", "docs/serving.md")),
     ("cost --n-params 7 --experts 8", 2, ("--n-params", "7B", "7M")),
     ("cost --n-params 7GB --experts 8", 2, ("--n-params", "number of bytes", "nearest: 7G")),
     ("cost --n-params 7B --max-tpot 1GB", 2, ("--max-tpot", "is not a time")),
@@ -702,7 +702,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     (f"sweep {ROOT}/examples/run.toml --dry-run", 2, ("no [grid] and no [[runs]]", "moescale train")),
     ("cost --n-params 1B --memory-fraction 90", 2, ("--memory-fraction", "nearest: 0.9", "90% is 0.9")),
     # Good questions without an answer.
-    ("cost --n-params 671B --experts 256", 1, ("N = 671B with 256 experts (57.7T parameters in all)",)),
+    ("cost --n-params 671B --experts 256", 1, ("N = 671B with 256 experts (57.7T total parameters)",)),
     ("plan --budget 5.15e21 --max-tokens 300", 1, ("300 tokens", "allow more than 300 training tokens")),
     ("cost --n-params 100B --experts 64 --max-gpus 1", 1, ("weights take", "a100-sxm-40gb", "more GPUs")),
     ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
@@ -830,9 +830,36 @@ def test_help_begins_with_the_decision_and_groups_the_rest(monkeypatch: pytest.M
     assert words == list(COMMANDS)
     assert words[0] == "plan"
     for command in ("plan", "cost"):
-        head, *panels = re.split(r"^╭─ ", run(command, "--help").out, flags=re.MULTILINE)[1:]
+        head, *panels = re.split(r"^╭─ ", run(command, "--help-all").out, flags=re.MULTILINE)[1:]
         assert len(re.findall(r"--[a-z]", head)) < 25, "what a first question needs stands alone at the top"
         assert {panel.split(" ─")[0] for panel in panels} >= {"Server", "Price"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_screen_and_names_every_option(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = run(command, "--help"), run(command, "--help-all")
+    assert (short.code, short.err) == (whole.code, whole.err) == (0, "")
+    assert len(short.out.splitlines()) <= 46
+    assert max(map(len, short.out.splitlines())) <= 80
+
+    def options(text: str) -> set[str]:
+        return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text.partition("Example")[0]))
+
+    everything = {name for parameter in parameters(command) for name in parameter.opts if name.startswith("--")}
+    assert everything <= options(whole.out)
+    assert everything <= options(short.out)
+    assert f"moescale {command} --" in short.out or len(whole.out.splitlines()) < 46
+
+
+def parameters(command: str) -> list[Any]:
+    """The options and arguments of a command."""
+    import typer
+
+    from moescale.cli.options import app
+
+    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typer's group is untyped
+    return list(commands[command].params)
 
 
 def test_version_is_the_packages() -> None:
@@ -854,14 +881,14 @@ def test_help_has_examples_that_run_and_fits_eighty_columns(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    found = run(command, "--help")
+    found = run(command, "--help-all")
     assert found.code == 0
     assert max(map(len, found.out.splitlines())) <= 80
     text = found.out.partition("Examples:")[2]
     assert f"moescale {command}" in text
     assert all(len(word) < 40 for word in text.split())
     monkeypatch.setenv("COLUMNS", "200")
-    examples = [line.strip() for line in run(command, "--help").out.partition("Examples:")[2].splitlines()]
+    examples = [line.strip() for line in run(command, "--help-all").out.partition("Examples:")[2].splitlines()]
     monkeypatch.chdir(ROOT)
     for example in filter(None, examples):
         if command == "report" or any(name in example for name in OF_THE_READER):
@@ -887,7 +914,7 @@ TABLES = [
     ),
     (
         (*BUDGET, "--bootstrap", "0"),
-        ("Train 32 experts", "as good as the base", "Three choices", "What each law says", "--details"),
+        ("Train 32 experts", "P(loss <= baseline)", "Three choices", "What each law says", "--details"),
     ),
     (
         (*ONE_LAW, "--bootstrap", "0", "--details"),
@@ -915,11 +942,11 @@ def test_the_plans_table_says_what_its_json_says() -> None:
     out = its_table()
     active, total = format_count(best["n_params_active"]), format_count(best["n_params_total"])
     assert out.startswith(
-        f"Train {best['experts']} experts, {active} active of {total} parameters, on {format_count(best['tokens'])} tokens"
+        f"Train {best['experts']} experts: {active} active of {total} parameters, {format_count(best['tokens'])} tokens"
     )
     for c in a_plan()["loss_optimal"]:
         name = "dense" if c["experts"] == 1 else f"E = {c['experts']}"
-        table = out.partition("\nLoss-optimal\n")[2]
+        table = out.partition("\nLoss-optimal model of each expert count\n")[2]
         row = next(line for line in table.splitlines() if line.startswith(name))
         assert [f"{c['loss']:.4f}", format_usd(c["usd_per_mtok"])] == row.removeprefix(name).split()[4:6]
 
@@ -958,8 +985,12 @@ def test_tables_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) ->
     assert found.code == 0
     assert found.out != "\n".join(lines)  # bold, as on a terminal
     assert max(map(len, lines)) <= width
-    heads = [line for line in lines if "cost/base" in line]
-    assert [("active/base" in head, "cost/base" in head) for head in heads[:2]] == [(width >= 100, True)] * 2
+    left_out = [line for line in lines if line.startswith("Columns left out for width")]
+    assert bool(left_out) == (width < 100)
+    decision = "\n".join(lines).partition("\nRegret under each law")[0]
+    for head in ("active", "tokens", "loss", "$/Mtok", "baseline", "P(loss <=", "regret"):
+        assert re.search(rf"^.*{re.escape(head)}", decision.partition("\nThree choices")[2], re.MULTILINE), head
+    assert not re.search("left out for width: .*(baseline|regret|loss|active)", decision)
 
 
 def test_an_ascii_terminal_gets_ascii() -> None:
@@ -1058,9 +1089,9 @@ def test_plan_prices_a_life() -> None:
 def test_plan_tells_a_life_in_words() -> None:
     told = run(*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8").out
     assert told.startswith("Train 32 experts")
-    assert "  life   $" in told
-    assert "to train and to serve 1T tokens" in told
-    assert "Over 1T served tokens: lowest loss within $20K of training and serving" in told
+    assert "  lifetime  $" in told
+    assert "to train the model and serve 1T tokens" in told
+    assert "Training and serving 1T tokens: lowest loss within $20K" in told
 
 
 def test_total_dollars_are_those_of_a_life() -> None:
@@ -1124,19 +1155,19 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
     found = run("plan", "--budget", "3e24", "--max-tokens", "15T", "--bootstrap", "0", *law)
     assert found.code == 0
     words = " ".join(found.out.split())
-    assert re.search(r"train \S+ FLOPs, \d+% of the budget, .*--max-tokens ends training at 15T tokens", words)
-    assert "the whole budget" in its_table()
+    assert re.search(r"training \S+ FLOPs \(\d+% of the budget\), .*--max-tokens limits training to 15T tokens", words)
+    assert "of the budget" not in its_table()
 
 
 def test_a_law_of_unknown_range_says_so() -> None:
     cheap = ("--latency", "roofline", "--bootstrap", "0")
     told = run("plan", "--budget", "1e24", "--law", "abnar2025", "--gpu", "h200-sxm", "--experts", "1,4,8,16", *cheap)
-    assert "Extrapolated: training FLOPs at 1,000 times the largest fitted" in told.out
-    assert "abnar2025 has no known fitted range of N and D: how far" in told.out
-    assert "no known fitted range" not in its_table()
+    assert "Extrapolated: training FLOPs 1,000 times the largest fitted" in told.out
+    assert "The fitted range of N and D is unknown for abnar2025" in told.out
+    assert "fitted range of" not in its_table()
     found = run("predict", "--law", "krajewski2024-dense", "--n-params", "1B", "--tokens", "20B")
-    assert "krajewski2024-dense has no known fitted range of N and D: how far" in found.err
-    assert "no known fitted range" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
+    assert "The fitted range of N and D is unknown for krajewski2024-dense" in found.err
+    assert "fitted range of" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
 
 
 def test_a_law_of_few_runs_and_a_prior_warns_of_what_it_rests_on(tmp_path: Path) -> None:
@@ -1147,7 +1178,7 @@ def test_a_law_of_few_runs_and_a_prior_warns_of_what_it_rests_on(tmp_path: Path)
     found = run("plan", "--budget", "1e21", "--law", saved)
     assert found.code == 0
     assert "mine carries no draws, so this plan has no intervals" in found.err
-    assert "calibrated from yun2024-joint on 6 runs, for 10 parameters" in found.err
+    assert "its 10 parameters were calibrated from yun2024-joint on 6 runs" in found.err
     assert "intervals" not in run("plan", "--budget", "1e21", "--law", saved, "--bootstrap", "0").err
     assert "intervals" not in run(*BUDGET, "--latency", "roofline").err
 

@@ -333,9 +333,10 @@ def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[s
     assert {colour_of(c.experts) for c in plan.loss_optimal} <= colours
     words = " ".join(texts(figures["plan"]))
     model = plan.recommendation.model
-    assert f"train this: E = {model.experts:g}" in words
-    assert f"loss {plan.base_loss:.4f}" in words
-    assert "dense: 5.61B" in words
+    assert f"recommended: E = {model.experts:g}, " in words
+    assert f"baseline (loss {plan.base_loss:.4f}, " in words
+    assert {f"E = {e:g} (excluded)" for e in plan.excluded_experts} <= set(texts(figures["plan"]))
+    assert "dense" in words
     stars = [line for line in ax.get_lines() if line.get_marker() == "*"]
     assert [tuple(np.ravel(line.get_data())) for line in stars] == [(model.usd_per_mtok, model.loss)]
 

@@ -15,7 +15,7 @@ from script_modules import load_script
 
 script: Any = load_script("scripts/document_hindcasts.py")
 STORED: Any = script.Hindcasts(script.stored())
-PAGE = (Path(__file__).parents[1] / "docs" / "hindcasts.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / script.PAGE).read_text(encoding="utf-8")
 
 
 def test_every_model_with_experts_and_known_tokens_is_on_the_page() -> None:
@@ -59,7 +59,7 @@ def test_no_answer_means_that_nothing_is_as_probable_or_that_nothing_is_served()
 
 
 def test_what_the_page_says_of_deepseek_v3() -> None:
-    said = re.search(r"the plan takes <!-- computed v3-active -->([\d.]+)", PAGE)
+    said = re.search(r"the plan takes <!-- computed hindcasts.v3-active -->([\d.]+)", PAGE)
     assert said is not None
     published, alone = STORED.published("deepseek-v3"), STORED.of("deepseek-v3", "budget")
     assert alone.active / published.active == pytest.approx(float(said[1]), abs=0.006)

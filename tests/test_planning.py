@@ -471,7 +471,7 @@ def test_a_life_is_json_and_carries_intervals() -> None:
             low, high = known(c.intervals and c.intervals["total_usd"])  # type: ignore[arg-type]
             assert 0.99 * low <= c.total_usd <= 1.01 * high
             assert set(known(c.intervals)) >= {"n_params", "tokens", "training_usd", "serving_usd"}  # type: ignore[arg-type]
-    assert "of the law's draws" in life.recommendation.why
+    assert "90% interval over the law's draws" in life.recommendation.why
 
 
 @pytest.mark.parametrize(
@@ -552,10 +552,10 @@ def test_caveats_state_how_far_the_model_lies_outside_the_fit() -> None:
         n, d = known(advice.model.n_params), known(advice.model.tokens)
         assert least < n < most
         text = " ".join(advice.caveats)
-        assert (f"N at {n / 7e8:.3g} times the largest fitted" in text) == (n > 7e8)
-        assert (f"N at {n / 1e8:.3g} times the smallest fitted" in text) == (n < 1e8)
+        assert (f"N {n / 7e8:.3g} times the largest fitted" in text) == (n > 7e8)
+        assert (f"N {n / 1e8:.3g} times the smallest fitted" in text) == (n < 1e8)
         times = f"{d / 2e10:{',.0f' if d > 2e13 else '.3g'}}"
-        assert (f"D at {times} times the largest fitted" in text) == (d > 2e10)
+        assert (f"D {times} times the largest fitted" in text) == (d > 2e10)
     inside = replace(LAW, fit_range={"n_params": (1e6, 1e12), "tokens": (1e6, 1e15), "experts": (1.0, 32.0)})
     assert not any("Extrapolated" in note for note in ask(law=inside).recommendation.caveats)
 
@@ -608,10 +608,10 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
     text = plan.recommendation.why
     if use.budget_share < 0.99:
         assert f"{use.budget_share:.0%} of the budget" in plan_words(plan)
-        assert "--max-tokens ends training at" in text
+        assert "--max-tokens limits training to" in text
         assert ("a larger model costs more than $0.0500" in text) == bool(bound)
     else:
-        assert "the whole budget" in plan_words(plan)
+        assert "of the budget" not in plan_words(plan)
         assert "Training uses the whole budget" in text
     assert cast("dict[str, object]", plan.to_dict()["training"]).keys() >= {"flops_used", "gpu_days", "usd"}
     assert "gpu_days" not in cast("dict[str, object]", main_plan().to_dict()["training"])
@@ -661,8 +661,8 @@ def test_intervals_are_shown_where_the_base_cannot_be_served() -> None:
         assert {"loss", "n_params", "tokens"} <= known(c.intervals).keys()  # type: ignore[arg-type]
         assert "usd_per_mtok" not in (c.intervals or {})
     for table, head in (
-        (loss_optimal_table(plan), "loss in 90% of draws"),
-        (bounded_loss_table(plan), "$/Mtok in 90% of draws"),
+        (loss_optimal_table(plan), "loss, 90% interval"),
+        (bounded_loss_table(plan), "$/Mtok, 90% interval"),
     ):
         at = [column.head for column in table.columns].index(head)
         assert at in table.filled()
@@ -675,11 +675,14 @@ def test_intervals_are_shown_where_the_base_cannot_be_served() -> None:
 def test_the_interval_of_a_life_is_of_what_varies() -> None:
     _, at_loss = lived(law=DRAWN)
     low, high = known(at_loss.recommendation.model.intervals)["total_usd"]  # type: ignore[index]
-    assert f"90% of the law's draws: {format_usd(low)} to {format_usd(high)} in all." in at_loss.recommendation.why
+    assert (
+        f"90% interval over the law's draws: {format_usd(low)} to {format_usd(high)} in total."
+        in at_loss.recommendation.why
+    )
     _, within = lived(replace(LIVED, max_total_usd=1e5), DRAWN)
     low, high = known(within.recommendation.model.intervals)["loss"]  # type: ignore[index]
     assert low < high
-    assert f"90% of the law's draws: loss {low:.4f} to {high:.4f}." in within.recommendation.why
+    assert f"90% interval over the law's draws: loss {low:.4f} to {high:.4f}." in within.recommendation.why
     assert "$100K to $100K" not in within.recommendation.why
 
 
@@ -689,9 +692,11 @@ def test_a_law_without_draws_is_warned_of() -> None:
     for silent in (ask(law=DRAWN), ask(replace(MAIN, draws=0))):
         assert not any("carries no draws" in note for note in silent.warnings)
     few = replace(LAW, evidence={"n_runs": 7, "prior": "yun2024-joint"})
-    assert any("calibrated from yun2024-joint on 7 runs, for 10 parameters" in note for note in ask(law=few).warnings)
+    assert any(
+        "its 10 parameters were calibrated from yun2024-joint on 7 runs" in note for note in ask(law=few).warnings
+    )
     few = replace(LAW, evidence={"n_runs": 9, "prior": ""})
-    assert any("fitted to 9 runs for 10 parameters" in note for note in ask(law=few).warnings)
+    assert any("its 10 parameters were fitted to 9 runs only" in note for note in ask(law=few).warnings)
 
 
 def test_draws_that_all_agree_give_intervals_of_no_width() -> None:

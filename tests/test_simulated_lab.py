@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from functools import cache
 from typing import Any
 
@@ -74,3 +75,23 @@ def test_questions_without_an_answer_are_counted_apart() -> None:
     ]
     assert lab.by_truth(scores, "kept") == pytest.approx([scores[1].kept.mean()])
     assert np.isnan(lab.by_truth(scores[:1], "kept")).all()
+
+
+def test_the_page_shows_the_stored_tables() -> None:
+    pages = lab.pages()
+    page = (pages.DOCS / lab.PAGE).read_text(encoding="utf-8")
+    assert page == lab.page(*(pages.read_csv(name) for name in (lab.LAB, lab.ONE_QUESTION)))
+
+
+def test_the_table_holds_every_planner_under_every_law_and_their_mean() -> None:
+    scores = lab.simulated([ASKED], ["ludziejewski2025", "zhao2025"], (0.8,))
+    rows = list(csv.DictReader(lab.lab_csv(scores).splitlines()))
+    assert {row["true_law"] for row in rows} >= {"ludziejewski2025", "zhao2025", lab.ANY, lab.MEMBERS, lab.OUTSIDERS}
+    mine = {row["true_law"]: float(row["regret"]) for row in rows if row["planner"] == lab.ENSEMBLE_PLANNER}
+    assert mine[lab.ANY] == pytest.approx((mine["ludziejewski2025"] + mine["zhao2025"]) / 2, abs=1e-4)
+    assert mine[lab.MEMBERS] == mine["ludziejewski2025"]
+    assert mine[lab.OUTSIDERS] == mine["zhao2025"]
+
+
+def test_the_stored_answer_to_one_question_is_todays() -> None:
+    assert lab.trial_csv(lab.trial()) == (lab.pages().DOCS / lab.ONE_QUESTION).read_text(encoding="utf-8")

@@ -287,7 +287,7 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     assert use.gpu_days == pytest.approx(model.training_flops / (gpu.bf16_flops_per_s * mfu) / 86400)
     assert use.usd == pytest.approx(48.0 * (use.gpu_days or 0.0))
     # The model of the budget is timed as it is built, near what its expert count was timed at.
-    stated = re.search(r"an MFU of (\S+) by parts \(published MoE runs: spread", plan.recommendation.why)
+    stated = re.search(r"at MFU (\S+) predicted \(published MoE runs spread", plan.recommendation.why)
     assert stated is not None
     assert float(stated[1]) == pytest.approx(float(rate.at(plan.recommendation.model.experts)), rel=0.3)
     for life in plan.lifetime.plans:

@@ -151,7 +151,7 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
         assert table["title"] in told
         for row in table["rows"]:
             assert " ".join(" ".join(row).split()) in words
-    first = "Over 1T served tokens" if query else "Three choices, before rounding to whole layers and heads"
+    first = "Training and serving 1T tokens" if query else "Three choices, before rounding to whole layers and heads"
     assert decision["tables"][0]["title"].startswith(first)
     assert decision["caveats"][0] in words
     model = (page["lifetime"] if query else page)["recommendation"]
@@ -160,17 +160,17 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
     assert shown["active parameters"] == model["n_params_active"]
     assert shown["a million tokens"] == model["usd_per_mtok"]
     assert shown.get("expected regret") == model.get("regret", {}).get("expected")
-    assert dict(decision["facts"])["train"].startswith(f"{format_flops(model['training_flops'])} FLOPs, ")
+    assert dict(decision["facts"])["training"].startswith(f"{format_flops(model['training_flops'])} FLOPs")
     assert shown["to train"] == (model["training_usd"] if query else page["training"]["usd"])
     assert ("its life" in shown) == bool(query)
 
 
 def test_a_budget_that_is_not_spent_is_said(client: Client) -> None:
     page = ask(client, "plan", **{"budget": "1e24", "max-tokens": "15T", "law": "yun2024-recovered", **FAST})
-    train = dict(page["decision"]["facts"])["train"]
+    facts = dict(page["decision"]["facts"])
     assert 0.2 < page["training"]["budget_share"] < 0.5
-    assert f"{page['training']['budget_share']:.0%} of the budget" in train
-    assert "--max-tokens ends training at 15T tokens" in train
+    assert f"{page['training']['budget_share']:.0%} of the budget" in facts["training"]
+    assert "--max-tokens limits training to 15T tokens" in facts["unused"]
 
 
 def test_gpus_and_days_are_a_budget_and_its_dollars(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Simulated servers against real ones (172 measured runs, vLLM 0.19), as docs/servings.md states them row by row.
+"""Simulated servers against real ones (172 measured runs, vLLM 0.19), as docs/evidence/serving-vllm.csv states them row by row.
 
 Nothing in the package was adjusted to these runs: host overheads are published figures that were recorded first.
 """
@@ -33,9 +33,11 @@ def judged() -> list[Any]:
     return servings().highest(row for row in rows if row.engine == "vllm")
 
 
-def test_the_page_states_what_the_simulation_gives() -> None:
-    page = (ROOT / "docs" / "servings.md").read_text(encoding="utf-8")
+def test_the_page_and_its_tables_state_what_the_simulation_gives() -> None:
+    page = (ROOT / "docs" / servings().PAGE).read_text(encoding="utf-8")
     assert page == servings().page(), "run `python scripts/document_servings.py`"
+    for name, text in servings().csvs().items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, name
 
 
 def test_every_configuration_is_judged_at_its_highest_rate(judged: list[Any]) -> None:

@@ -24,6 +24,7 @@ from moescale.cli.plan import plan
 from moescale.cli.profile import profile
 from moescale.cli.report import report
 from moescale.cli.reproduce import reproduce
+from moescale.cli.short_help import Command
 from moescale.cli.sweep import sweep
 from moescale.cli.train import train
 from moescale.cli.web import web
@@ -49,6 +50,7 @@ def _arrange() -> None:
     for panel, commands in PANELS.items():
         for command in commands:
             registered[command].rich_help_panel = panel
+            registered[command].cls = Command
     app.registered_commands[:] = [registered[command] for commands in PANELS.values() for command in commands]
 
 

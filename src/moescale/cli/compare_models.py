@@ -23,7 +23,7 @@ from moescale.options.serving import ServingOptions
 def compare_models(
     models: ComparedModels, law: LawOptions, serving: ServingOptions, training: TrainingOptions, json_: Json = False
 ) -> None:
-    """Set models side by side: training, loss by a law, serving, and the lifetime after which one pays off."""
+    """Compare models: training, predicted loss, serving cost, and break-even lifetime."""
     from moescale.planning.compare_models import compare_models as compared
     from moescale.views.terminal import show_compared_models, terminal
 

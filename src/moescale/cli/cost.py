@@ -36,17 +36,19 @@ if TYPE_CHECKING:
         "config",
         "n_params",
         "experts",
-        "top_k",
         "gpu",
         "max_gpus",
         "gpus",
         "prompt",
         "output",
-        "trace",
-        "vocab_size",
+        "max_ttft",
+        "max_tpot",
+        "weights",
+        "concurrency",
+        "sweep",
     ),
     *("plot",),
-    then=("replicas", "expert_parallel"),
+    then=("top_k", "vocab_size", "replicas", "expert_parallel", "trace"),
 )
 def cost(
     described: ModelOptions,
@@ -56,7 +58,7 @@ def cost(
     launch: LaunchOptions,
     json_: Json = False,
 ) -> None:
-    """Dollars per million output tokens of a served model, and the cheapest GPU count."""
+    """Serving cost of a model in dollars per million output tokens, and the cheapest GPU count."""
     from moescale.latency.silicon import Silicon
     from moescale.models.quantisation import with_usual_shares
     from moescale.serving.accuracy import accuracy_of, uncompared
@@ -128,6 +130,7 @@ def cost(
 
 
 @app.command(epilog=examples("moescale models --json"))
+@flat()
 def models(json_: Json = False) -> None:
     """List the published models that cost takes by name."""
     from moescale.models.published import published_shapes

@@ -44,7 +44,7 @@ def design(
     details: bool = typer.Option(False, "--details", help="List every run."),
     json_: Json = False,
 ) -> None:
-    """Choose the runs to train so that a plan becomes certain, and write them as a sweep."""
+    """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
     from moescale.export.sweep_file import write_sweep
     from moescale.io.files import check_target
     from moescale.planning.search import Search

@@ -11,16 +11,18 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from typer import Argument, Option
 
 from moescale.cli.output import warn
+from moescale.cli.short_help import show_all
 from moescale.options.fields import Described, Flag, Text, described, option_name
 
 T = TypeVar("T")
+HelpAll = Annotated[bool, Option("--help-all", is_eager=True, callback=show_all, help="Describe every option.")]
 
 
 def flat(*top: str, then: tuple[str, ...] = ()) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Make each field of a command's option dataclasses, and what is annotated as one, an option of the command.
 
     Those at the `top` of its help stand above all headings, and those of `then` before the others, which follow in the
-    order of the signature and of the fields.
+    order of the signature and of the fields. The last option is --help-all.
     """
 
     def flatten(command: Callable[..., T]) -> Callable[..., T]:
@@ -40,9 +42,10 @@ def flat(*top: str, then: tuple[str, ...] = ()) -> Callable[[Callable[..., T]], 
                 default = Parameter.empty if field.default is MISSING else field.default
                 parameters[field.name] = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         ordered = [parameters[name] for name in dict.fromkeys([*top, *then, *parameters])]
+        ordered.append(Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll))
 
         @wraps(command)
-        def call(**given: Any) -> T:
+        def call(help_all: bool = False, **given: Any) -> T:
             built = {
                 name: group(**{field.name: given.pop(field.name) for field in fields(group)})
                 for name, group in groups.items()

@@ -32,17 +32,11 @@ if TYPE_CHECKING:
         "runs",
         "law",
         "where",
-        "best_of",
-        "last_point",
-        "starts",
-        "free",
         "bootstrap",
-        "cluster",
-        "seed",
         "prior",
-        "fix",
+        "size_column",
     ],
-    then=(*COLUMNS, "vocab_size", "family"),
+    then=(*COLUMNS, "vocab_size"),
 )
 def fit(
     context: typer.Context,
@@ -90,6 +84,7 @@ def fit(
 
 
 @app.command(epilog=examples("moescale laws --json"))
+@flat()
 def laws(json_: Json = False) -> None:
     """List the coefficient sets that plan and predict know."""
     from moescale.scaling_laws import catalogue_names, find_law
@@ -113,7 +108,7 @@ def laws(json_: Json = False) -> None:
 def predict(
     law: ChosenLaw, model: PointOptions, table: PredictedOptions, inputs: InputOptions, json_: Json = False
 ) -> None:
-    """Predict the loss of one model, or of each in a table."""
+    """Predict the loss of one model, or of each model in a table."""
     import numpy as np
 
     from moescale.planning.rationale import unknown_range_notes
@@ -174,11 +169,11 @@ def _predict_table(
         'moescale compare runs.csv --law yun2024 --holdout "n_experts >= 16" --where "tokens >= 1B" --json',
     )
 )
-@flat("runs", "holdout", "law")
+@flat("runs", "holdout", "law", "where", "size_column")
 def compare(
     context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, plot: Plot = None, json_: Json = False
 ) -> None:
-    """Fit laws to some runs and test them on the others."""
+    """Fit laws to part of the runs and test them on the held-out runs."""
     from moescale.fitting.remarks import unused_columns
     from moescale.fitting.workflow import compare_laws
     from moescale.views.figures import comparison_figure

@@ -17,15 +17,15 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 app = typer.Typer(
     name="moescale",
-    help="Plan the pre-training of Mixture-of-Experts language models: scaling law, serving cost, the model to train.",
-    epilog="First steps: `moescale plan --budget 5.15e21`, then `moescale plan --help`.",
+    help="Plan the pre-training of Mixture-of-Experts language models: scaling laws, serving cost, model choice.",
+    epilog="First step: `moescale plan --budget 5.15e21`. Then: `moescale plan --help`.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-Json = Annotated[bool, Option("--json", help="Print one JSON value on standard output and nothing else.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON value and nothing else.")]
 Plot = Annotated[Path | None, typer_option(FilePath("Draw the answer to this SVG, PDF or PNG file."), "--plot")]
 
 

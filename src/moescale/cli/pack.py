@@ -25,9 +25,9 @@ if TYPE_CHECKING:
         "moescale pack --show corpus",
     )
 )
-@flat("sources", "output", "tokenizer", "vocab_size", "validation", "text_field", "max_tokens", "megatron")
+@flat("sources", "output", "tokenizer", "vocab_size", "validation", "text_field", "max_tokens", "megatron", "show")
 def pack(how: PackOptions, wanted: SourceOptions, json_: Json = False) -> None:
-    """Tokenise text once, into a corpus that `train` and `sweep` read."""
+    """Tokenise text into a corpus for `train` and `sweep`."""
     from moescale.experiments.data.pack import open_corpus, verify
     from moescale.experiments.data.pack import pack as run_pack
     from moescale.experiments.data.sources import MEGATRON

@@ -44,11 +44,14 @@ NEAR = 0.02  # of them
         "budget_usd",
         "match",
         "objective",
+        "law",
         "shape",
         "gpu",
         "max_gpus",
         "prompt",
         "output",
+        "max_tpot",
+        "lifetime_tokens",
     ),
 )
 def plan(
@@ -57,14 +60,14 @@ def plan(
     law: LawOptions,
     serving: ServingOptions,
     export: ExportOptions,
-    details: Annotated[bool, Option("--details", help="Also the tables that the decision stands on.")] = False,
+    details: Annotated[bool, Option("--details", help="Show all tables and caveats.")] = False,
     plot: Plot = None,
     frontier_plot: Annotated[
-        bool, Option("--frontier-plot", help="Draw the curves in letters also where the output is no terminal.")
+        bool, Option("--frontier-plot", help="Draw the curves as text, also outside a terminal.")
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Which model to train with a budget: experts, size, tokens, and what serving it costs."""
+    """Choose the model to train with a budget, by its loss and serving cost."""
     import numpy as np
 
     from moescale.planning.plan import make_plan, timed_as_exported

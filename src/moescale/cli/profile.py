@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         "moescale profile --setup vllm envs/vllm",
     )
 )
-@flat("grid", "output")
+@flat("grid", "output", "config", "gpu", "show", "against", "setup")
 def profile(wanted: MeasuredGridOptions, how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None:
-    """Measure prefill and decode latencies on this machine, for `cost --latency` and `plan --latency`."""
+    """Measure prefill and decode latencies on this machine for --latency of `cost` and `plan`."""
     _check_one_job(how, next(iter(wanted.stated()), None), plot)
     if how.setup is not None:
         _set_up(how.setup, how.grid, json_)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @flat()
 def report(wanted: ReportOptions) -> None:
-    """Make one HTML file of an answer: figures inside, readable offline, on paper, in light and dark."""
+    """Write an answer as one self-contained HTML file with its figures."""
     from moescale import __version__
     from moescale.io.files import as_text, check_target, write_atomically
     from moescale.planning.plan import Plan

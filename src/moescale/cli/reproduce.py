@@ -29,7 +29,7 @@ LATENCIES = ("both", "silicon", "roofline")
 )
 @flat("law", "latency", "moe_execution", "gpu")
 def reproduce(law: PaperLaw, gpu: ChosenGpu, wanted: ReproductionOptions, json_: Json = False) -> None:
-    """Compute every claim of the paper again: its value, ours with its interval, and whether it holds."""
+    """Recompute every claim of the paper: its value, ours with an interval, and whether it holds."""
     from moescale.latency import with_moe_execution
     from moescale.reproduction import reproduce as evaluate
     from moescale.reproduction.publish import check_folder, publish

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @flat()
 def sweep(wanted: GridOptions, json_: Json = False) -> int:
-    """Train a grid of models, here or on a cluster, into a run table that `fit` reads."""
+    """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
     from moescale.experiments.sweeps.driver import Drive, dry_run
     from moescale.experiments.sweeps.sweep import read_sweep
     from moescale.views.terminal import show_planned_runs, terminal

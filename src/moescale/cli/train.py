@@ -22,7 +22,7 @@ from moescale.units import format_count, format_flops, format_seconds
 )
 @flat()
 def train(wanted: TrainOptions, json_: Json = False) -> None:
-    """Train one model, and write its row of the run table that `fit` reads."""
+    """Train one model and write its row of a run table for `fit`."""
     from moescale.experiments.run_table import add_rows, check_run_table
     from moescale.experiments.training.settings import estimate, read_settings
 

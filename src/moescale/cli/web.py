@@ -14,7 +14,7 @@ from moescale.options.pages import PageOptions
 @app.command(epilog=examples("moescale web", "moescale web --port 8600 --no-open --law law.toml"))
 @flat()
 def web(wanted: PageOptions) -> None:
-    """Serve the page to play with: sliders, curves, uploads; on this machine only."""
+    """Serve the interactive page on this machine: inputs, curves, uploads."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"the page needs {' and '.join(missing)}", next_step="install it: pip install 'moescale[web]'")

@@ -118,7 +118,7 @@ def find_gpu(name: str) -> Gpu:
     known = gpus()
     found = known.get(name.strip().lower().replace("_", "-"))
     if found is None:
-        own = "or the path of a TOML file with the data sheet of another (docs/howto/my-gpu.md)"
+        own = "or the path of a TOML file with the data sheet of another (docs/serving.md)"
         raise unknown_name("GPU", name, known, otherwise=own)
     return found
 

@@ -1,6 +1,6 @@
 """The latency table on disk: one row a measured (or failed) stage of one configuration, written so that no row is lost.
 
-`latency.table` reads the same files and needs only a few of these columns; docs/profiling.md says what each one means.
+`latency.table` reads the same files and needs only a few of these columns; docs/serving.md says what each one means.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from moescale.serving.simulator import Run
     from moescale.typing import FloatArray
 
-LOAD, FASTER = "Load", "What speeds a server up"
+LOAD, FASTER = "Load", "Caching and speculative decoding"
 SIMULATED = "burst"  # where simulator.simulate says that its refusals lie
 POOL = Quantity("", 1, 1e5, whole=True)  # GPUs of a kind
 MOST_CLIENTS = 1e6  # far beyond what a server is asked
@@ -49,14 +49,14 @@ MOST_DRAFTED = 64  # tokens a pass: beyond, few are kept of any draft
 class ModelOptions(Group):
     """A model that is there already, or one of a size."""
 
-    published: str | None = text("A published model, such as llama-3.1-8b; `moescale models` lists them.", name="NAME")
-    config: Path | None = path("Instead of NAME: Hugging Face config.json, or its folder.")
-    n_params: float | None = quantity("Instead: dense-equivalent size N.", 1e5, MOST_PARAMETERS)
-    experts: int | None = quantity("With --n-params: experts E; default 1, dense.", whole=True)
-    top_k: int | None = quantity("With --n-params: experts a token meets; default 2.", whole=True)
-    vocab_size: int | None = quantity(
-        "With --n-params: rows of the embedding tables, as `plan` counts them; default: none.", 2, whole=True
-    )
+    HEADING = "Model"
+
+    published: str | None = text("Published model, such as llama-3.1-8b; `moescale models` lists them.", name="NAME")
+    config: Path | None = path("Model by its Hugging Face config.json, or its folder.")
+    n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, MOST_PARAMETERS)
+    experts: int | None = quantity("Experts E, with --n-params; default 1 (dense).", whole=True)
+    top_k: int | None = quantity("Active experts per token, with --n-params; default 2.", whole=True)
+    vocab_size: int | None = quantity("Vocabulary, with --n-params; default: no embeddings.", 2, whole=True)
 
     def model(
         self, kv_heads: int | None = None, remark: Remark = unsaid
@@ -68,8 +68,8 @@ class ModelOptions(Group):
         given = {"NAME": self.published, "--config": self.config, "--n-params": self.n_params}
         stated = [name for name, value in given.items() if value is not None]
         if len(stated) > 1:
-            what = f"{', '.join(stated[:-1])} and {stated[-1]} were given, and each is a model"
-            raise InputError(what, next_step="leave all but one of them out")
+            what = f"{', '.join(stated[:-1])} and {stated[-1]} each name a model"
+            raise InputError(what, next_step="give only one of them")
         if not stated:
             raise InputError(
                 "give one model: the NAME of a published one, --config CONFIG.json, or --n-params N with --experts E",
@@ -81,7 +81,9 @@ class ModelOptions(Group):
         for name, value in of_size.items():
             if value is not None:
                 owner = "a published model has" if self.config is None else "a config states"
-                raise InputError(f"goes with --n-params; {owner} its own", where=f"--{name}", next_step="leave it out")
+                raise InputError(
+                    f"goes with --n-params only; {owner} it already", where=f"--{name}", next_step="leave it out"
+                )
         if self.config is None:
             with located("NAME"):
                 return find_shape(str(self.published)).architecture, None
@@ -98,14 +100,14 @@ class ModelOptions(Group):
         assert self.n_params is not None
         count = self.experts or 1
         if self.top_k is not None and self.top_k > max(count, 2):
-            remark(f"--top-k {self.top_k}: a token meets all {count} experts, there are no more")
+            remark(f"--top-k {self.top_k}: there are only {count} experts, and all of them are active")
         family = replace(find_family("yun2024"), top_k=self.top_k or 2, kv_heads=kv_heads)
         model = architecture(family, self.n_params, float(count), vocab_size=self.vocab_size)
         if count == 1:
             return model
         # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.
         total = format_count(float(count_parameters(model).total))
-        name = f"N = {format_count(self.n_params)} with {count} experts ({total} parameters in all)"
+        name = f"N = {format_count(self.n_params)} with {count} experts ({total} total parameters)"
         return replace(model, name=name)
 
 
@@ -113,60 +115,60 @@ class ModelOptions(Group):
 class CostServingOptions(ServingOptions):
     """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
 
-    gpu: str = text(
-        "GPU of the catalogue, such as h100-sxm; with --sweep several, with commas between.", default=DEFAULT_GPU
-    )
+    gpu: str = text("GPU name, such as h100-sxm; several with --sweep.", default=DEFAULT_GPU)
     max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
-    gpus: int | None = quantity("Exactly so many GPUs, of all replicas together.", 1, 1024, whole=True)
-    replicas: int = quantity("Copies of the model, which share the GPUs evenly.", default=1, whole=True)
+    gpus: int | None = quantity("Exact number of GPUs of all replicas together.", 1, 1024, whole=True)
+    replicas: int = quantity("Replicas of the model; they share the GPUs evenly.", default=1, whole=True)
     expert_parallel: int | None = quantity(
-        "So many GPUs of a replica split whole experts; default 1, each expert is split, or with --attention-dp all. Tokens "
-        "fall on experts as the measured kernels have it, by a power law.",
+        "GPUs of a replica that hold whole experts; default 1 (every expert is split), or all with --attention-dp. The load "
+        "of experts follows the power law of the measured kernels.",
         whole=True,
     )
     attention_dp: int = quantity(
-        "So many groups of a replica's GPUs hold attention and dense layers whole and serve their own share of the requests, "
-        "with the experts spread over all (vLLM's data parallel with expert parallel, SGLang's dp-attention).",
+        "Attention data-parallel groups of a replica, with experts over all GPUs; vLLM's data parallel with expert "
+        "parallel, SGLang's dp-attention.",
         1,
         1024,
         default=1,
         whole=True,
     )
     pipeline_parallel: int = quantity(
-        "So many pipeline stages of a replica, each on as many GPUs with its share of the layers.",
+        "Pipeline stages of a replica.",
         1,
         1024,
         default=1,
         whole=True,
     )
     prefill_gpus: str | None = text(
-        "Price prefill and decode on GPUs of their own as well: so many for prompts, or auto.", metavar="INT|auto"
+        "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
     )
-    decode_gpus: str | None = text("As --prefill-gpus, for the output tokens.", metavar="INT|auto")
+    decode_gpus: str | None = text("GPUs for decode only, or auto.", metavar="INT|auto")
     max_num_seqs: str | None = text(
-        "Most concurrent requests, or none; default: vLLM's for that GPU.", metavar="INT|none"
+        "Most concurrent requests, or none; default: vLLM's default for that GPU.", metavar="INT|none"
     )
-    weights: str | None = text("bf16, fp8, int4, nvfp4 or mxfp4; default: what the config states, else bf16.")
-    kv_cache: str | None = text("Number format of the KV cache: bf16 (default), fp8 or int4.")
+    weights: str | None = text(
+        "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: the config's, else bf16."
+    )
+    kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4; default: bf16.")
     max_num_batched_tokens: int | None = quantity(
-        "Most tokens of a pass: with --scheduling chunked, longer prompts take several; default: no bound.",
+        "Most tokens per pass; with --scheduling chunked, longer prompts take several passes; default: no limit.",
         panel=FASTER,
         whole=True,
     )
     prefix_hit: float | None = quantity(
-        "Share of the prompt tokens that the prefix cache holds, one copy for all requests; default 0.",
+        "Share of prompt tokens found in the prefix cache; one copy for all requests; default 0.",
         0,
         1,
         panel=FASTER,
     )
     speculative: float | None = quantity(
-        "Drafted tokens that a pass keeps on average, such as 0.85 of one (multi-token prediction); default 0.",
+        "Accepted draft tokens per pass, such as 0.85; default 0.",
         0,
         MOST_DRAFTED,
         panel=FASTER,
     )
     draft_tokens: int | None = quantity(
-        "With --speculative: drafted tokens a pass; default: --speculative, rounded up.",
+        "Draft tokens per pass, with --speculative; default: --speculative, rounded up.",
         1,
         MOST_DRAFTED,
         panel=FASTER,
@@ -187,7 +189,7 @@ class CostServingOptions(ServingOptions):
         if drafted is not None and not accepted:
             raise InputError("goes with --speculative", where="--draft-tokens", next_step="add it, or leave this out")
         if drafted is not None and accepted > drafted:
-            what = f"{accepted:g} tokens are kept of {drafted} that are drafted"
+            what = f"{accepted:g} accepted tokens exceed {drafted} draft tokens"
             raise InputError(what, where="--speculative", nearest=f"{drafted}")
         return replace(
             found,
@@ -284,7 +286,7 @@ class CostServingOptions(ServingOptions):
             return formats
         if checkpoint.kv_cache is not None and self.kv_cache is None:
             name = checkpoint.kv_cache
-            remark(f"the checkpoint asks for an {name} KV cache, which is an option here: --kv-cache {name}")
+            remark(f"the checkpoint states an {name} KV cache; to price it, add --kv-cache {name}")
         if checkpoint.format is None:
             if asked is None:
                 raise InputError(
@@ -305,8 +307,8 @@ class CostServingOptions(ServingOptions):
         other = [found.name for found in formats if found.name != own.name]
         if other:
             remark(
-                f"the checkpoint's weights are {own.name} ({own.source}); priced with {option} {', '.join(other)} instead, "
-                "for the matrices that it quantises"
+                f"the checkpoint's weights are {own.name} ({own.source}); priced with {option} {', '.join(other)} instead "
+                "for the quantised matrices"
             )
         return [own if found.name == own.name else found for found in formats] or [own]
 
@@ -339,24 +341,24 @@ class LoadOptions(Group):
     HEADING = LOAD
 
     concurrency: int | None = quantity(
-        "So many clients, each of which sends its next request when the last is answered; times are means over ten requests "
-        "a client, the burst of the first ones included.",
+        "Concurrent clients (closed loop); each sends its next request when the last one ends; times are means over ten "
+        "requests per client, the first burst included.",
         1,
         MOST_CLIENTS,
         whole=True,
     )
     request_rate: float | None = quantity(
-        "Requests a second (Poisson): how many replicas answer them within --max-ttft and --max-tpot; with --burst: "
-        "how fast they come, by default all at once.",
+        "Requests per second (Poisson); finds the replicas that keep --max-ttft and --max-tpot; with --burst, the rate of "
+        "arrival, by default all at once.",
         LEAST,
     )
     percentile: float | None = quantity(
-        "With --request-rate: the limits hold for so many percent of the requests, such as 99; default: for the means.",
+        "Percentile at which the limits hold, with --request-rate, such as 99; default: the means.",
         1,
         99.9,
     )
     burst: int | None = quantity(
-        "Simulate so many requests as well, pass by pass, with the host in line.", 1, 1e5, whole=True
+        "Number of requests to simulate, pass by pass, with the host in line.", 1, 1e5, whole=True
     )
 
     def check(self, serving: CostServingOptions, *, sweep: bool) -> None:
@@ -365,27 +367,25 @@ class LoadOptions(Group):
         stated = [name for name, value in asked.items() if value is not None]
         if stated and sweep:
             next_step = "leave out --sweep, or this"
-            raise InputError("is of one deployment, not of a sweep", where=f"--{stated[0]}", next_step=next_step)
+            raise InputError("applies to one deployment, not to a sweep", where=f"--{stated[0]}", next_step=next_step)
         if self.percentile is not None and (self.request_rate is None or self.burst is not None):
             next_step = "add it, without --burst, or leave this out"
             raise InputError("goes with --request-rate", where="--percentile", next_step=next_step)
         if self.request_rate is not None and self.burst is None and serving.replicas > 1:
-            what = "finds the number of replicas itself"
+            what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
         for name in ("attention_dp", "pipeline_parallel"):
             if getattr(serving, name) > 1 and (self.burst or self.request_rate):
-                what = f"simulates GPUs that are tensor-parallel or expert-parallel, without --{name.replace('_', '-')}"
+                what = f"simulates tensor and expert parallelism only, not --{name.replace('_', '-')}"
                 load = "--burst" if self.burst else "--request-rate"
-                raise InputError(what, where=load, next_step="ask for a closed loop (--concurrency), or leave one out")
+                raise InputError(what, where=load, next_step="use a closed loop (--concurrency), or leave one out")
         if serving.max_num_batched_tokens is not None and serving.scheduling != "chunked" and not stated:
-            what = "bounds passes of chunked scheduling, of a closed loop and of simulated runs, and there are none"
+            what = "applies to chunked scheduling, closed loops and simulated runs only"
             raise InputError(what, where="--max-num-batched-tokens", next_step="add --scheduling chunked")
         faster = {"prefix-hit": serving.prefix_hit, "speculative": serving.speculative}
         for name in (name for name, value in faster.items() if value and (self.burst or self.request_rate)):
-            what = "is left out of simulated runs (--burst, --request-rate)"
-            raise InputError(
-                what, where=f"--{name}", next_step="ask for a closed loop (--concurrency), or leave it out"
-            )
+            what = "is not simulated (--burst, --request-rate)"
+            raise InputError(what, where=f"--{name}", next_step="use a closed loop (--concurrency), or leave it out")
 
     def open_loop(
         self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
@@ -452,7 +452,7 @@ def _asked_by(option: str) -> Generator[None]:
 class LaunchOptions(Group):
     """The line that starts the recommended server."""
 
-    launch: str | None = text("Print how to start this server with vllm, sglang or trtllm.", metavar="ENGINE")
+    launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
 
     def check(self, *, sweep: bool) -> None:
         """InputError for an unknown engine, or with a sweep."""
@@ -462,7 +462,7 @@ class LaunchOptions(Group):
         if self.launch is not None and self.launch not in ENGINES:
             raise unknown_name("engine", self.launch, ENGINES, where="--launch")
         if self.launch is not None and sweep:
-            raise InputError("is of one server", where="--launch", next_step="leave out --sweep")
+            raise InputError("applies to one server, not to a sweep", where="--launch", next_step="leave out --sweep")
 
     def line(
         self,
@@ -492,7 +492,9 @@ class LaunchOptions(Group):
         found = launch(self.launch, model, answer, deployment, stated)
         priced = getattr(source, "backend", self.launch)
         if priced != self.launch:
-            remark(f"--launch: priced with the kernels of {priced}; --latency silicon:{self.launch} takes its own")
+            remark(
+                f"--launch: priced with the kernels of {priced}; --latency silicon:{self.launch} takes those of {self.launch}"
+            )
         for note in found.notes:
             remark(f"--launch: {note}")
         return found.command

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moescale.planning.search import Search
     from moescale.planning.sweep_design import SweepDesign
 
-SWEEP = "The sweep"
+SWEEP = "Limits of the sweep"
 BUDGETS = 100.0  # a plan's FLOPs over those of its sweep, where none is stated: our own
 MOST_STATED = 1000  # runs
 
@@ -41,20 +41,20 @@ class DesignOptions(Group):
     flops: float | None = quantity(
         "Training FLOPs of the whole sweep, such as 1e21.", LEAST_BOUND, 1e32, name="--budget"
     )
-    for_: str | None = text(
-        'The plan to be decided, as options of `plan` in quotes: "--budget 1e24 --gpu h100-sxm".', metavar="OPTIONS"
+    for_: str | None = text('Options of `plan` in quotes, such as "--budget 1e24 --gpu h100-sxm".', metavar="OPTIONS")
+    runs: Path | None = path("Table of finished runs, as `fit` reads it.")
+    next_: int | None = quantity("Number of further runs.", 1, MOST_STATED, whole=True)
+    max_runs: int | None = quantity("Most runs; default 60.", 1, MOST_STATED, whole=True)
+    max_run_flops: float | None = quantity(
+        "Most FLOPs of one run; default: a quarter of the sweep's.", LEAST_BOUND, 1e32
     )
-    runs: Path | None = path("Runs that are in already, a table as `fit` reads it.")
-    next_: int | None = quantity("Only so many further runs.", 1, MOST_STATED, whole=True)
-    max_runs: int | None = quantity("Runs at most; default 60.", 1, MOST_STATED, whole=True)
-    max_run_flops: float | None = quantity("FLOPs of one run at most; default: a quarter of all.", LEAST_BOUND, 1e32)
-    max_run_tokens: float | None = quantity("Tokens of one run at most.", most=MOST_TOKENS, unit="tokens")
-    min_params: float | None = quantity("N of one run at least; default 1M.", 1e3, MOST_PARAMETERS, unit="parameters")
-    run_noise: float | None = quantity("Scatter of ln loss between seeds; default 0.003.", LEAST, 1)
+    max_run_tokens: float | None = quantity("Most tokens of one run.", most=MOST_TOKENS, unit="tokens")
+    min_params: float | None = quantity("Least N of one run; default 1M.", 1e3, MOST_PARAMETERS, unit="parameters")
+    run_noise: float | None = quantity("Standard deviation of ln loss between seeds; default 0.003.", LEAST, 1)
     sequence_tokens: int | None = quantity(
-        "Tokens of a sequence, of which batches are made; default 2,048.", 2, MOST_REQUEST_TOKENS, whole=True
+        "Sequence length in tokens; default 2,048.", 2, MOST_REQUEST_TOKENS, whole=True
     )
-    sweep_file: Path | None = path("Write the SWEEP.toml that `moescale sweep` trains.", name="-o")
+    sweep_file: Path | None = path("Write SWEEP.toml for `moescale sweep`.", name="-o")
 
     def sweep_flops(self) -> float:
         """FLOPs of the sweep; InputError without any."""
@@ -92,7 +92,7 @@ class PlanOptions(BoundOptions):
     """The question of a plan beside the sweep's own budget."""
 
     budget: float | None = quantity(
-        "Training FLOPs of the model that the plan decides for; default: 100 times the sweep's.",
+        "Training FLOPs of the planned model; default: 100 times the sweep's.",
         0,
         float("inf"),
         name="--plan-budget",
@@ -102,7 +102,5 @@ class PlanOptions(BoundOptions):
         """With a budget where none is stated."""
         if (self.budget, self.days, self.budget_usd, self._matched()[0]) != (None, None, None, None):
             return self
-        remark(
-            f"no budget of the plan is stated: takes {BUDGETS:g} times the sweep's, {BUDGETS * sweep_flops:.3g} FLOPs"
-        )
+        remark(f"no plan budget given: using {BUDGETS:g} times the sweep's, {BUDGETS * sweep_flops:.3g} FLOPs")
         return replace(self, budget=BUDGETS * sweep_flops)

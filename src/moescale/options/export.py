@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moescale.planning.plan import Plan
     from moescale.serving.deployment import Deployment
 
-FILES = "Files to train from"
+FILES = "Export for training"
 MOST_BATCH_TOKENS = 1e12
 
 
@@ -27,18 +27,18 @@ class ExportOptions(Group):
     HEADING = FILES
 
     export: str | None = text(
-        "Write what training the recommended model needs: hf, torchtitan or megatron.", metavar="FORMAT"
+        "Write files to train the recommended model: hf, torchtitan or megatron.", metavar="FORMAT"
     )
     export_folder: Path | None = path("With --export: folder to write.", name="-o")
     recipe: str | None = text(
-        "With --export: published rule of batch and learning rate: deepseek (default), paper, step-law or kaplan."
+        "With --export: rule for batch and learning rate (deepseek, paper, step-law or kaplan); default: deepseek."
     )
-    schedule: str | None = text("With --export: cosine (default) or wsd: constant, and a fall at the end.")
+    schedule: str | None = text("With --export: cosine or wsd (constant, then decay); default: cosine.")
     batch_tokens: float | None = quantity(
-        "With --export: tokens of a step, in whole sequences; default: the recipe's, on all GPUs.", 1, MOST_BATCH_TOKENS
+        "With --export: tokens per step; default: the recipe's.", 1, MOST_BATCH_TOKENS
     )
     sequence_tokens: int | None = quantity(
-        "With --export: tokens of a sequence; default 4,096 (recipe paper: 2,048).", 2, MOST_REQUEST_TOKENS, whole=True
+        "With --export: sequence length; default 4,096 (2,048 with --recipe paper).", 2, MOST_REQUEST_TOKENS, whole=True
     )
     peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", LEAST, 1)
 

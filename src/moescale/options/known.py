@@ -27,8 +27,8 @@ class ComparedModels(Group):
     """
 
     models: list[str] | None = text(
-        "Two or more: a published model, a config.json with its training tokens (config.json:15T, also for published ones), "
-        f"or a row of a plan (plan.json:recommendation, or {', '.join(PLAN_ROWS[1:])}).",
+        "Two or more models; published names, config.json:15T (with its training tokens), or rows of a plan "
+        f"(plan.json:recommendation, or {', '.join(PLAN_ROWS[1:])}).",
         name="MODEL..",
     )
 
@@ -49,7 +49,7 @@ def stated_model(stated: str, option: str, remark: Remark = unsaid) -> KnownMode
     if not (named.endswith(".json") or Path(named).exists()):
         return published_model(stated, option)
     if named == stated:
-        what = "needs its training tokens, or as a plan the row that is meant"
+        what = "needs its training tokens, or the row of a plan"
         next_step = f"write {stated}:15T, or {stated}:recommendation for what `moescale plan --json` printed"
         raise InputError(what, where=stated, next_step=next_step)
     checkpoint = read_config(named)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LAW = "public-2026"
 PAPER_LAW = "yun2024-recovered"  # what is asked about the paper itself
-DETAILS = "Details of the law"
+DETAILS = "Law"
 SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-grained", "deepseek": "deepseek"}
 """What `--shape` calls families of models."""
 
@@ -23,7 +23,9 @@ SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-graine
 class ChosenLaw(Group):
     """A law by its name."""
 
-    law: str = text("Coefficient set (`moescale laws` lists them), or a law file that fit wrote.", default=DEFAULT_LAW)
+    law: str = text(
+        "Law name or law file; `moescale laws` lists the names, `fit -o` writes a file.", default=DEFAULT_LAW
+    )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
         """The law by its name (by `find`, where given); InputError that names the option."""
@@ -37,20 +39,20 @@ class ChosenLaw(Group):
 class PaperLaw(ChosenLaw):
     """A law that the paper's claims are judged by: its own, unless another is named."""
 
-    law: str = text("Coefficient set (`moescale laws` lists them), or a law file that fit wrote.", default=PAPER_LAW)
+    law: str = text("Law name or law file; `moescale laws` lists the names, `fit -o` writes a file.", default=PAPER_LAW)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions(Group):
     """What laws take beyond size, tokens and experts."""
 
-    unique_tokens: float | None = quantity(
-        "Distinct tokens there are, for laws of repeated data.", most=MOST_TOKENS, unit="tokens"
-    )
-    granularity: float | None = quantity("d_ff over an expert's width, for laws of fine-grained MoE.", LEAST, 1e6)
-    sparsity: float | None = quantity("Unused share of weights or experts, for laws that have it.", 0, 1)
-    activated_experts: float | None = quantity("Experts that a token meets in a layer, for zhao2025.", 1, 1e6)
-    shared_ratio: float | None = quantity("Shared experts over all that a token meets, for zhao2025.", 0, 1)
+    HEADING = "Further inputs of a law"
+
+    unique_tokens: float | None = quantity("Unique tokens, for laws of repeated data.", most=MOST_TOKENS, unit="tokens")
+    granularity: float | None = quantity("d_ff / expert width, for laws of fine-grained MoE.", LEAST, 1e6)
+    sparsity: float | None = quantity("Inactive share of weights or experts, for laws with sparsity.", 0, 1)
+    activated_experts: float | None = quantity("Active experts per layer, for zhao2025.", 1, 1e6)
+    shared_ratio: float | None = quantity("Shared experts / active experts, for zhao2025.", 0, 1)
 
     def inputs(self) -> dict[str, float]:
         """The further inputs of a law that are stated."""
@@ -67,11 +69,10 @@ class LawOptions(InputOptions, ChosenLaw):
 
     HEADING = DETAILS
 
-    convention: str | None = text("FLOPs counted as paper, exact or dense; default: the law's.")
-    top_k: int | None = quantity("Experts a token meets; must be the law's own (default).", whole=True)
+    convention: str | None = text("Count of training FLOPs: paper, exact or dense; default: the law's.")
+    top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
     shape: str | None = text(
-        "Shape that is built and served: paper (top-2 in every other layer), mixtral, fine-grained or deepseek; default: the "
-        "law's.",
+        "Architecture; paper (top-2 in every other layer), mixtral, fine-grained or deepseek; default: the law's.",
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
@@ -84,7 +85,7 @@ class LawOptions(InputOptions, ChosenLaw):
         law = super().find_law(find)
         if self.top_k is not None and self.top_k != law.family.top_k:
             raise InputError(
-                f"{law.name} was fitted on top-{law.family.top_k} models and says nothing about top-{self.top_k}",
+                f"{law.name} was fitted on top-{law.family.top_k} models and does not cover top-{self.top_k}",
                 where="--top-k",
                 next_step=f"leave --top-k out, or fit a law to top-{self.top_k} runs",
             )
@@ -110,10 +111,10 @@ class PointOptions(Group):
     """One model, as a law counts it."""
 
     n_params: float | None = quantity(
-        "Size N as the law counts it, such as 1.5B.", most=MOST_PARAMETERS, unit="parameters"
+        "Parameters N, as the law counts them, such as 1.5B.", most=MOST_PARAMETERS, unit="parameters"
     )
     tokens: float | None = quantity("Training tokens D, such as 300B.", most=MOST_TOKENS, unit="tokens")
-    experts: float = quantity("Experts E of a layer; 1 is dense.", default=1)
+    experts: float = quantity("Experts E per layer; 1 is dense.", default=1)
 
     def point(self) -> tuple[float, float, float]:
         """Size, tokens and experts; InputError that names what is missing."""

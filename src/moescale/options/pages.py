@@ -14,7 +14,7 @@ class PageOptions(Group):
 
     port: int = quantity("Port to listen on; 0: any free one.", 0, 65535, default=8501, whole=True)
     open_: bool = flag("Open the page in a browser.", name="--open/--no-open", default=True)
-    law: Path | None = path("Law file that `fit -o` wrote: the page's default law.")
+    law: Path | None = path("Law file that `fit -o` wrote, as the default law.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class ReportOptions(Group):
     answer: Path = path(
         "A plan (plan --json), a law (fit -o) or a comparison (compare --json).", name="ANSWER", default=MISSING
     )
-    output: Path = path("Write the page to this HTML file.", name="-o", default=MISSING)
-    runs: Path | None = path("Of a law: the table it was fitted to, for data, residuals, doubtful runs.")
-    title: str | None = text("Title of the page; default: what it answers.", metavar="TEXT")
+    output: Path = path("Write the report to this HTML file.", name="-o", default=MISSING)
+    runs: Path | None = path("Table of runs of a law, for residuals and outliers.")
+    title: str | None = text("Title of the page; default: the question.", metavar="TEXT")
     date: str | None = text("Date to print, such as 2026-11-21; default: none.", metavar="DATE")
 
 
@@ -34,10 +34,10 @@ class ReportOptions(Group):
 class ReproductionOptions(Group):
     """How the paper's claims are computed again, and where they are published."""
 
-    latency: str = text("both (silicon, and the roofline beside it), silicon, or roofline.", default="both")
+    latency: str = text("Latency source: both, silicon or roofline.", default="both")
     moe_execution: str = text(
-        "How experts run: fused (a token meets its top_k), or all-experts (a loop in which every token meets every "
-        "expert of its GPU, as in vLLM 0.2.7).",
+        "Execution of experts: fused or all-experts; fused: top-k experts per token, all-experts: every expert of the GPU "
+        "for every token, as in vLLM 0.2.7.",
         default="fused",
     )
-    output: Path | None = path("Folder for the report, and every figure as SVG, PDF, PNG and CSV.", name="-o")
+    output: Path | None = path("Folder for the report and all figures (SVG, PDF, PNG, CSV).", name="-o")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 MOST_DAYS = 1e5
 COUNT = Quantity(whole=True)
-MODELS, BOUNDS, LIFE = "Models to consider", "Bounds", "Training days and dollars; the whole life of a model"
+MODELS, BOUNDS, LIFE = "Models to consider", "Bounds", "Training price and lifetime"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +45,22 @@ class TrainingOptions(Group):
     """What training costs, and how many tokens a model serves in its life."""
 
     lifetime_tokens: float | None = quantity(
-        "Output tokens to serve in all: adds the serving bill, and the model that costs least to train and serve.",
+        "Output tokens to serve; adds the serving bill and the model with the lowest total cost.",
         most=MOST_TOKENS,
         unit="tokens",
         panel=LIFE,
     )
-    train_gpu: str | None = text("GPU to train on: adds training days and dollars; default: --gpu.", panel=LIFE)
+    train_gpu: str | None = text("GPU to train on; default: --gpu.", panel=LIFE)
     mfu: float | None = quantity(
-        "Share of the training GPU's peak that training reaches; default: from the parts of a step.",
+        "MFU of training; default: predicted from the parts of a training step.",
         LEAST,
         1,
         panel=LIFE,
     )
     train_usd_per_gpu_hour: float | None = quantity(
-        "Price of a GPU hour of training; default: as serving, or the catalogue's of --train-gpu.", LEAST, panel=LIFE
+        "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.",
+        LEAST,
+        panel=LIFE,
     )
 
     def training_gpu(self, deployment: Deployment) -> Gpu:
@@ -102,65 +104,66 @@ class BoundOptions(TrainingOptions):
     """
 
     budget: float | None = quantity(
-        "Training FLOPs in all, such as 5.15e21; or state GPUs and days, or dollars.", 0, math.inf
+        "Training FLOPs, such as 5.15e21; instead: --train-gpus and --days, or --budget-usd.", 0, math.inf
     )
-    train_gpus: int | None = quantity("GPUs to train on; with the days a budget.", whole=True)
-    days: float | None = quantity("Days to train for, at the MFU of the base.", LEAST, MOST_DAYS)
-    budget_usd: float | None = quantity("Dollars to train for.", LEAST_BOUND, MOST_TOTAL_USD)
+    train_gpus: int | None = quantity("Number of GPUs to train on; with --days this sets the budget.", whole=True)
+    days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", LEAST, MOST_DAYS)
+    budget_usd: float | None = quantity("Dollars for training.", LEAST_BOUND, MOST_TOTAL_USD)
     experts: str | None = text(
-        "Expert counts to consider, by commas; default: 1,4,8,16,32,64 or as the shape.", metavar="LIST", panel=MODELS
+        "Expert counts to consider; default: 1,4,8,16,32,64, or those of --shape.", metavar="LIST", panel=MODELS
     )
     match: str | None = text(
-        "The base to be as good as: an expert count (default 4: its loss-optimal model), a loss, or a published model, such "
-        "as llama-3.1-8b.",
+        "Baseline: expert count, loss or model name; default: 4; an expert count means its loss-optimal model.",
         metavar="E|LOSS|MODEL",
     )
-    match_experts: int | None = quantity("The base by its expert count, as --match.", whole=True, panel=MODELS)
+    match_experts: int | None = quantity(
+        "Baseline by its expert count; the same as --match E.", whole=True, panel=MODELS
+    )
     against: str | None = text(
-        "Published models to show beside the plan, such as deepseek-v3; their own tokens as NAME:15T.",
+        "Published models to show with the plan, such as deepseek-v3; NAME:15T states the training tokens.",
         metavar="LIST",
         panel=MODELS,
     )
     objective: str | None = text(
-        "serve (cheapest at the base's loss), quality (lowest loss at a serving cost), lifetime (fewest dollars of training "
-        "and serving) or loss; default: what the bounds say.",
+        "Goal: serve, quality, lifetime or loss; serve: cheapest at the baseline's loss, quality: lowest loss at a serving cost, "
+        "lifetime: lowest cost of training and serving, loss: lowest loss; without it, the bounds decide.",
     )
     confidence: float | None = quantity(
-        "Probability over all laws with which the loss is to be reached; default: 0.8, with one law its own curve.",
+        "Required probability of reaching the loss; default: 0.8 for an ensemble; for one law, its central curve.",
         LEAST,
         1,
         panel=BOUNDS,
     )
     max_loss: float | None = quantity(
-        "Cheapest model with at most this loss, instead of the base's.", LEAST_BOUND, MOST_LOSS, panel=BOUNDS
+        "Highest loss; replaces the baseline's loss.", LEAST_BOUND, MOST_LOSS, panel=BOUNDS
     )
     max_usd_per_mtok: float | None = quantity(
-        "Best model within this cost per million output tokens.", LEAST_BOUND, MOST_USD_PER_MTOK, panel=BOUNDS
+        "Highest serving cost in dollars per million output tokens.", LEAST_BOUND, MOST_USD_PER_MTOK, panel=BOUNDS
     )
     max_tokens: float | None = quantity(
-        "Training tokens that exist; default: as many as a published model has seen.",
+        "Most training tokens; default: the most that a published model was trained on.",
         most=MOST_TOKENS,
         unit="tokens",
         panel=BOUNDS,
     )
     max_active_params: float | None = quantity(
-        "Parameters that one token may meet, without embeddings.", most=MOST_PARAMETERS, unit="parameters", panel=BOUNDS
+        "Most active parameters, without embeddings.", most=MOST_PARAMETERS, unit="parameters", panel=BOUNDS
     )
     max_total_params: float | None = quantity(
-        "Parameters in all, without embeddings.", most=MOST_PARAMETERS, unit="parameters", panel=BOUNDS
+        "Most total parameters, without embeddings.", most=MOST_PARAMETERS, unit="parameters", panel=BOUNDS
     )
-    max_days: float | None = quantity("Days of training on --train-gpus at most.", LEAST, MOST_DAYS, panel=BOUNDS)
+    max_days: float | None = quantity("Most days of training on --train-gpus.", LEAST, MOST_DAYS, panel=BOUNDS)
     max_total_usd: float | None = quantity(
-        "With --lifetime-tokens: lowest loss for so many dollars of training and serving.",
+        "Dollars for training and serving together; needs --lifetime-tokens.",
         LEAST_BOUND,
         MOST_TOTAL_USD,
         panel=LIFE,
     )
     bootstrap: int | None = quantity(
-        "The law's draws for intervals; default: all it has; 0: none.", 0, MOST_REPLICATES, whole=True, panel=DETAILS
+        "Draws of the law for intervals; default: all; 0: no intervals.", 0, MOST_REPLICATES, whole=True, panel=DETAILS
     )
     vocab_size: int | None = quantity(
-        "Rows of the embedding tables that are served and exported; default: the law's, or 32000.",
+        "Vocabulary of the served and exported model; default: the law's, or 32000.",
         2,
         whole=True,
         panel=MODELS,
@@ -260,7 +263,7 @@ class BoundOptions(TrainingOptions):
         """The expert count of the base, as stated or as the law's family says."""
         stated = [self.match] if self.match is not None and self.match.strip().isdigit() else []
         if stated and self.match_experts is not None:
-            raise InputError("names the base as --match does", where="--match-experts", next_step="leave one out")
+            raise InputError("names the baseline, as --match does", where="--match-experts", next_step="leave one out")
         if stated:
             return COUNT.parse(stated[0], "--match")
         return law.family.base_experts if self.match_experts is None else float(self.match_experts)
@@ -294,7 +297,7 @@ class BoundOptions(TrainingOptions):
         from moescale.planning.total_cost import flops_of_gpu_hours
 
         if self.train_gpus is None:
-            raise InputError("of how many GPUs?", where=option, next_step="give --train-gpus as well")
+            raise InputError("needs a number of GPUs", where=option, next_step="give --train-gpus as well")
         return flops_of_gpu_hours(training.gpu, 24.0 * days * self.train_gpus, training.mfu)
 
     def expert_counts(self, law: Law) -> tuple[float, ...]:

@@ -38,15 +38,17 @@ CHOICES = ("best_of", "last_point", "vocab_size")
 class TableOptions(Group):
     """Which rows and columns of a table of runs to use."""
 
+    HEADING = "Rows and columns of the table"
+
     where: str | None = text("Rows to keep, such as 'tokens / n_params_active >= 2'.", metavar="EXPR")
-    best_of: bool = flag("Keep the lowest loss of each N, D and E.")
-    last_point: bool = flag("Keep the last row of each run, by a column run_id.")
-    size_column: str | None = text("Column that is N; default n_params_dense.", metavar="COL")
-    tokens_column: str = text("Column that is D, the training tokens.", default="tokens", metavar="COL")
-    experts_column: str = text("Column that is E, 1 for a dense model.", default="n_experts", metavar="COL")
-    loss_column: str = text("Column that is the loss.", default="loss", metavar="COL")
+    best_of: bool = flag("Keep the run with the lowest loss at each N, D and E.")
+    last_point: bool = flag("Keep the last row of each run (needs a column run_id).")
+    size_column: str | None = text("Column of N; default: n_params_dense.", metavar="COL")
+    tokens_column: str = text("Column of D, the training tokens.", default="tokens", metavar="COL")
+    experts_column: str = text("Column of E, 1 for a dense model.", default="n_experts", metavar="COL")
+    loss_column: str = text("Column of the loss.", default="loss", metavar="COL")
     vocab_size: int | None = quantity(
-        "Rows of an embedding table, for sizes without it; needs a column d_model.", most=MOST_PARAMETERS, whole=True
+        "Vocabulary, for sizes without embeddings; needs a column d_model.", most=MOST_PARAMETERS, whole=True
     )
 
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
@@ -88,25 +90,25 @@ class RunOptions(TableOptions):
 class PredictedOptions(TableOptions):
     """A table of runs to predict."""
 
-    HEADING = "Many models"
+    HEADING = "Table of models"
 
-    runs: Path | None = path("Table of runs to predict, in place of one model; losses may be missing.")
+    runs: Path | None = path("Table of runs to predict; losses may be missing.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class IsoflopOptions(RunOptions):
     """Runs at equal FLOPs."""
 
-    tolerance: float = quantity("Share by which the FLOPs, 6 N D, of one budget may differ.", 0, 0.99, default=0.05)
+    tolerance: float = quantity("Relative difference of FLOPs (6 N D) within one budget.", 0, 0.99, default=0.05)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoldOutOptions(RunOptions):
     """Laws, the runs to fit them to, and those to test them on."""
 
-    where: str | None = text("Rows to use at all.", metavar="EXPR")
-    holdout: str = text("Rows to predict, not fit, such as 'tokens >= 12e9'.", default=MISSING, metavar="EXPR")
-    law: list[str] | None = text("Form of a law; repeat it to compare several.")
+    where: str | None = text("Rows to use.", metavar="EXPR")
+    holdout: str = text("Rows to hold out, such as 'tokens >= 12e9'.", default=MISSING, metavar="EXPR")
+    law: list[str] | None = text("Form of a law; repeat to compare several; default: yun2024.")
 
     def forms(self) -> list[LawForm]:
         """The forms to compare, as stated."""
@@ -127,17 +129,25 @@ class HoldOutOptions(RunOptions):
 class FitOptions(Group):
     """How a law is fitted to a table of runs."""
 
-    law: str = text("Form of the law, or auto: the best few by hold-outs within the runs.", default="auto")
-    starts: str = text("auto, paper (all 810,000; a minute or more), or how many.", default="auto")
-    free: bool = flag("Without the physical box: then the problem is ill-posed; to see that it is.")
-    bootstrap: int = quantity("Replicates for 90% intervals; 0: none.", 0, MOST_REPLICATES, default=0, whole=True)
+    HEADING = "Fit"
+
+    law: str = text("Form of the law; auto: the best forms by inner hold-outs.", default="auto")
+    starts: str = text(
+        "Starting points: auto, paper, or a number; paper: all 810,000, a minute or more.", default="auto"
+    )
+    free: bool = flag("Drop the physical bounds of the parameters; the fit is then ill-posed.")
+    bootstrap: int = quantity(
+        "Bootstrap replicates for 90% intervals; 0: no intervals.", 0, MOST_REPLICATES, default=0, whole=True
+    )
     cluster: str | None = text(
-        "Column of what runs share, such as a trunk: the bootstrap draws it whole.", metavar="COL"
+        "Column of what runs share, such as a trunk; the bootstrap draws whole clusters.", metavar="COL"
     )
     seed: int = quantity("Seed of the bootstrap.", 0, MOST_SEED, default=0, whole=True)
-    prior: str | None = text("Law to calibrate to these runs: what few runs cannot tell comes from it.", metavar="LAW")
-    fix: str | None = text("With --prior: parameters that stay at its values, by commas.", metavar="NAMES")
-    family: str | None = text("Family of the runs (yun2024, ludziejewski2025, dense); default: by columns.")
+    prior: str | None = text(
+        "Law to calibrate to these runs; it fills in what the runs do not determine.", metavar="LAW"
+    )
+    fix: str | None = text("Parameters to keep at the values of --prior.", metavar="NAMES")
+    family: str | None = text("Family of the runs: yun2024, ludziejewski2025 or dense; default: by the columns.")
 
     def settings(self, inputs: Mapping[str, float]) -> FitSettings:
         """The settings of the fit, with further inputs that hold for all runs; InputError that names the option."""
@@ -174,7 +184,10 @@ class FitOptions(Group):
         try:
             return int(STARTS.parse(self.starts, "--starts"))
         except InputError as error:
-            what, next_step = f"{self.starts!r} is not a way to start", f"auto, paper, or 1 to {MOST_REPLICATES}"
+            what, next_step = (
+                f"{self.starts!r} is not a number of starting points",
+                f"auto, paper, or 1 to {MOST_REPLICATES}",
+            )
             raise InputError(what, where="--starts", next_step=next_step) from error
 
 
@@ -183,20 +196,18 @@ class ImportOptions(Group):
     """Runs that others' programs trained, and where their table goes."""
 
     tracker: str = text(
-        "mlflow, wandb, tensorboard, trainer, or csv: any table, a row a run.", name="TRACKER", default=MISSING
+        "mlflow, wandb, tensorboard, trainer, or csv (any table with a row per run).", name="TRACKER", default=MISSING
     )
-    source: str = text(
-        "Folder (searched with those below it), file, or MLflow's URI.", name="DIR_OR_URI", default=MISSING
-    )
+    source: str = text("Folder (searched recursively), file, or MLflow URI.", name="DIR_OR_URI", default=MISSING)
     output: Path | None = path(
-        "Run table to write: .csv, .tsv or .parquet; default: only say what is there.", name="-o"
+        "Run table to write: .csv, .tsv or .parquet; default: only list what is there.", name="-o"
     )
     stated: list[str] | None = text(
-        "Where a column is from: a name, or an expression over names; repeatable.", name="--set", metavar="COLUMN=EXPR"
+        "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
     )
-    mapping: Path | None = path("TOML file of such columns.")
+    mapping: Path | None = path("TOML file with the sources of columns.")
     where: str | None = text("Filter over the rows.", metavar="EXPR")
-    unfinished: bool = flag("Keep runs that failed or did not end.")
+    unfinished: bool = flag("Keep runs that failed or did not finish.")
 
     def rules(self) -> dict[str, Rule]:
         """Where columns are from, what is stated one by one over what the file states."""

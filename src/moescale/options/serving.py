@@ -42,9 +42,7 @@ CAP = Quantity("", 1, MOST, whole=True)  # of concurrent requests
 class ChosenGpu(Group):
     """A GPU by its name."""
 
-    gpu: str = text(
-        "GPU of the catalogue, such as h100-sxm, or the path of your own GPU's TOML file.", default=DEFAULT_GPU
-    )
+    gpu: str = text("GPU name or TOML file; such as h100-sxm.", default=DEFAULT_GPU)
 
     def find_gpu(self) -> Gpu:
         """The GPU of the catalogue, or of one's own file."""
@@ -64,57 +62,58 @@ class ServingOptions(ChosenGpu):
 
     HEADING = SERVER
 
-    max_gpus: int = quantity("Most GPUs to serve one model on (tensor parallel).", 1, 1024, default=8, whole=True)
+    max_gpus: int = quantity("Most GPUs to serve one model; tensor parallel.", 1, 1024, default=8, whole=True)
     prompt: float | None = quantity(
-        f"Mean prompt tokens of a request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
+        f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
     )
     output: float | None = quantity(
-        f"Mean output tokens of a request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
+        f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
     )
     trace: Path | None = path(
-        "Requests instead of --prompt and --output: ShareGPT JSON, or CSV or JSON lines with token counts."
+        "File of requests; replaces --prompt and --output; ShareGPT JSON, or CSV or JSON lines with token counts."
     )
     latency: str = text(
-        "silicon (measured kernels of vLLM), silicon:ENGINE[@VERSION], roofline, a latency table's path, or "
-        "auto: silicon where it can.",
+        "Latency source; silicon (measured kernels), silicon:ENGINE[@VERSION], roofline, the path of a latency table, or auto "
+        "(silicon where it covers the model).",
         default="auto",
     )
     scheduling: str = text(
-        "separate (prompts and outputs in passes of their own) or chunked (one pass for both).", default="separate"
+        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass.",
+        default="separate",
     )
     host: str | None = text(
-        "CPU side of the server: none (default: 1.4 ms a pass at least), in-line or asynchronous (vLLM's "
-        "published times, docs/servings.md)."
+        "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: none, with a pass of at "
+        "least 1.4 ms."
     )
     expert_parallel: int | None = quantity(
-        "So many GPUs of a replica split whole experts; 1: each expert is split.", default=1, whole=True
+        "GPUs of a replica that hold whole experts; 1: every expert is split over all GPUs.", default=1, whole=True
     )
     usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
     capital_usd_per_gpu: float | None = quantity(
         "Owned hardware: price of a GPU with its share of the server.", LEAST, MOST_USD, panel=PRICE
     )
-    years: float | None = quantity("Owned hardware: years until it is written off; default 5.", 0.01, 100, panel=PRICE)
+    years: float | None = quantity("Owned hardware: years of depreciation; default 5.", 0.01, 100, panel=PRICE)
     power_w: float | None = quantity("Owned hardware: watts of a GPU with its share of the server.", 0, panel=PRICE)
     usd_per_kwh: float | None = quantity("Owned hardware: price of electricity; default 0.08.", 0, panel=PRICE)
     pue: float | None = quantity(
-        "Owned hardware: power of the site over its servers'; default 1.56.", 1, 100, panel=PRICE
+        "Owned hardware: power usage effectiveness of the site; default 1.56.", 1, 100, panel=PRICE
     )
     max_num_seqs: str | None = text(
-        "Most concurrent requests; none: memory alone limits.", default="none", metavar="INT|none"
+        "Most concurrent requests; none: only memory limits the batch.", default="none", metavar="INT|none"
     )
-    max_ttft: float | None = seconds("Longest time to first token, such as 500ms; shrinks the batch.")
-    max_tpot: float | None = seconds("Longest time per output token, such as 50ms; shrinks the batch.")
+    max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
+    max_tpot: float | None = seconds("Longest TPOT (time per output token), such as 50ms.")
     memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", LEAST, 1, default=0.9)
     reserve: float | None = quantity(
-        "Bytes of each GPU for activations and the runtime, such as 2GiB; default: the median of vLLM's logs, 1.5GiB.",
+        "Memory of each GPU for activations and the runtime, such as 2GiB; default: 1.5GiB, the median of vLLM's logs.",
         0,
         MOST_BYTES,
         unit="bytes",
     )
-    utilization: float = quantity("Share of the plateau throughput that traffic uses.", LEAST, 1, default=1.0)
-    weights: str | None = text("bf16, fp8, int4, nvfp4 or mxfp4.", default="bf16")
-    kv_cache: str | None = text("Number format of the KV cache: bf16, fp8 or int4.", default="bf16")
-    kv_heads: int | None = quantity("Cached KV heads a layer; default: one a query head.", whole=True)
+    utilization: float = quantity("Share of the maximum throughput that traffic uses.", LEAST, 1, default=1.0)
+    weights: str | None = text("Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4.", default="bf16")
+    kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4.", default="bf16")
+    kv_heads: int | None = quantity("KV heads per layer; default: the number of query heads.", whole=True)
 
     def deployment(
         self,
@@ -206,7 +205,7 @@ class ServingOptions(ChosenGpu):
                 raise InputError(what, where=place, next_step="leave it out")
         traffic = read_trace(self.trace)
         if traffic.approximate:
-            remark(f"{self.trace}: text counted at 4 characters a token; a tokenizer's counts may differ by a third")
+            remark(f"{self.trace}: tokens estimated at 4 characters each; a tokenizer's counts may differ by a third")
         return traffic
 
     def stated_price(self) -> float | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Platforms = tuple[tuple[Platform, ...], tuple[LeftOut, ...]]
 
-SWEEP = "All operating points"
+SWEEP = "Operating points"
 MOST_BATCH = 1e9
 SWEPT_WEIGHTS = "bf16,fp8,int4"
 SERVER_CACHES = "bf16,fp8"  # what vLLM's --kv-cache-dtype knows (docs.vllm.ai, quantized KV cache)
@@ -36,18 +36,19 @@ class SweepOptions(Group):
 
     HEADING = SWEEP
 
-    sweep: bool = flag("All batches, GPU counts and number formats: dollars against time per token.")
+    sweep: bool = flag("List all batches, GPU counts and formats: $/Mtok against TPOT.")
     sweep_batch: str | None = text(
-        "With --sweep: caps of the batch, such as 1,8,64; default: 1, 2, 3, 4, 6, 8 .. to what fits.", metavar="LIST"
+        "With --sweep: batch limits, such as 1,8,64; default: 1, 2, 3, 4, 6, 8 .. to the largest that fits.",
+        metavar="LIST",
     )
     sweep_weights: str | None = text(
-        "With --sweep: such as bf16,fp8; default: bf16,fp8,int4, or what the config states.", metavar="LIST"
+        "With --sweep: weight formats, such as bf16,fp8; default: bf16,fp8,int4, or the config's.", metavar="LIST"
     )
-    sweep_kv_cache: str | None = text("With --sweep: such as bf16,fp8, the default.", metavar="LIST")
+    sweep_kv_cache: str | None = text("With --sweep: KV cache formats; default: bf16,fp8.", metavar="LIST")
     sweep_expert_parallel: str | None = text(
-        "With --sweep: degrees, such as 1,2,4; default: --expert-parallel.", metavar="LIST"
+        "With --sweep: degrees of expert parallelism, such as 1,2,4; default: --expert-parallel.", metavar="LIST"
     )
-    plot: Path | None = path("With --sweep: draw the points to this SVG, PDF or PNG file.")
+    plot: Path | None = path("Draw the points of --sweep to this SVG, PDF or PNG file.")
     output_table: Path | None = path("With --sweep: write all points to this CSV, TSV or Parquet file.")
 
     def check(self, gpu: str) -> None:
@@ -179,7 +180,7 @@ class SweepOptions(Group):
 def _one_of(name: str, several: str | None, one: str | None) -> str | None:
     """What a list option of the sweep states, or the one value of the option that `cost` has anyway."""
     if several is not None and one is not None:
-        raise InputError(f"states what --{name} states, too", where=f"--sweep-{name}", next_step="give one of them")
+        raise InputError(f"repeats --{name}", where=f"--sweep-{name}", next_step="give one of them")
     return one if several is None else several
 
 

@@ -22,7 +22,7 @@ from moescale.planning.allocation import at_size, inputs_at
 from moescale.planning.search import Search
 from moescale.typing import FloatArray
 
-# Chosen on ten development laws (docs/design.md): the least regret of those that keep the plan's promise there.
+# Chosen on ten development laws (docs/evidence/decisions.md): the least regret of those that keep the plan's promise there.
 DRIFT = 0.005  # of ln L an e-fold: how fast the smooth error of a law changes
 REACH = 4.6  # e-folds (two decades) over which it does
 UNIT = 1.0  # standard deviation of the ln of a lab's unknown factor: wide

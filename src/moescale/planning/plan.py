@@ -83,6 +83,7 @@ class Plan:
     laws: tuple[LawView, ...] = ()  # of an ensemble
     choices: Choices = field(default_factory=Choices)
     known: tuple[KnownRow, ...] = ()  # that the question names
+    excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
 
     @property
@@ -94,7 +95,9 @@ class Plan:
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         base, usd = whole(self.base_experts), self.base_usd_per_mtok
-        told = record(self, without=(*BASE, *(name for name in ("laws", "known") if not getattr(self, name))))
+        told = record(
+            self, without=(*BASE, *(name for name in ("laws", "known", "excluded_experts") if not getattr(self, name)))
+        )
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
         priced = {} if usd is None else {"usd_per_mtok": usd}
         told["bounded_cost"] = {"base_experts": base, **priced, "plans": told["bounded_cost"]}
@@ -169,6 +172,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         laws=views,
         choices=choices(search, at_loss, at_cost, frontier),
         known=known_rows(search, frontier),
+        excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
         accuracy=accuracy_of(
             architecture(search.law.family, advice.model.n_params, advice.model.experts), deployment, latency
         ),

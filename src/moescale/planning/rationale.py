@@ -51,7 +51,7 @@ class TrainingUse:
         if self.mfu is None or self.error is None:
             return "" if self.mfu is None else f"{self.mfu:g}"
         kind = "MoE" if self.error.kind == "moe" else "dense"
-        return f"{self.mfu:.2f} by parts (published {kind} runs: spread {self.error.spread:.2f} times)"
+        return f"{self.mfu:.2f} predicted (published {kind} runs spread {self.error.spread:.2f}x around predictions)"
 
     @property
     def spent(self) -> bool:
@@ -77,16 +77,14 @@ class Recommendation(Generic[Model]):
 def why(search: Search, model: Candidate, rule: str) -> str:
     """The recommendation in words, with its numbers."""
     base, share = search.base, model.n_params / search.own(model.experts).n_params
-    parts = [
-        f"{_sentence(rule)}: {plural(model.experts, 'expert')} at {format_count(model.n_params)} "
-        f"(dense-equivalent; {share:.0%} of that expert count's own loss-optimal size), trained on "
-        f"{format_count(model.tokens)} tokens, loss {model.loss:.4f}, {format_usd(model.usd_per_mtok)} a million tokens on "
-        f"{plural(model.gpus, 'GPU')}."
-    ]
+    served = f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}"
     if base.usd_per_mtok is not None and model.experts != base.experts:
-        share = model.usd_per_mtok / base.usd_per_mtok
-        parts.append(f"That is {share:.0%} of what {search.question.base_name} costs to serve.")
-    return " ".join(parts)
+        served += f", {model.usd_per_mtok / base.usd_per_mtok:.0%} of the cost of {search.question.base_name}"
+    return (
+        f"{_sentence(rule)}: {plural(model.experts, 'expert')}, {format_count(model.n_params_active)} active of "
+        f"{format_count(model.n_params_total)} parameters (N = {format_count(model.n_params)}, {share:.0%} of the loss-optimal N "
+        f"at this expert count), {format_count(model.tokens)} tokens, loss {model.loss:.4f}. Serving costs {served}."
+    )
 
 
 def training_use(
@@ -95,11 +93,11 @@ def training_use(
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
     if flops / budget.flops < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
-        because = f"--max-tokens ends training at {format_count(budget.max_tokens)} tokens, and "
+        because = f"--max-tokens limits training to {format_count(budget.max_tokens)} tokens, and "
         if question.cost_limit is not None:
-            because += f"a larger model costs more than {format_usd(question.cost_limit)} a million tokens"
+            because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
         else:
-            because += "a model of this size reaches the loss with them"
+            because += "this size reaches the loss with them"
     price = question.training
     if price is not None and price.rate is not None and shape is not None:
         gpus = int(question.train_gpus or usual_gpus(flops, price.gpu))
@@ -133,13 +131,13 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
     ]
     if use.gpu_days is not None and use.usd is not None:
         parts.append(
-            f"{format_count(use.gpu_days)} GPU days of {use.train_gpu} at an MFU of {use.mfu_words}, {format_usd(use.usd)}"
+            f"{format_count(use.gpu_days)} GPU days on {use.train_gpu} at MFU {use.mfu_words}, {format_usd(use.usd)}"
         )
     text = f"Training uses {', '.join(parts)}."
     if use.spent:
         return text
     why_left = f": {use.unused_because}" if use.unused_because else ""
-    return f"{text} {1.0 - use.budget_share:.0%} of the budget stays unused{why_left}."
+    return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."
 
 
 def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView]) -> list[str]:
@@ -158,16 +156,18 @@ def _usd_per_mtok(model: Candidate) -> float:
 
 
 def _doubting(model: Candidate, laws: Sequence[LawView]) -> list[str]:
-    """Laws under which the model is more likely worse than the base than not."""
+    """Laws under which the model probably has a higher loss than the baseline."""
     doubting = [view for view in laws if view.probability < 0.5]
     if not doubting:
         return []
     listed = ", ".join(f"{view.law} ({view.probability:.0%})" for view in doubting)
-    plans = [view for view in doubting if view.n_params is not None and view.n_params > model.n_params]
-    larger = (
-        f"; alone they would take N = {' and '.join(format_count(v.n_params or 0.0) for v in plans)}" if plans else ""
-    )
-    return [f"Likely worse than the base under {listed}{larger}. --confidence 0.95 asks for more."]
+    larger = [
+        f"{view.law} would choose N = {format_count(view.n_params)}"
+        for view in doubting
+        if view.n_params is not None and view.n_params > model.n_params
+    ]
+    text = f"Loss probably above the baseline's under {listed}{''.join(f'; {part}' for part in larger)}."
+    return [f"{text} For a higher probability, set --confidence 0.95."]
 
 
 def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life | None) -> str:
@@ -177,25 +177,24 @@ def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life 
     total dollars.
     """
     parts = [
-        f"{_sentence(rule)}: {plural(model.experts, 'expert')} at {format_count(model.n_params)} on "
-        f"{format_count(model.tokens)} tokens, loss {model.loss:.4f}. Training takes {format_flops(model.training_flops)} "
-        f"FLOPs, {hours}, {format_usd(model.training_usd)}; serving {format_usd(model.serving_usd)} at "
-        f"{format_usd(model.usd_per_mtok)} a million tokens on {plural(model.gpus, 'GPU')}: "
-        f"{format_usd(model.total_usd)} in all, {model.training_usd / model.total_usd:.0%} of it training."
+        f"{_sentence(rule)}: {plural(model.experts, 'expert')}, N = {format_count(model.n_params)}, "
+        f"{format_count(model.tokens)} tokens, loss {model.loss:.4f}. Training: {format_flops(model.training_flops)} "
+        f"FLOPs, {hours}, {format_usd(model.training_usd)}. Serving: {format_usd(model.serving_usd)} at "
+        f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}. "
+        f"Total: {format_usd(model.total_usd)}, {model.training_usd / model.total_usd:.0%} for training."
     ]
     within = search.question.total_limit is not None
     spread = (model.intervals or {}).get("loss" if within else "total_usd")
     if spread and within:
-        parts.append(f"90% of the law's draws: loss {spread[0]:.4f} to {spread[1]:.4f}.")
+        parts.append(f"90% interval over the law's draws: loss {spread[0]:.4f} to {spread[1]:.4f}.")
     elif spread:
-        parts.append(f"90% of the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])} in all.")
+        parts.append(f"90% interval over the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])} in total.")
     if base is not None and base.n_params != model.n_params:
         named = search.question.base
-        least = f"The {expert_model(base.experts)} that takes the least training for the same loss"
+        least = f"the {expert_model(base.experts)} with the least training for the same loss"
         parts.append(
-            f"{least if named is None else named.name} "
-            f"({format_count(base.n_params)}) would cost {format_usd(base.total_usd)}: this one is "
-            f"{model.total_usd / base.total_usd:.0%} of it."
+            f"That is {model.total_usd / base.total_usd:.0%} of the total of {least if named is None else named.name} "
+            f"(N = {format_count(base.n_params)}, {format_usd(base.total_usd)})."
         )
     return " ".join(parts)
 
@@ -210,16 +209,16 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
     if dearer:
         listed = ", ".join(f"{e:g} experts ({share:+.1%})" for e, share in dearer.items())
         notes.append(
-            f"Not at the cheapest size: {listed}. GPU counts come in steps, so sizes apart cost the same within "
-            f"{NEAR_EQUAL:.0%}; shown are those whose training tokens change least from one expert count to the next."
+            f"Not at the cheapest size: {listed}. Different sizes cost the same within {NEAR_EQUAL:.0%}, because GPU counts "
+            "are whole numbers; the sizes shown are those whose training tokens change least between expert counts."
         )
     known = [c for c in rows if isinstance(c, Life)]
     within = search.question.total_limit is not None
     notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)
     notes += _excluded(search, model, known, None if within else lambda c: c.total_usd)
     if training is not None and training.rate is None:
-        priced = f"Training is priced at an MFU of {training.mfu:g} for every size and expert count"
-        notes.append(f"{priced}; MoE runs often reach less (--mfu).")
+        priced = f"Training is priced at MFU {training.mfu:g} for every size and expert count"
+        notes.append(f"{priced}; MoE runs often reach a lower MFU (--mfu).")
     return notes + _extrapolated(search, model) + _conditions(search)
 
 
@@ -229,20 +228,20 @@ def no_interval_words(law: Law) -> str:
     prior = law.evidence.get("prior")
     parts = [f"{law.name} carries no draws, so this plan has no intervals"]
     if prior:
-        parts.append(f"it was calibrated from {prior} on {runs} runs, for {count} parameters")
+        parts.append(f"its {count} parameters were calibrated from {prior} on {runs} runs")
     elif isinstance(runs, int):
-        parts.append(f"it was fitted to {runs} runs for {count} parameters" if runs <= count else "")
-        parts.append("fit it with --bootstrap to have them")
+        parts.append(f"its {count} parameters were fitted to {runs} runs only" if runs <= count else "")
+        parts.append("for intervals, fit it with --bootstrap")
     return "; ".join(filter(None, parts))
 
 
 def unknown_range_notes(law: Law) -> list[str]:
-    """What a law leaves unsaid about the range that it was fitted on."""
+    """Inputs of a law whose fitted range is unknown."""
     unknown = [INPUT_NAMES.get(name, name) for name in unknown_ranges(law)]
     if not unknown:
         return []
     listed = " and ".join(filter(None, (", ".join(unknown[:-1]), unknown[-1])))
-    return [f"{law.name} has no known fitted range of {listed}: how far this extrapolates is unknown."]
+    return [f"The fitted range of {listed} is unknown for {law.name}: the extrapolation is unknown, too."]
 
 
 def _sentence(rule: str) -> str:
@@ -259,7 +258,7 @@ def _extrapolated(search: Search, model: Candidate) -> list[str]:
     further["training_flops"] = model.training_flops
     words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
     listed = ", ".join(
-        f"{words[name]} at {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
+        f"{words[name]} {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
         f"{'largest' if factor > 1 else 'smallest'} fitted"
         for name, factor in extrapolation(law, size, model.tokens, model.experts, further).items()
     )
@@ -273,14 +272,14 @@ def _rivals(
     rivals = [c for c in rows if c.experts != model.experts and law.allows(c.experts)]
     if cost is None:
         close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if c.loss <= FLAT * model.loss]
-        return [f"As good within 0.1% of the loss: {', '.join(close)}."] if close else []
+        return [f"Loss within 0.1% of the recommended model's: {', '.join(close)}."] if close else []
     dearer = {c.experts: cost(c) / cost(model) - 1.0 for c in rivals}
     close = [f"{e:g} experts ({more:+.1%})" for e, more in dearer.items() if more <= 0.05]
-    return [f"As good within 5% of the {what}: {', '.join(close)}."] if close else []
+    return [f"Within 5% of the recommended model's {what}: {', '.join(close)}."] if close else []
 
 
 def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callable[[Model], float] | None) -> list[str]:
-    """Expert counts beyond those that the law may speak of, and how they look."""
+    """Expert counts beyond the largest that the law allows, and their predicted saving."""
     law = search.law
     beyond = [c for c in rows if not law.allows(c.experts)]
     left_out = [e for e in search.question.experts if not law.allows(e)]
@@ -289,12 +288,12 @@ def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callabl
     looks = ""
     if cost is not None and any(cost(c) < cost(model) for c in beyond):
         best = min(beyond, key=cost)
-        which = "which" if len(left_out) == 1 else f"of which {best.experts:g}"
-        looks = f", {which} look {1.0 - cost(best) / cost(model):.0%} cheaper"
+        which = "" if len(left_out) == 1 else f"{best.experts:g} experts: "
+        looks = f" ({which}{1.0 - cost(best) / cost(model):.0%} cheaper by extrapolation)"
     listed, most = ", ".join(f"{e:g}" for e in left_out), law.max_experts or 1.0
     return [
-        f"Excluded: {listed} experts{looks}. {law.name} was fitted up to {most:g} (X = {float(expansion(law.family, most)):.3g}) "
-        "and is not trusted beyond."
+        f"Excluded: {listed} experts{looks}. {law.name} was fitted up to {most:g} experts "
+        f"(X = {float(expansion(law.family, most)):.3g}) and is not trusted beyond."
     ]
 
 
@@ -303,21 +302,21 @@ def _conditions(search: Search) -> list[str]:
     law, laws = search.law, len(search.law.members)
     if search.confidence is not None and laws > 1 and search.confidence > laws / (laws + 1):
         notes.append(
-            f"{laws} laws do not support a probability of {search.confidence:.0%}: another law might ask for more than all of "
-            f"them with a probability of 1/{laws + 1}. Read it as {laws / (laws + 1):.0%} at most."
+            f"{laws} laws cannot support a probability of {search.confidence:.0%}: one more law would demand more than all of "
+            f"them with probability 1/{laws + 1}. Read it as {laws / (laws + 1):.0%} at most."
         )
     if law.family.expert_width < 1.0:
         notes.append(
-            "No law here has seen experts narrower than a dense FFN: they are judged by their expansion alone."
+            "No law was fitted on experts narrower than a dense FFN: such experts are judged by their expansion X alone."
         )
     if search.question.max_loss is not None:
         data = " and ".join(dict.fromkeys(filter(None, (family.dataset for family in measured_on(law)))))
         notes.append(
-            f"--max-loss is in the units of {law.name} ({data or 'its dataset'}, nats per token of its own "
-            f"tokenizer): calibrate the law to your own runs before you rely on it."
+            f"--max-loss is in the units of {law.name} ({data or 'its dataset'}, nats per token of its tokenizer): "
+            "calibrate the law to your runs before you rely on it."
         )
     if search.costs.deployment.max_num_seqs is None:
-        notes.append("The batch is limited by memory alone; a server's own limit (--max-num-seqs) makes tokens dearer.")
+        notes.append("Only memory limits the batch; a limit of the server (--max-num-seqs) raises the cost.")
     if not law.family.embedding_matrices:
-        notes.append("Sizes leave embeddings out, as the law does; serving counts them.")
+        notes.append("Sizes exclude embeddings, as the law does; serving cost includes them.")
     return notes

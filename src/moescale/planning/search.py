@@ -114,7 +114,10 @@ class Search:
             found = smallest_at_loss(self.law, self.question.budget, self.best.experts, target, optimal=self.best)
             sizes, reasons = found.n_params, [f"no size reaches a loss of {target:.5g}"] * self.best.experts.size
         else:
-            sizes, goal = panel.sizes(self.confidence), "the base's loss" if loss is None else f"a loss of {loss:.5g}"
+            sizes, goal = (
+                panel.sizes(self.confidence),
+                "the baseline's loss" if loss is None else f"a loss of {loss:.5g}",
+            )
             missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
             reasons = [f"{missed}, {most:.0%} at most" for most in panel.most_sure()]
         reasons = [
@@ -315,7 +318,7 @@ def loss_goal(question: Question) -> str:
 def too_dear(question: Question, model: Candidate, goal: str, remark: str = "") -> InfeasibleError:
     """The error for a model that reaches its goal at a higher serving cost than the question allows."""
     return InfeasibleError(
-        f"the cheapest model that reaches {goal} costs {format_usd(model.usd_per_mtok)} a million tokens{remark}, "
+        f"the cheapest model that reaches {goal} costs {format_usd(model.usd_per_mtok)} per million output tokens{remark}, "
         f"more than {format_usd(question.max_usd_per_mtok or math.inf)}",
         next_step="raise --max-usd-per-mtok, or relax --max-loss",
     )

@@ -4,7 +4,7 @@ Candidates are runs of every expert count that the plan may choose, over sizes a
 taken greedily, each time the one that lowers the plan's doubt most for the square root of its FLOPs: by the plain gain a few
 large runs would take the whole sweep, by the gain per FLOP it would be never spent. Doubt is what an error in the loss of a
 model costs: its standard deviation, times the price of loss there, times how probable it is that the plan asks for the model.
-`beliefs` says what a run tells of the models; docs/design.md says how the rule was chosen and how it was judged.
+`beliefs` says what a run tells of the models; docs/evidence/decisions.md says how the rule was chosen and how it was judged.
 """
 
 from __future__ import annotations

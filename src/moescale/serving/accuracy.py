@@ -1,6 +1,6 @@
 """How far predictions lay from published measurements of the same kind, which nothing was chosen on.
 
-The bands are catalogue/accuracy.toml's, written by scripts/document_accuracy.py; docs/accuracy.md has all of them.
+The bands are catalogue/accuracy.toml's, written by scripts/document_accuracy.py; docs/evidence/serving.md has all of them.
 """
 
 from __future__ import annotations

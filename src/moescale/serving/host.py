@@ -22,7 +22,7 @@ class HostOverhead:
     gap_s: float  # what stays visible between two passes when the host works on the next one while the GPU runs
     front_end_s_per_token: float  # detokenisation and streaming of one output token, over the API servers that share it
     # Whether the host works on the next pass while the GPU runs (vLLM's default since 0.14), so that the longer of the two
-    # sets the pace. In line is the default: docs/servings.md says why.
+    # sets the pace. In line is the default: docs/evidence/serving.md says why.
     asynchronous: bool = False
 
     def pass_s(self, kernels_s: FloatArray, sequences: Real) -> FloatArray:

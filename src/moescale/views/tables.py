@@ -38,12 +38,15 @@ SWEEP_ROWS = 16
 SUSPECT_ROWS = 10
 BREAK_EVENS = 3
 PREDICTION_ROWS = 40
+P_LOSS, RELATIVE_COST = "P(loss <= baseline)", "cost vs baseline"
 MARK = "*"  # of a loss where the law may not speak
 ALIKE = 0.06  # of ln N: a model as built, and the real-valued one that it was built from
 VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
 GLOSSARY = (
-    "N is the dense-equivalent size, N/own its share of that expert count's own loss-optimal N; active and total are "
-    "parameters without embeddings; /base is over the {base}; $/Mtok is dollars per million output tokens."
+    "N: dense-equivalent parameters. N vs optimum: N relative to the loss-optimal N at the same E. active, total: "
+    "parameters without embeddings. baseline: the {base}. P(loss <= baseline): the probability of matching the "
+    "baseline's loss. $/Mtok: dollars per million output tokens. regret: the expected "
+    "extra cost, as a share of the baseline's cost, if another law is the true one."
 )
 
 
@@ -85,10 +88,15 @@ def table_of(title: str, items: Iterable[Item], cells: Sequence[Cell[Item]], **m
 
 
 def base_name(plan: Plan) -> str:
-    """What ratios of a plan are over: dense model, or E = 4."""
+    """The baseline of a plan: the loss-optimal dense model or E = 4, or the model that --match names."""
     if plan.asked.get("match") is not None:
         return plan.base_name
     return f"loss-optimal {'dense model' if plan.base_experts == 1 else expert_label(plan.base_experts)}"
+
+
+def latency_name(source: str) -> str:
+    """A latency source in words: measured kernels, the roofline, or a table's name."""
+    return {"silicon": "measured kernels (silicon)", "roofline": "the roofline"}.get(source, source)
 
 
 def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
@@ -137,7 +145,7 @@ def parameter_table(
 
 
 def member_table(law: Law) -> Table:
-    """The laws that an ensemble averages."""
+    """The laws of an ensemble."""
     return table_of(
         "",
         law.members,
@@ -152,12 +160,12 @@ def member_table(law: Law) -> Table:
 
 
 def law_table(law: Law, intervals: Mapping[str, tuple[float, float]] | None = None) -> Table:
-    """What a law is made of: its coefficients, or the laws of an ensemble."""
+    """The coefficients of a law, or the laws of an ensemble."""
     return member_table(law) if law.members else parameter_table(law.form, law.parameters, intervals)
 
 
 def fit_remarks(found: Fit) -> dict[str, str]:
-    """What to mind of single parameters of a fit."""
+    """Remarks on single parameters of a fit."""
     remarks = {name: "not identified" for name in found.not_identified}
     return remarks | {name: "on a bound" for name in found.at_bound}
 
@@ -204,7 +212,8 @@ def suspect_table(diagnosis: Diagnosis, runs: RunArrays) -> Table:
     shown = diagnosis.suspects[:SUSPECT_ROWS]
     more = len(diagnosis.suspects) - len(shown)
     return table_of(
-        "Runs beyond 5 robust standard deviations" + (f" (the worst {len(shown)}; {more} more)" if more else ""),
+        "Runs beyond 5 robust standard deviations"
+        + (f" (the worst {len(shown)} of {len(shown) + more})" if more else ""),
         shown,
         (
             (Column("run", text=True), lambda i: f"{i + 1}"),
@@ -238,8 +247,8 @@ def prediction_table(law: Law) -> Table | None:
     except InputError:
         return None
     losses = [Column(expert_label(e) if law.form.uses_experts else "loss") for e in counts]
-    with_interval = " with the interval of 90% of its draws" if len(law.draws) else ""
-    title = f"Losses that the law predicts{with_interval}"
+    with_interval = ", with 90% intervals" if len(law.draws) else ""
+    title = f"Predicted losses{with_interval}"
     return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
 
 
@@ -253,7 +262,7 @@ def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Tab
         return f"{100 * math.log(predicted[i].loss / runs.loss[i]):+.2f}%" if known[i] else ""
 
     return table_of(
-        "Losses predicted and measured" + (f" (the first {len(shown)}; --json has {more:,} more)" if more else ""),
+        "Predicted and measured losses" + (f" (the first {len(shown)}; {more:,} more with --json)" if more else ""),
         shown,
         (
             (Column("row"), lambda i: f"{runs.row_numbers[i]}"),
@@ -269,23 +278,23 @@ def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Tab
 
 
 def accuracy_text(accuracy: Accuracy | None, gpu: str, kind: str) -> str:
-    """How far predictions of this kind lay from measurements, in a sentence; `kind` is what none were compared of."""
+    """How far predictions of this kind lay from measurements; `kind` is what has no measurements."""
     if accuracy is None:
-        return f"unknown; no held-out measurements of {kind} were compared"
+        return f"unknown (no held-out measurements of {kind})"
     a = accuracy
-    named = (("a token", a.tpot), ("to the first", a.ttft))
-    times = ", ".join(f"{band.geometric_mean:.2f} {words}" for words, band in named if band is not None)
+    named = (("TPOT", a.tpot), ("TTFT", a.ttft))
+    times = "".join(f", {words} {band.geometric_mean:.2f}" for words, band in named if band is not None)
     elsewhere = "" if gpu in a.gpus else f", none on {gpu}"
     return (
-        f"predicted throughput was {a.geometric_mean:.2f} of measured, spread {a.spread:.2f}"
-        f"{f' (times: {times})' if times else ''}; {a.n} published points, {a.kind}{elsewhere}"
+        f"predicted / measured throughput {a.geometric_mean:.2f} (spread {a.spread:.2f}x){times}; "
+        f"{a.n} published points: {a.kind}{elsewhere}"
     )
 
 
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     """Each GPU count that was looked at; without dollars where there is no price."""
-    limits = {"max_ttft": "latency: first token", "max_tpot": "latency: per token"}
-    others = {"optimum": "lowest cost", "front_end": "API servers", "max_num_batched_tokens": "tokens a pass"}
+    limits = {"max_ttft": "TTFT limit", "max_tpot": "TPOT limit"}
+    others = {"optimum": "lowest cost", "front_end": "API servers", "max_num_batched_tokens": "tokens per pass"}
     looked_at = cost.candidates or (cost,)
     if cost.closed_loop is not None:
         return _loop_table(cost, looked_at, priced=priced)
@@ -294,8 +303,8 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
         (Column("$/Mtok"), lambda c: format_usd(c.usd_per_mtok or 0.0)),
         (Column("batch"), lambda c: f"{c.batch:.0f}"),
         (Column("output tok/s"), lambda c: f"{c.throughput_tok_s:,.0f}"),
-        (Column("first token"), lambda c: format_seconds(c.ttft_s or 0.0)),
-        (Column("per token"), lambda c: format_seconds(c.tpot_s or 0.0)),
+        (Column("TTFT"), lambda c: format_seconds(c.ttft_s or 0.0)),
+        (Column("TPOT"), lambda c: format_seconds(c.tpot_s or 0.0)),
         (
             Column("batch limited by", text=True),
             lambda c: limits.get(c.latency_limit or "", others.get(c.limited_by or "", c.limited_by or "")),
@@ -319,17 +328,17 @@ def _loop_table(cost: Cost, looked_at: Sequence[Cost], *, priced: bool) -> Table
 
     def last(c: Cost) -> str:
         if c.gpus == cost.gpus:
-            return "<- cheapest" if loop(c).meets_limits else "<- cheapest, beyond a limit"
-        return "" if loop(c).meets_limits else "beyond a limit"
+            return "<- cheapest" if loop(c).meets_limits else "<- cheapest, breaks a limit"
+        return "" if loop(c).meets_limits else "breaks a limit"
 
     cells: list[Cell[Cost]] = [
         (Column("GPUs"), lambda c: f"{c.gpus}"),
         (Column("$/Mtok"), lambda c: format_usd(loop(c).usd_per_mtok)),
-        (Column("in service"), lambda c: f"{loop(c).batch:.0f}"),
+        (Column("batch"), lambda c: f"{loop(c).batch:.0f}"),
         (Column("output tok/s"), lambda c: f"{loop(c).output_tok_s:,.0f}"),
-        (Column("first token"), lambda c: format_seconds(loop(c).ttft_s)),
-        (Column("per token"), lambda c: format_seconds(loop(c).tpot_s)),
-        (Column("request", rank=2), lambda c: format_seconds(loop(c).e2e_s)),
+        (Column("TTFT"), lambda c: format_seconds(loop(c).ttft_s)),
+        (Column("TPOT"), lambda c: format_seconds(loop(c).tpot_s)),
+        (Column("request time", rank=2), lambda c: format_seconds(loop(c).e2e_s)),
         (Column("", text=True), last),
     ]
     return table_of(
@@ -352,17 +361,17 @@ def pareto_table(points: OperatingPoints) -> Table:
         (Column("weights", text=True), lambda i: on[i].weights.name),
         (Column("cache", text=True), lambda i: on[i].kv_cache.name),
         (Column("batch"), lambda i: f"{p.batch[i]:.0f}"),
-        (Column("per token"), lambda i: format_seconds(float(p.tpot_s[i]))),
+        (Column("TPOT"), lambda i: format_seconds(float(p.tpot_s[i]))),
         (Column("tok/s/user"), lambda i: rate_text(float(p.tok_s_per_user[i]))),
         (Column("$/Mtok"), lambda i: format_usd(float(p.usd_per_mtok[i]))),
-        (Column("all tok/s", rank=2), lambda i: f"{p.throughput_tok_s[i]:,.0f}"),
-        (Column("first token", rank=3), lambda i: format_seconds(float(p.ttft_s[i]))),
+        (Column("output tok/s", rank=2), lambda i: f"{p.throughput_tok_s[i]:,.0f}"),
+        (Column("TTFT", rank=3), lambda i: format_seconds(float(p.ttft_s[i]))),
     ]
     if not np.any(p.expert_parallel > 1):
         del cells[1]
     if len({k.gpu.name for k in p.platforms}) > 1:
         cells.insert(0, (Column("GPU", text=True), lambda i: on[i].gpu.name))
-    title = f"Pareto set: no other of {len(p):,} points is cheaper and faster{part}"
+    title = f"Pareto set of {len(p):,} operating points{part}"
     return table_of(title, [int(front[j]) for j in shown], cells)
 
 
@@ -384,7 +393,7 @@ def platform_table(points: OperatingPoints) -> Table:
     ]
     if len({k.gpu.name for k in p.platforms}) > 1:
         cells.insert(0, (Column("GPU", text=True), lambda x: x[0].gpu.name))
-    return table_of("Each alone: its cheapest point, and after it its fastest (tok/s/user)", ends, cells)
+    return table_of("Cheapest and fastest point of each format", ends, cells)
 
 
 def left_out_lines(points: OperatingPoints) -> tuple[str, ...]:
@@ -437,27 +446,27 @@ def coverage_table(found: Overview) -> Table:
         (Column("parameters"), lambda c: _between(*(format_count(x) for x in c.n_params_total))),
         (Column("tokens"), lambda c: _between(*(f"{x}" for x in c.tokens))),
         (Column("batch"), lambda c: _between(*(f"{x}" for x in c.batch))),
-        (Column("all to", rank=1), lambda c: f"{c.smallest_largest_batch}"),
+        (Column("full batch", rank=1), lambda c: f"{c.smallest_largest_batch}"),
         (Column("spread", rank=2), lambda c: f"{c.spread:.1%}"),
     ]
     if len(gpus) > 1:
         cells.insert(0, (Column("GPU", text=True), lambda c: c.gpu))
-    title = f"Measured on {', '.join(gpus)}; outside these ranges there is no answer (nothing is extrapolated)"
+    title = f"Coverage on {', '.join(gpus)}; no extrapolation beyond these ranges"
     return table_of(title, found.coverage, cells)
 
 
 def interpolation_table(found: Overview) -> Table:
     """How well a latency table predicts each of its inner rows."""
     return table_of(
-        "Leave one out: each inner row from its neighbours, linearly along one axis",
+        "Leave-one-out error of linear interpolation along each axis",
         found.held_out,
         (
             (Column("", text=True), lambda h: h.stage),
             (Column("along", text=True), lambda h: "size" if h.axis == "n_params_total" else h.axis),
             (Column("rows"), lambda h: f"{h.rows}"),
             (Column("median error"), lambda h: f"{h.median_abs_error:.1%}"),
-            (Column("largest"), lambda h: f"{h.max_abs_error:.1%}"),
-            (Column("mean"), lambda h: f"{h.bias:+.1%}"),
+            (Column("largest error"), lambda h: f"{h.max_abs_error:.1%}"),
+            (Column("mean error"), lambda h: f"{h.bias:+.1%}"),
             (Column("worst at", text=True, rank=1), lambda h: h.worst),
         ),
     )
@@ -466,7 +475,9 @@ def interpolation_table(found: Overview) -> Table:
 def unmeasured_table(found: Overview) -> Table:
     """The rows of a latency table that hold no latency."""
     columns = (Column("", text=True), Column("rows"), Column("reason", text=True))
-    return Table("Without a latency", columns, [(stage, f"{rows}", reason) for stage, reason, rows in found.not_ok])
+    return Table(
+        "Rows without a latency", columns, [(stage, f"{rows}", reason) for stage, reason, rows in found.not_ok]
+    )
 
 
 def _between(low: str, high: str) -> str:
@@ -501,7 +512,7 @@ def regret_table(rows: Iterable[tuple[str, int, float, float]]) -> Table:
         "",
         rows,
         (
-            (Column("sweep", text=True), lambda r: r[0]),
+            (Column("runs of", text=True), lambda r: r[0]),
             (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
             (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
             (Column("expected regret"), lambda r: f"{r[3]:.1%}"),
@@ -512,7 +523,7 @@ def regret_table(rows: Iterable[tuple[str, int, float, float]]) -> Table:
 def designed_runs_table(runs: Iterable[DesignedRun]) -> Table:
     """Every run of a designed sweep, in the order in which they were chosen."""
     return table_of(
-        "Runs in the order of their worth a FLOP",
+        "Runs, by reduction of regret per FLOP",
         runs,
         (
             (Column("N"), lambda r: format_count(r.n_params)),
@@ -554,33 +565,39 @@ def plan_headline(plan: Plan) -> str:
     """The decision in one line."""
     model = plan.decision.model
     if model.experts == 1:
-        text = f"Train a dense model of {format_count(model.n_params_active)} parameters"
+        text = f"Train a dense model: {format_count(model.n_params_active)} parameters"
     else:
-        sizes = f"{format_count(model.n_params_active)} active of {format_count(model.n_params_total)}"
-        text = f"Train {model.experts:g} experts, {sizes} parameters,"
-    return f"{text} on {format_count(model.tokens)} tokens"
+        sizes = f"{format_count(model.n_params_active)} active of {format_count(model.n_params_total)} parameters"
+        text = f"Train {model.experts:g} experts: {sizes}"
+    return f"{text}, {format_count(model.tokens)} tokens"
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:
-    """The decision fact by fact: what it takes to train and to serve, its loss, its regret, its shape, and the base."""
-    model, gpu = plan.decision.model, plan.gpu
-    facts = [("train", _training_text(plan)), ("serve", _serving_text(plan))]
+    """The decision fact by fact: training, serving, loss, probability, regret, shape, and the baseline."""
+    model = plan.decision.model
+    facts = [("training", _training_text(plan))]
+    if plan.training is not None and plan.training.mfu_words:
+        facts.append(("MFU", plan.training.mfu_words))
+    if unused := _unused_text(plan):
+        facts.append(("unused", unused))
+    facts.append(("serving", _serving_text(plan)))
+    if model.tpot_s is not None and model.ttft_s is not None:
+        facts.append(("latency", f"TPOT {format_seconds(model.tpot_s)}, TTFT {format_seconds(model.ttft_s)}"))
     if plan.lifetime is not None and model.total_usd is not None:
         served = format_count(plan.lifetime.lifetime_tokens)
-        facts.append(("life", f"{format_usd(model.total_usd)} to train and to serve {served} tokens"))
+        facts.append(("lifetime", f"{format_usd(model.total_usd)} to train the model and serve {served} tokens"))
     facts.append(("loss", _loss_text(plan)))
+    if model.probability_at_least_base is not None:
+        facts.append((_probability_name(plan), _probability_text(plan)))
     if model.regret is not None:
-        worst = f", {model.regret.worst:.0%} under the worst law" if plan.laws else ""
-        facts.append(("regret", f"{model.regret.expected:.0%} of the base's cost expected{worst}"))
+        text = f"{model.regret.expected:.0%} of the baseline's cost expected"
+        worst = f" if another law is true, {model.regret.worst:.0%} at worst"
+        facts.append(("regret", f"{text}{worst if plan.laws else f' over the draws of {plan.law}'}"))
     facts.append(("build", build_sentence(plan.decision.architecture)))
     base = plan.base or next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
-    usd = (
-        f"{format_usd(plan.base_usd_per_mtok)} a million tokens"
-        if plan.base_usd_per_mtok
-        else f"cannot be served on {gpu}"
-    )
-    text = f"{plan.base_name}: {format_count(base.n_params_active)} active parameters"
-    facts.append(("base", f"{text}, {format_count(base.tokens)} tokens, loss {base.loss:.4f}, {usd}"))
+    usd = f"{format_usd(plan.base_usd_per_mtok)}/Mtok" if plan.base_usd_per_mtok else f"cannot be served on {plan.gpu}"
+    sizes = f"{format_count(base.n_params_active)} active, {format_count(base.tokens)} tokens"
+    facts.append(("baseline", f"{plan.base_name}: {sizes}, {usd}"))
     return facts
 
 
@@ -588,54 +605,73 @@ def _training_text(plan: Plan) -> str:
     use = plan.training
     if use is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    share = (
-        f"{use.budget_share:.0%} of the budget" if use.budget_share < 2 else f"{use.budget_share:.1f} times the budget"
-    )
-    if 0.99 <= use.budget_share <= 1.01:
-        share = "the whole budget"
-    tokens = f"{format_count(use.tokens_per_active_param)} tokens per active parameter"
-    parts = [f"{format_flops(use.flops_used)} FLOPs, {share}, {tokens}"]
-    if use.gpu_days is not None and use.usd is not None:
-        days = f"{format_count(use.gpu_days)} GPU days of {use.train_gpu}"
-        days += f" ({use.days:.3g} days)" if use.days is not None else ""
-        parts.append(f"{days} at an MFU of {use.mfu_words}, {format_usd(use.usd)}")
-    if not use.spent and use.unused_because:
-        parts.append(use.unused_because)
-    if not use.spent and plan.choices.quality is not None and plan.decision is plan.recommendation:
-        parts.append(f"the rest would buy a loss of {plan.choices.quality.loss:.4f} (quality, below)")
-    return "; ".join(parts)
+    text = f"{format_flops(use.flops_used)} FLOPs"
+    if use.budget_share >= 2:
+        text += f" ({use.budget_share:.1f} times the budget)"
+    elif not 0.99 <= use.budget_share <= 1.01:
+        text += f" ({use.budget_share:.0%} of the budget)"
+    if use.gpu_days is None or use.usd is None:
+        return text
+    gpus = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
+    if use.days is not None:
+        gpus = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
+    return f"{text}, {gpus}, {format_usd(use.usd)}"
+
+
+def _unused_text(plan: Plan) -> str:
+    """Why some of the budget is left over, and what it would buy; empty where it is spent."""
+    use = plan.training
+    if use is None or use.spent:
+        return ""
+    text = f"{1.0 - use.budget_share:.0%} of the budget"
+    if use.unused_because:
+        text += f": {use.unused_because}"
+    if plan.choices.quality is not None and plan.decision is plan.recommendation:
+        text += f". The whole budget buys a loss of {plan.choices.quality.loss:.4f} (quality, below)"
+    return text
 
 
 def _serving_text(plan: Plan) -> str:
     model = plan.decision.model
-    text = f"{format_usd(model.usd_per_mtok)} a million tokens on {model.gpus} x {plan.gpu}"
-    if model.tpot_s is not None and model.ttft_s is not None:
-        text += f", {format_seconds(model.tpot_s)} a token, the first after {format_seconds(model.ttft_s)}"
+    text = f"{format_usd(model.usd_per_mtok)} per million output tokens on {model.gpus} x {plan.gpu}"
     if plan.base_usd_per_mtok:
-        text += f", {model.usd_per_mtok / plan.base_usd_per_mtok:.0%} of the base"
+        text += f", {model.usd_per_mtok / plan.base_usd_per_mtok:.0%} of the baseline's cost"
     return text
 
 
 def _loss_text(plan: Plan) -> str:
-    model, laws = plan.decision.model, len(plan.laws)
+    model = plan.decision.model
     gains, limits = ((model.intervals or {}).get(name) for name in ("loss_gain", "loss"))
-    gap, text = plan.base_loss - model.loss, f"{model.loss:.4f}"
-    text += (
-        f", {abs(gap):.4f} {'below' if gap >= 0 else 'above'} the base" if abs(gap) >= 5e-5 else ", that of the base"
-    )
+    gap, text = plan.base_loss - model.loss, f"{model.loss:.4f}; baseline {plan.base_loss:.4f}"
+    text += f" ({abs(gap):.4f} {'lower' if gap >= 0 else 'higher'}" if abs(gap) >= 5e-5 else " (equal"
     if gains:  # the units of the laws' losses differ, their differences hardly
-        text += f" ({span_text(gains, '.3f')} below it in 90% of draws)"
-    elif limits:
-        text += f" (loss {span_text(limits, '.3f')} in 90% of draws)"
-    if (sure := model.probability_at_least_base) is not None:
-        goal = "as good as the base" if plan.asked.get("max_loss") is None else f"at most {plan.asked['max_loss']}"
-        text += f"; {goal} with a probability of {_percentage(sure)}"
-        if laws and sure > laws / (laws + 1) + 0.005:
-            text += f" over {laws} laws (which support {laws / (laws + 1):.0%} at most)"
+        low, high = gains if gap > -5e-5 else (-gains[1], -gains[0])
+        text += f", 90% interval {span_text((low, high), '.3f')}"
+    elif limits and (plan.lifetime is None or plan.lifetime.target_loss is None):
+        text += f"; 90% interval of the loss {span_text(limits, '.3f')}"
+    return f"{text})"
+
+
+def _probability_name(plan: Plan) -> str:
+    return P_LOSS if plan.asked.get("max_loss") is None else f"P(loss <= {plan.asked['max_loss']})"
+
+
+def _probability_text(plan: Plan) -> str:
+    sure = _percentage(plan.decision.model.probability_at_least_base)
+    text = f"{sure} over {len(plan.laws)} laws" if plan.laws else f"{sure} under {plan.law}"
     if plan.laws and plan.decision is plan.recommendation:
         least = min(plan.laws, key=lambda view: view.probability)
-        text += f", {least.probability:.0%} under {least.law}" if least.probability < 0.995 else ", under every law"
+        each = f", {least.probability:.0%} under the most sceptical law ({least.law})"
+        text += each if least.probability < 0.995 else " and under each of them"
     return text
+
+
+def support_note(plan: Plan) -> str:
+    """How high a probability the number of laws supports (n of n + 1); empty where none is above it."""
+    laws, sure = len(plan.laws), plan.decision.model.probability_at_least_base
+    if not laws or sure is None or sure <= laws / (laws + 1) + 0.005:
+        return ""
+    return f"{laws} laws cannot support a probability above {laws / (laws + 1):.0%}."
 
 
 def build_sentence(a: Buildable) -> str:
@@ -649,7 +685,8 @@ def build_sentence(a: Buildable) -> str:
         narrow = f" of width {a.d_expert}" if a.d_expert else ""
         text += f", {a.n_experts} experts{narrow} in {where}, top-{a.top_k}"
         text += f", shared experts {a.d_shared_expert} wide" if a.d_shared_expert else ""
-    return f"{text}, {format_count(a.n_params_total)} parameters without embeddings; all figures are of this shape"
+    total = f"{format_count(a.n_params_total)} parameters without embeddings"
+    return f"{text}; {total}. All figures are for this shape"
 
 
 def choices_table(plan: Plan) -> Table:
@@ -667,39 +704,40 @@ def choices_table(plan: Plan) -> Table:
     def mark(name: str, model: Candidate) -> str:
         return f"{'>' if away(model) == nearest < ALIKE else ' '} {name}"
 
+    def ranked(column: Column) -> Column:
+        return replace(column, rank={"total": 3, "GPUs": 2}.get(column.head, 0))
+
     cells: list[Cell[tuple[str, Candidate]]] = [
         (Column("", text=True), lambda r: mark(*r)),
         (Column("E"), lambda r: f"{r[1].experts:g}"),
-        *((column, lambda r, text=text: text(r[1])) for column, text in (*SIZES[1:], LOSS, *SERVING)),
-        (Column("of base", rank=1), lambda r: _percentage(r[1].cost_ratio)),
-        (Column("as good as base", rank=2), lambda r: _percentage(r[1].probability_at_least_base)),
-        (Column("regret", rank=3), lambda r: "-" if r[1].regret is None else f"{r[1].regret.expected:.0%}"),
+        *((ranked(column), lambda r, text=text: text(r[1])) for column, text in (*SIZES[1:], LOSS, *SERVING)),
+        (Column(RELATIVE_COST), lambda r: _percentage(r[1].cost_ratio)),
+        (Column(P_LOSS, rank=1), lambda r: _percentage(r[1].probability_at_least_base)),
+        (Column("regret", rank=1), lambda r: "-" if r[1].regret is None else f"{r[1].regret.expected:.0%}"),
     ]
     return table_of("Three choices, before rounding to whole layers and heads", rows, cells, experts=experts)
 
 
 def laws_table(plan: Plan) -> Table:
-    """What each law says of the decision, and what it would choose alone."""
-
-    def own(view: LawView) -> str:
-        if view.experts is None or view.n_params_active is None:
-            return "none"
-        return f"{expert_label(view.experts)}, {format_count(view.n_params_active)} active on {format_count(view.tokens or 0.0)}"
+    """What each law says of the decision, and the model that it would choose."""
 
     cells: tuple[Cell[LawView], ...] = (
-        (Column("", text=True), lambda v: v.law),
+        (Column("law", text=True), lambda v: v.law),
         (Column("weight", rank=2), lambda v: f"{v.weight:.0%}"),
-        (Column("as good"), lambda v: f"{v.probability:.0%}"),
+        (Column(P_LOSS), lambda v: f"{v.probability:.0%}"),
         (Column("regret"), lambda v: "-" if v.regret is None else f"{v.regret:.0%}"),
-        (Column("alone it would train", text=True, rank=1), own),
-        (Column("of base"), lambda v: _percentage(v.cost_ratio)),
+        (Column("choice: E"), lambda v: "none" if v.experts is None else f"{v.experts:g}"),
+        (Column("active", rank=1), lambda v: "-" if v.n_params_active is None else format_count(v.n_params_active)),
+        (Column("tokens", rank=1), lambda v: "-" if v.tokens is None else format_count(v.tokens)),
+        (Column("its cost vs baseline"), lambda v: _percentage(v.cost_ratio)),
     )
-    model = "this model" if plan.decision is plan.recommendation else "the model of the budget"
-    return table_of(f"What each law says of {model}, and would choose itself", plan.laws, cells)
+    model = "this model" if plan.decision is plan.recommendation else "the recommended model of the budget"
+    notes = tuple(filter(None, (support_note(plan),)))
+    return table_of(f"What each law says of {model}, and which model it would choose", plan.laws, cells, notes=notes)
 
 
 def regrets_table(plan: Plan) -> Table:
-    """What the decision, and each law's own choice, lose under every law."""
+    """Regret and probability of the decision, and of each law's choice, under every law."""
     names = [view.law for view in plan.laws]
 
     def under(name: str) -> Callable[[LawView], str]:
@@ -709,9 +747,9 @@ def regrets_table(plan: Plan) -> Table:
 
         return text
 
-    cells: list[Cell[LawView]] = [(Column("the choice of", text=True), lambda v: v.law)]
+    cells: list[Cell[LawView]] = [(Column("choice of", text=True), lambda v: v.law)]
     cells += [(Column(name, rank=1), under(name)) for name in names]
-    table = table_of("Regret under each law, and how surely as good as the base", plan.laws, cells)
+    table = table_of(f"Regret under each law, with {P_LOSS} in brackets", plan.laws, cells)
     ours = ["this plan", *("-" if v.regret is None else f"{v.regret:.0%} ({v.probability:.0%})" for v in plan.laws)]
     return replace(table, rows=(*table.rows, ours))
 
@@ -727,28 +765,28 @@ SERVING: tuple[Cell[Trained], ...] = (
     (Column("$/Mtok"), lambda c: "-" if c.usd_per_mtok is None else format_usd(c.usd_per_mtok)),
     (Column("GPUs"), lambda c: "-" if c.gpus is None else f"{c.gpus}"),
 )
-OWN_SHARE: Cell[Trained] = (Column("N/own", rank=1), lambda c: _percentage(c.size_ratio))
+OWN_SHARE: Cell[Trained] = (Column("N vs optimum", rank=1), lambda c: _percentage(c.size_ratio))
 RATIOS: tuple[Cell[Trained], ...] = (
     OWN_SHARE,
-    (Column("active/base", rank=3), lambda c: _percentage(c.active_ratio_to_base)),
-    (Column("cost/base", rank=1), lambda c: _percentage(c.cost_ratio)),
+    (Column("active vs baseline", rank=3), lambda c: _percentage(c.active_ratio_to_base)),
+    (Column(RELATIVE_COST, rank=1), lambda c: _percentage(c.cost_ratio)),
 )
 
 
 def loss_optimal_table(plan: Plan) -> Table:
     """The loss-optimal model of each expert count."""
     cells = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f"))
-    return _models("Loss-optimal", plan.loss_optimal, cells)
+    return _models("Loss-optimal model of each expert count", plan.loss_optimal, cells)
 
 
 def bounded_loss_table(plan: Plan) -> Table:
-    """The cheapest model of each expert count at the base's loss."""
-    goal = f"Same loss as the {base_name(plan)} ({plan.base_loss:.4f})"
+    """The cheapest model of each expert count at the baseline's loss."""
+    goal = f"the loss of the {base_name(plan)} ({plan.base_loss:.4f})"
     if plan.confidence is not None:
-        goal = f"As good as the base with a probability of {plan.confidence:.0%}"
-    title = f"{goal}, cheapest to serve (Algorithm 1)"
+        goal = f"{P_LOSS} of {plan.confidence:.0%}"
+    title = f"Cheapest model of each expert count at {goal} (Algorithm 1)"
     drawn = _drawn("", "cost_ratio", ".0%")
-    if plan.base_usd_per_mtok is None:  # then no cost has a share of the base's
+    if plan.base_usd_per_mtok is None:  # then no cost has a ratio to the baseline's
         drawn = _drawn("$/Mtok", "usd_per_mtok")
     regret: Cell[Trained] = (
         Column("regret", rank=1),
@@ -758,11 +796,11 @@ def bounded_loss_table(plan: Plan) -> Table:
 
 
 def bounded_cost_table(plan: Plan) -> Table | None:
-    """The best model of each expert count at the base's cost; None where the base cannot be served."""
+    """The best model of each expert count at the baseline's cost; None where the baseline cannot be served."""
     if plan.base_usd_per_mtok is None:
         return None
     usd = format_usd(plan.base_usd_per_mtok)
-    title = f"Same cost as the {base_name(plan)} ({usd}), best loss (Algorithm 2)"
+    title = f"Lowest loss of each expert count at the cost of the {base_name(plan)} ({usd}) (Algorithm 2)"
     return _models(title, plan.bounded_cost, (*SIZES, LOSS, *SERVING, *RATIOS))
 
 
@@ -773,25 +811,25 @@ def lifetime_table(plan: LifetimePlan) -> Table:
         SIZES[3],
         LOSS,
         (Column("FLOPs", rank=2), lambda c: format_flops(c.training_flops)),
-        (Column("$ to train"), lambda c: format_usd(c.training_usd)),
-        (Column("$ to serve"), lambda c: format_usd(c.serving_usd)),
-        (Column("$ in all"), lambda c: format_usd(c.total_usd)),
+        (Column("training $"), lambda c: format_usd(c.training_usd)),
+        (Column("serving $"), lambda c: format_usd(c.serving_usd)),
+        (Column("total $"), lambda c: format_usd(c.total_usd)),
         *SERVING,
     ]
     if plan.target_loss is not None:
-        goal = f"loss {plan.target_loss:.4f} for the fewest dollars"
-        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("$", "total_usd")]
+        goal = f"loss {plan.target_loss:.4f} at the lowest cost"
+        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("total $", "total_usd")]
     else:
         goal = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
         cells.append(_drawn("loss", "loss", ".3f"))
-    title = f"Over {format_count(plan.lifetime_tokens)} served tokens: {goal} of training and serving"
+    title = f"Training and serving {format_count(plan.lifetime_tokens)} tokens: {goal}"
     return _models(title, plan.plans, cells)
 
 
 def training_sentence(plan: LifetimePlan) -> str:
-    """What a training GPU hour costs and achieves."""
+    """The price and MFU of a training GPU."""
     usd = format_usd(plan.train_usd_per_gpu_hour)
-    return f"Training on {plan.train_gpu} at {usd} an hour and an MFU of {plan.mfu:g}."
+    return f"Training on {plan.train_gpu} at {usd} per GPU hour, MFU {plan.mfu:g}."
 
 
 def frontier_table(plan: Plan) -> Table:
@@ -812,11 +850,11 @@ def known_table(plan: Plan) -> Table:
         (Column("FLOPs", rank=1), lambda c: format_flops(c.training_flops)),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         *SERVING,
-        (Column("loss/frontier"), lambda c: _more(c.loss_ratio_to_frontier)),
-        (Column("cost/frontier"), lambda c: _percentage(c.cost_ratio_to_frontier)),
+        (Column("loss vs frontier"), lambda c: _more(c.loss_ratio_to_frontier)),
+        (Column("cost vs frontier"), lambda c: _percentage(c.cost_ratio_to_frontier)),
     )
     unserved = reason_lines((c.name, c.infeasible) for c in plan.known if c.infeasible)
-    return table_of("Known models under this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
+    return table_of("Published models under this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
 
 
 def compared_table(models: Sequence[ComparedModel]) -> Table:
@@ -828,17 +866,17 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("training tokens"), lambda c: format_count(c.tokens)),
         (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
         (Column("GPU days"), lambda c: _known(c.gpu_days, format_count)),
-        (Column("dollars to train"), lambda c: _known(c.training_usd, format_usd)),
+        (Column("training $"), lambda c: _known(c.training_usd, format_usd)),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
-        (Column("  against the first"), lambda c: _known(c.loss_change, "{:+.1%}".format)),
+        (Column("  vs the first model"), lambda c: _known(c.loss_change, "{:+.1%}".format)),
         (Column("    90% interval"), lambda c: span_text(c.loss_change_interval, "+.1%")),
-        (Column("  better, probability"), lambda c: _known(c.probability_better, "{:.0%}".format)),
+        (Column("  P(loss <= the first)"), lambda c: _known(c.probability_better, "{:.0%}".format)),
         (Column("$/Mtok"), lambda c: _known(c.usd_per_mtok, format_usd)),
         (Column("GPUs"), lambda c: _known(c.gpus, "{}".format)),
         (Column("batch"), lambda c: _known(c.batch, "{:.0f}".format)),
-        (Column("time per token"), lambda c: _known(c.tpot_s, format_seconds)),
-        (Column("dollars in all"), lambda c: _known(c.total_usd, format_usd)),
+        (Column("TPOT"), lambda c: _known(c.tpot_s, format_seconds)),
+        (Column("total $"), lambda c: _known(c.total_usd, format_usd)),
     )
     rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
@@ -852,16 +890,16 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
 
 
 def break_even_lines(models: Sequence[ComparedModel]) -> tuple[str, ...]:
-    """After how many served tokens models that are dearer to train pay off, the soonest first."""
+    """Served tokens after which models that cost more to train break even, the soonest first."""
     told = sorted((tokens, c.name, other) for c in models for other, tokens in (c.break_even_tokens or {}).items())
     more = len(told) - BREAK_EVENS
     return (
         *(
-            f"{name} is dearer to train than {other} and cheaper to serve: it has paid off after {format_count(tokens)} "
+            f"{name} costs more to train and less to serve than {other}: it breaks even after {format_count(tokens)} "
             "output tokens."
             for tokens, name, other in told[:BREAK_EVENS]
         ),
-        *([f"{more} more such pairs with --json."] if more > 0 else []),
+        *([f"{more} more pairs with --json."] if more > 0 else []),
     )
 
 
@@ -893,7 +931,7 @@ def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
         limits = (model.intervals or {}).get(figure)
         return " to ".join(format_usd(end) if form is None else f"{end:{form}}" for end in limits or ())
 
-    return Column(f"{what} in 90% of draws".strip(), rank=1), text
+    return Column(f"{what}, 90% interval".lstrip(", "), rank=1), text
 
 
 def _percentage(ratio: float | None) -> str:

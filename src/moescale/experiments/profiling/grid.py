@@ -184,7 +184,7 @@ class GridFile:
 
 
 def read_grid(path: str | Path) -> Grid:
-    """The grid that a PROFILE.toml states; docs/profiling.md lists its keys. Raises InputError that names file and key."""
+    """The grid that a PROFILE.toml states; docs/serving.md lists its keys. Raises InputError that names file and key."""
     file = Path(path)
     stated = settings(GridFile, read_toml(file), where=str(file))
     splits = math.lcm(*stated.gpus)

@@ -211,7 +211,7 @@ class Sweep:
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """The sweep that a SWEEP.toml states; docs/sweeps.md lists its keys.
+    """The sweep that a SWEEP.toml states; docs/sweep.md lists its keys.
 
     Paths in it are relative to the current directory, as those of a RUN.toml. Raises InputError that names file and key,
     also where two entries of the grid or the list are the same run.

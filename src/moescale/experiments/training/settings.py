@@ -249,7 +249,7 @@ class RunSettings:
 
 
 def read_settings(path: str | Path) -> RunSettings:
-    """The run that a RUN.toml states; docs/training.md lists its keys. Raises InputError that names file and key."""
+    """The run that a RUN.toml states; docs/sweep.md lists its keys. Raises InputError that names file and key."""
     where = str(path)
     document = read_toml(path)
     for key, words in (("grid", "a [grid]"), ("runs", "[[runs]]")):

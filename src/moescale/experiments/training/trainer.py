@@ -1,7 +1,7 @@
 """One run, step by step: a plain loop over torch, the same for one process and for many.
 
 transformers' Trainer does not train tensor-parallel models, computes the balancing loss of each process on its own, and
-keeps no trunk to branch from; a loop that does is shorter than its exceptions (docs/training.md).
+keeps no trunk to branch from; a loop that does is shorter than its exceptions (docs/architecture.md).
 """
 
 # Where torch is not installed, nothing is known of its types; where it is, the strict rules hold in full.

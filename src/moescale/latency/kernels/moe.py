@@ -41,7 +41,7 @@ SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_
 UNCLEAR_SHAPES = ((2688, 1856), (4096, 2688), (2048, 5120), (1024, 2688))
 # Likeness: a Gaussian of this many e-folds in (width, model width, local experts, experts a token meets), and how many
 # shapes' worth of doubt keeps the formula where no shape is like. Chosen once, by the mean leave-one-shape-out error of
-# the A100 and H100 tables of vLLM in bf16; docs/silicon.md has the errors on every GPU.
+# the A100 and H100 tables of vLLM in bf16; docs/evidence/kernels.md has the errors on every GPU.
 LIKENESS = (0.3, 0.5, 0.5, 0.7)
 DOUBT = 0.3
 SAME = 0.01  # e-folds within which a shape counts as the measured one

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from moescale.errors import InputError
 from moescale.planning.plan import Plan
 from moescale.units import expert_label, format_count, format_flops, format_usd
-from moescale.views.figures.axes import headline, log_ticks, new_figure, note, optimum, point
+from moescale.views.figures.axes import headline, log_ticks, new_figure, optimum, point
 from moescale.views.figures.labels import End, end_labels, paper
 from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, Look, colour_of, house_style, readable
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plan_figure(plan: Plan) -> Figure:
-    """Loss against serving cost on one budget: a curve for each expert count, and the recommendation with its reasons in place.
+LARGER, DOTTED = (0, (3, 2)), (0, (1, 1.6))
+FRONTIER = "#bdbdbd"
+BEYOND = 0.35  # opacity of expert counts that the law was not fitted to, which a plan does not choose
 
-    Solid is the over-trained stretch (smaller than loss-optimal, more tokens), dashed the sizes beyond the loss-optimal
-    point; dotted lines are the base's loss and cost.
-    """
+
+def plan_figure(plan: Plan) -> Figure:
+    """Loss against serving cost on one budget: a curve for each expert count, the baseline and the recommendation."""
     with house_style():
         figure = new_figure(PAGE_WIDTH, 4.2)
         ax = figure.subplots()
@@ -34,14 +35,14 @@ def plan_figure(plan: Plan) -> Figure:
         ax.set_ylim(*up)
         _curves(ax, plan)
         _base_bound(ax, plan)
-        _recommendation(ax, plan)
         _known(ax, plan)
+        _recommendation(ax, plan)
         log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=7)
         ax.set_xlabel("serving cost (US$ per million output tokens)")
         ax.set_ylabel("loss (nats per token)")
         served = f"served on {plan.gpu} ({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)"
         headline(figure, f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, {served}", 8.0)
-        _explanation(ax, plan)
+        _key(ax, plan)
         end_labels(figure, ax, _curve_ends(ax, plan))
     return figure
 
@@ -51,32 +52,50 @@ def _curves(ax: Axes, plan: Plan) -> None:
     optima = {c.experts: c for c in plan.loss_optimal}
     for curve in plan.curves:
         colour, best = colour_of(curve.experts), optima.get(curve.experts)
+        seen = BEYOND if curve.experts in plan.excluded_experts else 1.0
         over = curve.n_params <= (math.inf if best is None else best.n_params * (1 + 1e-9))
         last = np.flatnonzero(over)[-1] if over.any() else 0
         usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
-        ax.plot(usd[over], curve.loss[over], color=colour)
-        ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=(0, (3, 2)), alpha=0.8)
+        ax.plot(usd[over], curve.loss[over], color=colour, alpha=seen)
+        ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=LARGER, alpha=0.8 * seen)
     for c in plan.loss_optimal:
         if c.usd_per_mtok is not None:
             optimum(ax, c.usd_per_mtok, c.loss, c.experts, 5.5)
     if plan.frontier:
         x, y = zip(*((c.usd_per_mtok, c.loss) for c in plan.frontier), strict=True)
-        ax.plot(x, y, color="#bdbdbd", linewidth=4.5, alpha=0.5, zorder=1, solid_capstyle="round")
+        ax.plot(x, y, color=FRONTIER, linewidth=4.5, alpha=0.5, zorder=1, solid_capstyle="round")
 
 
-def _explanation(ax: Axes, plan: Plan) -> None:
-    solid = "solid: over-trained (smaller, more tokens); dashed: larger;\n" if plan.curves else "\n"
-    first = f"markers: loss-optimal sizes, named at the right;{' ' if plan.curves else ''}{solid}"
-    cost = "" if plan.base_usd_per_mtok is None else f" and cost {format_usd(plan.base_usd_per_mtok)}"
-    base = "dense model" if plan.base_experts == 1 else f"model with E = {plan.base_experts:g}"
-    dotted = f"dotted: loss {plan.base_loss:.4f}{cost} of the loss-optimal {base}, the base"
-    circles = "\ncircles: known models, hollow where the law may not speak of them" if plan.known else ""
-    note(ax, f"{first}grey: Pareto frontier; {dotted}{circles}")
+def _key(ax: Axes, plan: Plan) -> None:
+    """What each kind of line and marker means, in one row above the axes."""
+    from matplotlib.lines import Line2D
+
+    def entry(label: str, **look: Any) -> Line2D:
+        settings: Look = {"color": FAINT, "label": label, **look}
+        return Line2D([], [], **settings)
+
+    model = plan.decision.model
+    entries = [entry("recommended", color=ACCENT, marker="*", markersize=9, linestyle="none", markeredgecolor="white")]
+    if "loss" in (model.intervals or {}):
+        entries.append(entry("its loss, 90%", color=ACCENT, linewidth=1.0))
+    entries.append(entry("loss-optimal", marker="o", markersize=4.5, linestyle="none"))
+    if plan.curves:
+        entries += [entry("smaller, more tokens"), entry("larger, fewer tokens", linewidth=0.8, linestyle=LARGER)]
+    cost = "" if plan.base_usd_per_mtok is None else f", {format_usd(plan.base_usd_per_mtok)}"
+    entries += [
+        entry("frontier", color=FRONTIER, linewidth=4.5, alpha=0.5),
+        entry(f"baseline (loss {plan.base_loss:.4f}{cost})", linewidth=1.0, linestyle=DOTTED),
+    ]
+    if plan.known:
+        entries.append(entry("published (hollow: beyond the law)", marker="o", markersize=4.5, linestyle="none"))
+    look: Look = {"frameon": False, "fontsize": 7, "handlelength": 1.6, "columnspacing": 1.1, "handletextpad": 0.5}
+    look |= {"borderaxespad": 0.0, "borderpad": 0.3, "bbox_to_anchor": (0.0, 1.0), "loc": "lower left"}
+    ax.legend(handles=entries, ncols=4, **look)
 
 
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
     """Costs and losses between which lies what the plan speaks of, with some room; over-trained curves run out at the top."""
-    rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.recommendation.model, *plan.known]
+    rows = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, plan.decision.model, *plan.known]
     served = [(c.usd_per_mtok, c.loss) for c in rows if c.usd_per_mtok is not None]
     if not served:
         raise InputError("no model of this plan is served", next_step="nothing to draw")
@@ -85,32 +104,33 @@ def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
     shown = [float(y) for c in plan.curves for x, y in zip(c.usd_per_mtok, c.loss, strict=True) if x <= right]
     low, high = min([*shown, float(loss.min())]), float(loss.max())
     room = max(high - low, 0.02)
-    return (left, right), (low - 0.2 * room, high + 0.35 * room)
+    return (left, right), (low - 0.28 * room, high + 0.35 * room)
 
 
 def _curve_ends(ax: Axes, plan: Plan) -> list[End]:
-    """Where each expert count's curve is named: at its last point in the picture, with its loss-optimal size."""
-    ends: list[End] = []
-    own = {c.experts: c.n_params for c in plan.loss_optimal}
+    """Where each expert count's curve is named: at its last point in the picture."""
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    if not plan.curves:  # a plan of a file that holds no curves
+        return [
+            (c.usd_per_mtok, c.loss, _name(plan, c.experts), colour_of(c.experts))
+            for c in plan.loss_optimal
+            if c.usd_per_mtok is not None
+        ]
+    ends: list[End] = []
     for curve in plan.curves:
         x, y = curve.usd_per_mtok, curve.loss
         seen = np.flatnonzero((x > left) & (x < right) & (y > low) & (y < high))
         if seen.size:
-            size = own.get(curve.experts)
-            text = expert_label(curve.experts) + (f": {format_count(size)}" if size is not None else "")
-            ends.append((float(x[seen[-1]]), float(y[seen[-1]]), text, colour_of(curve.experts)))
-    if plan.curves:
-        return ends
-    return [  # a plan of a file that holds no curves
-        (c.usd_per_mtok, c.loss, f"{expert_label(c.experts)}: {format_count(c.n_params)}", colour_of(c.experts))
-        for c in plan.loss_optimal
-        if c.usd_per_mtok is not None
-    ]
+            ends.append((float(x[seen[-1]]), float(y[seen[-1]]), _name(plan, curve.experts), colour_of(curve.experts)))
+    return ends
+
+
+def _name(plan: Plan, experts: float) -> str:
+    return expert_label(experts) + (" (excluded)" if experts in plan.excluded_experts else "")
 
 
 def _base_bound(ax: Axes, plan: Plan) -> None:
-    dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": (0, (1, 1.6)), "zorder": 1}
+    dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": DOTTED, "zorder": 1}
     ax.axhline(plan.base_loss, **dotted)
     if plan.base_usd_per_mtok is not None:
         ax.axvline(plan.base_usd_per_mtok, **dotted)
@@ -128,25 +148,22 @@ def _known(ax: Axes, plan: Plan) -> None:
 
 
 def _recommendation(ax: Axes, plan: Plan) -> None:
-    from matplotlib.text import OffsetFrom
-
-    model = plan.recommendation.model
+    model = plan.decision.model
     x, y = model.usd_per_mtok, model.loss
     spread = model.intervals or {}
-    if "usd_per_mtok" in spread:
-        ax.hlines(y, *spread["usd_per_mtok"], color=ACCENT, linewidth=1.0, zorder=5)
     if "loss" in spread:
         ax.vlines(x, *spread["loss"], color=ACCENT, linewidth=1.0, zorder=5)
     point(ax, x, y, "*", ACCENT, 13, markeredgecolor="white", zorder=6)
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
-    share = "" if model.cost_ratio is None else f" ({model.cost_ratio:.0%} of the base's)"
+    share = "" if model.cost_ratio is None else f" ({model.cost_ratio:.0%} of the baseline's)"
+    over = "" if plan.decision is plan.recommendation else " for the lifetime, beyond this budget"
     look: Look = {"fontsize": 7.5, "color": readable(ACCENT), "va": "bottom", "zorder": 6, "bbox": paper()}
-    look["arrowprops"] = {"arrowstyle": "-", "color": ACCENT, "linewidth": 0.7, "shrinkB": 5.0}
     ax.annotate(
-        f"train this: {expert_label(model.experts)}, N = {format_count(model.n_params)}\n"
-        f"{format_count(model.tokens)} tokens, loss {y:.4f}\n{format_usd(x)} per Mtok{share}",
-        (x, y),
+        f"recommended{over}: {expert_label(model.experts)}, {format_count(model.n_params_active)} active, "
+        f"{format_count(model.tokens)} tokens\nloss {y:.4f}, {format_usd(x)} per Mtok{share}",
+        (0.0, 0.0),
+        xycoords="axes fraction",
         xytext=(6, 6),
-        textcoords=OffsetFrom(ax, (0.0, 0.0), "points"),
+        textcoords="offset points",
         **look,
     )

@@ -44,9 +44,9 @@ def comparison_report(records: Sequence[HoldOut], origin: Origin | None = None, 
     sections = [
         Section("Question", tag("p", question)),
         Section("Answer", _answer(ranked)),
+        Section("Caveats", bullets(_caveats(ranked))),
         Section("Evidence", _evidence(ranked)),
         Section("Assumptions", facts(assumptions)),
-        Section("Caveats", bullets(_caveats(ranked))),
         reproduction(origin),
     ]
     about = (f"{best.n_train} runs fitted", f"{best.n_holdout} held out")

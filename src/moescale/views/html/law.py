@@ -46,9 +46,9 @@ def law_report(
     sections = [
         Section("Question", tag("p", _question(law))),
         Section("Answer", _answer(law, found)),
+        Section("Caveats", bullets([linked(text) for text in _caveats(law, found)])),
         Section("Evidence", _evidence(law, found, runs)),
         Section("Assumptions", _assumptions(law)),
-        Section("Caveats", bullets([linked(text) for text in _caveats(law, found)])),
         reproduction(origin, steps=_steps(law)),
     ]
     about = (law.form.name, *([f"{found.n_runs} runs"] if found is not None else []))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from moescale.errors import InputError
@@ -11,7 +11,6 @@ from moescale.hardware.prices import price
 from moescale.models.flops import CONVENTIONS
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
-from moescale.planning.rationale import TrainingUse
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import expert_label, format_bytes, format_count, format_flops, format_seconds, format_usd
@@ -30,20 +29,20 @@ LATENCY = {
 def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None = None) -> str:
     """A self-contained HTML page of a plan; needs matplotlib, else InputError."""
     origin = origin or Origin()
-    model = plan.recommendation.model
+    model = plan.decision.model
     heading = title or f"Which model to train with {format_flops(plan.budget_flops)} FLOPs"
-    notes, no_life = [*plan.recommendation.caveats, *plan.warnings], plan.lifetime_infeasible
+    notes, no_life = [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
     if no_life is not None and not any(no_life in warning for warning in plan.warnings):
         notes.append(f"No plan for the whole life: {no_life}.")
     sections = [
         Section("Question", _question(plan)),
         Section("Answer", _answer(plan)),
-        Section("Evidence", _evidence(plan)),
-        *([] if plan.lifetime is None else [Section("Over its life", _life(plan.lifetime))]),
-        Section("Assumptions", _assumptions(plan)),
         Section("Caveats", bullets([linked(text) for text in notes])),
+        Section("Evidence", _evidence(plan)),
+        *([] if plan.lifetime is None else [Section("Lifetime cost", _life(plan.lifetime, plan.decision.caveats))]),
+        Section("Assumptions", _assumptions(plan)),
         reproduction(origin, steps=_steps(plan)),
-        Section("Words", tag("p", tables.GLOSSARY.format(base=tables.base_name(plan)))),
+        Section("Glossary", tag("p", tables.GLOSSARY.format(base=tables.base_name(plan)))),
     ]
     about = (f"law {plan.law}", plan.gpu, expert_label(model.experts))
     return page(heading, meta_line(origin, *about), sections)
@@ -62,19 +61,16 @@ def _question(plan: Plan) -> Html:
 
 def _answer(plan: Plan) -> Html:
     model, headline = plan.decision.model, tables.plan_headline(plan)
+    share = "" if model.cost_ratio is None else f", {model.cost_ratio:.0%} of the baseline's"
     tiles: list[tuple[object, object]] = [
-        ("loss (nats per token)", f"{model.loss:.4f}"),
-        (f"US$ per million output tokens, on {model.gpus} {plan.gpu}", format_usd(model.usd_per_mtok)),
-    ]
-    if model.cost_ratio is not None:
-        tiles.append((f"of the cost of the {tables.base_name(plan)}", f"{model.cost_ratio:.0%}"))
-    tiles += [
-        ("parameters in all", format_count(model.n_params_total)),
-        ("active for a token", format_count(model.n_params_active)),
+        ("active parameters", format_count(model.n_params_active)),
+        ("total parameters", format_count(model.n_params_total)),
         ("training tokens", format_count(model.tokens)),
+        ("loss, nats per token", f"{model.loss:.4f}"),
+        (f"per million output tokens{share}", format_usd(model.usd_per_mtok)),
     ]
-    if plan.training is not None:
-        tiles += _training_tiles(plan.training)
+    if plan.training is not None and plan.training.usd is not None:
+        tiles.append(("to train", format_usd(plan.training.usd)))
     return joined(
         tag("div", tag("p", headline + ".", class_="lead"), class_="answer"),
         facts(tiles, "tiles"),
@@ -83,19 +79,6 @@ def _answer(plan: Plan) -> Html:
         *([html_table(tables.laws_table(plan)), html_table(tables.regrets_table(plan))] if plan.laws else []),
         *([html_table(tables.known_table(plan))] if plan.known else []),
     )
-
-
-def _training_tiles(use: TrainingUse) -> list[tuple[object, object]]:
-    tiles: list[tuple[object, object]] = [
-        ("of the training budget used", f"{use.budget_share:.0%}"),
-        ("training tokens per active parameter", format_count(use.tokens_per_active_param)),
-    ]
-    if use.gpu_days is not None and use.usd is not None:
-        tiles += [
-            (f"GPU days of training on {use.train_gpu} at an MFU of {use.mfu_words}", format_count(use.gpu_days)),
-            ("US$ to train", format_usd(use.usd)),
-        ]
-    return tiles
 
 
 def _evidence(plan: Plan) -> Html:
@@ -128,13 +111,13 @@ def figure_text(plan: Plan) -> str:
     )
 
 
-def _life(plan: LifetimePlan) -> Html:
+def _life(plan: LifetimePlan, plan_caveats: Sequence[str]) -> Html:
     best = plan.recommendation
     hours = f"{plan.training_gpu_hours:,.0f} GPU hours of training for the recommended model."
     return joined(
         html_table(tables.lifetime_table(plan), emphasised=best.model.experts),
         tag("p", linked(f"{tables.training_sentence(plan)} {hours} {tables.build_sentence(best.architecture)}")),
-        bullets([linked(text) for text in best.caveats]),
+        bullets([linked(text) for text in best.caveats if text not in plan_caveats]),
     )
 
 

@@ -85,7 +85,7 @@ def _print(
     names = {math.floor(row): (name, colour) for row, (_, name, colour) in zip(heights, ends, strict=True)}
     star = "★" if braille else "*"
     write_line(console)
-    write_paragraph(console, f"{star} recommended, o loss-optimal, left of o over-trained", lead="Loss against $/Mtok")
+    write_paragraph(console, f"{star} recommended, o loss-optimal, left of o: over-trained", lead="Loss against $/Mtok")
     for row in range(ROWS):
         loss = high - (row + 0.5) / ROWS * (high - low)
         line = Text(f"{loss:{MARGIN - 2}.3f} " if row % 4 == 1 else " " * (MARGIN - 1))

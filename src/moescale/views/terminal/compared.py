@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moescale.scaling_laws.law import INPUT_NAMES
 from moescale.units import format_count, format_usd
-from moescale.views.tables import break_even_lines, compared_table
+from moescale.views.tables import break_even_lines, compared_table, latency_name
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def show_compared_models(
     lifetime_tokens: float | None,
     latency: str,
 ) -> None:
-    """The table, after which lifetimes dearer models pay off, and what it all rests on."""
+    """The table, break-even lifetimes, and the basis."""
     write_table(console, compared_table(models))
     write_line(console)
     for line in break_even_lines(models):
@@ -40,13 +40,13 @@ def show_compared_models(
     trained = ""
     if training is not None:
         usd = format_usd(training.usd_per_gpu_hour)
-        trained = f"; trained on {training.gpu.name} at {usd} an hour and an MFU of {training.mfu:g}"
-    life = "" if lifetime_tokens is None else f"; a life of {format_count(lifetime_tokens)} output tokens"
+        trained = f"; training on {training.gpu.name} at {usd} per GPU hour, MFU {training.mfu:g}"
+    life = "" if lifetime_tokens is None else f"; lifetime {format_count(lifetime_tokens)} output tokens"
     write_line(console)
     write_paragraph(
         console,
-        f"parameters without embeddings; loss by {law.name}{', intervals over its draws' if len(law.draws) else ''}{trained}; served on "
-        f"{deployment.gpu.name} at {format_usd(float(deployment.usd_per_gpu_hour))} an hour, {deployment.prompt_tokens:g} prompt and "
-        f"{deployment.output_tokens:g} output tokens, latency from {latency}{life}.",
+        f"parameters without embeddings; loss by {law.name}{', intervals over its draws' if len(law.draws) else ''}{trained}; serving on "
+        f"{deployment.gpu.name} at {format_usd(float(deployment.usd_per_gpu_hour))} per GPU hour, {deployment.prompt_tokens:g} prompt and "
+        f"{deployment.output_tokens:g} output tokens per request, latency from {latency_name(latency)}{life}.",
         lead="Basis",
     )

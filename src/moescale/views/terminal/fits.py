@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def show_fit(console: Console, found: Fit, intervals: dict[str, tuple[float, float]] | None) -> None:
-    """The optimum of a fit: how good it is, its parameters, what to mind."""
+    """The optimum of a fit: its error, its parameters, remarks."""
     write_paragraph(console, found.form.equation, lead=found.form.title)
     write_paragraph(
         console,
@@ -48,10 +48,10 @@ def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
     if not chosen:
         return
     columns = (Column("form"), Column("weight"), Column("held-out RMSLE"))
-    rows = tuple((c.law, f"{c.weight:.2f}", "not known" if c.score is None else f"{c.score:.4f}") for c in chosen)
-    write_table(console, Table("Forms by inner hold-outs: the law is their weighted average", columns, rows))
+    rows = tuple((c.law, f"{c.weight:.2f}", "unknown" if c.score is None else f"{c.score:.4f}") for c in chosen)
+    write_table(console, Table("Forms of the fitted law (weighted average, by inner hold-outs)", columns, rows))
     write_line(console)
-    write_paragraph(console, f"The best of them, {chosen[0].law}:")
+    write_paragraph(console, f"Form with the largest weight: {chosen[0].law}")
 
 
 def show_isoflop(console: Console, found: IsoFlop) -> None:
@@ -77,7 +77,7 @@ def show_isoflop(console: Console, found: IsoFlop) -> None:
         )
         for t in found.trends
     )
-    write_table(console, Table("Loss-optimal size N and tokens D against FLOPs C", columns, rows))
+    write_table(console, Table("Exponents of loss-optimal N and D in FLOPs C", columns, rows))
 
 
 def show_laws(console: Console, laws: Sequence[Law]) -> None:
@@ -105,20 +105,18 @@ def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
 
 
 def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction], runs: RunTable) -> None:
-    """What a law predicts of each run of a table beside what was measured, and how well."""
+    """Predicted and measured losses of each run of a table, and their error."""
     from moescale.fitting.holdout import score
 
     write_table(console, run_prediction_table(predicted, runs))
     write_line(console)
     if (found := score(predicted, runs.loss)) is not None:
-        held = "" if found.coverage is None else f", {100 * found.coverage:.0f}% within their 90% interval"
+        held = "" if found.coverage is None else f", {100 * found.coverage:.0f}% within the 90% interval"
         errors = f"RMSLE {found.rmsle:.4g}, bias {100 * found.bias:+.2f}%{held}"
-        write_paragraph(console, f"{plural(found.n_runs, 'run')} measured: {errors}.")
+        write_paragraph(console, f"{plural(found.n_runs, 'measured run')}: {errors}.")
     beyond = sum(bool(one.extrapolation) for one in predicted)
     if beyond:
-        write_paragraph(
-            console, f"{beyond} of {plural(len(predicted), 'run')} outside the range that the law was fitted on."
-        )
+        write_paragraph(console, f"{beyond} of {plural(len(predicted), 'run')} outside the fitted range of the law.")
     write_paragraph(console, f"law {law.name}: {law.source}")
 
 
@@ -126,10 +124,10 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
     """A predicted loss and how far to trust it."""
     text = f"loss {predicted.loss:.4f} nats per token"
     if predicted.interval:
-        of = "a run's losses" if law.run_noise or law.drift else "the law's draws"
-        text += f"  (90% of {of}: {predicted.interval[0]:.4f} to {predicted.interval[1]:.4f})"
+        of = "for a new run" if law.run_noise or law.drift else "over the law's draws"
+        text += f"  (90% interval {of}: {predicted.interval[0]:.4f} to {predicted.interval[1]:.4f})"
     write_line(console, text, bold=len(f"loss {predicted.loss:.4f}"))
     for name, factor in predicted.extrapolation.items():
         end = "largest" if factor > 1 else "smallest"
-        write_line(console, f"extrapolated: {name} at {factor:.3g} times the {end} fitted")
+        write_line(console, f"extrapolated: {name} {factor:.3g} times the {end} fitted")
     write_paragraph(console, f"law {law.name}: {law.source}")

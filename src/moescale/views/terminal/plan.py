@@ -1,10 +1,10 @@
-"""A plan: the recommendation first, then the tables that it stands on; and what it was exported to."""
+"""A plan: the recommendation first, then its tables; and what it was exported to."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moescale.units import format_flops, format_usd
+from moescale.units import format_flops, format_usd, plural
 from moescale.views import tables
 from moescale.views.terminal.chart import show_chart
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from moescale.export.launch import Export
     from moescale.planning.plan import Plan
 
-CAVEATS = 2  # on the first screen
+CAVEATS = 3  # on the first screen
 
 
 def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: bool | None = None) -> None:
-    """The decision on one screen; `details` adds the tables that it stands on, `chart` the curves (None: on a terminal)."""
+    """The decision on one screen; `details` adds all tables, `chart` the curves (None: on a terminal)."""
     headline = tables.plan_headline(plan)
     write_line(console, headline, bold=len(headline))
     for name, text in tables.decision_facts(plan):
-        write_paragraph(console, text, indent=9, first=f"  {name:7}")
+        write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
     if plan.lifetime is not None and plan.decision is not plan.recommendation:
         write_table(console, tables.lifetime_table(plan.lifetime))
     else:
@@ -32,23 +32,30 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
             write_table(console, tables.laws_table(plan))
     if plan.known:
         write_table(console, tables.known_table(plan))
-    write_line(console)
     best = plan.decision
+    if best.caveats:
+        write_line(console)
+        write_line(console, "Caveats", bold=len("Caveats"))
     _listed(console, best.caveats if details else best.caveats[:CAVEATS])
     if details:
         _details(console, plan)
     elif len(best.caveats) > CAVEATS:
-        write_line(console, f"  {len(best.caveats) - CAVEATS} more, and the tables behind this, with --details.")
+        more = plural(len(best.caveats) - CAVEATS, "more caveat")
+        write_line(console, f"  {more} and all tables: --details")
+    else:
+        write_line(console, "  all tables: --details")
     if chart or (chart is None and console.is_terminal):
         show_chart(console, plan)
     write_line(console)
+    source = tables.latency_name(plan.latency_source)
     models = f"{'dense' if best.model.experts == 1 else 'MoE'} models in this format"
-    kind = models if plan.latency_source == "silicon" else f"{models} with latency from {plan.latency_source}"
+    kind = models if plan.latency_source == "silicon" else f"{models} with latency from {source}"
     write_paragraph(
         console,
-        f"{format_flops(plan.budget_flops)} training FLOPs; law {plan.law} ({plan.convention} FLOPs); {plan.gpu} at "
-        f"{format_usd(plan.usd_per_gpu_hour)} an hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
-        f"tokens a request; latency from {plan.latency_source}. Accuracy of prices: {tables.accuracy_text(plan.accuracy, plan.gpu, kind)}.",
+        f"{format_flops(plan.budget_flops)} training FLOPs ({plan.convention} convention); law {plan.law}; {plan.gpu} at "
+        f"{format_usd(plan.usd_per_gpu_hour)} per GPU hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
+        f"tokens per request; latency from {source}. Accuracy of serving cost: "
+        f"{tables.accuracy_text(plan.accuracy, plan.gpu, kind)}.",
         lead="Basis",
     )
 
@@ -73,7 +80,7 @@ def _listed(console: Console, lines: tuple[str, ...]) -> None:
 
 
 def show_export(console: Console, export: Export) -> None:
-    """What an export wrote, how the run is split, and the arithmetic of its memory."""
+    """Files of an export, the parallelism of the run, and the arithmetic of its memory."""
     from moescale.export.launch import split_in_words
 
     choice = export.choice

@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 
 def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
-    """The runs of a sweep (the JSON of `sweep --dry-run`), and what all of them would take."""
+    """The runs of a sweep (the JSON of `sweep --dry-run`), and their total."""
     runs: list[dict[str, Any]] = plan["runs"]
     write_table(console, planned_runs_table(runs))
     write_line(console)
     done = sum(run["state"] == "finished" for run in runs)
     write_paragraph(
         console,
-        f"{plural(len(runs), 'run')}, {done} finished, {format_flops(plan['training_flops'])} FLOPs in all, "
-        f"{plan['jobs']} at once; sizes without embeddings.",
+        f"{plural(len(runs), 'run')}, {done} finished, {format_flops(plan['training_flops'])} FLOPs in total, "
+        f"{plan['jobs']} in parallel; sizes without embeddings.",
     )
     if "seconds" in plan:
-        write_paragraph(console, f"About {format_seconds(plan['seconds'])} to go, by {plan['rate_from']}.")
+        write_paragraph(console, f"About {format_seconds(plan['seconds'])} left, by {plan['rate_from']}.")
     else:
-        write_paragraph(console, f"No estimate of time, as it would stand on {plan['rate_from']}.")
-    write_paragraph(console, f"The rows go to {plan['table']}.")
+        write_paragraph(console, f"For an estimate of time: {plan['rate_from']}.")
+    write_paragraph(console, f"Run table: {plan['table']}.")
 
 
 def show_design(console: Console, found: SweepDesign, *, details: bool, written: Path | None) -> None:
-    """The runs of a designed sweep, what they do to the plan's regret, and what other sweeps would."""
-    known = f" beside {plural(found.known_runs, 'known run')}" if found.known_runs else ""
+    """The runs of a designed sweep, and the plan's regret after them and after other sweeps."""
+    known = f" in addition to {plural(found.known_runs, 'known run')}" if found.known_runs else ""
     write_paragraph(
         console,
-        f"{format_flops(found.flops)} FLOPs in all{known}, for a plan of {format_flops(found.budget_flops)} FLOPs that is to be "
-        f"as good as {found.base} with a probability of {found.confidence:.0%}.",
+        f"{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, "
+        f"P(loss <= baseline) >= {found.confidence:.0%}; baseline: {found.base}.",
         lead=f"Train {plural(len(found.runs), 'run')}",
     )
     regrets = [
@@ -65,39 +65,44 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
     now = found.decision
     if found.known_runs:
         write_line(console)
-        text = f"no cheaper model is as good as the base with a probability of {found.confidence:.0%}: train the base."
+        text = f"no cheaper model has P(loss <= baseline) >= {found.confidence:.0%}: train the baseline."
         if now.cost_ratio != 1.0:
             text = (
-                f"E = {now.experts:g}, N = {format_count(now.n_params)} on {format_count(now.tokens)} tokens, {now.cost_ratio:.0%} of the "
-                f"base's cost a token, as good as it with a probability of {now.probability_at_least_base:.0%}."
+                f"E = {now.experts:g}, N = {format_count(now.n_params)}, {format_count(now.tokens)} tokens, {now.cost_ratio:.0%} of the "
+                f"baseline's cost, P(loss <= baseline) {now.probability_at_least_base:.0%}."
             )
-        write_paragraph(console, text, lead="By the known runs and the law")
+        write_paragraph(console, text, lead="Decision from the known runs")
     write_table(console, designed_runs_table(found.runs) if details else designed_counts_table(found.runs))
     write_line(console)
     if found.next_run is not None:
         more = found.next_run
         write_paragraph(
             console,
-            f"One more would be N = {format_count(more.n_params)}, E = {more.experts}, {format_count(more.tokens)} tokens, "
+            f"Next run: N = {format_count(more.n_params)}, E = {more.experts}, {format_count(more.tokens)} tokens, "
             f"{format_flops(more.flops)} FLOPs.",
         )
     write_paragraph(
         console,
-        "Regret is what the plan loses against a lab that knows the law, as a share of the base's cost a token, by simulation "
-        f"without a fit, to about {found.regret_error:.1%}.",
+        "regret: the plan's expected extra cost, as a share of the baseline's, against a plan that knows the true law; "
+        f"simulated without a fit, standard error about {found.regret_error:.1%}.",
     )
     if found.regret_after > found.regret_before - 2.0 * found.regret_error:
-        write_paragraph(console, "These runs do not lower it by more than the simulation tells: they do not pay.")
+        write_paragraph(
+            console,
+            "These runs do not lower the regret by more than the error of the simulation: they are not worth training.",
+        )
     if written is not None:
-        write_paragraph(console, f"Wrote {written}: set its corpus, then `moescale sweep {written} --dry-run`.")
+        write_paragraph(
+            console, f"Wrote {written}. Next: set its corpus, then run `moescale sweep {written} --dry-run`."
+        )
     elif not details:
-        write_paragraph(console, "--details lists every run, -o SWEEP.toml writes them.")
+        write_paragraph(console, "All runs: --details. Write the sweep: -o SWEEP.toml.")
 
 
 def show_latencies(console: Console, found: Overview, table: str) -> None:
     """What a latency table covers, and how well it interpolates."""
     dates = " to ".join(dict.fromkeys(found.dates))
-    write_paragraph(console, f"{found.rows} rows of {dates}", lead=table)
+    write_paragraph(console, f"{found.rows} rows, {dates}", lead=table)
     for engine in found.engines:
         write_line(console, f"  {engine}")
     write_table(console, coverage_table(found))
@@ -105,12 +110,12 @@ def show_latencies(console: Console, found: Overview, table: str) -> None:
         write_table(console, interpolation_table(found))
     else:
         write_line(console)
-        write_paragraph(console, "No axis has three points, so that interpolation cannot be checked.")
+        write_paragraph(console, "Interpolation error unknown: no axis has three points.")
     if found.not_ok:
         write_table(console, unmeasured_table(found))
     write_line(console)
     write_paragraph(
         console,
-        "parameters are in total, with all experts and embeddings; `all to` is the batch up to which every size and length "
-        "was measured; spread is the median over rows of what repeats and rounds scattered by.",
+        "parameters: total, with embeddings. full batch: the batch up to which every size and length was measured. spread: "
+        "median scatter of repeats and rounds.",
     )

@@ -1,4 +1,4 @@
-"""What serving costs: one deployment, a sweep of them, a simulated run."""
+"""Serving cost: one deployment, a sweep of them, a simulated run."""
 
 from __future__ import annotations
 
@@ -40,24 +40,26 @@ def show_models(console: Console, models: Sequence[Shape]) -> None:
 
 
 def show_burst(console: Console, run: Run, host: str, *, priced: bool = True) -> None:
-    """A simulated run in three lines; the times are medians and what 99% of the requests stay within."""
+    """A simulated run in three lines; the times are medians and 99th percentiles."""
     record = run.to_dict()
 
     def spread(name: str) -> str:
         cuts = record.get(name)
         if not isinstance(cuts, dict):
             return "none"
-        return f"{format_seconds(cuts['p50'])} (99% within {format_seconds(cuts['p99'])})"
+        return f"{format_seconds(cuts['p50'])} median, {format_seconds(cuts['p99'])} at the 99th percentile"
 
     write_paragraph(
         console,
-        f"Simulated: {len(run.arrival_s)} requests in {format_seconds(run.makespan_s)}, {run.output_tok_s:,.0f} output tokens "
-        f"a second{f', {format_usd(run.usd_per_mtok)} per million' if priced else ''}; at most {run.peak_running} at a time; "
+        f"Simulated: {len(run.arrival_s)} requests in {format_seconds(run.makespan_s)}, {run.output_tok_s:,.0f} output "
+        f"tokens/s{f', {format_usd(run.usd_per_mtok)} per million output tokens' if priced else ''}; at most {run.peak_running} concurrent requests; "
         f"host: {host}.",
     )
-    write_paragraph(console, f"First token after {spread('ttft_s')}, then {spread('tpot_s')} a token.")
+    write_paragraph(console, f"TTFT {spread('ttft_s')}, TPOT {spread('tpot_s')}.")
     if run.n_preemptions:
-        write_paragraph(console, f"The cache was full {run.n_preemptions} times, and requests were computed again.")
+        write_paragraph(
+            console, f"The KV cache was full {run.n_preemptions} times; preempted requests were recomputed."
+        )
 
 
 SAVES = {"prefix_hit": "prefix cache", "accepted_tokens": "speculative decoding"}
@@ -73,43 +75,42 @@ def show_load(
     priced: bool = True,
     host: str | None = None,
 ) -> None:
-    """What each of the server's tricks saves, and what a closed and an open loop meet; `host` is what --host says."""
+    """Savings of caching and speculative decoding, and the closed and the open loop; `host` is what --host says."""
     for name, share in saved.items():
-        what = f"saves {share:.0%} of the dollars" if share >= 0 else f"costs {-share:.0%} more dollars"
-        write_paragraph(console, f"{SAVES[name]}: {what}, against the same server without it")
+        what = f"{share:.0%} cheaper" if share >= 0 else f"{-share:.0%} more expensive"
+        write_paragraph(console, f"With {SAVES[name]}: {what} than the same server without it.")
     if closed is not None:
         write_paragraph(
             console,
-            f"Closed loop of {plural(closed.concurrency, 'client')}: means over ten requests a client; first token after "
-            f"{format_seconds(closed.plateau_ttft_s)} once the burst of the first ones is over.",
+            f"Closed loop of {plural(closed.concurrency, 'client')}: means over ten requests per client; TTFT "
+            f"{format_seconds(closed.plateau_ttft_s)} after the first burst.",
         )
     if opened is not None:
-        usd = f", {format_usd(opened.usd_per_hour)} an hour" if priced else ""
-        times = "on average" if opened.percentile is None else f"for {opened.percentile:g}% of the requests"
-        within = "" if opened.percentile is None else "within "
+        usd = f", {format_usd(opened.usd_per_hour)} per hour" if priced else ""
+        times = "mean" if opened.percentile is None else f"for {opened.percentile:g}% of requests"
+        most = "" if opened.percentile is None else "<= "
         write_paragraph(
             console,
-            f"{plural(opened.requests_per_s, 'request')} a second: {opened.gpus} x {gpu} "
-            f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd}, at {opened.utilization:.0%} of what "
-            f"they can serve at most; first token {within or 'after '}"
-            f"{format_seconds(opened.ttft_s)}, then {within}{format_seconds(opened.tpot_s)} a token {times}; "
-            f"host: {host or 'in-line, unless --host says otherwise'}.",
+            f"{plural(opened.requests_per_s, 'request')} per second: {opened.gpus} x {gpu} "
+            f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd}, {opened.utilization:.0%} of their maximum "
+            f"rate; TTFT {most}{format_seconds(opened.ttft_s)}, TPOT {most}{format_seconds(opened.tpot_s)} ({times}); "
+            f"host: {host or 'in-line (default of --request-rate)'}.",
         )
 
 
 def show_apart(console: Console, apart: Disaggregated, gpu: str, *, priced: bool = True) -> None:
-    """Prefill and decode on GPUs of their own."""
+    """Disaggregated serving: separate GPUs for prefill and decode."""
 
     def workers(pool: Pool) -> str:
         return f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}, {pool.busy:.0%} busy"
 
-    usd = f", {format_usd(apart.usd_per_mtok)} per million" if priced else ""
+    usd = f", {format_usd(apart.usd_per_mtok)} per million output tokens" if priced else ""
     write_paragraph(
         console,
-        f"Prefill and decode apart: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
-        f"tokens a second{usd}. Prefill: {workers(apart.prefill)}, first token after {format_seconds(apart.ttft_s)} "
-        f"({format_seconds(apart.transfer_s)} to move the cache). Decode: {workers(apart.decode)}, "
-        f"{apart.decode.batch:,.0f} requests each, {format_seconds(apart.tpot_s)} a token.",
+        f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
+        f"tokens/s{usd}. Prefill: {workers(apart.prefill)}, TTFT {format_seconds(apart.ttft_s)} "
+        f"({format_seconds(apart.transfer_s)} for the transfer of the KV cache). Decode: {workers(apart.decode)}, "
+        f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s)}.",
     )
 
 
@@ -141,7 +142,7 @@ def show_cost(
         )
         text = f"{format_usd(usd)} per million output tokens on {cost.gpus} x {gpu}"
         if not priced:
-            text = f"{rate:,.0f} output tokens a second on {cost.gpus} x {gpu}"
+            text = f"{rate:,.0f} output tokens/s on {cost.gpus} x {gpu}"
         text += "" if loop is None else f" for {plural(loop.concurrency, 'client')}"
         copies = cost.replicas or 1
         parts = [f"{plural(copies, 'replica')} of {cost.gpus_per_replica}"] if copies > 1 else []
@@ -149,22 +150,22 @@ def show_cost(
         parts += [plural(cost.attention_dp, "attention group")] if cost.attention_dp else []
         write_line(console, text + (f" ({', '.join(parts)})" if parts else ""), bold=len(text))
     terms = f" ({price})" if price else ""
-    reserve = f"; reserve {format_bytes(cost.reserve_bytes)} a GPU" if cost.reserve_bytes else ""
+    reserve = f"; reserve {format_bytes(cost.reserve_bytes)} per GPU" if cost.reserve_bytes else ""
     write_paragraph(
         console,
         f"{f'{name}: ' if name else ''}{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
-        f"{format_bytes(cost.weight_bytes)}{f' in {deployment.weights}' if deployment.weights else ''}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB a token in "
+        f"{format_bytes(cost.weight_bytes)}{f' in {deployment.weights}' if deployment.weights else ''}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB per token in "
         f"{cache_format(deployment)}{reserve}",
     )
     write_paragraph(
         console,
         f"{_traffic(deployment)}{f', {traffic}' if traffic else ''}; "
-        f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} a GPU hour{terms}; ' if priced else ''}"
+        f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} per GPU hour{terms}; ' if priced else ''}"
         f"utilization {deployment.utilization:g}; latency from {latency or cost.latency_source}",
     )
     if priced and loop is None and cost.usd_per_input_mtok is not None and cost.usd_per_output_mtok is not None:
         apart = f"{format_usd(cost.usd_per_input_mtok)} per million prompt tokens and {format_usd(cost.usd_per_output_mtok)}"
-        write_paragraph(console, f"prompts and outputs apart: {apart} per million output tokens")
+        write_paragraph(console, f"separate prices: {apart} per million output tokens")
     write_paragraph(console, f"Accuracy: {accuracy_text(accuracy, gpu, kind)}")
     write_table(console, cost_table(cost, priced=priced))
     if cost.attention_dp is not None:
@@ -175,13 +176,13 @@ def _attention_groups(console: Console, deployment: Deployment) -> None:
     """The rule on prompts of attention groups, which decides how long they wait."""
     passes = float(deployment.prompt_wait_passes)
     rule = (
-        "a prompt in one group stalls the output tokens of all groups, as under vLLM and SGLang; with --latency "
-        "silicon:trtllm prompts wait for each other"
+        "a prompt in one group delays the output tokens of all groups, as in vLLM and SGLang; with --latency "
+        "silicon:trtllm, prompts wait for each other"
     )
     if passes:
         rule = (
-            f"a prompt waits up to {passes:g} passes for prompts of the other groups, as under TensorRT-LLM; with --latency "
-            "silicon:vllm or silicon:sglang a prompt in one group stalls all"
+            f"a prompt waits up to {passes:g} passes for prompts of the other groups, as in TensorRT-LLM; with --latency "
+            "silicon:vllm or silicon:sglang, a prompt in one group delays all groups"
         )
     write_line(console)
     write_paragraph(console, f"Attention groups: {rule}.")
@@ -190,14 +191,14 @@ def _attention_groups(console: Console, deployment: Deployment) -> None:
 def show_sweep(
     console: Console, points: OperatingPoints, traffic: str | None = None, *, name: str | None = None
 ) -> None:
-    """The Pareto set of a sweep, what each GPU and number format can do alone, and what has no answer."""
+    """The Pareto set of a sweep, the ends of each GPU and format, and the infeasible points."""
     from moescale.models.parameters import count_parameters
 
     p, front = points, points.pareto.tolist()
     ends = list(dict.fromkeys((front[-1], front[0])))  # the cheapest and the fastest, which may be one
     lead = f"{' to '.join(format_usd(float(p.usd_per_mtok[i])) for i in ends)} per million output tokens"
     rates = " to ".join(rate_text(float(p.tok_s_per_user[i])) for i in ends)
-    write_line(console, f"{lead} at {rates} tok/s for each user", bold=len(lead))
+    write_line(console, f"{lead} at {rates} tok/s per user", bold=len(lead))
     parameters = count_parameters(p.model)
     sources = ", ".join(dict.fromkeys(k.latency.name for k in p.platforms))
     write_paragraph(
@@ -207,23 +208,23 @@ def show_sweep(
         f"latency from {sources}",
     )
     prices = {k.gpu.name: k.usd_per_gpu_hour for k in p.platforms}
-    write_paragraph(console, f"GPU hours: {', '.join(f'{name} {format_usd(usd)}' for name, usd in prices.items())}")
+    write_paragraph(
+        console, f"Price per GPU hour: {', '.join(f'{name} {format_usd(usd)}' for name, usd in prices.items())}"
+    )
     write_table(console, pareto_table(p))
     write_table(console, platform_table(p))
     if len({(k.weights.name, k.kv_cache.name) for k in p.platforms}) > 1:
         write_line(console)
-        caveat = "Number formats are compared by cost and time; what fewer bits do to quality is not in these figures."
+        caveat = "Formats are compared by cost and latency only: the effect of quantisation on quality is not included."
         if any(k.latency.name == "silicon" for k in p.platforms):
-            caveat += (
-                " Where a format's kernels were not measured (int4: nowhere), they are bf16 ones scaled by rooflines."
-            )
+            caveat += " Formats without measured kernels (int4: on no GPU) use bf16 kernels, scaled by the roofline."
         write_paragraph(console, caveat)
     if lines := left_out_lines(p):
         write_line(console)
-        write_line(console, "Left out", bold=8)
+        write_line(console, "Infeasible", bold=10)
         for line in lines:
             write_paragraph(console, line, indent=2, first="")
 
 
 def _traffic(deployment: Deployment) -> str:
-    return f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens a request"
+    return f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request"

@@ -1,6 +1,6 @@
 """Lines, paragraphs and tables in plain text.
 
-Columns that do not fit the terminal are left out, the least needed first, and nothing is wrapped inside a table.
+Columns that do not fit the terminal are left out, the least needed first; of a table, only heads are wrapped.
 """
 
 from __future__ import annotations
@@ -62,12 +62,24 @@ def write_paragraph(console: Console, text: str, *, lead: str = "", indent: int 
 
 
 def write_table(console: Console, table: Table) -> None:
-    """A table with its title and notes; empty columns, and those for which there is no room, are left out."""
+    """A table with its title and notes; empty columns, and those for which there is no room, are left out.
+
+    A table that is too wide has its heads on two lines before a column goes.
+    """
     columns = table.columns
-    kept = list(table.filled())
-    widths = [max(len(columns[i].head), *(len(row[i]) for row in table.rows), 0) for i in range(len(columns))]
+    kept, heads = list(table.filled()), [[column.head] for column in columns]
+    cells = [max((len(row[i]) for row in table.rows), default=0) for i in range(len(columns))]
+
+    def width(i: int) -> int:
+        return max(cells[i], *map(len, heads[i]))
+
+    def too_wide() -> bool:
+        return sum(width(i) + 2 for i in kept) - 2 > console.width
+
+    if too_wide():
+        heads = [_two_lines(column.head, least) for column, least in zip(columns, cells, strict=True)]
     left_out: list[str] = []
-    while sum(widths[i] + 2 for i in kept) - 2 > console.width:
+    while too_wide():
         ranked = [i for i in kept if columns[i].rank]
         if not ranked:
             break
@@ -76,18 +88,28 @@ def write_table(console: Console, table: Table) -> None:
         left_out.append(columns[least].head)
 
     def row_text(row: Sequence[str]) -> str:
-        return "  ".join(row[i].ljust(widths[i]) if columns[i].text else row[i].rjust(widths[i]) for i in kept)
+        return "  ".join(row[i].ljust(width(i)) if columns[i].text else row[i].rjust(width(i)) for i in kept)
 
     write_line(console)
     if table.title:
-        write_line(console, table.title, bold=len(table.title))
-    head = row_text([column.head for column in columns])
-    write_line(console, head, bold=len(head))
+        write_paragraph(console, "", lead=table.title)
+    tall = max(len(heads[i]) for i in kept)
+    for line in range(tall):  # aligned at the bottom
+        head = row_text([([""] * (tall - len(lines)) + lines)[line] for lines in heads])
+        write_line(console, head, bold=len(head))
     rule = "─" if encodable(console, "─") == "─" else "-"
-    write_line(console, rule * min(console.width, sum(widths[i] + 2 for i in kept) - 2))
+    write_line(console, rule * min(console.width, sum(width(i) + 2 for i in kept) - 2))
     for row in table.rows:
         write_line(console, row_text(row))
     if left_out:
-        write_paragraph(console, f"No room for {', '.join(left_out)}: widen the terminal, or use --json.")
+        write_paragraph(
+            console, f"Columns left out for width: {', '.join(left_out)}. Widen the terminal, or use --json."
+        )
     for note in table.notes:
         write_paragraph(console, note, indent=2, first="")
+
+
+def _two_lines(head: str, least: int) -> list[str]:
+    """A head on two lines at most, as narrow as it can be, but for `least`."""
+    widths = range(max(least, *map(len, head.split()), 1), len(head) + 1)
+    return next((lines for lines in (textwrap.wrap(head, n) for n in widths) if len(lines) <= 2), [head])
