@@ -34,9 +34,7 @@ VARIES = 1.1  # the largest value over the smallest of a variable that can be ex
 POWER = 4.0  # weights ~ score^-4, by hold-outs over sources (docs/evidence/own-law.md)
 LEAST_WEIGHT, LEAST_FORMS = 0.05, 2
 BROKEN = 10.0  # robust standard deviations
-LEAST_DRIFT = (
-    0.02  # an e-fold; inner hold-outs look no further than two or three times beyond the runs (docs/evidence/own-law.md)
-)
+LEAST_DRIFT = 0.02  # an e-fold; inner hold-outs look no further than two or three times beyond the runs (docs/evidence/own-law.md)
 FEWEST_WITHIN = 4  # held-out runs inside the range of those left in that tell the noise
 LOWEST_SCORE = 1e-9  # of runs without noise
 REPLICATES, FEWEST_REPLICATES = 128, 32  # of all forms together and of each, where no --bootstrap says how many
