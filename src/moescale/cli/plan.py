@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_PLANS = 5  # that are made for days or dollars
 NEAR = 0.02  # of them
+OVER = 0.003  # share that a stated budget may be exceeded by: 10 days still print as 10
 
 
 @app.command(
@@ -119,9 +120,9 @@ def _within(bounds: BoundOptions, answer: Plan, at_mfu: Callable[[float], Plan])
         if ratio is None or use is None or use.mfu is None or answer.lifetime is not None:
             return answer
         found.append((ratio, answer))
-        if abs(ratio - 1.0) < NEAR or (ratio < 1.0 and answer.budget_flops == bounds.budget):
+        if -NEAR < ratio - 1.0 < OVER or (ratio < 1.0 and answer.budget_flops == bounds.budget):
             return answer
         bought = use.mfu if bought is None else math.sqrt(bought * use.mfu)
         answer = at_mfu(bought)
-    within = [each for each in found if each[0] <= 1.0 + NEAR]
+    within = [each for each in found if each[0] <= 1.0 + OVER]
     return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
