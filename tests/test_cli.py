@@ -348,7 +348,7 @@ def test_what_speeds_a_server_up_says_what_it_saves() -> None:
     assert cached["saved"]["prefix_hit"] > 0.1
     told = run(*asked, "--prefix-hit", 0.5).out
     assert f"prefix cache: {cached['saved']['prefix_hit']:.0%} cheaper than the same server without it" in told
-    assert "prompts and outputs apart: $" in run(*asked).out
+    assert "separate prices: $" in run(*asked).out
     for wrong in (("--speculative", 1.5, "--draft-tokens", 1), ("--draft-tokens", 1), ("--prefix-hit", 2)):
         assert run(*asked, *wrong).code == 2
 
