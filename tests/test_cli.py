@@ -118,7 +118,7 @@ def test_a_lack_of_memory_is_one_message(error: MemoryError, monkeypatch: pytest
     monkeypatch.setattr("moescale.runs.table.read_runs", spent)
     found = run("fit", RUNS)
     assert (found.code, found.out) == (2, "")
-    assert found.err.startswith("moescale: does not fit in memory")
+    assert found.err.startswith("moescale: out of memory")
     assert str(error) in found.err
     assert len(found.err.splitlines()) == 1
 
@@ -347,11 +347,8 @@ def test_what_speeds_a_server_up_says_what_it_saves() -> None:
     assert drafted["saved"] == {"accepted_tokens": pytest.approx(1 - drafted["usd_per_mtok"] / plain["usd_per_mtok"])}
     assert cached["saved"]["prefix_hit"] > 0.1
     told = run(*asked, "--prefix-hit", 0.5).out
-    assert (
-        f"prefix cache: saves {cached['saved']['prefix_hit']:.0%} of the dollars, against the same server without it"
-        in told
-    )
-    assert "prompts and outputs apart: $" in run(*asked).out
+    assert f"prefix cache: {cached['saved']['prefix_hit']:.0%} cheaper than the same server without it" in told
+    assert "separate prices: $" in run(*asked).out
     for wrong in (("--speculative", 1.5, "--draft-tokens", 1), ("--draft-tokens", 1), ("--prefix-hit", 2)):
         assert run(*asked, *wrong).code == 2
 
@@ -459,7 +456,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --buget 1e20", 2, ("--buget", "--budget", "moescale plan --help")),
     ("plan", 2, ("--budget: no budget", "--train-gpus N --days X")),
     ("plan --budget 1e21 --budget-usd 5", 2, ("--budget and --budget-usd state a budget each",)),
-    ("plan --days 3", 2, ("--days: of how many GPUs?", "--train-gpus")),
+    ("plan --days 3", 2, ("--days: needs a number of GPUs", "--train-gpus")),
     ("plan --budget 1e21 --match gtp-oss", 2, ("--match: unknown", "gpt-oss-20b")),
     ("plan --budget 1e21 --match gpt-oss-20b", 2, ("--match", "tokens of gpt-oss-20b are not published")),
     ("plan --budget 1e21 --shape mixtrall", 2, ("--shape: unknown shape 'mixtrall'; nearest: mixtral",)),
@@ -548,8 +545,8 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("predict --n-params 1B --tokens 1e300", 2, ("--tokens", "nearest: 1e+24")),
     # Models of cost.
     ("cost", 2, ("NAME", "--config", "--n-params")),
-    ("cost llama-3.1-8b --n-params 1B", 2, ("NAME and --n-params were given",)),
-    ("cost llama-3.1-8b --config LLAMA.json", 2, ("NAME and --config were given",)),
+    ("cost llama-3.1-8b --n-params 1B", 2, ("NAME and --n-params each name a model",)),
+    ("cost llama-3.1-8b --config LLAMA.json", 2, ("NAME and --config each name a model",)),
     ("cost lama-3.1-8b", 2, ("NAME: ", "'lama-3.1-8b'", "nearest: llama-3.1-8b,", "deepseek-v3", "--config")),
     ("cost ''", 2, ("NAME: ", "llama-3.1-8b")),
     ("cost llama-3.1-8b --experts 4", 2, ("--experts", "--n-params", "published model")),
@@ -907,7 +904,7 @@ TABLES = [
         ("100 runs", "RMSLE", "alpha", "90% interval", "E_max"),
     ),
     (("laws",), ("yun2024-recovered", "hoffmann2022", "406.4", "alpha 0.3392", "ln L =")),
-    (("predict", "--n-params", "3B", "--tokens", "20B"), ("nats per token", "90%", "extrapolated: n_params")),
+    (("predict", "--n-params", "3B", "--tokens", "20B"), ("nats per token", "90%", "extrapolated: N")),
     (
         ("cost", "--n-params", "1.5B", "--experts", 64, "--latency", "roofline"),
         ("$0.240", "4 x a100-sxm-40gb", "61.5 GiB", "weights take"),
@@ -1097,7 +1094,7 @@ def test_plan_tells_a_life_in_words() -> None:
 def test_total_dollars_are_those_of_a_life() -> None:
     found = run(*BUDGET, "--max-total-usd", "9")
     assert found.code == 2
-    assert "--max-total-usd: total dollars are those of training and of serving" in found.err
+    assert "--max-total-usd: total dollars cover training and serving" in found.err
     assert "give --lifetime-tokens as well" in found.err
 
 
@@ -1198,7 +1195,7 @@ def test_fit_calibrates_a_law_to_few_runs(capsys: pytest.CaptureFixture[str], tm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--fix", "alpha"], "--fix: there is no law to take them from; name one with --prior"),
+        (["--fix", "alpha"], "--fix: no law to take the values from; name one with --prior"),
         (["--prior", "yun2024-recovered", "--fix", "alfa"], "--fix: yun2024 has no parameter 'alfa'; nearest: alpha"),
         (["--prior", "nope"], "--prior"),
         (

@@ -342,7 +342,7 @@ def test_both_bounds() -> None:
             {"max_loss": 1.0},
             r"reaches a loss of at most 1; nearest: the lowest loss of this budget is 1\.9\d+; raise --budget",
         ),
-        ({"max_usd_per_mtok": 1e-6}, "no model of this budget serves at .* a million tokens or less"),
+        ({"max_usd_per_mtok": 1e-6}, "no model of this budget serves at .* per million output tokens or less"),
     ],
 )
 def test_bounds_out_of_reach(bound: dict[str, float], message: str) -> None:
@@ -446,7 +446,7 @@ def test_a_life_may_train_longer_than_the_budget() -> None:
     plan, life = lived(replace(LIVED, max_loss=lowest - 0.03))
     assert known(life.recommendation.model.training_flops) > BUDGET
     assert life.target_loss == lowest - 0.03
-    assert any("but for its lifetime part" in note for note in plan.warnings)
+    assert any("except for its lifetime part" in note for note in plan.warnings)
     assert known(plan.recommendation.model.loss) <= plan.base_loss * (1 + 1e-6)
 
 
@@ -457,7 +457,7 @@ def test_a_budget_is_planned_where_its_life_has_no_answer() -> None:
     record = plan.to_dict()["lifetime"]
     assert isinstance(record, dict)
     assert set(record) == {"infeasible"}
-    assert "can be served at $0.00200 a million tokens or less" in plan.warnings[-1]
+    assert "can be served at $0.00200 per million output tokens or less" in plan.warnings[-1]
 
 
 @pytest.mark.system
@@ -479,9 +479,9 @@ def test_a_life_is_json_and_carries_intervals() -> None:
     [
         (
             {"max_loss": 0.5},
-            "no size and no number of tokens reaches a loss of at most 0.5; nearest: recovered falls to",
+            "no size and no number of tokens reaches a loss of at most 0.5; nearest: recovered reaches at best",
         ),
-        ({"max_total_usd": 1e-3}, "do not pay for 1T served tokens of any model"),
+        ({"max_total_usd": 1e-3}, "do not cover 1T served tokens with any model"),
     ],
 )
 def test_a_life_without_an_answer_says_why(change: dict[str, Any], message: str) -> None:
@@ -500,7 +500,7 @@ def test_a_life_without_an_answer_says_why(change: dict[str, Any], message: str)
         ({"max_usd_per_mtok": math.inf}, "max_usd_per_mtok must be positive and finite, not inf"),
         ({"lifetime_tokens": -1.0}, "lifetime_tokens must be positive"),
         ({"max_total_usd": -1.0}, "max_total_usd must be positive"),
-        ({"max_total_usd": 1e6}, "--max-total-usd: total dollars are those of training and of serving"),
+        ({"max_total_usd": 1e6}, "--max-total-usd: total dollars cover training and serving"),
         ({"convention": "papr"}, "unknown convention 'papr'; nearest: paper"),
         ({"kv_heads": 0.0}, "kv_heads"),
     ],
@@ -515,7 +515,7 @@ def test_impossible_questions_are_refused(change: dict[str, Any], message: str) 
     [
         ((0.0,), "--budget: budget 0.0 is not a positive number"),
         ((1e21, math.nan), "max_tokens nan is not a positive number"),
-        ((1e35,), "outside what a language model is trained with; nearest: 1e12 to 1e32"),
+        ((1e35,), "outside the range of language models; nearest: 1e12 to 1e32"),
     ],
 )
 def test_impossible_budgets_are_refused(budget: tuple[float, ...], message: str) -> None:
@@ -539,7 +539,7 @@ def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     cheapest_shown = min(plan.bounded_loss, key=lambda c: c.usd_per_mtok or math.inf)
     beyond = any("is not trusted beyond" in note for note in plan.recommendation.caveats)
     assert beyond == (cheapest_shown.experts > 8)
-    with pytest.raises(InfeasibleError, match="recovered speaks of at most 8 experts"):
+    with pytest.raises(InfeasibleError, match="recovered covers at most 8 experts"):
         ask(replace(question, experts=(64.0,), match_experts=64.0), law=low)
     # A base beyond the law sets a loss that the law's own counts may not reach.
     with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal"):
@@ -649,7 +649,7 @@ def test_intervals_hold_the_middle_of_the_draws() -> None:
     none = ask(replace(MAIN, draws=0), law=DRAWN)
     assert all(c.intervals is None for c in (*none.loss_optimal, *none.bounded_loss, *none.bounded_cost))
     few = ask(replace(MAIN, draws=500), law=DRAWN)
-    assert any("carries 40 draws, not 500" in note for note in few.warnings)
+    assert any("has 40 draws, not 500" in note for note in few.warnings)
 
 
 def test_intervals_are_shown_where_the_base_cannot_be_served() -> None:

@@ -497,7 +497,7 @@ def test_show_prints_coverage_errors_and_a_figure(capsys: pytest.CaptureFixture[
     [
         ((), "give one of -o TABLE"),
         (("--show", "t.csv", "-o", "u.csv"), "give one of -o TABLE"),
-        (("--show", "t.csv", "--batch", "1"), "--batch: says what to measure"),
+        (("--show", "t.csv", "--batch", "1"), "--batch: needs -o TABLE"),
         (("-o", "t.csv"), "--gpu: is missing"),
         (("-o", "t.csv", "--gpu", "cpu"), "--config or --n-params"),
         (("-o", "t.csv", "--gpu", "cpu", "--n-params", "20M", "--batch", "0"), "--batch: '0' is not a whole number"),

@@ -215,7 +215,7 @@ def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> N
         ("x.json", '{"law": "a", "parameters": {}, "rmsle": 1}', (), "fit -o LAW.toml"),
         ("x.json", "{", (), "is not JSON"),
         ("x.toml", "format = 1", (), "damaged law file"),
-        ("comparison.json", None, ("--runs", RUNS), "only the report of a law"),
+        ("comparison.json", None, ("--runs", RUNS), "applies to the report of a law only"),
         ("comparison.json", None, ("--date", "yesterday"), "is not a date"),
         ("nothing.json", None, (), "no such file"),
     ],

@@ -221,12 +221,12 @@ def test_gpu_counts_are_powers_of_two_unless_others_are_stated() -> None:
     ("heads", "kv_heads", "gpus", "words"),
     [
         (32, 8, 16, None),  # each KV head twice
-        (48, 8, 6, "6 GPUs cannot share 8 key-value heads evenly, as vLLM demands; 4 or 8 GPUs can"),
-        (48, 8, 12, "12 GPUs cannot share 8 key-value heads evenly, as vLLM demands; 8 or 16 GPUs can"),
-        (28, 4, 8, "8 GPUs cannot share 28 attention heads evenly, as vLLM demands; 4 or 28 GPUs can"),
-        (40, 10, 4, "4 GPUs cannot share 10 key-value heads evenly, as vLLM demands; 2 or 5 GPUs can"),
-        (2, 1, 4, "4 GPUs cannot share 2 attention heads evenly, as vLLM demands; 2 GPUs can"),
-        (3, 3, 2, "2 GPUs cannot share 3 attention heads evenly, as vLLM demands; 1 or 3 GPUs can"),
+        (48, 8, 6, "6 GPUs cannot share 8 key-value heads evenly, as vLLM requires; 4 or 8 GPUs can"),
+        (48, 8, 12, "12 GPUs cannot share 8 key-value heads evenly, as vLLM requires; 8 or 16 GPUs can"),
+        (28, 4, 8, "8 GPUs cannot share 28 attention heads evenly, as vLLM requires; 4 or 28 GPUs can"),
+        (40, 10, 4, "4 GPUs cannot share 10 key-value heads evenly, as vLLM requires; 2 or 5 GPUs can"),
+        (2, 1, 4, "4 GPUs cannot share 2 attention heads evenly, as vLLM requires; 2 GPUs can"),
+        (3, 3, 2, "2 GPUs cannot share 3 attention heads evenly, as vLLM requires; 1 or 3 GPUs can"),
         (6, 6, 3, None),
     ],
 )

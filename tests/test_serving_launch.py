@@ -124,7 +124,7 @@ def test_groups_of_attention_and_stages() -> None:
     assert "enable_attention_dp: true\n" in trtllm["text"]
     assert "decoding_type: MTP\n  num_nextn_predict_layers: 1\n" in trtllm["text"]
     assert "16 GPUs exceed most servers" in vllm["notes"]
-    assert "only models released with them have such heads" in vllm["notes"]
+    assert "fails for models released without such heads" in vllm["notes"]
 
 
 @pytest.mark.parametrize(("batch", "each"), [(515.0, "128"), (511.9, "127"), (3.0, "1")])

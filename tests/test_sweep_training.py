@@ -288,9 +288,9 @@ RUN: dict[str, Any] = {"n_params": "1M", "tokens": "1M"}
         ({"runs": [RUN | {"tokens": ["1M", "2M"]}]}, "[[runs]] 1, tokens: ['1M', '2M'] is not a number"),
         ({"runs": [RUN | {"peak_lr": 11}]}, "[[runs]] 1, peak_lr: 11 is not from 0 to 10"),
         ({"runs": 5}, "[[runs]] 1: is not a table"),
-        ({"runs": [RUN], "model": {"experts": 4}}, "experts is of one run"),
-        ({"runs": [RUN], "training": {"tokens": "1M"}}, "tokens is of one run"),
-        ({"runs": [{"d_model": 64, "n_layers": 2, "n_heads": 2, "tokens": 9}], "model": {"n_heads": 1}}, "n_heads is of"),
+        ({"runs": [RUN], "model": {"experts": 4}}, "experts belongs to one run"),
+        ({"runs": [RUN], "training": {"tokens": "1M"}}, "tokens belongs to one run"),
+        ({"runs": [{"d_model": 64, "n_layers": 2, "n_heads": 2, "tokens": 9}], "model": {"n_heads": 1}}, "n_heads belongs to one run"),
         ({"runs": [{"d_model": 64, "n_layers": 2, "tokens": i} for i in range(1, 10_002)]}, "at most 10,000 are taken"),
     ],
 )  # fmt: skip
@@ -768,7 +768,7 @@ def test_the_command_lists_trains_and_says_so(stubbed: Path, capsys: pytest.Capt
     assert (code, err) == (0, "")
     assert "e4-128x2-1m" in out
     assert "4 runs, 0 finished" in out
-    assert "2 at once" in out
+    assert "2 in parallel" in out
     assert not (stubbed / "sweep").exists()
     code, out, _ = run(capsys, "sweep.toml", "--dry-run", "--json")
     assert [len(json.loads(out)["runs"]), code] == [4, 0]

@@ -533,7 +533,7 @@ def test_a_changed_corpus_does_not_open(packed: Corpus) -> None:
 def test_splits_and_lengths_are_checked(packed: Corpus) -> None:
     with pytest.raises(InputError, match="nearest: validation"):
         packed.sequences("valid", 16, 0)
-    with pytest.raises(InputError, match="is none"):
+    with pytest.raises(InputError, match="needs at least one token"):
         packed.sequences("train", 0, 0)
     with pytest.raises(IndexError):
         packed.sequences("train", 16, 0).batch([0, 10**6])

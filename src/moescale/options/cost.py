@@ -376,7 +376,7 @@ class LoadOptions(Group):
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
         for name in ("attention_dp", "pipeline_parallel"):
             if getattr(serving, name) > 1 and (self.burst or self.request_rate):
-                what = f"simulates tensor and expert parallelism only, not --{name.replace('_', '-')}"
+                what = f"simulates tensor and expert parallelism, without --{name.replace('_', '-')}"
                 load = "--burst" if self.burst else "--request-rate"
                 raise InputError(what, where=load, next_step="use a closed loop (--concurrency), or leave one out")
         if serving.max_num_batched_tokens is not None and serving.scheduling != "chunked" and not stated:
