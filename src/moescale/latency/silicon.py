@@ -63,7 +63,14 @@ from moescale.latency.kernels.links import all_reduce_grid, within_server_s
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import Shape, moe_kernels, moe_types
 from moescale.latency.kernels.sparse import MODULES, nearest_module, sparse_grid, sparse_roofline_s, sparse_types
-from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
+from moescale.latency.kernels.tables import (
+    System,
+    check_present,
+    default_version,
+    engines,
+    find_system,
+    versions,
+)
 from moescale.latency.mixed import expert_width, has_mixers, mixer_products, over_attention_groups
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture, some
@@ -125,7 +132,8 @@ class Silicon(PassSource):
         system = self._system.name
         if self.backend not in engines(system):
             raise unknown_name("engine", self.backend, engines(system), otherwise=f"those were measured on {system}")
-        known = versions(system, self.backend)
+        check_present(system, *self._tables[1:])
+        known = versions(system, self.backend) if self.version is not None else ()
         if self.version is not None and self.version not in known:
             what = f"unknown version {self.version!r} of {self.backend} on {system}"
             raise UnknownNameError(
