@@ -1,4 +1,4 @@
-"""Iteration latency composed from measured kernels, for every shape: NVIDIA's tables, read from aiconfigurator-core.
+"""Iteration latency composed from measured kernels, for every shape: NVIDIA's tables (latency/kernels/tables.py).
 
 A pass is the sum of its kernels, each interpolated between measured sizes: the matrix products of attention, of the FFN
 in layers without experts, of shared experts, routers and LM head; attention itself; the experts of MoE layers; norms,
@@ -133,8 +133,10 @@ class Silicon(PassSource):
         if self.backend not in engines(system):
             raise unknown_name("engine", self.backend, engines(system), otherwise=f"those were measured on {system}")
         check_present(system, *self._tables[1:])
-        known = versions(system, self.backend) if self.version is not None else ()
-        if self.version is not None and self.version not in known:
+        if self.version is None:
+            return
+        known = versions(system, self.backend)
+        if self.version not in known:
             what = f"unknown version {self.version!r} of {self.backend} on {system}"
             raise UnknownNameError(
                 what, nearest=nearest_names(self.version, known) or known[-1], next_step=f"known: {', '.join(known)}"

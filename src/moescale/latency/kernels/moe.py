@@ -237,10 +237,12 @@ def _as_served(
 
 def _shared_rows(system: str, engine: str, kind: str, load: str, kernel: str) -> dict[str, FloatArray]:
     """The rows of another engine's current table whose kernel source has this name in it; often none."""
-    table = find_table(system, "moe", engine, default_version(system, engine), "moe_perf", load=load)
+    other = find_table(system, "moe", engine, default_version(system, engine), "moe_perf", load=load)
+    tables = () if other is None else (other,)
     found = [
         read_columns(table, (*SIZES, "latency"), moe_dtype=kind, distribution=load, kernel_source=source)
-        for source in (() if table is None else text_values(table, "kernel_source"))
+        for table in tables
+        for source in text_values(table, "kernel_source")
         if kernel in source
     ]
     parts = {name: [columns[name] for columns in found] for name in (*SIZES, "latency")}
