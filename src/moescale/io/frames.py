@@ -1,7 +1,7 @@
 """Any table of rows, in a file or a data frame, as named columns; and those columns as NumPy arrays.
 
-pyarrow, of the extra `parquet`, reads Parquet files, data frames and large text tables; a table of up to LIGHT_BYTES is read
-without it, whether it is installed or not.
+pyarrow, of the extra `parquet`, reads Parquet files, data frames and large text tables; a text table of up to LIGHT_BYTES is
+read without it, whether it is installed or not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from math import isfinite, isnan
 from pathlib import Path
 from types import MappingProxyType
@@ -46,8 +47,11 @@ MISSING_TEXTS = (
 )
 """Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), of spreadsheets, dashes."""
 
-LIGHT_BYTES = 16 * 2**20
-"""A text table up to here is read by Python: pyarrow alone takes longer to load. Its cells take some 30 times their bytes."""
+LIGHT_BYTES = 2**20
+"""A text table up to here is read by Python: pyarrow alone takes longer to load."""
+
+MOST_LIGHT_BYTES = 64 * 2**20
+"""Up to here it is where pyarrow is not installed: 16 MiB of the shortest cells take 1 GB and some seconds."""
 
 FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
@@ -356,26 +360,29 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> dict[str, Any]:
     _refuse_duplicates(names, path)
     if data.count(b'"') % 2:
         _refuse_open_quote(data.decode("utf-8-sig"), delimiter, path)
-    if len(data) <= LIGHT_BYTES:
+    if len(data) <= LIGHT_BYTES or (len(data) <= MOST_LIGHT_BYTES and not has_arrow()):
         cells = _parse_light(text, delimiter, len(header), path)
         return dict(zip(names, cells, strict=True))
-    require_arrow(path, f"a text table beyond {LIGHT_BYTES // 2**20} MiB")
+    require_arrow(path, f"a text table beyond {MOST_LIGHT_BYTES // 2**20} MiB")
     table = _parse_by_arrow(data, delimiter, header, path)
     return dict(zip(names, table.columns, strict=True))
 
 
 def _parse_light(text: str, delimiter: str, n_columns: int, path: str) -> list[NDArray[np.object_]]:
     """The cells of each column, of the rows after the first that is not empty."""
-    rows: list[list[str]] = []
+    columns: list[list[str]] = [[] for _ in range(n_columns)]
+    reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     try:
-        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter):
-            if cells:
-                if rows and len(cells) != n_columns:
-                    raise _wrong_width(len(cells), n_columns, delimiter.join(cells), f"{path}, data row {len(rows)}")
-                rows.append(cells)
+        next(reader, None)
+        while rows := list(islice(reader, 10_000)):
+            if wrong := {len(cells) for cells in rows} - {n_columns}:
+                at = next(i for i, cells in enumerate(rows) if len(cells) in wrong)
+                where = f"{path}, data row {len(columns[0]) + at + 1}"
+                raise _wrong_width(len(rows[at]), n_columns, delimiter.join(rows[at]), where)
+            for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+                column.extend(cells)
     except csv.Error as error:
         raise _not_csv(error, path) from error
-    columns = list(zip(*rows[1:], strict=True)) or [()] * n_columns
     return [_objects(column) for column in columns]
 
 

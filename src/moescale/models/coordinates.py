@@ -8,6 +8,7 @@ that one token meets, over all layers. X is E for one expert a token in every la
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -66,7 +67,7 @@ def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatA
 
     N is dense-equivalent (also where the family's law counts all experts).
     """
-    n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
+    n, e = _alike(n_params, experts)
     _, met = expert_ffns(family, e)
     if family.has_one_shape_factor:
         return n * (1.0 + (met - 1.0) * _share(family)), expansion(family, e)
@@ -76,15 +77,34 @@ def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatA
     return body + (met - 1.0) * one_ffn, expansion(family, e)
 
 
+def _alike(a: Real, b: Real) -> tuple[FloatArray, FloatArray]:
+    """Both of one shape; NumPy takes as long as a formula where they are already."""
+    one, other = np.asarray(a, float), np.asarray(b, float)
+    if one.shape != other.shape:
+        one, other = np.broadcast_arrays(one, other)
+    return one, other
+
+
 def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[FloatArray, FloatArray]:
     """N (dense-equivalent) and E of the family's models with this active body and X; the inverse of `model_of`.
 
     E is real-valued; a model with X = 1 is dense, E = 1, although narrow experts of which a token meets all have X = 1, too.
     """
-    body, x = np.broadcast_arrays(np.asarray(active_body, float), np.asarray(expansion, float))
+    body, x = _alike(active_body, expansion)
     e = experts_at(family, x)
     if family.has_one_shape_factor:
         return body / (1.0 + np.where(e > 1.0, _met(family) - 1.0, 0.0) * _share(family)), e
-    sparse = replace(family, ffn_ratio=family.ffn_ratio * (1.0 + (_met(family) - 1.0) / family.moe_every))
-    dense_d, sparse_d = (width(replace(f, embedding_matrices=0), body) for f in (family, sparse))
-    return dense_params(family, np.where(e > 1.0, sparse_d, dense_d)), e
+    sparse, (of_dense, of_sparse) = e > 1.0, _bodies(family)
+    if sparse.all():
+        d = width(of_sparse, body)
+    else:
+        d = width(of_dense, body)
+        d = np.where(sparse, width(of_sparse, body), d) if sparse.any() else d
+    return dense_params(family, d), e
+
+
+@lru_cache(maxsize=64)
+def _bodies(family: ModelFamily) -> tuple[ModelFamily, ModelFamily]:
+    """Families whose N is the active body of this one's dense models, and of those with experts."""
+    dense = replace(family, embedding_matrices=0)
+    return dense, replace(dense, ffn_ratio=family.ffn_ratio * (1.0 + (_met(family) - 1.0) / family.moe_every))
