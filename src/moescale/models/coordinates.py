@@ -22,7 +22,10 @@ DENSE = 1.0 + 1e-9  # expansions up to here are 1 but for rounding
 
 def expansion(family: ModelFamily, experts: Real) -> FloatArray:
     """X of models with E experts in the family's MoE layers; same shape."""
-    held, met = expert_ffns(family, experts)
+    return _expansion(family, *expert_ffns(family, experts))
+
+
+def _expansion(family: ModelFamily, held: FloatArray, met: FloatArray) -> FloatArray:
     without = family.moe_every - 1.0  # FFNs of the other layers, for one MoE layer
     return (held + without) / (met + without)
 
@@ -68,13 +71,14 @@ def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatA
     N is dense-equivalent (also where the family's law counts all experts).
     """
     n, e = _alike(n_params, experts)
-    _, met = expert_ffns(family, e)
+    held, met = expert_ffns(family, e)
+    x = _expansion(family, held, met)
     if family.has_one_shape_factor:
-        return n * (1.0 + (met - 1.0) * _share(family)), expansion(family, e)
+        return n * (1.0 + (met - 1.0) * _share(family)), x
     d = width(family, n)
     one_ffn = family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every
     body = n - family.embedding_matrices * family.vocab_size * d
-    return body + (met - 1.0) * one_ffn, expansion(family, e)
+    return body + (met - 1.0) * one_ffn, x
 
 
 def _alike(a: Real, b: Real) -> tuple[FloatArray, FloatArray]:
