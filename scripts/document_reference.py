@@ -18,8 +18,10 @@ from typing import Any
 import typer
 
 import moescale
-from moescale.cli import COMMANDS
+from moescale.cli import COMMANDS, load
 from moescale.cli.options import app
+
+load(*COMMANDS)
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 # A default that is no text of its own, such as <factory>, differs between versions of Python; a long one hides the rest.

@@ -37,7 +37,7 @@ STORED = ROOT / "tests" / "data" / "snapshot.json.xz"
 KERNELS = "aiconfigurator-core"  # the package of the kernel tables
 
 # What says when, with what or how fast an answer was made, and not what it is.
-VOLATILE = frozenset({"seconds", "made_with", "date", "moescale_version"})
+VOLATILE = frozenset({"seconds", "made_with", "date", "moescale_version", "versions"})
 DIGITS = 9  # significant digits that are stored
 # Far above what sums differ by between processors and builds of NumPy's libraries, which differ in the order of their terms,
 # and far below what any change of a formula or constant does.
@@ -130,7 +130,7 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         a: dict[str, Any] = old
         b: dict[str, Any] = new
-        for key in sorted(a.keys() | b.keys()):
+        for key in sorted((a.keys() | b.keys()) - VOLATILE):
             at = f"{path}.{key}" if path else key
             if key not in b:
                 yield f"{at}: {brief(a[key])} -> absent"

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from command_line import ROOT, RUNS, run
-from moescale.cli import COMMANDS
+from moescale.cli import COMMANDS, load
 from moescale.cli.options import app
 
 pytestmark = pytest.mark.system
+load(*COMMANDS)
 
 HOSTILE = [
     "",

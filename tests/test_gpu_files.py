@@ -1,11 +1,8 @@
-"""A GPU by numbers, in its own file; and the roofline where the package of kernel tables is not installed."""
+"""A GPU by numbers, in its own file."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +110,9 @@ def test_a_price_is_the_files_or_the_catalogues_or_asked_for(tmp_path: Path) -> 
         usd_per_gpu_hour(read_gpu(write(tmp_path)))
 
 
-def run(*arguments: object, hidden: bool = False) -> Answer:
-    """The command line; `hidden`: in a process of its own, as if aiconfigurator-core were not installed."""
-    if not hidden:
-        return command_line.run(*arguments)
-    hide = "sys.modules['aiconfigurator_core'] = None; " if hidden else ""
-    code = f"import sys; {hide}from moescale.cli import main; main(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    return Answer(done.returncode, done.stdout, done.stderr)
+def run(*arguments: object) -> Answer:
+    """The command line."""
+    return command_line.run(*arguments)
 
 
 MODEL = ("--n-params", "1.5B", "--experts", 16, "--max-gpus", 2, "--json")
@@ -146,21 +135,3 @@ def test_cost_and_plan_serve_on_a_gpu_by_numbers() -> None:
     planned = run("plan", "--budget", "1e21", "--gpu", TPU, "--json")
     assert planned.code == 0
     assert json.loads(planned.out)["gpu"] == "tpu-v5e"
-
-
-@pytest.mark.system
-@pytest.mark.parametrize(
-    "arguments", [("cost", *MODEL, "--gpu", "h100-sxm"), ("plan", "--budget", "1e21", "--bootstrap", 0, "--json")]
-)
-def test_without_the_package_the_roofline_answers_and_a_warning_says_why(arguments: tuple[object, ...]) -> None:
-    automatic, chosen = run(*arguments, "--latency", "auto", hidden=True), run(*arguments, "--latency", "roofline")
-    assert (automatic.code, chosen.code) == (0, 0)
-    answers = [json.loads(done.out) for done in (automatic, chosen)]
-    for answer in answers:
-        answer.pop("made_with", None)  # the command, which differs
-    assert answers[0] == answers[1]
-    assert "roofline latency, because measured kernels need the package aiconfigurator-core" in automatic.err
-    refused = run(*arguments, "--latency", "silicon", hidden=True)
-    assert (refused.code, refused.out) == (2, "")
-    assert "pip install aiconfigurator-core" in refused.err
-    assert "Traceback" not in refused.err

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import email
 import importlib.util
 import json
 import os
+import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -17,11 +20,22 @@ from pathlib import Path
 
 import pytest
 
+import moescale
+
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
-INPUTS = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md")
+INPUTS = (
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+)
 MIB = 2**20
 # From where the package reads at run time: whatever lies there must travel.
 DATA_FOLDERS = ("catalogue", "views/html", "web/static")
@@ -92,7 +106,54 @@ def test_the_wheel_says_what_it_is_and_stays_small(built: tuple[Path, Path]) -> 
         assert system.split()[-1].lower() in table.lower()
     assert "Requires-Python: >=3.11" in said
     assert "moescale = moescale.__main__:main" in entries
-    assert wheel.stat().st_size < 4 * MIB  # of code and tables; the page's own files included
+    assert wheel.stat().st_size < 8 * MIB  # of code, the page, and 6.2 MiB of kernel tables
+
+
+def test_the_wheel_asks_for_no_more_than_the_default_path_needs(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[0]) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        told = email.message_from_bytes(archive.read(name))
+        assert any(name.endswith("kernels/NOTICE") and "/licenses/" in name for name in archive.namelist())
+    needed = {re.split(r"[^\w-]", need)[0] for need in told.get_all("Requires-Dist", []) if "extra ==" not in need}
+    assert needed == {"numpy", "scipy", "narwhals", "typer", "rich", "pydantic", "tomli-w"}
+    assert {"kernels", "parquet"} <= set(told.get_all("Provides-Extra", []))
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert told["Version"] == moescale.__version__
+    assert f"\nversion: {moescale.__version__}\n" in cited
+    assert f"\n## [{moescale.__version__}]" in changes
+
+
+def test_the_long_description_leads_nowhere_that_is_not_there(built: tuple[Path, Path]) -> None:
+    """Away from the repository a relative link or picture is broken."""
+    with zipfile.ZipFile(built[0]) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        told = email.message_from_bytes(archive.read(name))
+    page = told.get_payload()
+    assert isinstance(page, str)
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert page.startswith("# moescale\n")
+    assert "moescale plan" in page
+    targets = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    assert "<!--" not in page
+
+
+@pytest.mark.parametrize(
+    ("repository", "read"),
+    [
+        (None, "See the [paper](https://arxiv.org/abs/1) and fitting, .\n"),
+        (
+            "https://h/o/r",
+            "See the [paper](https://arxiv.org/abs/1) and [fitting](https://h/o/r/blob/main/docs/fit.md#how), "
+            "![a plan](https://h/o/r/raw/main/docs/plan.webp).\n",
+        ),
+    ],
+)
+def test_relative_links_of_the_readme_become_absolute_or_text(repository: str | None, read: str) -> None:
+    made = runpy.run_path(str(ROOT / "setup.py"))["long_description"]
+    page = "<!-- not run: why -->\nSee the [paper](https://arxiv.org/abs/1) and [fitting](docs/fit.md#how), ![a plan](docs/plan.webp).\n"
+    assert made(page, repository) == read
 
 
 def test_the_sdist_builds_the_same_package(built: tuple[Path, Path]) -> None:
@@ -119,11 +180,11 @@ def test_every_tracked_path_is_printable_ascii() -> None:
     assert [path for path in paths if not all(0x20 <= byte < 0x7F for byte in path)] == []
 
 
-# As another system: without the modules and the functions that only POSIX has, and without NVIDIA's kernel tables.
+# As another system: without the modules and the functions that only POSIX has, and without what the extras bring.
 ELSEWHERE = """
 import os, signal, sys
 
-BLOCKED = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "aiconfigurator_core"}
+BLOCKED = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "aiconfigurator_core", "pyarrow", "pandas", "yaml"}
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -151,7 +212,7 @@ main(sys.argv[1:])
     ("command", "code", "told"),
     [
         ("plan --budget 5.15e21 --bootstrap 0", 0, "Train 32 experts"),
-        ("cost --config mixtral.json --gpu h100-sxm", 0, "per million output tokens"),
+        ("cost --config mixtral.json --gpu h100-sxm", 0, "latency from silicon"),
         ("fit runs.csv --law chinchilla --starts 2 -o law.toml", 0, "80 runs"),
         ("compare runs.csv --law chinchilla --holdout 'tokens > 1e10'", 0, "chinchilla"),
         ("predict --n-params 1B --tokens 1e11", 0, "nats per token"),
@@ -290,3 +351,5 @@ def test_the_wheel_plans_in_a_clean_environment(tree: Path, tmp_path: Path) -> N
         plan = json.loads(moescale("plan", "--budget", "5.15e21", "--bootstrap", "0", "--json"))
         assert plan["recommendation"]["usd_per_mtok"] > 0
         assert [law["name"] for law in json.loads(moescale("laws", "--json"))]
+        assert "latency from silicon" in moescale("cost", "mixtral-8x7b", "--gpu", "h100-sxm")
+        assert "wrote" in moescale("fit", str(ROOT / "examples" / "runs.csv"), "--law", "chinchilla", "-o", "law.toml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
@@ -18,16 +19,19 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.io.frames import COLUMN_LIMIT
+from moescale.io import frames
+from moescale.io.frames import COLUMN_LIMIT, as_numbers, as_texts, as_values, number_text, parse_table
 from moescale.runs.table import RunTable, read_runs, write_runs
 from reference_data import JOINT_MOE_RUNS, PUBLIC
 
+ROOT = Path(__file__).parents[1]
 HEADER = "run_id,n_params_dense,n_experts,tokens,loss,split\n"
 ROWS = "a,1e8,1,2e9,3.1,train\nb,2e8,8,4000000000,2.9,train\nc,400000000,4,5e21,2.5,test\n"
 CSV = HEADER + ROWS
@@ -784,3 +788,84 @@ def test_importing_runs_loads_no_frame_library() -> None:
     code = "import sys, moescale.runs.table; print({'pyarrow', 'pandas', 'polars', 'narwhals', 'scipy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@given(st.floats(allow_nan=False))
+@example(1e9)
+@example(99999.5e5)
+@example(1e10)
+@example(1e-5)
+@example(9.99e-7)
+@example(-0.0)
+def test_a_number_is_written_as_pyarrow_writes_it(value: float) -> None:
+    text = number_text(value)
+    assert float(text) == value
+    assert text == pc.cast(pa.array([value]), pa.string())[0].as_py()
+
+
+@given(
+    st.lists(
+        st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8), min_size=3, max_size=3),
+        max_size=6,
+    )
+)
+def test_a_large_text_table_is_read_as_a_small_one(rows: list[list[str]]) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([["a", "b", "c"], *rows])
+    data = text.getvalue().encode()
+    with pytest.MonkeyPatch.context() as patch:
+        small = parse_table(data, "runs.csv")
+        patch.setattr(frames, "LIGHT_BYTES", 0)
+        large = parse_table(data, "runs.csv")
+    assert small.n_rows == large.n_rows == len(rows)
+    for name in "abc":
+        assert as_texts(small.columns[name]).tolist() == as_texts(large.columns[name]).tolist()
+        one, other = as_numbers(small.columns[name]), as_numbers(large.columns[name])
+        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["1.5", " 2 ", "+3", ".5", "1.", "1e400", "-inf", "Infinity", "nan", "N/A", "", "-", "1_000", "0x10", "1,5", "x"],
+)
+def test_a_cell_is_the_same_number_or_none_in_a_large_table(cell: str) -> None:
+    data = f'a,b\n"{cell}",x\n2.5,"{cell}"\n'.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        small = parse_table(data, "runs.csv")
+        patch.setattr(frames, "LIGHT_BYTES", 0)
+        large = parse_table(data, "runs.csv")
+    for name in "ab":
+        one, other = as_numbers(small.columns[name]), as_numbers(large.columns[name])
+        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
+        assert as_values(small.columns[name]).tolist() == pytest.approx(
+            as_values(large.columns[name]).tolist(), nan_ok=True
+        )
+
+
+@pytest.mark.system
+def test_runs_are_read_written_and_fitted_without_pyarrow(tmp_path: Path) -> None:
+    """Only Parquet asks for the extra."""
+    lines = (ROOT / "examples" / "runs.csv").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "runs.csv").write_text("\n".join(lines[:81]) + "\n", encoding="utf-8")
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(["pyarrow", "pandas", "aiconfigurator_core", "narwhals"]))
+from moescale.errors import InputError
+from moescale.runs.table import read_runs, write_runs
+runs = read_runs("runs.csv", where="n_experts >= 1")
+write_runs(runs, "copy.csv")
+again = read_runs("copy.csv")
+assert (again.loss == runs.loss).all() and (again.n_params == runs.n_params).all() and len(runs) == 80
+for use in (lambda: write_runs(runs, "copy.parquet"), lambda: read_runs("there.parquet")):
+    try:
+        use()
+    except InputError as error:
+        print(error)
+from moescale.cli import main
+main(["fit", "copy.csv", "--law", "chinchilla", "--starts", "2"])
+"""
+    (tmp_path / "there.parquet").write_bytes(b"PAR1 and more")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("pip install 'moescale[parquet]'") == 2
+    assert "80 runs" in done.stdout + done.stderr

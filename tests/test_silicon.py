@@ -16,6 +16,7 @@ from moescale.hardware.gpus import find_gpu
 from moescale.latency.kernels.attention import attention, leave_largest_out
 from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
+from moescale.latency.kernels.installed import version_key
 from moescale.latency.kernels.latent import latent_grid
 from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
@@ -34,7 +35,6 @@ from moescale.latency.kernels.tables import (
     find_system,
     of_the_fastest,
     systems,
-    version_key,
     versions,
 )
 from moescale.latency.roofline import Roofline, RooflineConstants

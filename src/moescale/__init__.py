@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from moescale.units import parse_quantity
     from moescale.views.notebook import load_ipython_extension
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "errors": (

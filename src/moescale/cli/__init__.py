@@ -4,57 +4,47 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 from typer import Option
 
-from moescale.cli.compare_models import compare_models
-from moescale.cli.cost import cost, models
-from moescale.cli.design import design
-from moescale.cli.importing import import_
-from moescale.cli.isoflop import isoflop
-from moescale.cli.laws import compare, fit, laws, predict
 from moescale.cli.options import app
 from moescale.cli.output import CommandLine, print_json
-from moescale.cli.pack import pack
-from moescale.cli.plan import plan
-from moescale.cli.profile import profile
-from moescale.cli.report import report
-from moescale.cli.reproduce import reproduce
 from moescale.cli.short_help import Command
-from moescale.cli.sweep import sweep
-from moescale.cli.train import train
-from moescale.cli.web import web
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.io.signals import Terminated, sigterm_interrupts
 
 # Every command, in the order and under the headings of `moescale --help`.
-PANELS: dict[str, tuple[Callable[..., object], ...]] = {
-    "Decide": (plan, compare_models, cost, models, web, report),
-    "Scaling laws": (fit, compare, isoflop, predict, laws),
-    "Runs and measurements": (design, import_, pack, train, sweep, profile),
-    "Check": (reproduce,),
+PANELS: dict[str, tuple[str, ...]] = {
+    "Decide": ("plan", "compare-models", "cost", "models", "web", "report"),
+    "Scaling laws": ("fit", "compare", "isoflop", "predict", "laws"),
+    "Runs and measurements": ("design", "import", "pack", "train", "sweep", "profile"),
+    "Check": ("reproduce",),
 }
-# As typer names them: `import_` and `compare_models` cannot be a function's names.
-COMMANDS = tuple(command.__name__.rstrip("_").replace("_", "-") for commands in PANELS.values() for command in commands)
+COMMANDS = tuple(command for commands in PANELS.values() for command in commands)
+# Modules of commands that are not called as they are.
+MODULES = {"compare-models": "compare_models", "import": "importing", "models": "cost"} | dict.fromkeys(
+    ("fit", "compare", "predict"), "laws"
+)
 INTERRUPTED = 130  # what shells report for Ctrl-C
 RESUMABLE = ("profile", "train", "sweep")
 
 
-def _arrange() -> None:
-    """Put the commands into the order of `PANELS`, in place of that in which their modules happened to load."""
-    registered = {command.callback: command for command in app.registered_commands}
-    for panel, commands in PANELS.items():
-        for command in commands:
-            registered[command].rich_help_panel = panel
-            registered[command].cls = Command
-    app.registered_commands[:] = [registered[command] for commands in PANELS.values() for command in commands]
-
-
-_arrange()
+def load(*commands: str) -> None:
+    """Bring commands into the application, in the order of `PANELS`: each takes some milliseconds to load."""
+    for command in commands:
+        import_module(f"moescale.cli.{MODULES.get(command, command)}")
+    panels = {command: panel for panel, names in PANELS.items() for command in names}
+    # As typer names them: `import_` and `compare_models` cannot be a function's names.
+    named = {c.callback.__name__.rstrip("_").replace("_", "-"): c for c in app.registered_commands if c.callback}
+    for command, registered in named.items():
+        registered.rich_help_panel = panels[command]
+        registered.cls = Command
+    app.registered_commands[:] = [named[command] for command in COMMANDS if command in named]
 
 
 @app.callback(invoke_without_command=True)
@@ -76,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     asked = list(sys.argv[1:] if arguments is None else arguments)
     _open_closed_streams()
+    load(*(asked[:1] if asked and asked[0] in COMMANDS else COMMANDS))
     with suppress(AttributeError):  # a stream that someone has put in its place
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a law's source may hold any letter
     try:

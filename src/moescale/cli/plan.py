@@ -72,7 +72,6 @@ def plan(
     import numpy as np
 
     from moescale.planning.plan import make_plan, timed_as_exported
-    from moescale.views.figures import plan_figure
     from moescale.views.terminal import show_export, show_plan, terminal
 
     check_plot(plot)
@@ -89,7 +88,10 @@ def plan(
         )
         answer = _within(bounds, answer, lambda mfu: make_plan(chosen, asked(buys_at=mfu), deployment, source))
     held_back = HeldBack(UnwrittenError)
-    held_back.draw(plot, plan_figure, answer)
+    if plot is not None:
+        from moescale.views.figures import plan_figure
+
+        held_back.draw(plot, plan_figure, answer)
     exported = None
     with held_back, at_option("--export"):
         gpu = bounds.training_gpu(deployment)

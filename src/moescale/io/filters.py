@@ -2,8 +2,8 @@
 
 The text is split into tokens of an allow-list; every name, number and string is then replaced by a harmless stand-in
 of the same length, and only that masked text reaches Python's parser, which is used for operator precedence alone. The
-tree is walked over an allow-list of nodes, each a function of pyarrow over float64, so no expression can hang or exhaust
-the memory; a missing or undefined value is a null of Arrow, whose logic is Kleene's.
+tree is walked over an allow-list of nodes, each a function of NumPy over float64, so no expression can hang or exhaust
+the memory; a missing or undefined value is not known, and the logic of what is not known is Kleene's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import ColumnError, InputError, nearest_names
-from moescale.io.frames import arrow
 from moescale.typing import FloatArray
 from moescale.units import parse_quantity
 
@@ -54,21 +53,20 @@ _HINTS = {
     "\\": "escapes are not available in text",
 }
 _SAID: dict[Kind, str] = {"number": "a number", "text": "text", "boolean": "true or false"}
-# Names of pyarrow.compute.
-_ARITHMETIC: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "subtract",
-    ast.Mult: "multiply",
-    ast.Div: "divide",
-    ast.Pow: "power",
+_ARITHMETIC: dict[type[ast.operator], Any] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
 }
-_COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "less",
-    ast.LtE: "less_equal",
-    ast.Gt: "greater",
-    ast.GtE: "greater_equal",
-    ast.Eq: "equal",
-    ast.NotEq: "not_equal",
+_COMPARISONS: dict[type[ast.cmpop], Any] = {
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
 }
 _LIST = "a list of values"
 _NODE_NAMES: dict[type[ast.expr], str] = {
@@ -83,6 +81,15 @@ class _Leaf:
 
     kind: Kind | Literal["column"]
     value: float | str | bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Values of one kind, one a row or one for all rows, and which of them are known."""
+
+    kind: Kind
+    values: NDArray[Any]
+    known: NDArray[np.bool_]
 
 
 def evaluate(expression: str, columns: Columns) -> NDArray[np.bool_]:
@@ -211,37 +218,35 @@ def _evaluated(
     expression: str, columns: Columns, wanted: Kind, missing: float, advice: str
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """The value of each row, `missing` where it is not known, and where it is."""
-    pa, pc = arrow()
     source, tree, leaves = _parse(expression)
     lengths = {len(column) for column in columns.values()} or {0}
     if len(lengths) > 1:
         what = f"columns differ in length: {sorted(lengths)}"
         raise ColumnError(what, next_step="give one value a row in each")
     value = _Evaluation(source, leaves, columns).of(tree, MAX_DEPTH)
-    if _kind(value) != wanted:
-        what = f"the expression is {_SAID[_kind(value)]}, not {_SAID[wanted]}"
+    if value.kind != wanted:
+        what = f"the expression is {_SAID[value.kind]}, not {_SAID[wanted]}"
         raise _error(source, 0, what, advice)
-    rows = pa.repeat(value, lengths.pop()) if isinstance(value, pa.Scalar) else value
-    filled = pc.fill_null(rows, missing)
-    return filled.to_numpy(zero_copy_only=False), pc.is_valid(rows).to_numpy(zero_copy_only=False)
+    shape = np.broadcast_shapes(value.values.shape, (lengths.pop(),))
+    known = np.broadcast_to(value.known, shape).copy()
+    return np.where(known, value.values, missing).astype(value.values.dtype), known
 
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """An expression over columns; every value is an Arrow array, or a scalar for all rows, with nulls for the unknown."""
+    """An expression over columns; every value is one a row, or one for all rows."""
 
     source: str
     leaves: Mapping[int, _Leaf]
     columns: Columns
 
-    def of(self, node: ast.expr, depth: int) -> Any:
-        _, pc = arrow()
+    def of(self, node: ast.expr, depth: int) -> _Rows:
         if depth == 0:
             raise self.error(node, f"the expression is nested more than {MAX_DEPTH} deep")
 
-        def part(child: ast.expr, kind: Kind) -> Any:
+        def part(child: ast.expr, kind: Kind) -> _Rows:
             value = self.of(child, depth - 1)
-            if _kind(value) != kind:
+            if value.kind != kind:
                 raise self.mismatch(value, child, f"{_SAID[kind]} is needed here")
             return value
 
@@ -249,13 +254,14 @@ class _Evaluation:
             case ast.Name() | ast.Constant():
                 return self.leaf(node)
             case ast.BoolOp(op=operator, values=children):
-                kleene = pc.and_kleene if isinstance(operator, ast.And) else pc.or_kleene
-                return reduce(kleene, [part(child, "boolean") for child in children])
+                return reduce(
+                    _and if isinstance(operator, ast.And) else _or, [part(child, "boolean") for child in children]
+                )
             case ast.UnaryOp(op=ast.Not(), operand=child):
-                return pc.invert(part(child, "boolean"))
+                return _not(part(child, "boolean"))
             case ast.UnaryOp(op=operator, operand=child):
                 number = part(child, "number")
-                return pc.negate(number) if isinstance(operator, ast.USub) else number
+                return replace(number, values=-number.values) if isinstance(operator, ast.USub) else number
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
                 return _arithmetic(_ARITHMETIC[type(operator)], part(left, "number"), part(right, "number"))
             case ast.Compare():
@@ -263,37 +269,33 @@ class _Evaluation:
             case _:
                 raise self.error(node, f"{_NODE_NAMES.get(type(node), 'this')} is not available here")
 
-    def chain(self, node: ast.Compare, depth: int) -> Any:
+    def chain(self, node: ast.Compare, depth: int) -> _Rows:
         """A comparison, chained as in Python: `a < b <= c` is `a < b and b <= c`."""
-        _, pc = arrow()
-        links: list[Any] = []
+        links: list[_Rows] = []
         left, left_node = self.of(node.left, depth - 1), node.left
         for operator, right_node in zip(node.ops, node.comparators, strict=True):
             if isinstance(operator, ast.In | ast.NotIn):
                 if right_node is not node.comparators[-1]:
                     raise self.error(right_node, "a comparison cannot follow a list of values")
                 values = [(self.of(element, depth - 1), element) for element in self.elements(right_node)]
-                found = reduce(pc.or_kleene, [self.compare(ast.Eq(), left, value, at) for value, at in values])
-                links.append(pc.invert(found) if isinstance(operator, ast.NotIn) else found)
+                found = reduce(_or, [self.compare(ast.Eq(), left, value, at) for value, at in values])
+                links.append(_not(found) if isinstance(operator, ast.NotIn) else found)
                 break
             right = self.of(right_node, depth - 1)
             for value, side in ((left, left_node), (right, right_node)):
-                if not isinstance(operator, ast.Eq | ast.NotEq) and _kind(value) != "number":
+                if not isinstance(operator, ast.Eq | ast.NotEq) and value.kind != "number":
                     raise self.mismatch(value, side, "only numbers are ordered: compare it with == or !=")
             links.append(self.compare(operator, left, right, right_node))
             left, left_node = right, right_node
-        return reduce(pc.and_kleene, links)
+        return reduce(_and, links)
 
-    def compare(self, operator: ast.cmpop, left: Any, right: Any, right_node: ast.expr) -> Any:
-        pa, pc = arrow()
-        kinds = (_kind(left), _kind(right))
-        if (kinds[0] == "text") != (kinds[1] == "text"):
-            what = f"{_SAID[kinds[0]]} is compared with {_SAID[kinds[1]]}"
+    def compare(self, operator: ast.cmpop, left: _Rows, right: _Rows, right_node: ast.expr) -> _Rows:
+        if (left.kind == "text") != (right.kind == "text"):
+            what = f"{_SAID[left.kind]} is compared with {_SAID[right.kind]}"
             advice = "compare text columns with a quoted text such as 'train', numbers with numbers"
             raise self.error(right_node, what, advice)
-        if kinds[0] != kinds[1]:  # true is 1
-            left, right = pc.cast(left, pa.float64()), pc.cast(right, pa.float64())
-        return getattr(pc, _COMPARISONS[type(operator)])(left, right)
+        holds = _COMPARISONS[type(operator)](left.values, right.values)  # true is 1
+        return _Rows("boolean", np.asarray(holds, dtype=np.bool_), left.known & right.known)
 
     def elements(self, node: ast.expr) -> Sequence[ast.expr]:
         elements = node.elts if isinstance(node, ast.Set | ast.Tuple | ast.List) else [node]
@@ -304,11 +306,12 @@ class _Evaluation:
                 raise self.error(element, "a list holds numbers or texts only")
         return elements
 
-    def leaf(self, node: ast.expr) -> Any:
-        pa, _ = arrow()
+    def leaf(self, node: ast.expr) -> _Rows:
         leaf = self.leaves[node.col_offset]
+        if leaf.kind == "text":
+            return _texts([leaf.value], ())
         if leaf.kind != "column":
-            return _text_array([leaf.value])[0] if leaf.kind == "text" else pa.scalar(leaf.value)
+            return _Rows(leaf.kind, np.asarray(leaf.value), np.asarray(True))
         name = str(leaf.value)
         if name not in self.columns:
             known = list(self.columns)
@@ -316,46 +319,55 @@ class _Evaluation:
             raise self.error(node, f"unknown column {name!r}", listed, nearest=nearest_names(name, known))
         column = np.asarray(self.columns[name])
         if column.dtype.kind == "b":
-            return pa.array(column)
+            return _Rows("boolean", column, np.ones(len(column), dtype=np.bool_))
         if column.dtype.kind in "iuf":
-            return pa.array(column.astype(np.float64), from_pandas=True)
-        return _text_array(column.tolist())
+            numbers = column.astype(np.float64)
+            return _Rows("number", numbers, ~np.isnan(numbers))
+        return _texts(column.tolist(), column.shape)
 
-    def mismatch(self, value: Any, node: ast.expr, needed: str) -> InputError:
+    def mismatch(self, value: _Rows, node: ast.expr, needed: str) -> InputError:
         leaf = self.leaves.get(node.col_offset) if isinstance(node, ast.Name | ast.Constant) else None
         if leaf is None or leaf.kind != "column":
-            return self.error(node, f"this is {_SAID[_kind(value)]}; {needed}")
-        sample = _text_sample(value) if _kind(value) == "text" else ""
-        return self.error(node, f"column {leaf.value!r} is {_SAID[_kind(value)]}{sample}; {needed}")
+            return self.error(node, f"this is {_SAID[value.kind]}; {needed}")
+        sample = _text_sample(value) if value.kind == "text" else ""
+        return self.error(node, f"column {leaf.value!r} is {_SAID[value.kind]}{sample}; {needed}")
 
     def error(self, node: ast.expr, what: str, next_step: str | None = None, **nearest: str | None) -> InputError:
         return _error(self.source, node.col_offset, what, next_step, **nearest)
 
 
-def _arithmetic(operation: str, left: Any, right: Any) -> Any:
-    _, pc = arrow()
-    value = getattr(pc, operation)(left, right)
+def _and(left: _Rows, right: _Rows) -> _Rows:
+    settled = (left.known & ~left.values) | (right.known & ~right.values)
+    return _Rows("boolean", left.values & right.values & ~settled, (left.known & right.known) | settled)
+
+
+def _or(left: _Rows, right: _Rows) -> _Rows:
+    settled = (left.known & left.values) | (right.known & right.values)
+    return _Rows("boolean", left.values | right.values | settled, (left.known & right.known) | settled)
+
+
+def _not(rows: _Rows) -> _Rows:
+    return replace(rows, values=~rows.values)
+
+
+def _arithmetic(operation: Any, left: _Rows, right: _Rows) -> _Rows:
+    with np.errstate(all="ignore"):
+        values = np.asarray(operation(left.values, right.values), dtype=np.float64)
     # An infinity that was in the data is a value; one that arithmetic produced from finite numbers is undefined.
-    infinite = pc.and_(pc.is_inf(value), pc.or_(pc.is_inf(left), pc.is_inf(right)))
-    return pc.if_else(pc.or_(pc.is_finite(value), infinite), value, None)
+    infinite = np.isinf(values) & (np.isinf(left.values) | np.isinf(right.values))
+    return _Rows("number", values, left.known & right.known & (np.isfinite(values) | infinite))
 
 
-def _kind(value: Any) -> Kind:
-    pa, _ = arrow()
-    if pa.types.is_boolean(value.type):
-        return "boolean"
-    return "number" if pa.types.is_floating(value.type) else "text"
-
-
-def _text_array(cells: Sequence[Any]) -> Any:
-    pa, _ = arrow()
+def _texts(cells: Sequence[Any], shape: tuple[int, ...]) -> _Rows:
     texts = [None if cell is None else str(cell).encode("utf-8", "backslashreplace").decode() for cell in cells]
-    return pa.array(texts, pa.large_string())  # which holds no lone surrogate
+    values = np.empty(len(texts), dtype=np.object_)
+    values[:] = texts
+    return _Rows("text", values.reshape(shape), np.array([text is not None for text in texts]).reshape(shape))
 
 
-def _text_sample(column: Any) -> str:
+def _text_sample(column: _Rows) -> str:
     """One text of a column that should hold numbers, for the error message."""
-    for cell in column[:100_000].to_pylist():
+    for cell in column.values.ravel()[:100_000]:
         try:
             float(cell)
         except (TypeError, ValueError):

@@ -1,16 +1,23 @@
-"""Any table of rows, in a file or a data frame, as named Arrow columns; and those columns as NumPy arrays."""
+"""Any table of rows, in a file or a data frame, as named columns; and those columns as NumPy arrays.
+
+pyarrow, of the extra `parquet`, reads Parquet files, data frames and large text tables; a text table of up to LIGHT_BYTES is
+read without it, whether it is installed or not.
+"""
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import importlib.util
 import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from decimal import Decimal
+from itertools import islice
+from math import isfinite, isnan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -40,6 +47,12 @@ MISSING_TEXTS = (
 )
 """Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), of spreadsheets, dashes."""
 
+LIGHT_BYTES = 2**20
+"""A text table up to here is read by Python: pyarrow alone takes longer to load."""
+
+MOST_LIGHT_BYTES = 64 * 2**20
+"""Up to here it is where pyarrow is not installed: 16 MiB of the shortest cells take 1 GB and some seconds."""
+
 FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
 
@@ -51,12 +64,15 @@ _COMMENTS = re.compile(rb'(?:\xef\xbb\xbf)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ 
 
 _NUMBER = r"^(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity))$"
 
+_PLAIN_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity))\Z", re.ASCII)
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Named columns of equal length as they were found, nothing converted.
 
-    `columns` maps a name to a pyarrow ChunkedArray; cells of a CSV or TSV are strings. `source` is the path, or
+    `columns` maps a name to a NumPy array (numbers, booleans, or objects: texts and None), or to a pyarrow ChunkedArray
+    where pyarrow read it; cells of a CSV or TSV are strings. `source` is the path, or
     "frame"; `sha256` is of the file's bytes, None for a frame.
     """
 
@@ -86,19 +102,23 @@ def parse_table(data: bytes, path: str) -> Table:
         raise DamagedFileError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
     kind = _sniff(data, path)
     if kind == "parquet":
-        table = read_parquet(data, path)
+        columns = _arrow_columns(read_parquet(data, path), path)
     elif kind == "json":
-        table = _read_json(data, path)
+        columns = _read_json(data, path)
     else:
-        table = _read_delimited(data, path, "," if kind == "csv" else "\t")
-    return _named(table, path, hashlib.sha256(data).hexdigest())
+        columns = _read_delimited(data, path, "," if kind == "csv" else "\t")
+    return _named(columns, path, hashlib.sha256(data).hexdigest())
 
 
-def _named(table: Any, source: str, sha256: str | None) -> Table:
+def _named(columns: Mapping[str, Any], source: str, sha256: str | None) -> Table:
+    n_rows = len(next(iter(columns.values()))) if columns else 0
+    _refuse_beyond("rows", n_rows, ROW_LIMIT, source, "give one row a run")
+    return Table(source, MappingProxyType(dict(columns)), n_rows, sha256)
+
+
+def _arrow_columns(table: Any, source: str) -> dict[str, Any]:
     _refuse_duplicates(table.column_names, source)
-    _refuse_beyond("rows", table.num_rows, ROW_LIMIT, source, "give one row a run")
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    return Table(source, MappingProxyType(columns), table.num_rows, sha256)
+    return dict(zip(table.column_names, table.columns, strict=True))
 
 
 def arrow() -> tuple[Any, Any]:
@@ -109,11 +129,25 @@ def arrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.compute
 
 
+def has_arrow() -> bool:
+    """Whether pyarrow is installed; it is not loaded."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def require_arrow(where: str, what: str = "Parquet") -> None:
+    """Raise InputError for a table that is read or written by pyarrow alone, where that is not installed."""
+    if not has_arrow():
+        instead = "pip install 'moescale[parquet]', or use CSV"
+        raise InputError(f"{what} needs the extra `parquet`, which is not installed", where=where, next_step=instead)
+
+
 # Columns as arrays.
 
 
 def as_numbers(column: Any) -> tuple[FloatArray, BoolArray]:
     """A column as float64, and the mask of the cells that hold something else; NaN where missing or something else."""
+    if isinstance(column, np.ndarray):
+        return _light_numbers(cast("NDArray[Any]", column))
     pa, pc = arrow()
     column = _plain(column)
     kind, none, types = column.type, np.zeros(len(column), dtype=np.bool_), pa.types
@@ -137,6 +171,8 @@ def as_values(column: Any) -> NDArray[Any]:
 
     Text is an object array of str, with "" where a cell is missing.
     """
+    if isinstance(column, np.ndarray):
+        return _light_values(cast("NDArray[Any]", column))
     pa, pc = arrow()
     column = _plain(column)
     if pa.types.is_boolean(column.type) and column.null_count == 0:
@@ -153,10 +189,15 @@ def as_values(column: Any) -> NDArray[Any]:
 
 def as_flags(column: Any) -> tuple[BoolArray, BoolArray]:
     """A column of true/false, yes/no or 1/0 as bool, False where missing; and the mask of the other cells."""
-    pa, pc = arrow()
-    column = _plain(column)
-    if pa.types.is_boolean(column.type):
-        return _to_bool(pc.fill_null(column, False)), np.zeros(len(column), dtype=np.bool_)
+    if isinstance(column, np.ndarray):
+        array = cast("NDArray[Any]", column)
+        if array.dtype.kind == "b":
+            return array.copy(), np.zeros(len(array), dtype=np.bool_)
+    else:
+        pa, pc = arrow()
+        column = _plain(column)
+        if pa.types.is_boolean(column.type):
+            return _to_bool(pc.fill_null(column, False)), np.zeros(len(column), dtype=np.bool_)
     numbers, texts = as_numbers(column)
     flags = numbers == 1
     wrong = ~texts & ~np.isnan(numbers) & ~np.isin(numbers, (0.0, 1.0))
@@ -169,6 +210,8 @@ def as_flags(column: Any) -> tuple[BoolArray, BoolArray]:
 
 def as_texts(column: Any) -> NDArray[np.object_]:
     """A column's cells as str, "" where missing: for text columns, and to quote a cell in a message."""
+    if isinstance(column, np.ndarray):
+        return _light_texts(cast("NDArray[Any]", column))
     pa, pc = arrow()
     column = _plain(column)
     try:
@@ -176,6 +219,78 @@ def as_texts(column: Any) -> NDArray[np.object_]:
     except pa.ArrowException:  # nested and exotic types
         texts = ["" if cell is None else str(cell) for cell in column.to_pylist()]
     return np.array(texts, dtype=np.object_)
+
+
+def cell_text(column: Any, row: int) -> str:
+    """The text of one cell, of a row from 0 on."""
+    return str(as_texts(column[row : row + 1])[0]).strip()
+
+
+def _light_numbers(column: NDArray[Any]) -> tuple[FloatArray, BoolArray]:
+    if column.dtype.kind in "iuf":
+        return column.astype(np.float64), np.zeros(len(column), dtype=np.bool_)
+    if column.dtype.kind == "b":
+        return np.full(len(column), np.nan), np.ones(len(column), dtype=np.bool_)
+    cells = column.tolist()
+    known = {cell: _number(cell) for cell in set(cells)}
+    numbers = np.array([known[cell] for cell in cells], dtype=np.float64)  # None as NaN
+    if not (odd := {cell for cell, number in known.items() if number is None and not _is_missing(cell)}):
+        return numbers, np.zeros(len(cells), dtype=np.bool_)
+    return numbers, np.array([cell in odd for cell in cells], dtype=np.bool_)
+
+
+def _number(cell: str | None) -> float | None:
+    trimmed = "" if cell is None else cell.strip()
+    return float(trimmed) if _PLAIN_NUMBER.match(trimmed) else None
+
+
+def _is_missing(cell: str | None) -> bool:
+    return cell is None or cell.strip().lower() in MISSING_TEXTS
+
+
+def _light_values(column: NDArray[Any]) -> NDArray[Any]:
+    if column.dtype.kind == "b":
+        return column.copy()
+    numbers, texts = _light_numbers(column)
+    if not texts.any():
+        return numbers
+    lowered = [None if cell is None else cell.strip().lower() for cell in column.tolist()]
+    if set(lowered) <= {"true", "false"}:
+        return np.array([cell == "true" for cell in lowered], dtype=np.bool_)
+    return as_texts(column)
+
+
+def _light_texts(column: NDArray[Any]) -> NDArray[np.object_]:
+    cells = column.tolist()
+    if column.dtype.kind == "b":
+        cells = ["true" if cell else "false" for cell in cells]
+    elif column.dtype.kind == "f":
+        cells = ["" if isnan(cell) else number_text(cell) for cell in cells]
+    return _objects(["" if cell is None else str(cell) for cell in cells])
+
+
+def number_text(value: float) -> str:
+    """The shortest text that gives a float64 back, as pyarrow writes it: 1000000000, 1.2345e+10, 0.00001, 1e-7."""
+    if not isfinite(value):
+        return str(value)
+    sign, digits, exponent = Decimal(str(value)).normalize().as_tuple()
+    text, minus = "".join(map(str, digits)), "-" if sign else ""
+    assert isinstance(exponent, int)
+    if value == 0.0:
+        return f"{minus}0"
+    point = len(text) + exponent  # of the decimal point, from the first digit on
+    if point > 10 or point < -5:
+        fraction = f".{text[1:]}" if len(text) > 1 else ""
+        return f"{minus}{text[0]}{fraction}e{point - 1:+d}".replace("e-0", "e-")
+    if exponent >= 0:
+        return f"{minus}{text}{'0' * exponent}"
+    return f"{minus}{text[:point]}.{text[point:]}" if point > 0 else f"{minus}0.{'0' * -point}{text}"
+
+
+def _objects(cells: Sequence[Any]) -> NDArray[np.object_]:
+    array = np.empty(len(cells), dtype=np.object_)
+    array[:] = cells
+    return array
 
 
 def _plain(column: Any) -> Any:
@@ -227,12 +342,11 @@ def _sniff(data: bytes, path: str) -> str:
     raise DamagedFileError(what, where=path, next_step=f"supported: {FORMATS}")
 
 
-def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
+def _read_delimited(data: bytes, path: str, delimiter: str) -> dict[str, Any]:
     """A CSV or TSV with every column as text, so that a bad number can be quoted where it stands.
 
     Lines at the top that begin with # are read past, and data rows counted from the line of column names.
     """
-    pa, _ = arrow()
     text = decode_utf8(data, where=path)
     if len(table_only := _without_comments(data)) < len(data):
         data = table_only
@@ -246,22 +360,58 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> Any:
     _refuse_duplicates(names, path)
     if data.count(b'"') % 2:
         _refuse_open_quote(data.decode("utf-8-sig"), delimiter, path)
+    if len(data) <= LIGHT_BYTES or (len(data) <= MOST_LIGHT_BYTES and not has_arrow()):
+        cells = _parse_light(text, delimiter, len(header), path)
+        return dict(zip(names, cells, strict=True))
+    require_arrow(path, f"a text table beyond {MOST_LIGHT_BYTES // 2**20} MiB")
+    table = _parse_by_arrow(data, delimiter, header, path)
+    return dict(zip(names, table.columns, strict=True))
+
+
+def _parse_light(text: str, delimiter: str, n_columns: int, path: str) -> list[NDArray[np.object_]]:
+    """The cells of each column, of the rows after the first that is not empty."""
+    columns: list[list[str]] = [[] for _ in range(n_columns)]
+    reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    try:
+        next(reader, None)
+        while rows := list(islice(reader, 10_000)):
+            if wrong := {len(cells) for cells in rows} - {n_columns}:
+                at = next(i for i, cells in enumerate(rows) if len(cells) in wrong)
+                where = f"{path}, data row {len(columns[0]) + at + 1}"
+                raise _wrong_width(len(rows[at]), n_columns, delimiter.join(rows[at]), where)
+            for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+                column.extend(cells)
+    except csv.Error as error:
+        raise _not_csv(error, path) from error
+    return [_objects(column) for column in columns]
+
+
+def _not_csv(error: Exception, path: str) -> DamagedFileError:
+    what, advice = f"cannot be read as CSV: {_first_line(error)}", "export it again as CSV in UTF-8"
+    return DamagedFileError(what, where=path, next_step=advice)
+
+
+def _wrong_width(actual: int, expected: int, row: str, where: str) -> DamagedFileError:
+    what = f"a row of {actual} cells where the header has {expected}: {row[:60]!r}"
+    advice = "give every row one cell a column; quote cells that hold the delimiter"
+    return DamagedFileError(what, where=where, next_step=advice)
+
+
+def _parse_by_arrow(data: bytes, delimiter: str, header: list[str], path: str) -> Any:
+    pa, _ = arrow()
     bad_rows: list[Any] = []
     try:
         try:
-            table = _parse_delimited(data, delimiter, header, bad_rows, parallel=True)
+            return _parse_delimited(data, delimiter, header, bad_rows, parallel=True)
         except pa.ArrowInvalid:
             bad_rows.clear()
-            table = _parse_delimited(data, delimiter, header, bad_rows, parallel=False)
+            return _parse_delimited(data, delimiter, header, bad_rows, parallel=False)
     except Exception as error:  # whatever the parser makes of a malformed file, the caller learns the file and the row
-        what, where, advice = f"cannot be read as CSV: {_first_line(error)}", path, "export it again as CSV in UTF-8"
-        if bad_rows:
-            row = bad_rows[0]
-            what = f"a row of {row.actual_columns} cells where the header has {row.expected_columns}: {row.text[:60]!r}"
-            where = f"{path}, data row {row.number - 1}" if row.number else path
-            advice = "give every row one cell a column; quote cells that hold the delimiter"
-        raise DamagedFileError(what, where=where, next_step=advice) from error
-    return table.rename_columns(names)
+        if not bad_rows:
+            raise _not_csv(error, path) from error
+        row = bad_rows[0]
+        where = f"{path}, data row {row.number - 1}" if row.number else path
+        raise _wrong_width(row.actual_columns, row.expected_columns, row.text, where) from error
 
 
 def _without_comments(data: bytes) -> bytes:
@@ -320,6 +470,7 @@ def read_parquet(data: bytes, path: str, *, most_rows: int = ROW_LIMIT) -> Any:
     Raises InputError for a damaged file, more than `most_rows` rows, and for a file that unpacks to more than
     `unpacked_limit_bytes`: a column of one value takes nothing on disk.
     """
+    require_arrow(path)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -370,13 +521,12 @@ def _decoded_bytes(column: Any) -> int:
     return sum(length or 0 for length in lengths) + 8 * len(column)
 
 
-def _read_json(data: bytes, path: str) -> Any:
+def _read_json(data: bytes, path: str) -> dict[str, Any]:
     """JSON lines, or one JSON array of objects.
 
     Parsed by Python: pyarrow 26's reader ends the process with a segmentation fault on a row that is `null`, turns text
     into dates, and cannot say which value broke a column's type.
     """
-    pa, _ = arrow()
     text = decode_utf8(data, where=path)
 
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -399,7 +549,7 @@ def _read_json(data: bytes, path: str) -> Any:
             raise InputError(what, where=where, next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}')
     names = list(dict.fromkeys(name for record in records for name in record))
     _refuse_many_columns(len(names), path)
-    return pa.table({name: _mixed_array([record.get(name) for record in records]) for name in names})
+    return {name: _mixed_array([record.get(name) for record in records]) for name in names}
 
 
 def _decode_lines(decoder: json.JSONDecoder, text: str, path: str) -> list[Any]:
@@ -424,18 +574,15 @@ def _decode_lines(decoder: json.JSONDecoder, text: str, path: str) -> list[Any]:
     return values
 
 
-def _mixed_array(values: list[Any]) -> Any:
+def _mixed_array(values: list[Any]) -> NDArray[Any]:
     """Cells of any Python type: float64 if all are numbers, else text, in which numbers stay readable as numbers."""
-    pa, _ = arrow()
     kinds = set(map(type, values)) - {type(None)}
     try:
         if kinds <= {int, float}:
-            return pa.array([None if value is None else float(value) for value in values], pa.float64())
-        if kinds == {str}:
-            return pa.array(values, pa.large_string())
-    except (OverflowError, UnicodeError):  # an integer beyond float64, a lone surrogate: handled cell by cell
+            return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
+    except OverflowError:  # an integer beyond float64
         pass
-    return pa.array([None if value is None else _cell_text(value) for value in values], pa.large_string())
+    return _objects([None if value is None else _cell_text(value) for value in values])
 
 
 def _cell_text(value: Any) -> str:
@@ -449,30 +596,29 @@ def _cell_text(value: Any) -> str:
 # Data frames.
 
 
-def _read_frame(frame: Any) -> Any:
-    pa, _ = arrow()
+def _read_frame(frame: Any) -> dict[str, Any]:
     given = list(_mapping_columns(frame) if isinstance(frame, Mapping) else _frame_columns(frame))
     _refuse_many_columns(len(given), FRAME)
+    _refuse_duplicates([name for name, *_ in given], FRAME)
     columns: dict[str, Any] = {}
-    for name, to_arrow, to_list in given:
+    for name, to_array, to_list in given:
         if "\0" in name:  # polars 1 panics, which is no Exception
             raise ColumnError(f"a column is named {name!r}", where=FRAME, next_step="rename it without a NUL character")
         try:
-            columns[name] = _plain(to_arrow())
+            columns[name] = to_array()
         except Exception:  # a column of mixed Python objects has no Arrow type
             columns[name] = _mixed_array([_scalar(cell) for cell in to_list()])
     if len(lengths := {len(column) for column in columns.values()}) > 1:
         what = f"columns differ in length: {sorted(lengths)}"
         raise ColumnError(what, where=FRAME, next_step="give one value a row in each")
-    return pa.table(columns)
+    return columns
 
 
 _Column = tuple[str, Callable[[], Any], Callable[[], list[Any]]]
-"""A column's name, and how to get it as an Arrow array, or as a list where it has no Arrow type."""
+"""A column's name, and how to get it as an array, or as a list where it has no type of array."""
 
 
 def _mapping_columns(frame: Mapping[Any, Any]) -> Iterator[_Column]:
-    pa, _ = arrow()
     for name, values in frame.items():
         try:
             array = np.asarray(values)
@@ -481,7 +627,13 @@ def _mapping_columns(frame: Mapping[Any, Any]) -> Iterator[_Column]:
             array, fault = np.empty(0), "is not a plain list of values"
         if fault is not None:
             raise ColumnError(f"column {name!r} {fault}", where=FRAME, next_step="give 1-D columns")
-        yield str(name), lambda array=array: pa.array(array, from_pandas=True), array.tolist
+        yield str(name), lambda array=array: _typed(array), array.tolist
+
+
+def _typed(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind not in "biuf":
+        raise TypeError("not of numbers")
+    return array
 
 
 def _frame_columns(frame: Any) -> Iterator[_Column]:
@@ -500,7 +652,7 @@ def _frame_columns(frame: Any) -> Iterator[_Column]:
         what = f"cannot read a table from {type(frame).__name__}: {_first_line(error)}"
         raise InputError(what, next_step=advice) from error
     for column in columns:
-        yield str(column.name), column.to_arrow, column.to_list
+        yield str(column.name), lambda column=column: _plain(column.to_arrow()), column.to_list
 
 
 def _scalar(cell: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from moescale.errors import InputError, nearest_names
 from moescale.io.files import check_target, decode_utf8, read_bytes, write_atomically
-from moescale.io.frames import read_parquet
+from moescale.io.frames import read_parquet, require_arrow
 
 OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"
 LEAST_S, MOST_S = 1e-12, 1e9  # far beyond any pass
@@ -196,6 +196,7 @@ def _number(text: str, where: str, *, whole: bool) -> float:
 
 def _encoded(file: Path, rows: Sequence[Measurement]) -> bytes:
     if file.suffix.lower() == ".parquet":
+        require_arrow(str(file))
         import pyarrow as pa
         import pyarrow.parquet as pq
 

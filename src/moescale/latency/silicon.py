@@ -1,4 +1,4 @@
-"""Iteration latency composed from measured kernels, for every shape: NVIDIA's tables, read from aiconfigurator-core.
+"""Iteration latency composed from measured kernels, for every shape: NVIDIA's tables (latency/kernels/tables.py).
 
 A pass is the sum of its kernels, each interpolated between measured sizes: the matrix products of attention, of the FFN
 in layers without experts, of shared experts, routers and LM head; attention itself; the experts of MoE layers; norms,
@@ -63,7 +63,14 @@ from moescale.latency.kernels.links import all_reduce_grid, within_server_s
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import Shape, moe_kernels, moe_types
 from moescale.latency.kernels.sparse import MODULES, nearest_module, sparse_grid, sparse_roofline_s, sparse_types
-from moescale.latency.kernels.tables import System, default_version, engines, find_system, versions
+from moescale.latency.kernels.tables import (
+    System,
+    check_present,
+    default_version,
+    engines,
+    find_system,
+    versions,
+)
 from moescale.latency.mixed import expert_width, has_mixers, mixer_products, over_attention_groups
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture, some
@@ -125,8 +132,11 @@ class Silicon(PassSource):
         system = self._system.name
         if self.backend not in engines(system):
             raise unknown_name("engine", self.backend, engines(system), otherwise=f"those were measured on {system}")
+        check_present(system, *self._tables[1:])
+        if self.version is None:
+            return
         known = versions(system, self.backend)
-        if self.version is not None and self.version not in known:
+        if self.version not in known:
             what = f"unknown version {self.version!r} of {self.backend} on {system}"
             raise UnknownNameError(
                 what, nearest=nearest_names(self.version, known) or known[-1], next_step=f"known: {', '.join(known)}"

@@ -8,6 +8,7 @@ that one token meets, over all layers. X is E for one expert a token in every la
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,7 +22,10 @@ DENSE = 1.0 + 1e-9  # expansions up to here are 1 but for rounding
 
 def expansion(family: ModelFamily, experts: Real) -> FloatArray:
     """X of models with E experts in the family's MoE layers; same shape."""
-    held, met = expert_ffns(family, experts)
+    return _expansion(family, *expert_ffns(family, experts))
+
+
+def _expansion(family: ModelFamily, held: FloatArray, met: FloatArray) -> FloatArray:
     without = family.moe_every - 1.0  # FFNs of the other layers, for one MoE layer
     return (held + without) / (met + without)
 
@@ -66,14 +70,23 @@ def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatA
 
     N is dense-equivalent (also where the family's law counts all experts).
     """
-    n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
-    _, met = expert_ffns(family, e)
+    n, e = _alike(n_params, experts)
+    held, met = expert_ffns(family, e)
+    x = _expansion(family, held, met)
     if family.has_one_shape_factor:
-        return n * (1.0 + (met - 1.0) * _share(family)), expansion(family, e)
+        return n * (1.0 + (met - 1.0) * _share(family)), x
     d = width(family, n)
     one_ffn = family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every
     body = n - family.embedding_matrices * family.vocab_size * d
-    return body + (met - 1.0) * one_ffn, expansion(family, e)
+    return body + (met - 1.0) * one_ffn, x
+
+
+def _alike(a: Real, b: Real) -> tuple[FloatArray, FloatArray]:
+    """Both of one shape; NumPy takes as long as a formula where they are already."""
+    one, other = np.asarray(a, float), np.asarray(b, float)
+    if one.shape != other.shape:
+        one, other = np.broadcast_arrays(one, other)
+    return one, other
 
 
 def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[FloatArray, FloatArray]:
@@ -81,10 +94,21 @@ def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[
 
     E is real-valued; a model with X = 1 is dense, E = 1, although narrow experts of which a token meets all have X = 1, too.
     """
-    body, x = np.broadcast_arrays(np.asarray(active_body, float), np.asarray(expansion, float))
+    body, x = _alike(active_body, expansion)
     e = experts_at(family, x)
     if family.has_one_shape_factor:
         return body / (1.0 + np.where(e > 1.0, _met(family) - 1.0, 0.0) * _share(family)), e
-    sparse = replace(family, ffn_ratio=family.ffn_ratio * (1.0 + (_met(family) - 1.0) / family.moe_every))
-    dense_d, sparse_d = (width(replace(f, embedding_matrices=0), body) for f in (family, sparse))
-    return dense_params(family, np.where(e > 1.0, sparse_d, dense_d)), e
+    sparse, (of_dense, of_sparse) = e > 1.0, _bodies(family)
+    if sparse.all():
+        d = width(of_sparse, body)
+    else:
+        d = width(of_dense, body)
+        d = np.where(sparse, width(of_sparse, body), d) if sparse.any() else d
+    return dense_params(family, d), e
+
+
+@lru_cache(maxsize=64)
+def _bodies(family: ModelFamily) -> tuple[ModelFamily, ModelFamily]:
+    """Families whose N is the active body of this one's dense models, and of those with experts."""
+    dense = replace(family, embedding_matrices=0)
+    return dense, replace(dense, ffn_ratio=family.ffn_ratio * (1.0 + (_met(family) - 1.0) / family.moe_every))

@@ -186,7 +186,8 @@ def expert_ffns(family: ModelFamily, experts: Real) -> tuple[FloatArray, FloatAr
     """
     e = np.asarray(experts, float)
     held, met = (family.expert_width * (n + family.shared_experts) for n in (e, np.minimum(family.top_k, e)))
-    return np.where(e == 1.0, 1.0, held), np.where(e == 1.0, 1.0, met)
+    dense = e == 1.0
+    return (np.where(dense, 1.0, held), np.where(dense, 1.0, met)) if dense.any() else (held, met)
 
 
 def _expert_share(family: ModelFamily, n_params: Real) -> Real:

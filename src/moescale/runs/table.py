@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -223,10 +224,6 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     NaN and None become empty cells. Raises InputError for another suffix, columns of different length, or a path that
     cannot be written.
     """
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-    import pyarrow.parquet as pq
-
     name = os.fspath(path)
     columns = runs.to_columns() if isinstance(runs, RunTable) else {key: np.asarray(v) for key, v in runs.items()}
     if not columns:
@@ -238,16 +235,53 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     suffix = Path(name).suffix.lower()
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
+    try:
+        data = (
+            _parquet(columns, name) if suffix == ".parquet" else _delimited(columns, "\t" if suffix == ".tsv" else ",")
+        )
+    except (UnicodeError, TypeError) as error:
+        raise ColumnError(f"a column cannot be written: {error}", where=name) from error
+    return write_atomically(name, data)
+
+
+def _parquet(columns: Mapping[str, NDArray[Any]], path: str) -> bytes:
+    frames.require_arrow(path)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     sink = pa.BufferOutputStream()
     try:
-        table = pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()})
-        if suffix == ".parquet":
-            pq.write_table(table, sink)
-        else:
-            pa_csv.write_csv(table, sink, pa_csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ","))
-    except (pa.ArrowException, UnicodeError, TypeError) as error:
-        raise ColumnError(f"a column cannot be written: {error}", where=name) from error
-    return write_atomically(name, sink.getvalue().to_pybytes())
+        pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
+    except pa.ArrowException as error:
+        raise ColumnError(f"a column cannot be written: {error}", where=path) from error
+    return sink.getvalue().to_pybytes()
+
+
+def _delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> bytes:
+    """Rows of text: numbers in their shortest form, names and texts in quotes."""
+    for name, column in columns.items():
+        kinds = {type(cell) for cell in column} - {type(None), float} if column.dtype.kind == "O" else set[type]()
+        if len(kinds) > 1 or not kinds <= {str, bool, int}:
+            listed = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise TypeError(f"{name!r} holds values of different or other kinds ({listed})")
+    cells = [[_quoted(name) for name in columns]]
+    cells += map(list, zip(*(map(_cell_written, list(_writable(column))) for column in columns.values()), strict=True))
+    return "".join(f"{delimiter.join(row)}\n" for row in cells).encode("utf-8")
+
+
+def _cell_written(value: Any) -> str:
+    if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating):
+        return frames.number_text(cast("float", value))
+    return str(value) if isinstance(value, int | np.integer) else _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def _writable(column: Any) -> Any:
@@ -404,7 +438,7 @@ def _cell(table: frames.Table, name: str, row: int) -> str:
 
 
 def _text(table: frames.Table, name: str, row: int) -> str:
-    return str(frames.as_texts(table.columns[name].slice(row - 1, 1))[0]).strip()
+    return frames.cell_text(table.columns[name], row - 1)
 
 
 def _at(table: frames.Table, row: int, column: str) -> str:

@@ -129,7 +129,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-class FamilyTable(BaseModel, extra="forbid", allow_inf_nan=False):
+class FamilyTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
     """The fields of `ModelFamily` in a law file, with their bounds."""
 
     name: str
@@ -158,7 +158,7 @@ class FamilyTable(BaseModel, extra="forbid", allow_inf_nan=False):
     base_experts: float = Field(default=BASE_EXPERTS, ge=1, le=1e6)
 
 
-class LawTable(BaseModel, extra="forbid", allow_inf_nan=False):
+class LawTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
     """A law file."""
 
     format: int = Field(ge=1)
@@ -177,7 +177,7 @@ class LawTable(BaseModel, extra="forbid", allow_inf_nan=False):
     drift: float = Field(default=0.0, ge=0, le=10)
 
 
-class MemberTable(BaseModel, extra="forbid", allow_inf_nan=False):
+class MemberTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
     """A law of an ensemble: in full, or the name of one of the catalogue."""
 
     law: LawTable | str
@@ -185,7 +185,7 @@ class MemberTable(BaseModel, extra="forbid", allow_inf_nan=False):
     unit: float = Field(default=0.0, ge=-10, le=10)
 
 
-class EnsembleTable(BaseModel, extra="forbid", allow_inf_nan=False):
+class EnsembleTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
     """The file of an ensemble; its coefficients and draws are those of its members."""
 
     format: int = Field(ge=1)

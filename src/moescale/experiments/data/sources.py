@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from moescale.errors import InputError, nearest_names, unknown_name
 from moescale.experiments.data import megatron
 from moescale.io.files import nearest_file_names, unpacked_limit_bytes
+from moescale.io.frames import require_arrow
 
 Document = str | NDArray[np.int64] | None  # text, or its tokens, or what is no text and shall be skipped
 Found = str | InputError  # a text, or why there is none
@@ -181,9 +182,15 @@ def _reading(path: str) -> Generator[None]:
 @contextmanager
 def _opened(path: str) -> Generator[Any]:
     """The file's bytes as a stream, decompressed."""
+    compression = COMPRESSIONS.get(Path(path).suffix.lower())
+    if compression is None:
+        with _reading(path), open(path, "rb") as plain:
+            yield plain
+        return
+    require_arrow(path, "compressed text")
     import pyarrow as pa
 
-    with _reading(path), pa.input_stream(path, compression=COMPRESSIONS.get(Path(path).suffix.lower())) as stream:
+    with _reading(path), pa.input_stream(path, compression=compression) as stream:
         yield stream
 
 
@@ -345,6 +352,7 @@ def _check_csv(source: Source, separator: str, text_field: str) -> None:
 
 def _parquet_rows(name: str, text_field: str) -> int:
     """Rows of a Parquet file that fit in memory even where each is the longest text that its row group may hold."""
+    require_arrow(name)
     import pyarrow as pa
     import pyarrow.parquet as pq
 

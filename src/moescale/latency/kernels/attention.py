@@ -46,12 +46,12 @@ def _rows(system: str, engine: str, version: str, stage: str, cache_type: str) -
 
     Of each size those of the fastest kernel source; empty where it was not measured.
     """
-    path = find_table(system, "attention", engine, version, f"{stage}_attention_perf")
-    if path is None:
+    table = find_table(system, "attention", engine, version, f"{stage}_attention_perf")
+    if table is None:
         raise InputError(f"no attention was measured for {engine} on {system}", where="silicon")
     multiplied = "fp8" if cache_type == FP8_FP8 else "bfloat16"
     names = (*COLUMNS, "kernel_source")
-    columns = read_columns(path, names, attn_dtype=multiplied, kv_cache_dtype=cache_type.partition("_")[0])
+    columns = read_columns(table, names, attn_dtype=multiplied, kv_cache_dtype=cache_type.partition("_")[0])
     if np.unique(columns["kernel_source"]).size > 1:
         keys = np.stack([columns[name] for name in COLUMNS[:-1]], axis=1)
         places, seconds = of_the_fastest(keys, columns["kernel_source"], columns["latency"])

@@ -38,10 +38,10 @@ def collective_grid(system: str, operation: str) -> LogGrid | None:
 
     None where it was not measured. Read as bytes, the sizes would leave NVLink at half of what it is known for.
     """
-    path = find_table(system, "comm", "nccl", NEWEST, "nccl_perf")
-    if path is None or operation not in text_values(path, "op_name"):
+    table = find_table(system, "comm", "nccl", NEWEST, "nccl_perf")
+    if table is None or operation not in text_values(table, "op_name"):
         return None
-    rows = read_columns(path, ("num_gpus", "message_size", "latency"), op_name=operation, nccl_dtype="half")
+    rows = read_columns(table, ("num_gpus", "message_size", "latency"), op_name=operation, nccl_dtype="half")
     return grid_of((rows["num_gpus"], rows["message_size"]), rows["latency"], (0.0, 1.0))
 
 
@@ -52,15 +52,15 @@ def deepep_grid(system: str, *, low_latency: bool) -> LogGrid | None:
     Of DeepSeek-V3's shape (256 or 288 experts, top 8, 7168 wide; dispatched in fp8, combined in bf16).
     """
     stem = f"wideep_deepep_{'ll' if low_latency else 'normal'}_perf"
-    path = find_table(system, "comm", "sglang", DEEPEP_VERSION, stem)
-    if path is None:
+    table = find_table(system, "comm", "sglang", DEEPEP_VERSION, stem)
+    if table is None:
         return None
     times = (
         ("dispatch_avg_t_us", "combine_avg_t_us")
         if low_latency
         else ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us")
     )
-    rows = read_columns(path, ("node_num", "num_token", "hidden_size", "num_topk", "dispatch_sms", *times))
+    rows = read_columns(table, ("node_num", "num_token", "hidden_size", "num_topk", "dispatch_sms", *times))
     kept = (rows["hidden_size"] == MEASURED_WIDTH) & (rows["num_topk"] == MEASURED_TOP_K)
     kept &= low_latency | (rows["dispatch_sms"] == SMS)
     seconds = 1e-6 * np.sum([rows[name][kept] for name in times], axis=0)
@@ -94,11 +94,11 @@ class SpreadExperts:
 def spread_experts(system: str, *, prompts: bool) -> SpreadExperts | None:
     """DeepSeek-V3's experts behind DeepEP, of passes with prompts or those that decode; None where not measured."""
     stem = f"wideep_{'context' if prompts else 'generation'}_moe_perf"
-    path = find_table(system, "moe", "sglang", EXPERTS_VERSION, stem)
-    if path is None:
+    table = find_table(system, "moe", "sglang", EXPERTS_VERSION, stem)
+    if table is None:
         return None
     names = ("moe_ep_size", "num_tokens", "latency")
-    rows = read_columns(path, names, distribution=BALANCED, moe_dtype="fp8_block")
+    rows = read_columns(table, names, distribution=BALANCED, moe_dtype="fp8_block")
     if not rows["latency"].size:
         return None
     return SpreadExperts(grid_of((rows["moe_ep_size"], rows["num_tokens"]), rows["latency"], (0.0, 1.0)))

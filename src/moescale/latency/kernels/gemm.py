@@ -23,8 +23,8 @@ LEAST_S = 1e-9
 @cache
 def gemm_types(system: str, engine: str, version: str) -> tuple[str, ...]:
     """Number formats with measured matrix products, such as bfloat16 and fp8_block."""
-    path = find_table(system, "gemm", engine, version, "gemm_perf")
-    return () if path is None else text_values(path, "gemm_dtype")
+    table = find_table(system, "gemm", engine, version, "gemm_perf")
+    return () if table is None else text_values(table, "gemm_dtype")
 
 
 @cache
@@ -33,10 +33,10 @@ def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[
 
     `without` are kernels of the family `quantize`, SCALE and QUANTISE, whose time is taken off where it was measured.
     """
-    path = find_table(system, "gemm", engine, version, "gemm_perf")
-    if path is None:
+    table = find_table(system, "gemm", engine, version, "gemm_perf")
+    if table is None:
         raise InputError(f"no matrix products were measured for {engine} on {system}", where="silicon")
-    columns = read_columns(path, ("m", "n", "k", "latency"), gemm_dtype=kind)
+    columns = read_columns(table, ("m", "n", "k", "latency"), gemm_dtype=kind)
     for other in PRODUCTS_OF.get((engine, kind), ()) if columns["latency"].size else ():
         columns = _faster(columns, _rows_of(system, other, kind))
     seconds = columns["latency"]
@@ -48,9 +48,9 @@ def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[
 
 def _rows_of(system: str, engine: str, kind: str) -> dict[str, FloatArray]:
     """The rows of another engine's current table; none where it has no products of this kind."""
-    path = find_table(system, "gemm", engine, default_version(system, engine), "gemm_perf")
-    assert path is not None
-    return read_columns(path, ("m", "n", "k", "latency"), gemm_dtype=kind)
+    table = find_table(system, "gemm", engine, default_version(system, engine), "gemm_perf")
+    assert table is not None
+    return read_columns(table, ("m", "n", "k", "latency"), gemm_dtype=kind)
 
 
 def _faster(one: dict[str, FloatArray], other: dict[str, FloatArray]) -> dict[str, FloatArray]:
@@ -65,8 +65,8 @@ def _quantising_s(
     system: str, engine: str, version: str, stem: str, m: FloatArray, k: FloatArray
 ) -> FloatArray | float:
     """Seconds of a quantising kernel on (m, k) activations; 0 where it was not measured."""
-    path = find_table(system, "quantize", engine, version, stem)
-    if path is None:
+    table = find_table(system, "quantize", engine, version, stem)
+    if table is None:
         return 0.0
-    rows = read_columns(path, ("m", "k", "latency"), quant_dtype="fp8")
+    rows = read_columns(table, ("m", "k", "latency"), quant_dtype="fp8")
     return grid_of((rows["m"], rows["k"]), np.maximum(rows["latency"], LEAST_S), (1.0, 1.0)).seconds(m, k)

@@ -38,10 +38,10 @@ MEASURED = Architecture(
 @cache
 def latent_types(system: str, engine: str, version: str, stage: str) -> tuple[tuple[str, str], ...]:
     """Measured pairs of number formats (weights, cache), such as (fp8_block, bfloat16); empty where there are none."""
-    path = find_table(system, "mla", engine, version, f"mla_{stage}_module_perf")
-    if path is None:
+    table = find_table(system, "mla", engine, version, f"mla_{stage}_module_perf")
+    if table is None:
         return ()
-    return tuple((w, c) for w in text_values(path, "gemm_type") for c in text_values(path, "kv_cache_dtype"))
+    return tuple((w, c) for w in text_values(table, "gemm_type") for c in text_values(table, "kv_cache_dtype"))
 
 
 @cache
@@ -71,9 +71,9 @@ def latent_grid(system: str, engine: str, version: str, stage: str, weights: str
 
 @cache
 def _module_grid(system: str, engine: str, version: str, stage: str, weights: str, cache_type: str) -> LogGrid:
-    path = find_table(system, "mla", engine, version, f"mla_{stage}_module_perf")
-    assert path is not None
-    rows = read_columns(path, COLUMNS, gemm_type=weights, kv_cache_dtype=cache_type)
+    table = find_table(system, "mla", engine, version, f"mla_{stage}_module_perf")
+    assert table is not None
+    rows = read_columns(table, COLUMNS, gemm_type=weights, kv_cache_dtype=cache_type)
     # A prompt after a cached prefix is another question.
     keep = (rows["step"] == 0) | (stage != "context")
     tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
@@ -93,10 +93,10 @@ def nearest_latent(
 @cache
 def attention_grid(system: str, engine: str, version: str, stage: str, cache_type: str) -> LogGrid | None:
     """Seconds of the attention of one layer alone over (heads, requests, tokens); None where it was not measured."""
-    path = find_table(system, "mla", engine, version, f"{stage}_mla_perf")
-    if path is None:
+    table = find_table(system, "mla", engine, version, f"{stage}_mla_perf")
+    if table is None:
         return None
-    rows = read_columns(path, COLUMNS, mla_dtype="bfloat16", kv_cache_dtype=cache_type)
+    rows = read_columns(table, COLUMNS, mla_dtype="bfloat16", kv_cache_dtype=cache_type)
     if not rows["latency"].size:
         return None
     tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
@@ -108,11 +108,11 @@ def attention_grid(system: str, engine: str, version: str, stage: str, cache_typ
 @cache
 def into_space_grids(system: str, engine: str, version: str, kind: str) -> tuple[LogGrid, ...]:
     """Seconds over (heads, tokens) of the products that bring queries into the latent space, and results out of it."""
-    path = find_table(system, "mla_bmm", engine, version, "mla_bmm_perf")
-    if path is None or kind not in text_values(path, "bmm_dtype"):
+    table = find_table(system, "mla_bmm", engine, version, "mla_bmm_perf")
+    if table is None or kind not in text_values(table, "bmm_dtype"):
         return ()
     names = ("num_heads", "num_tokens", "latency")
-    both = [read_columns(path, names, bmm_dtype=kind, op_name=op) for op in ("mla_gen_pre", "mla_gen_post")]
+    both = [read_columns(table, names, bmm_dtype=kind, op_name=op) for op in ("mla_gen_pre", "mla_gen_post")]
     return tuple(grid_of((rows["num_heads"], rows["num_tokens"]), rows["latency"], (1.0, 1.0)) for rows in both)
 
 

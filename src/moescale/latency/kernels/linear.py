@@ -56,13 +56,13 @@ def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str
         if name not in TABLES:
             continue
         family, stem = TABLES[name]
-        path = find_table(system, family, engine, version, stem)
-        if path is None:
+        table = find_table(system, family, engine, version, stem)
+        if table is None:
             continue
         grids: dict[str, LogGrid] = {}
         fewest = np.inf
-        for source in text_values(path, "kernel_source"):
-            rows = read_columns(path, COLUMNS, kernel_source=source, phase=stage)
+        for source in text_values(table, "kernel_source"):
+            rows = read_columns(table, COLUMNS, kernel_source=source, phase=stage)
             if not rows["latency"].size:
                 continue
             heads = rows["num_v_heads"]

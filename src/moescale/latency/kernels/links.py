@@ -18,12 +18,12 @@ def all_reduce_grid(system: str, engine: str, version: str) -> LogGrid:
 
     The tables state sizes in bf16 elements: read as bytes, NVLink would reach half of what it is known for.
     """
-    path = find_table(system, "comm", engine, version, "custom_allreduce_perf")
-    if path is None:
+    table = find_table(system, "comm", engine, version, "custom_allreduce_perf")
+    if table is None:
         raise InputError(f"no all-reduce was measured for {engine} on {system}", where="silicon")
-    graph = [backend for backend in text_values(path, "backend") if backend.endswith("graph")]
+    graph = [backend for backend in text_values(table, "backend") if backend.endswith("graph")]
     chosen = {"backend": graph[0]} if graph else {}
-    rows = read_columns(path, ("num_gpus", "message_size", "latency"), **chosen)
+    rows = read_columns(table, ("num_gpus", "message_size", "latency"), **chosen)
     return grid_of((rows["num_gpus"], rows["message_size"]), rows["latency"], (0.0, 1.0))
 
 

@@ -181,8 +181,8 @@ class Rows:
 @cache
 def moe_types(system: str, engine: str, version: str) -> tuple[str, ...]:
     """Number formats with measured experts, such as bfloat16 and fp8_block."""
-    path = find_table(system, "moe", engine, version, "moe_perf")
-    return () if path is None else text_values(path, "moe_dtype")
+    table = find_table(system, "moe", engine, version, "moe_perf")
+    return () if table is None else text_values(table, "moe_dtype")
 
 
 @cache
@@ -191,17 +191,17 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
 
     Raises InputError for a format or load that was not measured.
     """
-    path = find_table(system, "moe", engine, version, "moe_perf")
-    if path is None:
+    table = find_table(system, "moe", engine, version, "moe_perf", load=load)
+    if table is None:
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
-    columns = read_columns(path, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=load)
+    columns = read_columns(table, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=load)
     for other in EXPERTS_OF.get((engine, kind), ()):
         columns = _joined(columns, _shared_rows(system, other, kind, load, SHARED_EXPERT_KERNELS))
     if (engine, kind) in SERVED_WITH:
         columns = _as_served(columns, system, kind, load, *SERVED_WITH[engine, kind])
     if not columns["latency"].size:
         what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
-        raise InputError(what, where="silicon", nearest=", ".join(text_values(path, "distribution")))
+        raise InputError(what, where="silicon", nearest=", ".join(text_values(table, "distribution")))
     unclear = [(columns["hidden_size"] == d) & (columns["inter_size"] == width) for d, width in UNCLEAR_SHAPES]
     clear = ~np.any(unclear, axis=0)
     keys = np.stack([columns[name][clear] for name in SIZES], axis=1)
@@ -237,12 +237,13 @@ def _as_served(
 
 def _shared_rows(system: str, engine: str, kind: str, load: str, kernel: str) -> dict[str, FloatArray]:
     """The rows of another engine's current table whose kernel source has this name in it; often none."""
-    path = find_table(system, "moe", engine, default_version(system, engine), "moe_perf")
-    assert path is not None
-    sources = [name for name in text_values(path, "kernel_source") if kernel in name]
+    other = find_table(system, "moe", engine, default_version(system, engine), "moe_perf", load=load)
+    tables = () if other is None else (other,)
     found = [
-        read_columns(path, (*SIZES, "latency"), moe_dtype=kind, distribution=load, kernel_source=source)
-        for source in sources
+        read_columns(table, (*SIZES, "latency"), moe_dtype=kind, distribution=load, kernel_source=source)
+        for table in tables
+        for source in text_values(table, "kernel_source")
+        if kernel in source
     ]
     parts = {name: [columns[name] for columns in found] for name in (*SIZES, "latency")}
     parts["kernel_source"] = [np.full(len(columns["latency"]), -1.0 - i) for i, columns in enumerate(found)]

@@ -34,10 +34,10 @@ MODULES = {"deepseek-ai/DeepSeek-V3.2": _V32, "zai-org/GLM-5": replace(_GLM5, v_
 @cache
 def sparse_types(system: str, engine: str, version: str, stage: str) -> tuple[tuple[str, str, str], ...]:
     """Measured triples of a name of MODULES and formats of weights and cache; empty where there are none."""
-    path = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
-    if path is None:
+    table = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
+    if table is None:
         return ()
-    found = distinct_rows(path, ("model", "gemm_type", "kv_cache_dtype"))
+    found = distinct_rows(table, ("model", "gemm_type", "kv_cache_dtype"))
     return tuple((name, weights, cached) for name, weights, cached in found if name in MODULES)
 
 
@@ -75,9 +75,9 @@ def sparse_grid(system: str, engine: str, version: str, stage: str, model: str, 
 
 @cache
 def _module_grid(system: str, engine: str, version: str, stage: str, model: str, weights: str, cached: str) -> LogGrid:
-    path = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
-    assert path is not None
-    rows = read_columns(path, COLUMNS, model=model, gemm_type=weights, kv_cache_dtype=cached)
+    table = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
+    assert table is not None
+    rows = read_columns(table, COLUMNS, model=model, gemm_type=weights, kv_cache_dtype=cached)
     keep = (rows["step"] == 0) | (stage != "context")  # a prompt after a cached prefix is another question
     tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
     sizes = (rows["num_heads"][keep], rows["batch_size"][keep], tokens[keep])

@@ -1,147 +1,92 @@
-"""NVIDIA's measured kernel tables, as the package aiconfigurator-core installs them: where they are, and their rows."""
+"""NVIDIA's measured kernel tables: the default engine's from the catalogue, all others from the package aiconfigurator-core."""
 
 from __future__ import annotations
 
-import importlib.resources
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.errors import InputError, unknown_name
+from moescale.latency.kernels import installed, packed
+from moescale.latency.kernels.packed import PackedTable, System
 from moescale.typing import FloatArray
 
-PACKAGE = "aiconfigurator_core"
-FAMILIES = ("gemm", "attention", "moe")  # what every engine must have tables of, to be priced
+Table = PackedTable | Path  # of the catalogue, or a Parquet file of the package
 
 
-@dataclass(frozen=True, slots=True)
-class System:
-    """One measured kind of GPU: its rates as the package states them, and how it prices operations without a table."""
-
-    name: str
-    memory_bandwidth_bytes_per_s: float
-    bf16_flops_per_s: float
-    fp8_flops_per_s: float | None
-    fp4_flops_per_s: float | None
-    elementwise_efficiency: float  # share of the bandwidth that norms and activations reach
-    elementwise_latency_s: float  # of one such kernel without any bytes
-    link_bytes_per_s: float  # between the GPUs of the measured server, one direction
-
-
-def _root() -> Path:
-    try:
-        return Path(str(importlib.resources.files(PACKAGE))) / "systems"
-    except ModuleNotFoundError as error:
-        what = "measured kernels need the package aiconfigurator-core, which is not installed"
-        install = "pip install aiconfigurator-core (Linux x86-64 only), or take the roofline as the latency source"
-        raise InputError(what, where="silicon", next_step=install) from error
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where the package was built with it
-    return cast("dict[str, Any]", yaml.load(path.read_text(encoding="utf-8"), Loader=loader))
-
-
-@cache
 def systems() -> tuple[str, ...]:
     """Systems with kernel tables, such as h100_sxm."""
-    data = _root() / "data"
-    return tuple(sorted(path.name for path in data.iterdir() if (path / "gemm").is_dir()))
+    return tuple(sorted(packed.index()["systems"]))
 
 
-@cache
 def find_system(name: str) -> System:
     """The system called `name`; raises InputError where it has no tables."""
-    if name not in systems():
+    system = packed.find_system(name)
+    if system is None:
         raise unknown_name("measured system", name, systems(), where="silicon")
-    specification = _yaml(_root() / f"{name}.yaml")
-    gpu = specification["gpu"]
-    fp8, fp4 = gpu.get("fp8_tc_flops"), gpu.get("fp4_tc_flops")
-    return System(
-        name=name,
-        memory_bandwidth_bytes_per_s=float(gpu["mem_bw"]),
-        bf16_flops_per_s=float(gpu["bfloat16_tc_flops"]),
-        fp8_flops_per_s=None if fp8 is None else float(fp8),
-        fp4_flops_per_s=None if fp4 is None else float(fp4),
-        elementwise_efficiency=float(gpu["mem_bw_empirical_scaling_factor"]),
-        elementwise_latency_s=float(gpu["mem_empirical_constant_latency"]),
-        link_bytes_per_s=float(specification["node"]["intra_node_bw"]),
-    )
+    return system
 
 
-@cache
 def engines(system: str) -> tuple[str, ...]:
     """Serving engines whose kernels were measured on a system, such as vllm."""
-    data = _root() / "data" / system
-    found = [{path.name for path in (data / family).iterdir()} for family in FAMILIES if (data / family).is_dir()]
-    return tuple(sorted(set.intersection(*found))) if len(found) == len(FAMILIES) else ()
+    return tuple(sorted(packed.engines(system)))
 
 
-@cache
 def versions(system: str, engine: str) -> tuple[str, ...]:
-    """Versions of an engine with tables of every family, oldest first."""
-    folders = [_root() / "data" / system / family / engine for family in FAMILIES]
-    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
-    return tuple(sorted((v for v in names if all(_stand_ins(folder, v) for folder in folders)), key=version_key))
+    """Versions of an engine with tables, oldest first; the current one alone without the package."""
+    return installed.versions(system, engine) if installed.present() else (default_version(system, engine),)
 
 
 def default_version(system: str, engine: str) -> str:
-    """The version that the package itself takes; raises InputError for an engine without tables on this system."""
-    if engine not in engines(system):
+    """The engine's current version; raises InputError for an engine without tables on this system."""
+    if engine not in packed.engines(system):
         raise unknown_name("engine", engine, engines(system), where=f"silicon tables of {system}")
-    listed = _yaml(_root() / "query_versions.yaml")
-    entry = listed.get("overrides", {}).get(system, {}).get(engine) or listed["defaults"].get(engine, {})
-    current, known = entry.get("current"), versions(system, engine)
-    return str(current) if current in known else known[-1]
+    return packed.engines(system)[engine]
 
 
-def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
-    """Sorts 0.9 before 0.14 and 1.3.0rc9 before 1.3.0rc20."""
-    parts = [*version.replace("rc", ".-1.").replace("post", ".1.").split("."), "0"]
-    return tuple((0, int(part)) if part.lstrip("-").isdigit() else (-1, part) for part in parts if part)
+def check_present(system: str, engine: str, version: str) -> None:
+    """Raise InputError where the tables of an engine's version are neither in the catalogue nor installed."""
+    if not packed.is_whole(system, engine, version) and not installed.present():
+        what = f"the kernels of {engine} {version} on {system} come with the extra `kernels`, which is not installed"
+        instead = f"{installed.INSTALL} (Linux x86-64), or take vLLM's kernels (silicon) or the roofline"
+        raise InputError(what, where="silicon", next_step=instead)
 
 
-def _stand_ins(folder: Path, version: str) -> list[Path]:
-    """Version folders in the order in which they may stand in: the version, older ones newest first, newer ones."""
-    if not folder.is_dir():
-        return []
-    found = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: version_key(path.name))
-    wanted = version_key(version)
-    older = [path for path in found if version_key(path.name) <= wanted][::-1]
-    return older + [path for path in found if version_key(path.name) > wanted]
+def find_table(
+    system: str, family: str, engine: str, version: str, stem: str, *, load: str | None = None
+) -> Table | None:
+    """The table of an operation for a version, or else for the version next to it; None where there is none.
+
+    Under another `load` on experts than the catalogue's, where it is stated, the package's table.
+    """
+    table = packed.find_table(system, family, engine, version, stem)
+    if load in (None, packed.index()["load"]):
+        whole = packed.is_whole(system, engine, version) or (table is not None and not table.is_part)
+        if whole or not installed.present():
+            return table
+    return installed.find_table(system, family, engine, version, stem)
 
 
-def find_table(system: str, family: str, engine: str, version: str, stem: str) -> Path | None:
-    """The Parquet file of an operation for a version, or else for the version next to it; None where there is none."""
-    folders = _stand_ins(_root() / "data" / system / family / engine, version)
-    return next((path for folder in folders if (path := folder / f"{stem}.parquet").is_file()), None)
-
-
-def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
+def read_columns(table: Table, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
     """Columns of the rows whose text columns hold these values: float64, latency in seconds; absent columns are 0.
 
     A text column among `names` comes as numbers, one a distinct text.
     """
-    file, texts = _opened(path)
-    have = file.schema_arrow.names
-    table = file.read(columns=[name for name in (*names, *equal) if name in have])
-    kept = np.ones(table.num_rows, dtype=bool)
-    for name, value in equal.items():
-        column = table[name].combine_chunks().dictionary_encode()
-        codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
-        kept &= np.isin(_values(column.indices), codes)
-    columns = dict.fromkeys(names, np.zeros(kept.sum()))
-    for name in (name for name in names if name in have):
-        column = table[name].combine_chunks()
-        column = column.dictionary_encode().indices if name in texts else column
-        columns[name] = np.asarray(_values(column), dtype=np.float64)[kept]
+    if isinstance(table, Path):
+        columns = installed.read_columns(table, names, **equal)
+    else:
+        columns = table.read_columns(names, **equal)
     return columns | ({"latency": columns["latency"] / 1e3} if "latency" in columns else {})
+
+
+def text_values(table: Table, name: str) -> tuple[str, ...]:
+    """The distinct texts of one column; empty where the table has no such column."""
+    return installed.text_values(table, name) if isinstance(table, Path) else table.text_values(name)
+
+
+def distinct_rows(table: Table, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The distinct combinations of some text columns, sorted."""
+    return installed.distinct_rows(table, names) if isinstance(table, Path) else table.distinct_rows(names)
 
 
 def of_the_fastest(keys: FloatArray, sources: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -159,47 +104,3 @@ def of_the_fastest(keys: FloatArray, sources: FloatArray, seconds: FloatArray) -
         total = np.bincount(index[own], np.log(seconds[own]), minlength=len(places))
         least = np.where(count > 0, np.minimum(least, total / np.maximum(count, 1)), least)
     return places, np.exp(least)
-
-
-def _opened(path: Path) -> tuple[Any, list[str]]:
-    """The Parquet file and its columns of text, to be read as codes of a dictionary, which takes a tenth of the time.
-
-    The file itself: pyarrow's read_table would load its data sets, and pandas with them.
-    """
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
-
-    file = ParquetFile(path)
-    schema: Any = file.schema_arrow
-    texts = [
-        str(name)
-        for name, kind in zip(schema.names, schema.types, strict=True)
-        if kind in (pa.string(), pa.large_string())
-    ]
-    return ParquetFile(path, metadata=file.metadata, read_dictionary=texts), texts
-
-
-def _values(array: Any) -> npt.NDArray[Any]:
-    """The numbers of an Arrow array, read from its buffer: its own conversion would load pandas, for a quarter of a second."""
-    if array.null_count or array.type.bit_width % 8:
-        return np.asarray(array.to_numpy(zero_copy_only=False))
-    values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
-    return values[array.offset : array.offset + len(array)]
-
-
-def text_values(path: Path, name: str) -> tuple[str, ...]:
-    """The distinct texts of one column; empty where the table has no such column."""
-    file, texts = _opened(path)
-    if name not in texts:
-        return ()
-    column = file.read(columns=[name])[name].combine_chunks().dictionary_encode()
-    codes = np.unique(_values(column.indices))
-    return tuple(sorted({str(column.dictionary[int(code)]) for code in codes[~np.isnan(codes)]}))
-
-
-def distinct_rows(path: Path, names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The distinct combinations of some text columns, sorted."""
-    from pyarrow.parquet import ParquetFile
-
-    rows = ParquetFile(path).read(columns=list(names)).group_by(list(names)).aggregate([]).to_pylist()
-    return sorted({tuple(str(row[name]) for name in names) for row in rows})

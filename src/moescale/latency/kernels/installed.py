@@ -1,0 +1,174 @@
+"""NVIDIA's measured kernel tables as the package aiconfigurator-core installs them: every engine, version and load."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale.errors import InputError
+from moescale.latency.kernels.packed import System
+from moescale.typing import FloatArray
+
+PACKAGE = "aiconfigurator_core"
+INSTALL = "pip install 'moescale[kernels]'"
+FAMILIES = ("gemm", "attention", "moe")  # what every engine must have tables of, to be priced
+
+
+def present() -> bool:
+    """Whether the package is installed; nothing of it is loaded."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def root() -> Path:
+    """The folder of its systems; raises InputError where the package is not installed."""
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        what = "these kernels come with the package aiconfigurator-core, which is not installed"
+        install = f"{INSTALL} (Linux x86-64), or take vLLM's kernels, --latency silicon, or the roofline"
+        raise InputError(what, where="silicon", next_step=install)
+    return Path(found.submodule_search_locations[0]) / "systems"
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where the package was built with it
+    return cast("dict[str, Any]", yaml.load(path.read_text(encoding="utf-8"), Loader=loader))
+
+
+@cache
+def systems() -> tuple[str, ...]:
+    """Systems with kernel tables, such as h100_sxm."""
+    data = root() / "data"
+    return tuple(sorted(path.name for path in data.iterdir() if (path / "gemm").is_dir()))
+
+
+@cache
+def find_system(name: str) -> System:
+    """The system called `name`."""
+    specification = _yaml(root() / f"{name}.yaml")
+    gpu = specification["gpu"]
+    fp8, fp4 = gpu.get("fp8_tc_flops"), gpu.get("fp4_tc_flops")
+    return System(
+        name=name,
+        memory_bandwidth_bytes_per_s=float(gpu["mem_bw"]),
+        bf16_flops_per_s=float(gpu["bfloat16_tc_flops"]),
+        fp8_flops_per_s=None if fp8 is None else float(fp8),
+        fp4_flops_per_s=None if fp4 is None else float(fp4),
+        elementwise_efficiency=float(gpu["mem_bw_empirical_scaling_factor"]),
+        elementwise_latency_s=float(gpu["mem_empirical_constant_latency"]),
+        link_bytes_per_s=float(specification["node"]["intra_node_bw"]),
+    )
+
+
+@cache
+def engines(system: str) -> tuple[str, ...]:
+    """Serving engines whose kernels were measured on a system, such as vllm."""
+    data = root() / "data" / system
+    found = [{path.name for path in (data / family).iterdir()} for family in FAMILIES if (data / family).is_dir()]
+    return tuple(sorted(set.intersection(*found))) if len(found) == len(FAMILIES) else ()
+
+
+@cache
+def versions(system: str, engine: str) -> tuple[str, ...]:
+    """Versions of an engine with tables of every family, oldest first."""
+    folders = [root() / "data" / system / family / engine for family in FAMILIES]
+    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    return tuple(sorted((v for v in names if all(_stand_ins(folder, v) for folder in folders)), key=version_key))
+
+
+def default_version(system: str, engine: str) -> str:
+    """The version that the package itself takes."""
+    listed = _yaml(root() / "query_versions.yaml")
+    entry = listed.get("overrides", {}).get(system, {}).get(engine) or listed["defaults"].get(engine, {})
+    current, known = entry.get("current"), versions(system, engine)
+    return str(current) if current in known else known[-1]
+
+
+def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
+    """Sorts 0.9 before 0.14 and 1.3.0rc9 before 1.3.0rc20."""
+    parts = [*version.replace("rc", ".-1.").replace("post", ".1.").split("."), "0"]
+    return tuple((0, int(part)) if part.lstrip("-").isdigit() else (-1, part) for part in parts if part)
+
+
+def _stand_ins(folder: Path, version: str) -> list[Path]:
+    """Version folders in the order in which they may stand in: the version, older ones newest first, newer ones."""
+    if not folder.is_dir():
+        return []
+    found = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: version_key(path.name))
+    wanted = version_key(version)
+    older = [path for path in found if version_key(path.name) <= wanted][::-1]
+    return older + [path for path in found if version_key(path.name) > wanted]
+
+
+def find_table(system: str, family: str, engine: str, version: str, stem: str) -> Path | None:
+    """The Parquet file of an operation for a version, or else for the version next to it; None where there is none."""
+    folders = _stand_ins(root() / "data" / system / family / engine, version)
+    return next((path for folder in folders if (path := folder / f"{stem}.parquet").is_file()), None)
+
+
+def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
+    """Columns of the rows whose text columns hold these values, as `tables.read_columns` gives them; latency in ms."""
+    file, texts = _opened(path)
+    have = file.schema_arrow.names
+    table = file.read(columns=[name for name in (*names, *equal) if name in have])
+    kept = np.ones(table.num_rows, dtype=bool)
+    for name, value in equal.items():
+        column = table[name].combine_chunks().dictionary_encode()
+        codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
+        kept &= np.isin(_values(column.indices), codes)
+    columns = dict.fromkeys(names, np.zeros(kept.sum()))
+    for name in (name for name in names if name in have):
+        column = table[name].combine_chunks()
+        column = column.dictionary_encode().indices if name in texts else column
+        columns[name] = np.asarray(_values(column), dtype=np.float64)[kept]
+    return columns
+
+
+def _opened(path: Path) -> tuple[Any, list[str]]:
+    """The Parquet file and its columns of text, to be read as codes of a dictionary, which takes a tenth of the time.
+
+    The file itself: pyarrow's read_table would load its data sets, and pandas with them.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    file = ParquetFile(path)
+    schema: Any = file.schema_arrow
+    texts = [
+        str(name)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if kind in (pa.string(), pa.large_string())
+    ]
+    return ParquetFile(path, metadata=file.metadata, read_dictionary=texts), texts
+
+
+def _values(array: Any) -> npt.NDArray[Any]:
+    """The numbers of an Arrow array, read from its buffer: its own conversion would load pandas, for a quarter of a second."""
+    if array.null_count or array.type.bit_width % 8:
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
+    return values[array.offset : array.offset + len(array)]
+
+
+def text_values(path: Path, name: str) -> tuple[str, ...]:
+    """The distinct texts of one column; empty where the table has no such column."""
+    file, texts = _opened(path)
+    if name not in texts:
+        return ()
+    column = file.read(columns=[name])[name].combine_chunks().dictionary_encode()
+    codes = np.unique(_values(column.indices))
+    return tuple(sorted({str(column.dictionary[int(code)]) for code in codes[~np.isnan(codes)]}))
+
+
+def distinct_rows(path: Path, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The distinct combinations of some text columns, sorted."""
+    from pyarrow.parquet import ParquetFile
+
+    rows = ParquetFile(path).read(columns=list(names)).group_by(list(names)).aggregate([]).to_pylist()
+    return sorted({tuple(str(row[name]) for name in names) for row in rows})
