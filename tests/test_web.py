@@ -155,14 +155,17 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
     assert decision["tables"][0]["title"].startswith(first)
     assert decision["caveats"][0] in words
     model = (page["lifetime"] if query else page)["recommendation"]
-    shown = {figure["name"]: figure["value"] for figure in decision["strip"]}
+    shown = {figure["name"]: figure["value"] for figure in decision["figures"]}
     assert decision["model"]["n_params"] == model["n_params"]
     assert shown["active parameters"] == model["n_params_active"]
-    assert shown["a million tokens"] == model["usd_per_mtok"]
+    assert shown["$/Mtok"] == model["usd_per_mtok"]
     assert shown.get("expected regret") == model.get("regret", {}).get("expected")
     assert dict(decision["facts"])["train"].startswith(f"{format_flops(model['training_flops'])} FLOPs, ")
-    assert shown["to train"] == (model["training_usd"] if query else page["training"]["usd"])
-    assert ("its life" in shown) == bool(query)
+    assert shown["training"] == (model["training_usd"] if query else page["training"]["usd"])
+    assert ("lifetime" in shown) == bool(query)
+    assert decision["serving"]["usd_per_mtok"] == model["usd_per_mtok"]  # of the model as built, as its price
+    assert decision["serving"]["tpot_s"] == model["tpot_s"]
+    assert f"Accuracy of prices: {decision['accuracy']}." in words
 
 
 def test_a_budget_that_is_not_spent_is_said(client: Client) -> None:

@@ -254,9 +254,9 @@ function sentence(text: string): string {
   return /^[a-z]+[ ,]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
 }
 
-/** A number as text without exponents below 1e21 and without digits that nobody set. */
+/** A number as text without digits that nobody set. */
 export function plain(value: number): string {
-  return Math.abs(value) >= 1e7 ? value.toExponential().replace("e+", "e") : String(value);
+  return Math.abs(value) >= 1e6 ? value.toExponential().replace("e+", "e") : String(value);
 }
 
 const DAYS = 30; // of a training run, where GPUs and days are first asked for
@@ -284,7 +284,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
   form.replaceChildren(
     set(
       "Training",
-      c.radio("Budget in", [["flops", "FLOPs"], ["days", "GPUs and days"], ["usd", "dollars"]], budget, (value) => {
+      c.radio("Budget in", [["flops", "FLOPs"], ["days", "GPUs, days"], ["usd", "dollars"]], budget, (value) => {
         const [card, flops] = [trains(), c.draft?.budget_flops ?? format.parse(state.get("budget"))];
         const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu"))) : NaN;
         const price = card === served() && state.has("usd-per-gpu-hour") ? format.parse(state.get("usd-per-gpu-hour")) : (card?.usd_per_gpu_hour ?? 1);
@@ -336,7 +336,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       c.select("match", "Baseline", baselines, true, undefined, { "match-experts": undefined }),
       c.part(() => goal() === "serve" || goal() === "lifetime", c.slider({ key: "max-loss", label: "Loss at most", low: 1.7, high: 3, log: false, text: (v) => format.significant(v, 5), steps: 400, fallback: () => c.draft?.base_loss ?? NaN })),
       c.part(() => goal() === "quality" || state.has("max-usd-per-mtok"), c.slider({ key: "max-usd-per-mtok", label: "$/Mtok at most", low: 0.01, high: 10, log: true, text: format.significant, fallback: () => c.draft?.base_usd_per_mtok ?? NaN })),
-      c.part(() => goal() !== "loss" && goal() !== "quality", c.slider({ key: "confidence", label: "Confidence", hint: "least P(loss <= baseline)", low: 0.5, high: 0.99, log: false, steps: 49, text: format.significant, spoken: format.percent, fallback: () => c.draft?.confidence ?? NaN })),
+      c.part(() => goal() !== "loss" && goal() !== "quality" && (state.has("confidence") || c.draft?.confidence !== null), c.slider({ key: "confidence", label: "Confidence", hint: "P(loss <= baseline)", low: 0.5, high: 0.99, log: false, steps: 49, text: format.significant, spoken: format.percent, fallback: () => c.draft?.confidence ?? NaN })),
     ),
     set(
       "Serving",

@@ -285,7 +285,7 @@ class Page {
     const columns = ["", "this answer", ...this.pins.map((_, i) => `pinned ${LETTERS[i]}`)];
     const rows: (string | Node)[][] = names.map((name) => [
       name,
-      make("span", {}, of(now, name)?.text ?? "–", ...(of(now, name)?.notes ?? []).map((note) => make("small", {}, note))),
+      make("span", { className: "notes" }, of(now, name)?.text ?? "–", ...(of(now, name)?.notes ?? []).map((note) => make("small", {}, note))),
       ...this.pins.map((pin) => {
         const [own, other] = [of(now, name), of(pin.decision, name)];
         if (!other) return pin.failed ? "–" : pin.decision ? "–" : "..";
@@ -487,7 +487,7 @@ class Page {
     const own = (model.n_params ?? 0) / (curve.n_params[draft.optimum] ?? NaN);
     const sizes = model.experts === 1 ? `${format.count(model.n_params_active ?? 0)} parameters` : `${format.count(model.n_params_active ?? 0)} active of ${format.count(model.n_params_total ?? 0)} parameters`;
     $("picked").textContent =
-      `${decision ? "The recommended model: " : this.pick || this.plan ? "" : "No model is recommended; this is one of the curves: "}${curve.label}, ${sizes}, ${format.count(model.tokens ?? 0)} tokens; N is ${format.percent(own)} of the loss-optimal N; loss ${(model.loss ?? 0).toFixed(4)}` +
+      `${decision ? "The recommended model: " : this.pick || this.plan ? "" : "No model is recommended. Shown: "}${curve.label}, ${sizes}, ${format.count(model.tokens ?? 0)} tokens; N is ${format.percent(own)} of the loss-optimal N; loss ${(model.loss ?? 0).toFixed(4)}` +
       (usd === null ? `; infeasible: ${draft.reasons[serving.infeasible ?? 0]}` : `; ${format.usd(usd)} per million output tokens`);
     const shown = (name: string, text: string, note = "") => make("div", {}, make("dt", {}, name), make("dd", {}, text, ...(note ? [make("small", {}, note)] : [])));
     $("serving").replaceChildren(
@@ -495,7 +495,7 @@ class Page {
         ? []
         : [
             shown("GPUs", String(serving.gpus)),
-            shown("batch", format.significant(serving.batch ?? 0, 4), `limited by ${draft.limits[serving.limited_by ?? 0]}`),
+            shown("batch", format.count(Math.round(serving.batch ?? 0)), `limited by ${draft.limits[serving.limited_by ?? 0]}`),
             shown("TTFT", format.seconds(serving.ttft_s ?? 0), "time to first token"),
             shown("TPOT", format.seconds(serving.tpot_s ?? 0), "time per output token"),
             shown("output tokens/s", format.count(serving.throughput_tok_s ?? 0)),
@@ -639,7 +639,7 @@ function grid(caption: string, columns: string[], rows: (string | Node)[][], opt
     return make("tr", { role: "row", className: k === chosen ? "chosen" : "" }, ...cells);
   });
   const thead = make("thead", { role: "rowgroup" }, ...(groups.length ? [top] : []), head);
-  return make("table", { role: "table", className: `grid ${className}` }, ...(caption ? [make("caption", {}, caption)] : []), thead, make("tbody", { role: "rowgroup" }, ...body));
+  return make("table", { role: "table", className: className || "blocks" }, ...(caption ? [make("caption", {}, caption)] : []), thead, make("tbody", { role: "rowgroup" }, ...body));
 }
 
 void start();

@@ -277,6 +277,7 @@ def _figures(found: Plan) -> list[Record]:
     training = use.usd if of_budget and use is not None else model.training_usd
     least = min(found.laws, key=lambda view: view.probability, default=None) if of_budget else None
     gap, bound = found.base_loss - model.loss, found.asked.get("max_loss")
+    life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
     headline: list[tuple[str, float, Callable[[float], str]]] = [
         ("experts", model.experts, "{:g}".format),
         ("active parameters", model.n_params_active, format_count),
@@ -295,7 +296,7 @@ def _figures(found: Plan) -> list[Record]:
                 _accuracy_note(found.accuracy),
             ),
         ),
-        ("lifetime", model.total_usd, format_usd, ("training and serving",)),
+        ("lifetime", model.total_usd, format_usd, (f"to train it and serve {life} tokens",)),
         ("loss", model.loss, "{:.4f}".format, (f"{abs(gap):.4f} {'below' if gap >= 0 else 'above'} the baseline's",)),
         (
             "P(loss <= baseline)" if bound is None else f"P(loss <= {bound})",
