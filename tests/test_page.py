@@ -158,7 +158,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
         assert "accuracy unknown" in page.inner_text("#strip")
         assert page.inner_text("#command") == "moescale plan --mfu 0.4 --budget 5.15e21"
         assert page.locator("canvas:visible").count() == 2
-        assert page.locator("#plans tbody tr").count() == 6
+        assert page.locator("#plans tbody tr").count() == 12
         unnamed = page.evaluate(
             """() => [...document.querySelectorAll('input, select, button, [role=img], [role=region], [role=group]')]
               .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby')

@@ -353,7 +353,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
         c.select("latency", "Latency from", () => [["auto", "measured kernels, else roofline"], ["silicon", "measured kernels"], ["roofline", "roofline"]], true),
         c.text("max-num-seqs", "Batch at most", "no limit"),
         c.slider({ key: "memory-fraction", label: "Memory fraction", low: 0.3, high: 1, log: false, steps: 70, text: (v) => format.significant(v) }),
-        c.text("kv-heads", "KV heads", "as the shape"),
+        c.text("kv-heads", "KV heads", "by shape"),
       ),
     ),
   );

@@ -289,7 +289,7 @@ class Page {
       ...this.pins.map((pin) => {
         const [own, other] = [of(now, name), of(pin.decision, name)];
         if (!other) return pin.failed ? "–" : pin.decision ? "–" : "..";
-        return own && own.value !== other.value ? make("span", {}, other.text, make("small", {}, ` (${change(own, other)})`)) : other.text;
+        return own && own.text !== other.text ? make("span", {}, other.text, make("small", {}, ` (${change(own, other)})`)) : other.text;
       }),
     ]);
     rows.unshift(["question", this.controls.asked(this.asked.draft), ...this.pins.map((pin) => pin.failed ?? this.controls.asked(pin.query))]);
@@ -315,35 +315,34 @@ class Page {
   private showCandidates(plan: Plan): void {
     const at = (list: Candidate[], e: number) => list.find((c) => c.experts === e);
     const number = (value: number | undefined, show: (v: number) => string) => (value === undefined ? "–" : show(value));
-    const optima = ["active", "total", "tokens", "loss", "$/Mtok"];
-    const columns = ["experts", ...optima, "active", "tokens", "$/Mtok", "of the baseline's $/Mtok", "loss"];
-    const goal = plan.decision.model.probability_at_least_base === undefined ? "cheapest at the baseline's loss" : "cheapest that matches the baseline's loss";
-    const groups: [string, number][] = [["", 1], ["loss-optimal", optima.length], [goal, 4], ["best at its cost", 1]];
-    const rows = plan.loss_optimal.map((own) => {
-      const [small, best] = [at(plan.bounded_loss.plans, own.experts), at(plan.bounded_cost.plans, own.experts)];
+    const chosen = plan.loss_optimal.findIndex((c) => c.experts === plan.decision.model.experts);
+    const optima = plan.loss_optimal.map((c) => [
+      format.expertsName(c.experts),
+      number(c.n_params_active, format.count),
+      number(c.n_params_total, format.count),
+      number(c.tokens, format.count),
+      number(c.loss, (v) => v.toFixed(4)),
+      number(c.usd_per_mtok, format.usd),
+    ]);
+    const matching = plan.loss_optimal.map((c) => {
+      const [small, best] = [at(plan.bounded_loss.plans, c.experts), at(plan.bounded_cost.plans, c.experts)];
       const spread = small?.intervals?.cost_ratio;
-      const matching = small?.infeasible
-        ? [make("small", {}, small.infeasible), "", "", ""]
-        : [
-            number(small?.n_params_active, format.count),
-            number(small?.tokens, format.count),
-            number(small?.usd_per_mtok, format.usd),
-            number(small?.cost_ratio, format.percent) + (spread ? ` (${format.percent(spread[0])} to ${format.percent(spread[1])})` : ""),
-          ];
+      const share = number(small?.cost_ratio, format.percent) + (spread ? ` (${format.percent(spread[0])} to ${format.percent(spread[1])})` : "");
       return [
-        format.expertsName(own.experts),
-        number(own.n_params_active, format.count),
-        number(own.n_params_total, format.count),
-        number(own.tokens, format.count),
-        number(own.loss, (v) => v.toFixed(4)),
-        number(own.usd_per_mtok, format.usd),
-        ...matching,
+        format.expertsName(c.experts),
+        number(small?.n_params_active, format.count),
+        number(small?.tokens, format.count),
+        number(small?.usd_per_mtok, format.usd),
+        small?.infeasible ? `infeasible: ${small.infeasible}` : share,
         number(best?.loss, (v) => v.toFixed(4)),
       ];
     });
-    const chosen = plan.loss_optimal.findIndex((c) => c.experts === plan.decision.model.experts);
-    const table = grid("", columns, rows, { chosen, groups });
-    $("plans").replaceChildren(table);
+    const sure = plan.decision.model.probability_at_least_base === undefined ? "Cheapest at the baseline's loss" : "Cheapest that matches the baseline's loss";
+    const cost = plan.loss_optimal.some((c) => at(plan.bounded_loss.plans, c.experts)?.intervals?.cost_ratio) ? "of the baseline's (90% of draws)" : "of the baseline's";
+    $("plans").replaceChildren(
+      grid("Loss-optimal", ["experts", "active", "total", "tokens", "loss", "$/Mtok"], optima),
+      grid(`${sure}; last column: the lowest loss at the baseline's $/Mtok`, ["experts", "active", "tokens", "$/Mtok", cost, "lowest loss"], matching, { chosen }),
+    );
   }
 
   private saveCandidates(): void {
@@ -427,7 +426,7 @@ class Page {
     const all = evidence.sizes(found);
     const wanted = format.parse(this.state.get("size"));
     const size = all.includes(wanted) ? wanted : all[all.length >> 1];
-    $("fit-size").replaceChildren(...all.map((n) => make("option", { value: String(n), selected: n === size }, `N = ${format.count(n)}`)));
+    $("fit-size").replaceChildren(...all.map((n) => make("option", { value: String(n), selected: n === size }, format.count(n))));
     const lines = evidence.data(found, size, paper);
     await this.charts.fit.draw(paper, lines.data, lines.signals);
     $("residuals").hidden = !found.runs;
@@ -495,7 +494,7 @@ class Page {
         ? []
         : [
             shown("GPUs", String(serving.gpus)),
-            shown("batch", format.count(Math.round(serving.batch ?? 0)), `limited by ${draft.limits[serving.limited_by ?? 0]}`),
+            shown("batch", Math.round(serving.batch ?? 0).toLocaleString("en-US"), `limited by ${draft.limits[serving.limited_by ?? 0]}`),
             shown("TTFT", format.seconds(serving.ttft_s ?? 0), "time to first token"),
             shown("TPOT", format.seconds(serving.tpot_s ?? 0), "time per output token"),
             shown("output tokens/s", format.count(serving.throughput_tok_s ?? 0)),
@@ -620,25 +619,22 @@ function shownTable(table: Shown): HTMLElement {
 interface Grid {
   chosen?: number; // the recommended row
   left?: boolean[]; // columns of text
-  groups?: [string, number][]; // headings over so many columns each
   className?: string;
 }
 
 /** A table whose first cells name its rows. On a narrow screen its rows become blocks, so that roles and names are stated. */
 function grid(caption: string, columns: string[], rows: (string | Node)[][], options: Grid = {}): HTMLElement {
-  const { chosen = -1, left = [], groups = [], className = "" } = options;
+  const { chosen = -1, left = [], className = "" } = options;
   const align = (i: number) => (left[i] ? "left" : "");
-  const over: string[] = groups.flatMap(([name, span]) => Array.from({ length: span }, () => name));
   const head = make("tr", { role: "row" }, ...columns.map((name, i) => make(name ? "th" : "td", { ...(name ? { scope: "col", role: "columnheader" } : { role: "cell" }), className: align(i) }, name)));
-  const top = make("tr", { role: "row" }, ...groups.map(([name, span]) => make(name ? "th" : "td", { ...(name ? { scope: "colgroup", role: "columnheader" } : { role: "cell" }), colSpan: span, className: "group" }, name)));
   const body = rows.map((row, k) => {
     const cells = row.map((value, i) => {
       if (!i && value) return make("th", { scope: "row", role: "rowheader" }, value, ...(k === chosen ? [make("em", {}, "recommended")] : []));
-      return make("td", { role: "cell", className: align(i), "data-label": [over[i], columns[i]].filter(Boolean).join(": ") }, value);
+      return make("td", { role: "cell", className: align(i), "data-label": columns[i] }, value);
     });
     return make("tr", { role: "row", className: k === chosen ? "chosen" : "" }, ...cells);
   });
-  const thead = make("thead", { role: "rowgroup" }, ...(groups.length ? [top] : []), head);
+  const thead = make("thead", { role: "rowgroup" }, head);
   return make("table", { role: "table", className: className || "blocks" }, ...(caption ? [make("caption", {}, caption)] : []), thead, make("tbody", { role: "rowgroup" }, ...body));
 }
 

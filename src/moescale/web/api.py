@@ -336,7 +336,7 @@ def _training_notes(found: Plan) -> list[str]:
 def _accuracy_note(accuracy: Accuracy | None) -> str:
     if accuracy is None:
         return "accuracy unknown"
-    return f"predicted / measured throughput {accuracy.geometric_mean:.2f}, spread {accuracy.spread:.2f}x"
+    return f"predicted / measured throughput {accuracy.geometric_mean:.2f} (spread {accuracy.spread:.2f}x)"
 
 
 def _published() -> list[KnownModel]:
