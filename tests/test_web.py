@@ -305,6 +305,13 @@ def test_the_command_has_what_is_no_default(query: dict[str, str], command: str)
     assert read_state(query, lambda name: find_law(name.strip())).command == f"moescale plan {command}"
 
 
+def test_what_only_the_page_shows_is_no_part_of_the_question() -> None:
+    pins = "|".join(f"budget={i}e21&gpu=h100-sxm&prompt=1000&output=1000&utilization=0.5" for i in range(1, 5))
+    view = {"theme": "dark", "bands": "0", "size": "1e9", "pins": pins}
+    assert read_state(view, find_law).question == read_state({}, find_law).question
+    assert read_state(view, find_law).command == read_state({}, find_law).command
+
+
 # -- uploads ----------------------------------------------------------------------------------------------------------
 
 
