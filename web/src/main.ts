@@ -248,7 +248,7 @@ class Page {
     $("why").textContent = words(why);
     $("caveats").replaceChildren(...caveats.slice(1).map((text) => make("li", {}, words(text))));
     $("warnings").replaceChildren(...plan.warnings.map((text) => make("p", {}, `Note: ${words(text)}.`)));
-    $("accuracy").textContent = `Accuracy of prices: ${accuracy}.`;
+    $("accuracy").textContent = `Accuracy of serving cost: ${accuracy}.`;
     $("command").textContent = plan.command;
     $("live").textContent = label;
     this.showPins();

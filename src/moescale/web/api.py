@@ -322,15 +322,14 @@ def _figures(found: Plan) -> list[Record]:
 
 
 def _training_notes(found: Plan) -> list[str]:
-    """What the dollars of training rest on: GPU days, how fast a GPU is taken to be, and what is left of the budget."""
+    """What the dollars of training rest on: GPU days, and how fast a GPU is taken to be."""
     use = found.training
     if use is None or use.gpu_days is None or use.mfu is None:
         return []
     days = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
     if use.days is not None:
         days = f"{use.days:.3g} days on {format_count(use.gpu_days / use.days)} x {use.train_gpu}"
-    notes = [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu:g})"]
-    return notes if use.spent else [*notes, f"{use.budget_share:.0%} of the budget"]
+    return [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu:g})"]
 
 
 def _accuracy_note(accuracy: Accuracy | None) -> str:
