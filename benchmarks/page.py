@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SRC = Path(__file__).parents[1] / "src"
-SLIDERS = {"Budget (FLOPs)": "the budget", "Prompt tokens": "the prompt length", "US$ per GPU hour": "the price"}
+SLIDERS = {"Budget (FLOPs)": "the budget", "Prompt tokens": "the prompt length", "$ per GPU hour": "the price"}
 
 
 @contextmanager

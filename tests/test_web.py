@@ -155,14 +155,17 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
     assert decision["tables"][0]["title"].startswith(first)
     assert decision["caveats"][0] in words
     model = (page["lifetime"] if query else page)["recommendation"]
-    shown = {figure["name"]: figure["value"] for figure in decision["strip"]}
+    shown = {figure["name"]: figure["value"] for figure in decision["figures"]}
     assert decision["model"]["n_params"] == model["n_params"]
     assert shown["active parameters"] == model["n_params_active"]
-    assert shown["a million tokens"] == model["usd_per_mtok"]
+    assert shown["$/Mtok"] == model["usd_per_mtok"]
     assert shown.get("expected regret") == model.get("regret", {}).get("expected")
     assert dict(decision["facts"])["training"].startswith(f"{format_flops(model['training_flops'])} FLOPs")
-    assert shown["to train"] == (model["training_usd"] if query else page["training"]["usd"])
-    assert ("its life" in shown) == bool(query)
+    assert shown["training"] == (model["training_usd"] if query else page["training"]["usd"])
+    assert ("lifetime" in shown) == bool(query)
+    assert decision["serving"]["usd_per_mtok"] == model["usd_per_mtok"]  # of the model as built, as its price
+    assert decision["serving"]["tpot_s"] == model["tpot_s"]
+    assert decision["accuracy"].split(" with latency")[0] in words
 
 
 def test_a_budget_that_is_not_spent_is_said(client: Client) -> None:
@@ -300,6 +303,13 @@ def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
 )
 def test_the_command_has_what_is_no_default(query: dict[str, str], command: str) -> None:
     assert read_state(query, lambda name: find_law(name.strip())).command == f"moescale plan {command}"
+
+
+def test_what_only_the_page_shows_is_no_part_of_the_question() -> None:
+    pins = "|".join(f"budget={i}e21&gpu=h100-sxm&prompt=1000&output=1000&utilization=0.5" for i in range(1, 5))
+    view = {"theme": "dark", "bands": "0", "size": "1e9", "pins": pins}
+    assert read_state(view, find_law).question == read_state({}, find_law).question
+    assert read_state(view, find_law).command == read_state({}, find_law).command
 
 
 # -- uploads ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ export class Chart {
   private observer?: ResizeObserver;
   private current: { data: Data; signals: Record<string, unknown> } = { data: {}, signals: {} };
   table: Table = { columns: [], rows: [] };
+  /** Called when the plot has another width, for what is placed by pixels. */
+  resized?: () => void;
 
   constructor(
     readonly card: HTMLElement,
@@ -63,7 +65,9 @@ export class Chart {
     if (!this.observer) {
       this.observer = new ResizeObserver(() => {
         const view = this.result?.view;
-        if (view && view.width() !== this.width()) void view.width(this.width()).runAsync();
+        if (!view || view.width() === this.width()) return;
+        void view.width(this.width()).runAsync();
+        this.resized?.();
       });
       this.observer.observe(place);
     }
@@ -95,6 +99,7 @@ export class Chart {
     const details = this.card.querySelector<HTMLDetailsElement>("details.table");
     if (!details?.open) return;
     const table = document.createElement("table");
+    table.className = "numbers";
     const head = table.createTHead().insertRow();
     for (const name of this.table.columns) {
       const cell = document.createElement("th");
@@ -177,6 +182,17 @@ export function limits(values: number[], room: number, log: boolean): [number, n
   const [low, high] = [to(Math.min(...values)), to(Math.max(...values))];
   const pad = Math.max(high - low, log ? 0.1 : 1e-3) * room;
   return [from(low - pad), from(high + pad)];
+}
+
+/** Places for boxes side by side, `gap` apart, near where they want to begin, within [0, width]. */
+export function beside(wanted: number[], widths: number[], gap: number, width: number): number[] {
+  const placed: number[] = [];
+  wanted.forEach((at, i) => placed.push(i ? Math.max(at, placed[i - 1] + widths[i - 1] + gap) : Math.max(at, 0)));
+  for (let i = placed.length - 1, end = width; i >= 0; i--) {
+    placed[i] = Math.min(placed[i], end - widths[i]);
+    end = placed[i] - gap;
+  }
+  return placed;
 }
 
 /** Text that stays readable on lines: the same text, thick and in the colour of the paper, below it. */

@@ -20,7 +20,18 @@ export interface Slider {
   steps?: number;
   whole?: boolean;
   fallback?: () => number;
+  hint?: string;
 }
+
+// Options of `moescale fit` by the labels of their controls (upload.ts), which are there before any other.
+export const UPLOAD_LABELS: Record<string, string> = {
+  where: "Rows to keep",
+  bootstrap: "Bootstrap",
+  "size-column": "Column of sizes",
+  "tokens-column": "Column of tokens",
+  "experts-column": "Column of experts",
+  "loss-column": "Column of losses",
+};
 
 let counter = 0;
 
@@ -49,20 +60,44 @@ export class Controls {
     for (const control of this.all) control.show();
   }
 
-  /** Show a refusal beside the control that it is about, whose label is returned; undefined where none is to be seen. */
-  fail(failure: Failure | undefined): string | undefined {
+  /** Show a refusal beside the control that it is about, which is returned; undefined where none is to be seen. */
+  fail(failure: Failure | undefined): { field: HTMLElement; label: string } | undefined {
     for (const { note, field } of this.errors.values()) {
       note.hidden = true;
       field.removeAttribute("aria-invalid");
     }
     const found = failure?.where ? this.errors.get(failure.where.replace(/^--/, "")) : undefined;
     if (!failure || !found || found.field.closest("[hidden]")) return undefined;
-    const folded = found.field.closest("details");
-    if (folded) folded.open = true;
-    found.note.textContent = failure.message;
+    for (let folded = found.field.closest("details"); folded; folded = folded.parentElement!.closest("details")) folded.open = true;
+    found.note.textContent = this.message(failure, false).join(" ");
     found.note.hidden = false;
-    found.field.setAttribute("aria-invalid", "true");
-    return found.label;
+    if (found.field.matches("input, select")) found.field.setAttribute("aria-invalid", "true");
+    return found;
+  }
+
+  /** The label of an option's control. */
+  private label(key: string): string | undefined {
+    return this.errors.get(key)?.label ?? UPLOAD_LABELS[key];
+  }
+
+  /** A sentence of the command line in the page's words: its options by the labels of their controls. */
+  words(text: string): string {
+    return text.replace(/--([a-z][a-z-]*)/g, (option, key: string) => (this.label(key) ? `“${this.label(key)}”` : option));
+  }
+
+  /** A refusal in sentences; its place is left out where it is shown there. */
+  message(failure: Failure, located = true): string[] {
+    const where = located && failure.where ? `${this.words(this.label(failure.where) ? `--${failure.where}` : failure.where)}: ` : "";
+    const lines = [where + (where ? failure.what : sentence(failure.what))];
+    if (failure.nearest) lines.push(`Nearest: ${failure.nearest}`);
+    if (failure.next_step) lines.push(sentence(failure.next_step));
+    return lines.map((line) => this.words(/[.!?]$/.test(line) ? line : `${line}.`));
+  }
+
+  /** What a question states, by the labels of its controls. */
+  asked(query: string): string {
+    const stated = [...new URLSearchParams(query)].map(([key, value]) => `${this.label(key) ?? key} ${value.startsWith("upload:") ? (this.catalogue.laws.find((l) => l.name === value)?.title ?? "uploaded") : value}`);
+    return stated.join(", ") || "the default question";
   }
 
   /** The sliders of the bounds follow what the curves can reach. */
@@ -83,7 +118,7 @@ export class Controls {
   }
 
   private note(key: string, field: HTMLElement, label: string): HTMLElement {
-    const note = make("p", { className: "bad", id: `bad-${key}`, hidden: true, role: "alert" });
+    const note = make("p", { className: "bad", id: `bad-${key}`, hidden: true });
     field.setAttribute("aria-describedby", note.id);
     this.errors.set(key, { note, field, label });
     return note;
@@ -94,7 +129,7 @@ export class Controls {
     const steps = s.steps ?? 200;
     const range = make("input", { type: "range", id, min: "0", max: String(steps), step: "1", name: s.key });
     const field = make("input", { type: "text", id: `${id}t`, inputMode: "decimal", "aria-label": `${s.label}, exact` });
-    const element = make("div", { className: "control" }, make("label", { htmlFor: id }, s.label), field, range, this.note(s.key, field, s.label));
+    const element = make("div", { className: "control" }, make("label", { htmlFor: id }, s.label, ...(s.hint ? [make("small", {}, ` ${s.hint}`)] : [])), field, range, this.note(s.key, field, s.label));
     const limits = () => this.bounds[s.key] ?? { low: s.low, high: s.high };
     const number = () => (this.state.get(s.key) ? format.parse(this.state.get(s.key)) : (s.fallback?.() ?? s.low));
     range.addEventListener("input", () => {
@@ -103,7 +138,7 @@ export class Controls {
       let value = s.log ? low * (high / low) ** share : low + (high - low) * share;
       value = s.whole ? Math.round(value) : Number(value.toPrecision(s.key === "max-loss" ? 5 : 3));
       if (!performance.getEntriesByName("slid").length) performance.mark("slid"); // the oldest change not yet drawn
-      this.state.set({ [s.key]: plain(value) });
+      this.state.set({ [s.key]: s.key.endsWith("tokens") ? format.count(value) : plain(value) });
     });
     field.addEventListener("change", () => this.state.set({ [s.key]: field.value.trim() || undefined }));
     return this.add({
@@ -136,9 +171,9 @@ export class Controls {
         const listed = options();
         const chosen = this.state.get(key);
         if (!listed.some(([value]) => value === chosen)) listed.push([chosen, chosen.startsWith("upload:") ? "an upload of another session" : chosen]);
-        const told = listed.join("\n");
-        if (told !== shown) field.replaceChildren(...listed.map(([value, text]) => make("option", { value }, text)));
-        shown = told;
+        const wanted = listed.join("\n");
+        if (wanted !== shown) field.replaceChildren(...listed.map(([value, text]) => make("option", { value }, text)));
+        shown = wanted;
         field.value = chosen;
         if (note) hint.textContent = note();
       },
@@ -158,16 +193,16 @@ export class Controls {
     });
   }
 
-  radio(label: string, choices: [string, string][], chosen: () => string, choose: (value: string) => void): HTMLElement {
+  radio(label: string, choices: [string, string][], chosen: () => string, choose: (value: string) => void, heading = false): HTMLElement {
     const name = `r${counter++}`;
     const fields = choices.map(([value]) => make("input", { type: "radio", name, value }));
-    const element = make("div", { className: "radio", role: "radiogroup", "aria-label": label }, ...choices.map(([, text], i) => make("label", {}, fields[i], text)));
+    const element = make("div", { className: "radio", role: "radiogroup", "aria-label": label }, ...(heading ? [make("span", { className: "hint" }, label)] : []), ...choices.map(([, text], i) => make("label", {}, fields[i], text)));
     fields.forEach((field) => field.addEventListener("change", () => choose(field.value)));
     return this.add({ element, show: () => fields.forEach((field) => (field.checked = field.value === chosen())) });
   }
 
   experts(counts: number[]): HTMLElement {
-    const group = make("div", { className: "checks", role: "group", "aria-label": "Expert counts to consider" });
+    const group = make("div", { className: "checks", role: "group", "aria-label": "Experts to consider", tabIndex: -1 });
     const note = this.note("experts", group, "Experts to consider");
     // Where none is stated, those that the law's family has.
     const experts = () => (this.state.get("experts") ? this.state.get("experts").split(",").map(Number).filter((e) => e >= 1) : (this.draft?.curves.map((c) => c.experts) ?? []));
@@ -197,7 +232,10 @@ export class Controls {
             }),
           );
         }
-        for (const box of group.querySelectorAll("input")) box.checked = chosen.includes(Number(box.value));
+        for (const box of group.querySelectorAll("input")) {
+          box.checked = chosen.includes(Number(box.value));
+          box.disabled = !chosen.length; // until the law's own counts are known
+        }
       },
     });
   }
@@ -211,9 +249,14 @@ export class Controls {
   }
 }
 
-/** A number as text without exponents below 1e21 and without digits that nobody set. */
+/** A sentence's first letter large, unless it begins with a name or a number. */
+function sentence(text: string): string {
+  return /^[a-z]+[ ,]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
+}
+
+/** A number as text without digits that nobody set. */
 export function plain(value: number): string {
-  return Math.abs(value) >= 1e7 ? value.toExponential().replace("e+", "e") : String(value);
+  return Math.abs(value) >= 1e6 ? value.toExponential().replace("e+", "e") : String(value);
 }
 
 const DAYS = 30; // of a training run, where GPUs and days are first asked for
@@ -228,11 +271,12 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
   const short = (value: number) => plain(Number(value.toPrecision(3)));
   const gpus = () => catalogue.gpus.map((g) => [g.name, g.name] as [string, string]);
   const set = (name: string, ...children: HTMLElement[]) => make("fieldset", {}, make("legend", {}, name), ...children);
-  const more = (...children: HTMLElement[]) => make("details", { className: "more" }, make("summary", {}, "More"), make("div", {}, ...children));
-  const bases = () => {
+  const more = (name: string, ...children: HTMLElement[]) => make("details", { className: "more" }, make("summary", {}, `More ${name} settings`), make("div", {}, ...children));
+  const optimum = (e: number) => `loss-optimal, ${format.expertsName(e)}`;
+  const baselines = () => {
     const stated = state.get("match-experts"); // of a link
-    const listed: [string, string][] = [["", stated ? `optimum of E = ${stated}` : state.has("match") || !c.draft ? "the shape's default" : `${c.draft.base_name.replace("the loss-optimal ", "")} (default)`]];
-    for (const e of [1, 2, 4, 8, 16, 32, 64]) listed.push([String(e), e === 1 ? "the dense optimum" : `optimum of E = ${e}`]);
+    const listed: [string, string][] = [["", stated ? optimum(Number(stated)) : state.has("match") || !c.draft ? "the default of the shape" : `${optimum(c.draft.base_experts)} (default)`]];
+    for (const e of [1, 2, 4, 8, 16, 32, 64]) listed.push([String(e), optimum(e)]);
     return [...listed, ...catalogue.models.map((m) => [m.name, `${m.name} (${format.flops(m.flops)} FLOPs)`] as [string, string])];
   };
   const further = (key: string, label: string) => c.part(() => law()?.further.includes(key.replace("-", "_")) ?? false, c.text(key, label, "needed by this law"));
@@ -240,7 +284,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
   form.replaceChildren(
     set(
       "Training",
-      c.radio("Budget in", [["flops", "Budget in FLOPs"], ["days", "in GPUs and days"], ["usd", "in dollars"]], budget, (value) => {
+      c.radio("Budget in", [["flops", "FLOPs"], ["days", "GPUs, days"], ["usd", "dollars"]], budget, (value) => {
         const [card, flops] = [trains(), c.draft?.budget_flops ?? format.parse(state.get("budget"))];
         const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu"))) : NaN;
         const price = card === served() && state.has("usd-per-gpu-hour") ? format.parse(state.get("usd-per-gpu-hour")) : (card?.usd_per_gpu_hour ?? 1);
@@ -252,32 +296,33 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
           "budget-usd": value === "usd" ? short(hours * price) : undefined,
         });
         c.show();
-      }),
+      }, true),
       c.part(() => budget() === "flops", c.slider({ key: "budget", label: "Budget (FLOPs)", low: 1e18, high: 1e26, log: true, steps: 800, text: format.flops, spoken: (v) => `${format.flops(v)} FLOPs` })),
       c.part(
         () => budget() === "days",
-        c.slider({ key: "train-gpus", label: "GPUs to train on", low: 1, high: 1e5, log: true, whole: true, steps: 500, text: plain }),
+        c.slider({ key: "train-gpus", label: "Training GPUs", low: 1, high: 1e5, log: true, whole: true, steps: 500, text: plain }),
         c.slider({ key: "days", label: "Days", low: 1, high: 365, log: true, text: format.significant, spoken: (v) => `${format.significant(v)} days` }),
       ),
-      c.part(() => budget() === "usd", c.slider({ key: "budget-usd", label: "US$ to train", low: 1e3, high: 1e9, log: true, steps: 600, text: format.count, spoken: format.usd })),
+      c.part(() => budget() === "usd", c.slider({ key: "budget-usd", label: "Training dollars", low: 1e3, high: 1e9, log: true, steps: 600, text: format.count, spoken: format.usd })),
       c.select("law", "Scaling law", () => catalogue.laws.map((l) => [l.name, l.title]), true, () => law()?.source ?? ""),
       further("unique-tokens", "Distinct tokens"),
       further("granularity", "Granularity"),
       further("sparsity", "Sparsity"),
       uploads,
-      c.select("shape", "Shape", () => [["", "the law's"], ...catalogue.shapes.map((name) => [name, name] as [string, string])]),
+      c.select("shape", "Shape", () => [["", "as the law has it"], ...catalogue.shapes.map((name) => [name, name] as [string, string])]),
       c.experts([1, 2, 4, 8, 16, 32, 64, 128]),
       more(
-        c.select("train-gpu", "Trained on", () => [["", "the serving GPU"], ...gpus()]),
-        c.slider({ key: "mfu", label: "MFU (share of peak)", low: 0.01, high: 1, log: false, steps: 99, text: format.significant }),
-        c.text("max-tokens", "Tokens at most", "all text"),
-        c.text("max-active-params", "Active at most", "no limit"),
-        c.text("max-total-params", "Total at most", "no limit"),
+        "training",
+        c.select("train-gpu", "Training GPU", () => [["", "the serving GPU"], ...gpus()]),
+        c.slider({ key: "mfu", label: "MFU: share of peak FLOP/s", low: 0.01, high: 1, log: false, steps: 99, text: format.significant }),
+        c.text("max-tokens", "Training tokens at most", "no limit"),
+        c.text("max-active-params", "Active parameters at most", "no limit"),
+        c.text("max-total-params", "Total parameters at most", "no limit"),
       ),
     ),
     set(
       "Goal",
-      c.radio("Goal", [["serve", "cheapest to serve, as good as the base"], ["quality", "lowest loss at a serving cost"], ["lifetime", "cheapest to train and serve"], ["loss", "lowest loss outright"]], goal, (value) => {
+      c.radio("Goal", [["serve", "cheapest to serve at the baseline's loss"], ["quality", "lowest loss at a serving cost"], ["lifetime", "cheapest to train and serve"], ["loss", "lowest loss"]], goal, (value) => {
         state.set({
           objective: value === "quality" || value === "loss" ? value : undefined,
           "lifetime-tokens": value === "lifetime" ? "5T" : undefined,
@@ -287,27 +332,28 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
         });
         c.show();
       }),
-      c.part(() => state.has("lifetime-tokens"), c.slider({ key: "lifetime-tokens", label: "Tokens to serve in all", low: 1e9, high: 1e16, log: true, steps: 700, text: format.count, spoken: (v) => `${format.count(v)} tokens` }), c.text("max-total-usd", "US$ in all at most", "no limit")),
-      c.select("match", "Base", bases, true, undefined, { "match-experts": undefined }),
+      c.part(() => state.has("lifetime-tokens"), c.slider({ key: "lifetime-tokens", label: "Lifetime: tokens to serve", low: 1e9, high: 1e16, log: true, steps: 700, text: format.count, spoken: (v) => `${format.count(v)} tokens` }), c.text("max-total-usd", "Lifetime dollars at most", "no limit")),
+      c.select("match", "Baseline", baselines, true, undefined, { "match-experts": undefined }),
       c.part(() => goal() === "serve" || goal() === "lifetime", c.slider({ key: "max-loss", label: "Loss at most", low: 1.7, high: 3, log: false, text: (v) => format.significant(v, 5), steps: 400, fallback: () => c.draft?.base_loss ?? NaN })),
-      c.part(() => goal() === "quality" || state.has("max-usd-per-mtok"), c.slider({ key: "max-usd-per-mtok", label: "US$ per Mtok at most", low: 0.01, high: 10, log: true, text: format.significant, fallback: () => c.draft?.base_usd_per_mtok ?? NaN })),
-      c.part(() => goal() !== "loss" && goal() !== "quality", c.slider({ key: "confidence", label: "Confidence", low: 0.5, high: 0.99, log: false, steps: 49, text: format.significant, spoken: format.percent, fallback: () => c.draft?.confidence ?? NaN })),
+      c.part(() => goal() === "quality" || state.has("max-usd-per-mtok"), c.slider({ key: "max-usd-per-mtok", label: "$/Mtok at most", low: 0.01, high: 10, log: true, text: format.significant, fallback: () => c.draft?.base_usd_per_mtok ?? NaN })),
+      c.part(() => goal() !== "loss" && goal() !== "quality" && (state.has("confidence") || c.draft?.confidence !== null), c.slider({ key: "confidence", label: "Confidence", hint: "P(loss <= baseline)", low: 0.5, high: 0.99, log: false, steps: 49, text: format.significant, spoken: format.percent, fallback: () => c.draft?.confidence ?? NaN })),
     ),
     set(
       "Serving",
       c.select("gpu", "GPU", gpus),
       c.select("max-gpus", "GPUs at most", () => [1, 2, 4, 8, 16, 32, 64].map((n) => [String(n), String(n)])),
-      c.slider({ key: "usd-per-gpu-hour", label: "US$ per GPU hour", low: 0.1, high: 20, log: true, text: (v) => format.significant(v), spoken: (v) => `${format.usd(v)} an hour`, fallback: () => served()?.usd_per_gpu_hour ?? 1 }),
+      c.slider({ key: "usd-per-gpu-hour", label: "$ per GPU hour", low: 0.1, high: 20, log: true, text: (v) => format.significant(v), spoken: (v) => `${format.usd(v)} an hour`, fallback: () => served()?.usd_per_gpu_hour ?? 1 }),
       c.slider({ key: "prompt", label: "Prompt tokens", low: 16, high: 131072, log: true, text: (v) => String(Math.round(v * 1e3) / 1e3), spoken: (v) => `${v} tokens`, whole: true }),
       c.slider({ key: "output", label: "Output tokens", low: 16, high: 16384, log: true, text: (v) => String(Math.round(v * 1e3) / 1e3), spoken: (v) => `${v} tokens`, whole: true }),
       c.slider({ key: "utilization", label: "Utilization", low: 0.05, high: 1, log: false, steps: 95, text: (v) => format.significant(v), spoken: format.percent }),
       more(
-          c.select("weights", "Weights", () => catalogue.weights.map((w) => [w, w])),
-          c.select("kv-cache", "KV cache", () => catalogue.kv_cache.map((w) => [w, w])),
-          c.select("latency", "Latency from", () => [["auto", "measured kernels, else roofline"], ["silicon", "measured kernels"], ["roofline", "roofline"]], true),
-          c.text("max-num-seqs", "Requests at once at most", "none"),
-          c.slider({ key: "memory-fraction", label: "Memory fraction", low: 0.3, high: 1, log: false, steps: 70, text: (v) => format.significant(v) }),
-          c.text("kv-heads", "KV heads", "by shape"),
+        "serving",
+        c.select("weights", "Weights", () => catalogue.weights.map((w) => [w, w])),
+        c.select("kv-cache", "KV cache", () => catalogue.kv_cache.map((w) => [w, w])),
+        c.select("latency", "Latency from", () => [["auto", "measured kernels, else roofline"], ["silicon", "measured kernels"], ["roofline", "roofline"]], true),
+        c.text("max-num-seqs", "Batch at most", "no limit"),
+        c.slider({ key: "memory-fraction", label: "Memory fraction", low: 0.3, high: 1, log: false, steps: 70, text: (v) => format.significant(v) }),
+        c.text("kv-heads", "KV heads", "by shape"),
       ),
     ),
   );

@@ -10,15 +10,26 @@ import * as controls from "./controls";
 import * as format from "./format";
 import { State } from "./state";
 import * as theme from "./theme";
-import { Around, Candidate, Catalogue, Decision, Draft, Evidence, Failure, Figure, Plan, Scales, Told } from "./types";
+import { Around, Candidate, Catalogue, Decision, Draft, Evidence, Failure, Figure, Plan, Scales, Served, Shown } from "./types";
 import * as uploads from "./upload";
 
 const REST_MS = 180; // after the last change, before the slower answers are asked for
 const LIFE_REST_MS = 700; // where they take seconds
 const MOST_PINS = 2;
+const NARROW = 640; // pixels, as in app.css
+const LETTERS = "AB"; // of the pinned answers
+const STATED = ["unused", "build", "baseline", "base"]; // facts that no figure and no headline states
 
 const $ = <T extends HTMLElement = HTMLElement>(id: string) => document.getElementById(id) as T;
 const make = controls.make;
+
+/** A pinned question, with its answer once that is here, or why there is none. */
+interface Pin {
+  query: string;
+  law?: string;
+  decision?: Decision;
+  failed?: string;
+}
 
 let early: { query: string; draft: Promise<Draft> } | undefined;
 
@@ -27,7 +38,7 @@ async function start(): Promise<void> {
   const first = State.asked(location.search);
   const catalogue = get<Catalogue>("catalogue");
   early = { query: first, draft: get<Draft>("draft", first) };
-  early.draft.catch(() => undefined); // told where it is shown
+  early.draft.catch(() => undefined); // said where it is shown
   const state = new State((await catalogue).defaults);
   theme.apply(state);
   const page = new Page(state, await catalogue);
@@ -47,7 +58,7 @@ class Page {
   private draft?: Draft;
   private plan?: Plan;
   private around?: Around;
-  private pins: { query: string; decision: Decision }[] = [];
+  private pins: Pin[] = [];
   private scales?: Scales;
   private evidence?: Evidence;
   private asked = { draft: "", scales: "", evidence: "" };
@@ -61,20 +72,21 @@ class Page {
     private state: State,
     private catalogue: Catalogue,
   ) {
-    const upload = uploads.build(catalogue, (law) => this.useLaw(law));
+    const upload = uploads.build(catalogue, (law) => this.useLaw(law), (failure) => this.controls.message(failure).join(" "));
     this.controls = controls.build($("question"), state, catalogue, upload);
   }
 
   async begin(): Promise<void> {
     this.state.onChange(() => {
       this.controls.show();
+      void this.loadPins();
       clearTimeout(this.resting); // the slower answers to the old question are not asked for any more
       this.running?.abort();
       this.refresh();
     });
     theme.onPreference(() => void this.redraw());
     $("theme").addEventListener("click", () => {
-      this.state.set({ theme: theme.isDark(this.state) ? "light" : "dark" });
+      theme.toggle(this.state);
       void this.redraw();
     });
     $<HTMLInputElement>("bands").checked = this.state.get("bands") !== "0";
@@ -82,7 +94,7 @@ class Page {
       this.state.set({ bands: $<HTMLInputElement>("bands").checked ? undefined : "0" });
       void this.drawPlanChart();
     });
-    $("reset").addEventListener("click", () => (location.href = location.pathname));
+    $("reset").addEventListener("click", () => this.state.ask(""));
     $("share").addEventListener("click", () => this.copy(location.origin + this.state.link(), $("share")));
     $("copy").addEventListener("click", () => this.copy($("command").textContent ?? "", $("copy")));
     $("fit-size").addEventListener("change", () => {
@@ -90,14 +102,23 @@ class Page {
       void this.drawEvidenceNow();
     });
     $("pin").addEventListener("click", () => {
-      this.pins.push({ query: this.asked.draft, decision: this.plan!.decision });
-      this.showPins();
+      this.pins.push({ query: this.asked.draft, law: this.plan!.law, decision: this.plan!.decision });
+      this.state.pin(this.pins.map((pin) => pin.query));
     });
-    $("law-card").addEventListener("toggle", () => void this.drawEvidence(this.state.query()).catch((error) => this.fail(error)));
+    for (const id of ["law-card", "scales-card"]) {
+      $(id).addEventListener("toggle", () => {
+        const query = this.state.query();
+        void (id === "law-card" ? this.drawEvidence(query) : this.drawScales(query)).catch((error) => this.fail(error));
+      });
+    }
+    this.charts.plan.resized = latest(() => this.drawPlanChart());
+    this.charts.breakdown.resized = latest(() => this.drawBreakdown());
     $("law-file").addEventListener("click", () => void this.saveLaw());
     $("candidates-csv").addEventListener("click", () => this.saveCandidates());
     this.listenToChart();
     this.themeButton();
+    void this.loadPins();
+    $<HTMLDetailsElement>("choices").open = innerWidth > NARROW;
     // Controls that are taller than the window scroll with the page, and stay once their end is in sight.
     const form = $("question");
     const place = () => (form.style.top = `${Math.min(12, innerHeight - form.offsetHeight - 12)}px`);
@@ -114,7 +135,7 @@ class Page {
     if (query !== this.asked.draft || !this.draft) {
       try {
         this.draft = await (early?.query === query ? early.draft : get<Draft>("draft", query));
-      delete document.body.dataset.refused;
+        delete document.body.dataset.refused;
       } catch (error) {
         early = undefined;
         this.asked.draft = query;
@@ -139,7 +160,7 @@ class Page {
     this.drawn += 1;
     document.body.dataset.drawn = String(this.drawn);
     clearTimeout(this.resting);
-    if (this.state.query() !== query) return;
+    if (this.state.query() !== query || (this.plan && document.body.dataset.settled === query)) return;
     this.resting = window.setTimeout(() => void this.rest(query), this.state.has("lifetime-tokens") ? LIFE_REST_MS : REST_MS);
   }
 
@@ -149,7 +170,7 @@ class Page {
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
     const around = get<Around>("bands", query, signal);
-    around.catch(() => undefined); // told where it is drawn
+    around.catch(() => undefined); // said where it is drawn
     try {
       await this.show(await get<Plan>("plan", query, signal));
       document.body.dataset.answered = query;
@@ -179,17 +200,23 @@ class Page {
 
   private fail(error: unknown): void {
     const failure: Failure | undefined = error instanceof Refusal ? error.failure : undefined;
-    const message = failure?.message ?? "The server does not answer. Is `moescale web` still running?";
     const place = this.controls.fail(failure);
     this.plan = undefined;
     document.body.dataset.failed = "1";
-    $("error").textContent = place ? "" : message;
-    $("error").hidden = Boolean(place);
-    $("headline").textContent = failure?.infeasible ? "No model answers this question." : `This question cannot be asked${place ? `: see “${place}”` : ""}.`;
+    $("headline").textContent = failure?.infeasible ? "Infeasible: no model meets these bounds" : place ? "The question has an error" : "No answer";
+    $("error").hidden = false;
+    if (place) {
+      // The message stands beside its control, once.
+      const go = make("button", { type: "button" }, `Go to “${place.label}”`);
+      go.addEventListener("click", () => place.field.focus());
+      $("error").replaceChildren(go);
+    } else {
+      const lines = failure ? this.controls.message(failure) : ["The server does not answer. Is `moescale web` still running?"];
+      $("error").replaceChildren(...lines.map((text) => make("p", {}, text)));
+    }
     for (const id of ["strip", "facts", "rivals", "caveats", "warnings", "plans"]) $(id).replaceChildren();
-    for (const id of ["why", "caveat"]) $(id).textContent = "";
-    $("more").hidden = $("candidates").hidden = true;
-    $<HTMLButtonElement>("pin").disabled = true;
+    for (const id of ["why", "caveat", "accuracy"]) $(id).textContent = "";
+    this.showPins();
     $("answer").classList.remove("stale");
     document.body.dataset.answered = document.body.dataset.settled = this.state.query();
     if (this.draft && failure?.infeasible) void this.drawPlanChart();
@@ -206,82 +233,116 @@ class Page {
   // -- words --------------------------------------------------------------------------------------------------------
 
   private showAnswer(plan: Plan): void {
-    const { label, facts, tables, why, caveats } = plan.decision;
-    const [what, rest] = /^(Train .*?)( on .*)$/.exec(label)?.slice(1) ?? [label, ""];
+    const { label, figures, facts, tables, why, caveats, accuracy } = plan.decision;
+    const [what, rest] = /^(Train .*? parameters)(.*)$/.exec(label)?.slice(1) ?? [label, ""];
+    const words = (text: string) => this.controls.words(text);
     $("headline").replaceChildren(make("strong", {}, what), rest);
-    $("caveat").textContent = caveats[0] ?? "";
-    $("facts").replaceChildren(...facts.filter(([name]) => name !== "regret").map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text))));
-    $("rivals").replaceChildren(...tables.map(told));
-    $("why").textContent = why;
-    $("caveats").replaceChildren(...caveats.slice(1).map((text) => make("li", {}, text)));
-    $("warnings").replaceChildren(...plan.warnings.map((text) => make("p", {}, `Note: ${text}.`)));
-    $("more").hidden = $("candidates").hidden = false;
+    $("strip").replaceChildren(
+      ...figures
+        .filter((figure) => !figure.in_headline)
+        .map((figure) => make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.text, ...figure.notes.map((note) => make("small", {}, note))))),
+    );
+    $("caveat").textContent = caveats.length ? words(caveats[0]) : "";
+    $("facts").replaceChildren(...facts.filter(([name]) => STATED.includes(name)).map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, words(text)))));
+    $("rivals").replaceChildren(...tables.map(shownTable));
+    $("why").textContent = words(why);
+    $("caveats").replaceChildren(...caveats.slice(1).map((text) => make("li", {}, words(text))));
+    $("warnings").replaceChildren(...plan.warnings.map((text) => make("p", {}, `Note: ${words(text)}.`)));
+    $("accuracy").textContent = `Accuracy of serving cost: ${accuracy}.`;
     $("command").textContent = plan.command;
     $("live").textContent = label;
     this.showPins();
   }
 
-  /** The figures of the answer, each with those of the pinned ones below it, and what is pinned. */
-  private showPins(): void {
-    const now = this.plan?.decision;
-    const line = (figure: Figure, letter: string, other?: Figure) => make("small", { className: "pinned" }, `${letter} ${other ? `${other.text}, ${change(figure, other)}` : "none"}`);
-    $("strip").replaceChildren(
-      ...(now?.strip ?? []).map((figure) =>
-        make(
-          "div",
-          {},
-          make("dt", {}, figure.name),
-          make("dd", {}, figure.text, make("small", {}, figure.note), ...this.pins.map((pin, i) => line(figure, "AB"[i], pin.decision.strip.find((f) => f.name === figure.name)))),
-        ),
-      ),
-    );
-    $("pins").replaceChildren(
-      ...this.pins.map((pin, i) => {
-        const open = make("button", { type: "button" }, "Open");
-        const drop = make("button", { type: "button", "aria-label": `Unpin ${"AB"[i]}` }, "Unpin");
-        open.addEventListener("click", () => this.state.ask(pin.query));
-        drop.addEventListener("click", () => {
-          this.pins.splice(i, 1);
-          this.showPins();
-        });
-        return make("li", {}, make("span", {}, make("b", {}, "AB"[i]), ` ${pin.decision.label}`), open, drop);
-      }),
-      ...(this.pins.length ? [make("li", { className: "hint" }, "Multiples (×) and points (pts): this answer over the pinned one.")] : []),
-    );
-    $<HTMLButtonElement>("pin").disabled = !now || this.pins.length >= MOST_PINS || $("answer").classList.contains("stale");
+  /** Ask for the answers to the pinned questions of the address that are not here yet. */
+  private async loadPins(): Promise<void> {
+    const wanted = this.state.pins().slice(0, MOST_PINS);
+    if (wanted.join("|") === this.pins.map((pin) => pin.query).join("|") && wanted.length === this.pins.length) return this.showPins();
+    this.pins = wanted.map((query) => this.pins.find((pin) => pin.query === query) ?? { query });
+    this.showPins();
+    for (const pin of this.pins) {
+      if (pin.decision || pin.failed) continue;
+      try {
+        const { law, decision } = await get<Plan>("plan", pin.query);
+        Object.assign(pin, { law, decision });
+      } catch (error) {
+        pin.failed = error instanceof Refusal ? this.controls.message(error.failure).join(" ") : "no answer";
+      }
+      this.showPins();
+      await this.drawPlanChart();
+    }
   }
 
-  private candidateRows(plan: Plan): { columns: string[]; rows: (string | number)[][]; chosen: number } {
-    const at = (list: Candidate[], e: number) => list.find((c) => c.experts === e);
-    const number = (value: number | undefined, show: (v: number) => string) => (value === undefined ? "–" : show(value));
-    const columns = ["experts", "optimal size", "its loss", "its cost", "size at base loss", "its tokens", "its cost", "of base cost", "loss at base cost"];
-    const rows = plan.loss_optimal.map((own) => {
-      const [small, best] = [at(plan.bounded_loss.plans, own.experts), at(plan.bounded_cost.plans, own.experts)];
-      const spread = small?.intervals?.cost_ratio;
-      return [
-        format.expertsName(own.experts),
-        number(own.n_params, format.count),
-        number(own.loss, (v) => v.toFixed(4)),
-        number(own.usd_per_mtok, format.usd),
-        small?.infeasible ?? number(small?.n_params, format.count),
-        number(small?.tokens, format.count),
-        number(small?.usd_per_mtok, format.usd),
-        number(small?.cost_ratio, format.percent) + (spread ? ` (${format.percent(spread[0])} to ${format.percent(spread[1])})` : ""),
-        number(best?.loss, (v) => v.toFixed(4)),
-      ];
-    });
-    return { columns, rows, chosen: plan.loss_optimal.findIndex((c) => c.experts === plan.decision.model.experts) };
+  /** The present answer beside the pinned ones, figure by figure. */
+  private showPins(): void {
+    const now = this.plan?.decision;
+    $<HTMLButtonElement>("pin").disabled = !now || this.pins.length >= MOST_PINS || $("answer").classList.contains("stale") || this.pins.some((pin) => pin.query === this.asked.draft);
+    const [place, focused] = [$("pins"), document.activeElement?.getAttribute("aria-label")];
+    $("strip").hidden = this.pins.length > 0; // the table has the same figures
+    if (!this.pins.length) return place.replaceChildren();
+    const of = (decision: Decision | undefined, name: string) => decision?.figures.find((figure) => figure.name === name);
+    const names = [...new Set([now, ...this.pins.map((pin) => pin.decision)].flatMap((d) => d?.figures.map((figure) => figure.name) ?? []))];
+    const columns = ["", "this answer", ...this.pins.map((_, i) => `pinned ${LETTERS[i]}`)];
+    const rows: (string | Node)[][] = names.map((name) => [
+      name,
+      make("span", { className: "notes" }, of(now, name)?.text ?? "–", ...(of(now, name)?.notes ?? []).map((note) => make("small", {}, note))),
+      ...this.pins.map((pin) => {
+        const [own, other] = [of(now, name), of(pin.decision, name)];
+        if (!other) return pin.failed ? "–" : pin.decision ? "–" : "..";
+        return own && own.text !== other.text ? make("span", {}, other.text, make("small", {}, ` (${change(own, other)})`)) : other.text;
+      }),
+    ]);
+    rows.unshift(["question", this.controls.asked(this.asked.draft), ...this.pins.map((pin) => pin.failed ?? this.controls.asked(pin.query))]);
+    rows.push([
+      "",
+      "",
+      ...this.pins.map((pin, i) => {
+        const open = make("button", { type: "button", "aria-label": `Open pinned ${LETTERS[i]}` }, "Open");
+        const drop = make("button", { type: "button", "aria-label": `Unpin ${LETTERS[i]}` }, "Unpin");
+        open.addEventListener("click", () => this.state.ask(pin.query));
+        drop.addEventListener("click", () => {
+          this.state.pin(this.state.pins().filter((query) => query !== pin.query));
+          $("pin").focus();
+        });
+        return make("span", { className: "save" }, open, drop);
+      }),
+    ]);
+    const caption = "This answer beside the pinned ones; in brackets, this answer over the pinned one (pts: percentage points)";
+    place.replaceChildren(grid(caption, columns, rows, { className: "pinned" }));
+    if (focused) place.querySelector<HTMLElement>(`[aria-label="${focused}"]`)?.focus();
   }
 
   private showCandidates(plan: Plan): void {
-    const { columns, rows, chosen } = this.candidateRows(plan);
-    const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)));
-    const body = rows.map((row, i) => {
-      const line = make("tr", { className: i === chosen ? "chosen" : "" });
-      row.forEach((value, k) => line.append(k ? make("td", {}, String(value)) : make("th", { scope: "row" }, i === chosen ? `${value}, recommended` : String(value))));
-      return line;
+    const at = (list: Candidate[], e: number) => list.find((c) => c.experts === e);
+    const number = (value: number | undefined, show: (v: number) => string) => (value === undefined ? "–" : show(value));
+    const chosen = plan.loss_optimal.findIndex((c) => c.experts === plan.decision.model.experts);
+    const optima = plan.loss_optimal.map((c) => [
+      format.expertsName(c.experts),
+      number(c.n_params_active, format.count),
+      number(c.n_params_total, format.count),
+      number(c.tokens, format.count),
+      number(c.loss, (v) => v.toFixed(4)),
+      number(c.usd_per_mtok, format.usd),
+    ]);
+    const matching = plan.loss_optimal.map((c) => {
+      const [small, best] = [at(plan.bounded_loss.plans, c.experts), at(plan.bounded_cost.plans, c.experts)];
+      const spread = small?.intervals?.cost_ratio;
+      const share = number(small?.cost_ratio, format.percent) + (spread ? ` (${format.percent(spread[0])} to ${format.percent(spread[1])})` : "");
+      return [
+        format.expertsName(c.experts),
+        number(small?.n_params_active, format.count),
+        number(small?.tokens, format.count),
+        number(small?.usd_per_mtok, format.usd),
+        small?.infeasible ? `infeasible: ${small.infeasible}` : share,
+        number(best?.loss, (v) => v.toFixed(4)),
+      ];
     });
-    $("plans").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+    const sure = plan.decision.model.probability_at_least_base === undefined ? "Cheapest at the baseline's loss" : "Cheapest that matches the baseline's loss";
+    const cost = plan.loss_optimal.some((c) => at(plan.bounded_loss.plans, c.experts)?.intervals?.cost_ratio) ? "of the baseline's (90% of draws)" : "of the baseline's";
+    $("plans").replaceChildren(
+      grid("Loss-optimal", ["experts", "active", "total", "tokens", "loss", "$/Mtok"], optima),
+      grid(`${sure}; last column: the lowest loss at the baseline's $/Mtok`, ["experts", "active", "tokens", "$/Mtok", cost, "lowest loss"], matching, { chosen }),
+    );
   }
 
   private saveCandidates(): void {
@@ -298,7 +359,7 @@ class Page {
     if (!this.draft) return;
     const paper = theme.ink(this.state);
     const current = this.plan && this.plan.budget_flops === this.draft.budget_flops ? this.plan : undefined;
-    const { data, signals } = planChart.view(this.draft, current, this.around, paper, $<HTMLInputElement>("bands").checked, this.charts.plan.width());
+    const { data, signals } = planChart.view(this.draft, current, this.around, this.ringed(), paper, $<HTMLInputElement>("bands").checked, this.charts.plan.width());
     this.charts.plan.table = planChart.table(this.draft, this.around?.models ?? []);
     const model = this.picked();
     if (model && this.pick) data.pick = [{ usd: model.curve.usd_per_mtok[model.i], loss: model.curve.loss[model.i] }];
@@ -306,7 +367,17 @@ class Page {
     await this.drawBreakdown();
   }
 
-  private async drawScales(query: string, signal: AbortSignal): Promise<void> {
+  /** The pinned models that lie on the chart: losses of other laws are in other units. */
+  private ringed(): planChart.Pinned[] {
+    return this.pins.flatMap((pin, i) => {
+      const { usd_per_mtok: usd, loss } = pin.decision?.model ?? {};
+      const same = pin.law === this.plan?.law && pin.query !== this.asked.draft;
+      return same && usd !== undefined && loss !== undefined ? [{ letter: LETTERS[i], usd, loss }] : [];
+    });
+  }
+
+  private async drawScales(query: string, signal?: AbortSignal): Promise<void> {
+    if (!$<HTMLDetailsElement>("scales-card").open) return;
     // The chart depends on neither the budget nor on how the model is served.
     const key = ["law", "shape", "experts", "match", "match-experts", "max-tokens", "unique-tokens", "granularity", "sparsity"].map((k) => this.state.get(k)).join("|");
     if (key !== this.asked.scales) {
@@ -317,7 +388,7 @@ class Page {
   }
 
   private async drawScalesNow(): Promise<void> {
-    if (!this.scales) return;
+    if (!this.scales || !$<HTMLDetailsElement>("scales-card").open) return;
     const paper = theme.ink(this.state);
     for (const [field, chart] of [["n_params", this.charts.size], ["tokens", this.charts.tokens]] as const) {
       chart.table = scaling.table(this.scales, field);
@@ -355,7 +426,7 @@ class Page {
     const all = evidence.sizes(found);
     const wanted = format.parse(this.state.get("size"));
     const size = all.includes(wanted) ? wanted : all[all.length >> 1];
-    $("fit-size").replaceChildren(...all.map((n) => make("option", { value: String(n), selected: n === size }, `N = ${format.count(n)}`)));
+    $("fit-size").replaceChildren(...all.map((n) => make("option", { value: String(n), selected: n === size }, format.count(n))));
     const lines = evidence.data(found, size, paper);
     await this.charts.fit.draw(paper, lines.data, lines.signals);
     $("residuals").hidden = !found.runs;
@@ -375,13 +446,14 @@ class Page {
     await this.drawEvidenceNow();
   }
 
+  /** The button says what it does. */
   private themeButton(): void {
-    $("theme").setAttribute("aria-pressed", String(theme.isDark(this.state)));
+    $("theme").textContent = theme.isDark(this.state) ? "Light theme" : "Dark theme";
   }
 
   // -- the model under the pointer ----------------------------------------------------------------------------------
 
-  /** The curve and place of the picked model; without a pick, of the recommended one or else of the base. */
+  /** The curve and place of the picked model; without a pick, nearest the recommended one or else the baseline. */
   private picked(): { curve: Draft["curves"][number]; i: number } | undefined {
     const draft = this.draft;
     if (!draft) return undefined;
@@ -391,43 +463,48 @@ class Page {
     }
     const r = this.plan?.decision.model;
     const curve = draft.curves.find((c) => c.experts === (r?.experts ?? draft.base_experts));
-    // A base of another count has no curve: then the largest model that the law may speak of.
+    // A baseline of another count has no curve: then the largest count that the law was fitted on.
     if (!curve) return { curve: draft.curves.findLast((c) => !c.beyond_law) ?? draft.curves[0], i: draft.optimum };
     if (!r?.n_params) return { curve, i: draft.optimum };
     const distance = curve.n_params.map((n) => Math.abs(Math.log((n ?? 1) / r.n_params!)));
     return { curve, i: distance.indexOf(Math.min(...distance)) };
   }
 
+  /** What the picked model costs to serve; without a pick, the recommended one as it is built. */
   private async drawBreakdown(): Promise<void> {
-    const model = this.picked();
-    if (!model || !this.draft) return;
-    const { curve, i } = model;
+    const draft = this.draft;
+    const picked = this.picked();
+    if (!picked || !draft) return;
+    const { curve, i } = picked;
     const paper = theme.ink(this.state);
-    const at = (name: keyof typeof curve) => (curve[name] as (number | null)[])[i];
-    const own = (at("n_params") ?? 0) / (curve.n_params[this.draft.optimum] ?? NaN);
-    const usd = at("usd_per_mtok");
-    const lead = this.pick ? "" : this.plan ? "Nearest the recommendation: " : "";
+    const stale = $("answer").classList.contains("stale");
+    const decision = this.pick || stale || this.plan?.decision.serving.usd_per_mtok === null ? undefined : this.plan?.decision;
+    const point = Object.fromEntries(Object.entries(curve).map(([name, values]) => [name, Array.isArray(values) ? values[i] : values])) as unknown as Served & Candidate;
+    const model: Candidate = decision?.model ?? point;
+    const serving: Served = decision?.serving ?? point;
+    const usd = serving.usd_per_mtok;
+    const own = (model.n_params ?? 0) / (curve.n_params[draft.optimum] ?? NaN);
+    const sizes = model.experts === 1 ? `${format.count(model.n_params_active ?? 0)} parameters` : `${format.count(model.n_params_active ?? 0)} active of ${format.count(model.n_params_total ?? 0)} parameters`;
     $("picked").textContent =
-      `${lead}${curve.label} at ${format.count(at("n_params") ?? 0)} (${format.percent(own)} of its optimum's size), ${format.count(at("tokens") ?? 0)} tokens, loss ${(at("loss") ?? 0).toFixed(4)}` +
-      (usd === null ? `: ${this.draft.reasons[at("infeasible") ?? 0]}` : `, ${format.usd(usd)} per million output tokens`);
-    const shown = (name: string, text: string) => make("div", {}, make("dt", {}, name), make("dd", {}, text));
+      `${decision ? "The recommended model: " : this.pick || this.plan ? "" : "No model is recommended. Shown: "}${curve.label}, ${sizes}, ${format.count(model.tokens ?? 0)} tokens; N is ${format.percent(own)} of the loss-optimal N; loss ${(model.loss ?? 0).toFixed(4)}` +
+      (usd === null ? `; infeasible: ${draft.reasons[serving.infeasible ?? 0]}` : `; ${format.usd(usd)} per million output tokens`);
+    const shown = (name: string, text: string, note = "") => make("div", {}, make("dt", {}, name), make("dd", {}, text, ...(note ? [make("small", {}, note)] : [])));
     $("serving").replaceChildren(
       ...(usd === null
         ? []
         : [
-            shown("GPUs", String(at("gpus"))),
-            shown("batch", `${format.significant(at("batch") ?? 0)}, limited by ${this.draft.limits[at("limited_by") ?? 0]}`),
-            shown("weights a GPU", format.gigabytes(at("weight_bytes_per_gpu") ?? 0)),
-            shown("KV cache a token", `${format.significant((at("kv_bytes_per_token") ?? 0) / 1e3)} kB`),
-            shown("time per output token", format.seconds(at("tpot_s") ?? 0)),
-            shown("time to first token", format.seconds(at("ttft_s") ?? 0)),
-            shown("throughput", `${format.count(at("throughput_tok_s") ?? 0)} tokens/s`),
-            shown("latency from", this.draft.latency_source),
+            shown("GPUs", String(serving.gpus)),
+            shown("batch", Math.round(serving.batch ?? 0).toLocaleString("en-US"), `limited by ${draft.limits[serving.limited_by ?? 0]}`),
+            shown("TTFT", format.seconds(serving.ttft_s ?? 0), "time to first token"),
+            shown("TPOT", format.seconds(serving.tpot_s ?? 0), "time per output token"),
+            shown("output tokens/s", format.count(serving.throughput_tok_s ?? 0)),
+            shown("KV cache", `${format.significant((serving.kv_bytes_per_token ?? 0) / 1e3)} kB`, "per token"),
+            shown("latency", draft.latency_source === "silicon" ? "measured kernels" : draft.latency_source),
           ]),
     );
-    const parts = breakdown.parts(this.draft, curve, i);
+    const parts = breakdown.parts(draft, serving);
     this.charts.breakdown.table = breakdown.table(parts);
-    await this.charts.breakdown.draw(paper, breakdown.data(parts, paper));
+    await this.charts.breakdown.draw(paper, breakdown.data(parts, paper, this.charts.breakdown.width()));
   }
 
   private listenToChart(): void {
@@ -467,7 +544,7 @@ class Page {
       const other = { ArrowUp: -1, ArrowDown: 1 }[event.key] ?? 0;
       const along = { ArrowLeft: -1, ArrowRight: 1 }[event.key] ?? 0;
       const curve = draft.curves[Math.min(Math.max(row + other, 0), draft.curves.length - 1)];
-      const i = Math.min(Math.max(now.i + along, 0), curve.loss.length - 1);
+      const i = Math.min(Math.max(now.i + along, 0), draft.optimum);
       this.pick = event.key === "Escape" ? undefined : { experts: curve.experts, i };
       show();
       $("live").textContent = "";
@@ -524,23 +601,41 @@ class Page {
   }
 }
 
-/** How a figure differs from a pinned one: shares in points, others as a multiple. */
+/** This figure over the pinned one: shares in points, others as a multiple, losses as a difference. */
 function change(now: Figure, pinned: Figure): string {
-  if (now.text.endsWith("%")) return `${now.value >= pinned.value ? "+" : "−"}${Math.round(100 * Math.abs(now.value - pinned.value))} pts`;
+  const sign = now.value >= pinned.value ? "+" : "−";
+  if (now.text.endsWith("%")) return `${sign}${Math.round(100 * Math.abs(now.value - pinned.value))} pts`;
+  if (now.name === "loss") return `${sign}${Math.abs(now.value - pinned.value).toFixed(4)}`;
   return `×${format.significant(now.value / pinned.value)}`;
 }
 
 /** A table in the command line's words; ">" marks the recommended row. */
-function told(table: Told): HTMLElement {
-  const text = (value: string) => (value.startsWith("> ") ? `${value.slice(2)}, recommended` : value.trim());
-  const align = (i: number) => (table.columns[i].text ? "left" : "");
-  const head = table.columns.map((column, i) => make("th", { scope: "col", className: align(i) }, column.head));
-  const body = table.rows.map((row) => {
-    const cells = row.map((value, i) => make(i ? "td" : "th", i ? { className: align(i) } : { scope: "row" }, text(value)));
-    return make("tr", { className: row[0].startsWith("> ") ? "chosen" : "" }, ...cells);
+function shownTable(table: Shown): HTMLElement {
+  const rows = table.rows.map((row) => row.map((value) => (value.startsWith("> ") ? value.slice(2) : value.trim())));
+  const chosen = table.rows.findIndex((row) => row[0].startsWith("> "));
+  return grid(table.title, table.columns.map((column) => column.head), rows, { chosen, left: table.columns.map((column) => column.text) });
+}
+
+interface Grid {
+  chosen?: number; // the recommended row
+  left?: boolean[]; // columns of text
+  className?: string;
+}
+
+/** A table whose first cells name its rows. On a narrow screen its rows become blocks, so that roles and names are stated. */
+function grid(caption: string, columns: string[], rows: (string | Node)[][], options: Grid = {}): HTMLElement {
+  const { chosen = -1, left = [], className = "" } = options;
+  const align = (i: number) => (left[i] ? "left" : "");
+  const head = make("tr", { role: "row" }, ...columns.map((name, i) => make(name ? "th" : "td", { ...(name ? { scope: "col", role: "columnheader" } : { role: "cell" }), className: align(i) }, name)));
+  const body = rows.map((row, k) => {
+    const cells = row.map((value, i) => {
+      if (!i && value) return make("th", { scope: "row", role: "rowheader" }, value, ...(k === chosen ? [make("em", {}, "recommended")] : []));
+      return make("td", { role: "cell", className: align(i), "data-label": columns[i] }, value);
+    });
+    return make("tr", { role: "row", className: k === chosen ? "chosen" : "" }, ...cells);
   });
-  const whole = make("table", {}, make("caption", {}, table.title), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
-  return make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title }, whole);
+  const thead = make("thead", { role: "rowgroup" }, head);
+  return make("table", { role: "table", className: className || "blocks" }, ...(caption ? [make("caption", {}, caption)] : []), thead, make("tbody", { role: "rowgroup" }, ...body));
 }
 
 void start();

@@ -2,7 +2,7 @@
 
 import { Catalogue } from "./types";
 
-const VIEW_KEYS = ["theme", "bands", "size"];
+const VIEW_KEYS = ["theme", "bands", "size", "pins"];
 
 export class State {
   private values: Map<string, string>;
@@ -13,7 +13,7 @@ export class State {
     this.values = new Map(new URLSearchParams(location.search));
     addEventListener("popstate", () => {
       this.values = new Map(new URLSearchParams(location.search));
-      this.tell();
+      this.notify();
     });
   }
 
@@ -34,13 +34,25 @@ export class State {
     // Browsers limit how often an address may change, and a slider changes faster.
     clearTimeout(this.saving);
     this.saving = window.setTimeout(() => history.replaceState(null, "", this.link()), 150);
-    this.tell();
+    this.notify();
   }
 
   /** Ask another question, as `query` has it. */
   ask(query: string): void {
     const shown = VIEW_KEYS.flatMap((key) => (this.values.has(key) ? [[key, this.get(key)] as [string, string]] : []));
     this.values = new Map([...new URLSearchParams(query), ...shown]);
+    this.set({});
+  }
+
+  /** The pinned questions, each as its query. */
+  pins(): string[] {
+    return this.values.has("pins") ? this.get("pins").split("|") : [];
+  }
+
+  /** Pin these questions; the empty query is the default question, so that none at all is no key. */
+  pin(queries: string[]): void {
+    if (queries.length) this.values.set("pins", queries.join("|"));
+    else this.values.delete("pins");
     this.set({});
   }
 
@@ -64,7 +76,7 @@ export class State {
     return location.pathname + (text ? `?${text}` : "");
   }
 
-  private tell(): void {
+  private notify(): void {
     for (const listener of this.listeners) listener();
   }
 }

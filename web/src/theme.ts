@@ -13,13 +13,34 @@ export interface Ink {
   accent: string;
 }
 
-const LIGHT: Ink = { dark: false, background: "#ffffff", text: "#222222", faint: "#6b6b6b", rule: "#e3e3e3", frontier: "#bdbdbd", accent: "#D55E00" };
+const LIGHT: Ink = { dark: false, background: "#ffffff", text: "#222222", faint: "#6b6b6b", rule: "#e3e3e3", frontier: "#bdbdbd", accent: "#b34700" };
 const DARK: Ink = { dark: true, background: "#1b1d21", text: "#e8e8e8", faint: "#a5a8ad", rule: "#34373d", frontier: "#5d6168", accent: "#ff8b3d" };
 
 const preference = matchMedia("(prefers-color-scheme: dark)");
 
+const KEPT = "moescale-theme"; // in the browser, for the next visit
+
+function kept(): string {
+  try {
+    return localStorage.getItem(KEPT) ?? "";
+  } catch {
+    return ""; // a browser that keeps nothing
+  }
+}
+
+/** The other theme, in the address and for the next visit. */
+export function toggle(state: State): void {
+  const theme = isDark(state) ? "light" : "dark";
+  try {
+    localStorage.setItem(KEPT, theme);
+  } catch {
+    // then it lasts as long as the address
+  }
+  state.set({ theme });
+}
+
 export function isDark(state: State): boolean {
-  const chosen = state.get("theme");
+  const chosen = state.get("theme") || kept();
   return chosen === "dark" || (chosen !== "light" && preference.matches);
 }
 

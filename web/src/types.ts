@@ -113,6 +113,7 @@ export interface Candidate {
   training_flops?: number;
   size_ratio?: number;
   cost_ratio?: number;
+  probability_at_least_base?: number;
   infeasible?: string;
   intervals?: Record<string, [number, number]>;
 }
@@ -121,11 +122,28 @@ export interface Figure {
   name: string;
   value: number;
   text: string;
-  note: string;
+  notes: string[];
+  in_headline: boolean;
+}
+
+/** The serving figures of one model. */
+export interface Served {
+  usd_per_mtok: Num;
+  gpus: Num;
+  batch: Num;
+  prefill_s: Num;
+  decode_s: Num;
+  tpot_s: Num;
+  ttft_s: Num;
+  throughput_tok_s: Num;
+  weight_bytes_per_gpu: Num;
+  kv_bytes_per_token: Num;
+  limited_by: Num;
+  infeasible: Num;
 }
 
 /** A table in the command line's words. */
-export interface Told {
+export interface Shown {
   title: string;
   columns: { head: string; text: boolean }[];
   rows: string[][];
@@ -133,12 +151,14 @@ export interface Told {
 
 export interface Decision {
   label: string;
-  strip: Figure[];
+  figures: Figure[];
   facts: [string, string][];
-  tables: Told[];
+  tables: Shown[];
   why: string;
   caveats: string[];
+  accuracy: string;
   model: Candidate;
+  serving: Served;
 }
 
 export interface Plan {

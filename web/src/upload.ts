@@ -1,7 +1,7 @@
 // Uploads: a law file, or a table of runs that is fitted with its progress shown and can be cancelled.
 
 import { Refusal, remove, upload } from "./api";
-import { make } from "./controls";
+import { UPLOAD_LABELS, make } from "./controls";
 import * as format from "./format";
 import { Catalogue, Failure, FitRecord } from "./types";
 
@@ -12,7 +12,7 @@ interface Done {
 }
 
 /** The controls of uploads; `found` is called with a law's name once there is one. */
-export function build(catalogue: Catalogue, found: (law: string) => Promise<void>): HTMLElement {
+export function build(catalogue: Catalogue, found: (law: string) => Promise<void>, message: (failure: Failure) => string): HTMLElement {
   const file = make("input", { type: "file", id: "file", accept: ".csv,.tsv,.parquet,.jsonl,.json,.toml" });
   const form = make("select", { id: "form" }, ...["auto", ...catalogue.forms.map((f) => f.name)].map((name) => make("option", { value: name }, name)));
   const where = make("input", { type: "text", id: "where", placeholder: "tokens >= 5e9" });
@@ -26,8 +26,9 @@ export function build(catalogue: Catalogue, found: (law: string) => Promise<void
   let events: EventSource | undefined;
   let key: string | undefined;
 
+  const columns = ["size-column", "tokens-column", "experts-column", "loss-column"].map((id) => make("input", { type: "text", id, placeholder: "by name" }));
   const fail = (failure: Failure | Error) => {
-    bad.textContent = failure instanceof Refusal ? failure.failure.message : failure.message;
+    bad.textContent = failure instanceof Refusal ? message(failure.failure) : "what" in failure ? message(failure) : failure.message;
     bad.hidden = false;
     stop();
   };
@@ -44,6 +45,7 @@ export function build(catalogue: Catalogue, found: (law: string) => Promise<void
     bar.removeAttribute("value");
     step.textContent = `sending ${table.name}`;
     const query: Record<string, string> = { law: form.value, bootstrap: draws.value };
+    for (const column of columns) if (column.value.trim()) query[column.id] = column.value.trim();
     if (where.value.trim()) query.where = where.value.trim();
     key = (await upload<{ fit: string }>("fits", table, query)).fit;
     events = new EventSource(`/api/fits/${key}`);
@@ -55,10 +57,10 @@ export function build(catalogue: Catalogue, found: (law: string) => Promise<void
     events.addEventListener("error", (event) => {
       const data = (event as MessageEvent).data;
       if (data) fail(JSON.parse(data) as Failure);
-      else if (events?.readyState === EventSource.CLOSED) fail(new Error("the server has gone"));
+      else if (events?.readyState === EventSource.CLOSED) fail(new Error("The server does not answer any more."));
     });
     events.addEventListener("cancelled", () => {
-      good.textContent = "Cancelled; nothing was kept.";
+      good.textContent = "Cancelled. Nothing was kept.";
       stop();
     });
     events.addEventListener("done", async (event) => {
@@ -75,13 +77,13 @@ export function build(catalogue: Catalogue, found: (law: string) => Promise<void
     good.textContent = "";
     try {
       if (chosen.size > catalogue.upload_limit_bytes) {
-        throw new Error(`${chosen.name} is larger than ${catalogue.upload_limit_bytes / 2 ** 20} MiB, the most that the page takes`);
+        throw new Error(`${chosen.name} is larger than ${catalogue.upload_limit_bytes / 2 ** 20} MiB, the largest upload`);
       }
       if (chosen.name.toLowerCase().endsWith(".toml")) {
         const law = await upload<{ law: string; name: string }>("laws", chosen, {});
         file.value = "";
         await found(law.law);
-        good.textContent = `${law.name}: read.`;
+        good.textContent = `Law ${law.name} is loaded.`;
       } else await fit(chosen);
     } catch (error) {
       fail(error as Error);
@@ -98,11 +100,12 @@ export function build(catalogue: Catalogue, found: (law: string) => Promise<void
     make(
       "div",
       {},
-      make("p", { className: "hint" }, "A law file of `moescale fit -o`, or a table with n_params_dense, n_experts, tokens and loss. It stays in this program's memory."),
+      make("p", { className: "hint" }, "A law file of `moescale fit -o`, or a table of runs with columns for size, experts, tokens and loss. It stays in this program's memory."),
       field("Form to fit", form),
-      field("Rows to keep", where),
-      field("Bootstrap", draws),
-      make("label", { htmlFor: "file", className: "hint" }, "File (CSV, TSV, Parquet, JSON lines; law: TOML)"),
+      field(UPLOAD_LABELS.where, where),
+      field(UPLOAD_LABELS.bootstrap, draws),
+      ...columns.map((column) => field(UPLOAD_LABELS[column.id], column)),
+      make("label", { htmlFor: "file", className: "hint" }, "File (runs: CSV, TSV, Parquet, JSON lines; law: TOML)"),
       file,
       running,
       bad,

@@ -24,6 +24,7 @@ from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws import loss as law_loss
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.store import FORMS, law_text, parse_law
+from moescale.serving.accuracy import Accuracy
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_usd
@@ -138,7 +139,7 @@ def plan(query: Query, laws: Laws) -> Record:
     asked = read_state(query, laws.find)
     found = make_plan(asked.law, asked.question, asked.deployment, asked.latency)
     return found.to_dict() | {
-        "decision": _decision(found),
+        "decision": _decision(found, _built(asked, found)),
         "command": asked.command,
         "warnings": [*asked.notes, *found.warnings],
     }
@@ -228,15 +229,17 @@ def read_law(text: str, where: str) -> Uploaded:
     return Uploaded(name, law.name, text, _law_entry(name, law))
 
 
-def _decision(found: Plan) -> Record:
-    """The first screen of a plan in the command line's words."""
+def _decision(found: Plan, serving: Record) -> Record:
+    """The first screen of a plan in the command line's words, and the figures of its model as built."""
     best = found.decision
     shown = [tables.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
     if found.lifetime is not None and best is not found.recommendation:
         shown = [tables.lifetime_table(found.lifetime)]
+    models = f"{'dense' if best.model.experts == 1 else 'MoE'} models in this format"
+    kind = models if found.latency_source == "silicon" else f"{models} with latency from {found.latency_source}"
     return {
         "label": tables.plan_headline(found),
-        "strip": _strip(found),
+        "figures": _figures(found),
         "facts": tables.decision_facts(found),
         "tables": [
             {
@@ -248,45 +251,91 @@ def _decision(found: Plan) -> Record:
         ],
         "why": best.why,
         "caveats": best.caveats,
+        "accuracy": tables.accuracy_text(found.accuracy, found.gpu, kind),
         "model": best.model.to_dict(),
+        "serving": serving,
     }
 
 
-def _strip(found: Plan) -> list[Record]:
-    """The figures by which decisions are compared: a name, the number, the number as text, and what belongs to it."""
+def _built(asked: Asked, found: Plan) -> Record:
+    """The serving figures of the recommended model as it is built, named as those of a curve's point."""
+    law, question, _ = prepare(asked.law, asked.question)
+    costs = costs_of(law, question, asked.deployment, asked.latency)
+    shape = found.decision.architecture.architecture()
+    n = np.array([found.decision.model.n_params])
+    served = replace(costs, shape=shape).serving(n, np.array([found.decision.model.experts]))
+    return {name: _numbers(getattr(served, name))[0] for name in SERVED}
+
+
+def _figures(found: Plan) -> list[Record]:
+    """What decisions are compared by: a name, the number, the number as text, and what belongs to it.
+
+    Those `in_headline` the headline states already.
+    """
     model, use, base = found.decision.model, found.training, found.base_usd_per_mtok
-    training = use.usd if model is found.recommendation.model and use is not None else model.training_usd
-    least = min(found.laws, key=lambda view: view.probability, default=None)
-    told: list[tuple[str, float | None, Callable[[float], str], str]] = [
-        ("active parameters", model.n_params_active, format_count, ""),
-        ("total parameters", model.n_params_total, format_count, ""),
-        ("training tokens", model.tokens, format_count, ""),
-        ("to train", training, format_usd, ""),
+    of_budget = model is found.recommendation.model
+    training = use.usd if of_budget and use is not None else model.training_usd
+    least = min(found.laws, key=lambda view: view.probability, default=None) if of_budget else None
+    gap, bound = found.base_loss - model.loss, found.asked.get("max_loss")
+    life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
+    headline: list[tuple[str, float, Callable[[float], str]]] = [
+        ("experts", model.experts, "{:g}".format),
+        ("active parameters", model.n_params_active, format_count),
+        ("total parameters", model.n_params_total, format_count),
+        ("training tokens", model.tokens, format_count),
+    ]
+    shown: list[tuple[str, float | None, Callable[[float], str], Sequence[str]]] = [
+        ("training", training, format_usd, _training_notes(found)),
         (
-            "a million tokens",
+            "$/Mtok",
             model.usd_per_mtok,
             format_usd,
-            f"{model.usd_per_mtok / base:.0%} of the base" if base else "",
+            (
+                *([f"{model.usd_per_mtok / base:.0%} of the baseline's {format_usd(base)}"] if base else []),
+                f"on {model.gpus} x {found.gpu}",
+                _accuracy_note(found.accuracy),
+            ),
         ),
-        ("its life", model.total_usd, format_usd, ""),
+        ("lifetime", model.total_usd, format_usd, (f"to train it and serve {life} tokens",)),
+        ("loss", model.loss, "{:.4f}".format, (f"{abs(gap):.4f} {'below' if gap >= 0 else 'above'} the baseline's",)),
         (
-            "as good as the base",
+            "P(loss <= baseline)" if bound is None else f"P(loss <= {bound})",
             model.probability_at_least_base,
             "{:.0%}".format,
-            f"{least.probability:.0%} by {least.law}" if least and model is found.recommendation.model else "",
+            (f"{least.probability:.0%} under {least.law}",) if least else (),
         ),
         (
             "expected regret",
             model.regret and model.regret.expected,
             "{:.0%}".format,
-            f"{model.regret.worst:.0%} by the worst law" if model.regret else "",
+            (f"{model.regret.worst:.0%} under the worst law",) if model.regret and found.laws else (),
         ),
     ]
     return [
-        {"name": name, "value": value, "text": text(value), "note": note}
-        for name, value, text, note in told
-        if value is not None
+        *({"name": name, "value": v, "text": text(v), "notes": [], "in_headline": True} for name, v, text in headline),
+        *(
+            {"name": name, "value": value, "text": text(value), "notes": list(notes), "in_headline": False}
+            for name, value, text, notes in shown
+            if value is not None
+        ),
     ]
+
+
+def _training_notes(found: Plan) -> list[str]:
+    """What the dollars of training rest on: GPU days, and how fast a GPU is taken to be."""
+    use = found.training
+    if use is None or use.gpu_days is None or use.mfu is None:
+        return []
+    days = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
+    if use.days is not None:
+        days = f"{use.days:.3g} days on {format_count(use.gpu_days / use.days)} x {use.train_gpu}"
+    return [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu:g})"]
+
+
+def _accuracy_note(accuracy: Accuracy | None) -> str:
+    if accuracy is None:
+        return "accuracy unknown"
+    return f"predicted / measured throughput {accuracy.geometric_mean:.2f} (spread {accuracy.spread:.2f}x)"
 
 
 def _published() -> list[KnownModel]:

@@ -24,7 +24,7 @@ from moescale.planning.total_cost import default_mfu
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 
-VIEW_KEYS = ("theme", "bands", "size")  # how the page shows it; no part of the question
+VIEW_KEYS = ("theme", "bands", "size", "pins")  # how the page shows it; no part of the question
 LATENCIES = ("auto", "silicon", "roofline")  # never a table, whose name would be a path
 # What one request may ask for: expert counts x (GPU counts of a replica + the law's draws / DRAWS_PER_GPU). An answer takes
 # some 3 ms of processor time for each count and GPU, and as much for each count and 50 draws (measured over 1 to 64
@@ -82,7 +82,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
     for key, value in query.items():
         if key not in KEYS:
             raise unknown_name("setting", key[:LONGEST], KEYS, where="address")
-        if len(value) > LONGEST:
+        if len(value) > LONGEST and key not in VIEW_KEYS:
             raise InputError(f"{len(value)} characters are too long", where=key, nearest=f"at most {LONGEST}")
     given = {key: value for key, value in query.items() if value.strip()}
     if not any(key in given for key in BUDGETS):

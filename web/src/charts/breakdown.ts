@@ -1,26 +1,31 @@
-// What one model's serving cost is made of: the memory of a GPU and the time of an iteration, as shares.
+// What one model's serving cost is made of: the memory of a GPU and the time of an iteration, every part named below its bar.
 
-import { Data, Table } from "../chart";
-import { gigabytes, seconds } from "../format";
+import { Data, Table, beside } from "../chart";
+import { gigabytes, percent, seconds } from "../format";
 import { Ink } from "../theme";
-import { Curve, Draft } from "../types";
+import { Draft, Served } from "../types";
 
-export const MARGINS = { left: 96, right: 18 };
+export const MARGINS = { left: 2, right: 2 };
 
 // Okabe and Ito's palette, as moescale.views.figures has it for things without an order.
-const PARTS = { weights: "#0072B2", cache: "#56B4E9", prefill: "#009E73", decode: "#E69F00" };
+const TINTS: Record<string, string> = { weights: "#0072B2", "KV cache": "#56B4E9", prefill: "#009E73", decode: "#E69F00" };
+const ROW = 76; // pixels of a bar with its title and labels
+const LETTER = 6.2; // pixels of a letter at 11 px
+const SWATCH = 12; // of a label
 
-export function spec(paper: Ink): object {
-  const x = { field: "from", type: "quantitative", scale: { domain: [0, 1] }, title: null, axis: { format: "%", values: [0, 0.25, 0.5, 0.75, 1] } };
-  const y = { field: "of", type: "nominal", title: null, sort: null, axis: { labelLimit: 150, domain: false, ticks: false, labelPadding: 8 } };
+export function spec(): object {
+  const place = (field: string) => ({ field, type: "quantitative", axis: null, scale: { domain: [0, 1], nice: false } });
+  const row = (dy: number) => ({ field: "row", type: "quantitative", axis: null, scale: { domain: [0, 2], range: [dy, 2 * ROW + dy], zero: false, nice: false } });
+  const tint = { field: "colour", type: "nominal", scale: null };
   return {
-    height: 84,
-    padding: { ...MARGINS, top: 4, bottom: 22 },
+    height: 2 * ROW - 12,
+    padding: { ...MARGINS, top: 2, bottom: 2 },
     layer: [
-      { data: { name: "parts" }, mark: { type: "bar", height: 26 }, encoding: { x, x2: { field: "to" }, y, color: { field: "colour", type: "nominal", scale: null } } },
-      { data: { name: "parts" }, transform: [{ filter: "(datum.to - datum.from) * width > 105" }], mark: { type: "text", baseline: "middle", fontSize: 11 }, encoding: { x: { ...x, field: "middle" }, y, text: { field: "label" }, color: { field: "ink", type: "nominal", scale: null } } },
+      { data: { name: "titles" }, mark: { type: "text", align: "left", baseline: "middle", fontWeight: "bold", dy: 10 }, encoding: { x: { value: 0 }, y: row(0), text: { field: "label" } } },
+      { data: { name: "parts" }, mark: { type: "bar", height: 20, yOffset: 30, clip: false }, encoding: { x: place("from"), x2: { field: "to" }, y: row(0), color: tint } },
+      { data: { name: "parts" }, mark: { type: "point", shape: "square", filled: true, size: 70, opacity: 1, xOffset: 4, yOffset: 51 }, encoding: { x: place("at"), y: row(0), color: tint } },
+      { data: { name: "parts" }, mark: { type: "text", align: "left", baseline: "middle", dx: SWATCH, dy: 51 }, encoding: { x: place("at"), y: row(0), text: { field: "label" } } },
     ],
-    config: { axis: { gridColor: paper.rule } },
   };
 }
 
@@ -31,39 +36,40 @@ export interface Parts {
   amount: string;
 }
 
-export function parts(draft: Draft, curve: Curve, i: number): Parts[] {
-  const weights = curve.weight_bytes_per_gpu[i];
-  const [prefill, decode] = [curve.prefill_s[i], curve.decode_s[i]];
+export function parts(draft: Draft, model: Served): Parts[] {
+  const { weight_bytes_per_gpu: weights, prefill_s: prefill, decode_s: decode } = model;
   if (weights === null || prefill === null || decode === null) return [];
   const memory = draft.gpu_memory_bytes;
   // A batch that memory limits fills what may be used; otherwise the cache holds less and the rest is free.
   const usable = memory * draft.memory_fraction;
-  const found: Parts[] = [{ name: "weights", of: "GPU memory", share: weights / memory, amount: gigabytes(weights) }];
-  const memoryLimited = draft.limits[curve.limited_by[i] ?? 0] === "memory";
-  const held = (curve.batch[i] ?? 0) * (curve.kv_bytes_per_token[i] ?? 0) * draft.context_tokens / (curve.gpus[i] ?? 1);
+  const memoryLimited = draft.limits[model.limited_by ?? 0] === "memory";
+  const held = ((model.batch ?? 0) * (model.kv_bytes_per_token ?? 0) * draft.context_tokens) / (model.gpus ?? 1);
   const cache = memoryLimited ? usable - weights : held;
-  found.push({ name: "KV cache", of: "GPU memory", share: cache / memory, amount: gigabytes(cache) });
-  const iteration = prefill + decode;
-  found.push({ name: "prefill", of: "iteration time", share: prefill / iteration, amount: seconds(prefill) });
-  found.push({ name: "decode", of: "iteration time", share: decode / iteration, amount: seconds(decode) });
-  return found;
+  const [whole, iteration] = [`memory of a GPU: ${gigabytes(memory)}`, `time of an iteration: ${seconds(prefill + decode)}`];
+  const free = memory - weights - cache;
+  const part = (name: string, of: string, share: number, amount: string) => ({ name, of, share, amount });
+  return [
+    part("weights", whole, weights / memory, gigabytes(weights)),
+    part("KV cache", whole, cache / memory, gigabytes(cache)),
+    ...(free > 0 ? [part("free", whole, free / memory, gigabytes(free))] : []),
+    part("prefill", iteration, prefill / (prefill + decode), seconds(prefill)),
+    part("decode", iteration, decode / (prefill + decode), seconds(decode)),
+  ];
 }
 
-export function data(found: Parts[], paper: Ink): Data {
-  const tint: Record<string, string> = { weights: PARTS.weights, "KV cache": PARTS.cache, prefill: PARTS.prefill, decode: PARTS.decode };
-  const at: Record<string, number> = {};
-  const rows = found.map((p) => {
-    const from = at[p.of] ?? 0;
-    const to = (at[p.of] = from + p.share);
-    return { of: p.of, from, to, middle: (from + to) / 2, label: `${p.name} ${p.amount}`, colour: tint[p.name], ink: p.name === "weights" ? "#ffffff" : "#111111" };
+export function data(found: Parts[], paper: Ink, width: number): Data {
+  const bars = [...new Set(found.map((p) => p.of))];
+  const rows = bars.flatMap((of, row) => {
+    const own = found.filter((p) => p.of === of);
+    const from = own.map((_, i) => own.slice(0, i).reduce((sum, p) => sum + p.share, 0));
+    const labels = own.map((p) => `${p.name} ${p.amount}`);
+    const widths = labels.map((text) => SWATCH + LETTER * text.length);
+    const at = beside(from.map((share) => share * width), widths, 10, width);
+    return own.map((p, i) => ({ row, from: from[i], to: from[i] + p.share, at: at[i] / width, label: labels[i], colour: TINTS[p.name] ?? paper.frontier }));
   });
-  if (at["GPU memory"] !== undefined && at["GPU memory"] < 1) {
-    const from = at["GPU memory"];
-    rows.splice(rows.findIndex((r) => r.of !== "GPU memory"), 0, { of: "GPU memory", from, to: 1, middle: (from + 1) / 2, label: "free", colour: paper.rule, ink: paper.text });
-  }
-  return { parts: rows };
+  return { parts: rows, titles: bars.map((label, row) => ({ label, row })) };
 }
 
 export function table(found: Parts[]): Table {
-  return { columns: ["of", "part", "share", "amount"], rows: found.map((p) => [p.of, p.name, p.share, p.amount]) };
+  return { columns: ["of", "part", "share", "amount"], rows: found.map((p) => [p.of, p.name, percent(p.share), p.amount]) };
 }

@@ -4,7 +4,7 @@ import { COUNT_LABEL, PARAMS, Table, View, X_DOMAIN, Y_DOMAIN, limits, spread } 
 import { Ink, colour } from "../theme";
 import { Evidence, Look } from "../types";
 
-export const MARGINS = { left: 56, right: 62 };
+export const MARGINS = { left: 56, right: 66 };
 
 const HEIGHT = 300;
 
@@ -19,7 +19,8 @@ export function spec(paper: Ink): object {
     layer: [
       { data: { name: "lines" }, mark: { type: "line", strokeWidth: 1.4, opacity: 0.85 }, encoding: { x, y, color: tint, detail: { field: "line" } } },
       { data: { name: "runs" }, mark: { type: "point", filled: true, size: 34, opacity: 0.9, stroke: paper.background, strokeWidth: 0.5 }, encoding: { x, y, fill: tint, shape: { field: "marker", type: "nominal", scale: null } } },
-      { data: { name: "ends" }, mark: { type: "text", align: "left", baseline: "middle", fontWeight: "bold" }, encoding: { x: { value: { expr: "width + 6" } }, y: { ...y, field: "place" }, text: { field: "label" }, color: tint } },
+      { data: { name: "ends" }, mark: { type: "point", shape: "square", filled: true, size: 50, opacity: 1, clip: false }, encoding: { x: { value: { expr: "width + 9" } }, y: { ...y, field: "place" }, color: tint } },
+      { data: { name: "ends" }, mark: { type: "text", align: "left", baseline: "middle", fontWeight: "bold" }, encoding: { x: { value: { expr: "width + 17" } }, y: { ...y, field: "place" }, text: { field: "label" } } },
     ],
   };
 }
