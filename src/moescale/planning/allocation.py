@@ -13,6 +13,7 @@ import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
+from moescale.roots import bracket
 from moescale.scaling_laws.covariates import further_inputs, option
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
@@ -22,13 +23,9 @@ SIZES = 10.0 ** np.linspace(4.0, 15.0, 177)  # where the optimum is bracketed be
 SECTIONS = 40  # of an interval in each step of a search that prices models
 CLOSE = 1e-6  # of a size, relative: far below what any price depends on
 NEARBY = 0.03  # of ln N around a size that is expected to be the answer
-MOST_STEPS = 70  # halves the whole range of sizes to RESOLUTION, with SPARE_STEPS to spare
-RESOLUTION = 4e-14  # of a size, relative: just above the rounding of what is solved
 # Of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22.
 FLAT = 1e-11
 TINY = 1e-300  # stands for a value of zero or NaN
-TRUNCATION = 0.2  # kappa_1 of the ITP method, over the span; kappa_2 is 2: its authors' choice
-SPARE_STEPS = 8  # its n_0: the curves bend much, and a secant that falls short on one side at first needs the slack
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
 
@@ -134,42 +131,6 @@ def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatA
         tokens = np.minimum(tokens, budget.max_tokens)
     in_n, in_d = slopes_at(law, budget.extra, theta, n, tokens, experts)
     return in_n - in_d * fall
-
-
-def bracket(
-    rising: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray, *, close: float = RESOLUTION
-) -> tuple[FloatArray, FloatArray]:
-    """The last negative and the first positive place, `close` to each other, of a function that rises from `low` to `high`.
-
-    Elementwise; NaN counts as negative, and a function of one sign leads to that end. The ITP method (Oliveira and
-    Takahashi 2020, doi 10.1145/3423597): as safe as halving, whose steps it exceeds by SPARE_STEPS at most, and as fast as
-    the secant where the function is smooth.
-    """
-    low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
-    span = np.maximum(high - low, close)
-    reserve = np.exp2(np.ceil(np.log2(span / close))) * (0.5 * close * 2.0**SPARE_STEPS)
-    at_low, at_high = rising(low), rising(high)
-    at_low, at_high = np.where(at_low < 0.0, at_low, -1.0), np.where(at_high > 0.0, at_high, 1.0)
-    for _ in range(MOST_STEPS):
-        width = high - low
-        searched = width > close  # one that is found stays, so that its digits do not depend on the others
-        if not np.any(searched):
-            break
-        middle = 0.5 * (low + high)
-        with np.errstate(invalid="ignore", over="ignore"):
-            secant = (at_high * low - at_low * high) / (at_high - at_low)
-        away = middle - np.where(np.isfinite(secant), secant, middle)
-        # Never by less than half of what ends the search, or the far end would stay where it is.
-        nudge = np.maximum(TRUNCATION * width * width / span, 0.5 * close)
-        away = np.sign(away) * np.maximum(np.abs(away) - nudge, 0.0)
-        allowed = np.maximum(reserve - 0.5 * width, 0.0)
-        at = middle - np.clip(away, -allowed, allowed)
-        value = rising(at)
-        above, below = searched & (value > 0.0), searched & ~(value > 0.0)
-        high, at_high = np.where(above, at, high), np.where(above, value, at_high)
-        low, at_low = np.where(below, at, low), np.where(below, np.where(value < 0.0, value, -TINY), at_low)
-        reserve = 0.5 * reserve
-    return low, high
 
 
 def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray | None = None) -> Allocation:

@@ -17,7 +17,6 @@ from moescale.planning.allocation import (
     Allocation,
     at_size,
     best_within_cost,
-    bracket,
     inputs_at,
     loss_optimal,
     smallest_at_loss,
@@ -36,6 +35,7 @@ from moescale.planning.candidate import (
 from moescale.planning.panel import Oracle, Panel, oracle_of, panel_of
 from moescale.planning.question import CONFIDENCE, KnownModel, Question, prepare
 from moescale.planning.sampled_costs import SampledCosts, sample_costs
+from moescale.roots import bracket
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto

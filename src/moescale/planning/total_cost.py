@@ -23,8 +23,9 @@ from moescale.bounds import Bound, check_bounds
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
-from moescale.planning.allocation import CostOf, bracket, check_trade_off, inputs_at, slopes_at, theta_or_own
+from moescale.planning.allocation import CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
 from moescale.planning.training_rate import TrainingRate
+from moescale.roots import bracket
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 

@@ -52,6 +52,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
 from moescale.models.stages import fullest_stage, layers_share
+from moescale.roots import bracket
 from moescale.serving.deployment import (
     ARRAY_FIELDS,
     MOST_GPUS,
@@ -67,7 +68,7 @@ from moescale.typing import FloatArray, Real
 BoolArray = npt.NDArray[np.bool_]
 
 TINY = np.finfo(np.float64).tiny
-HALVINGS = 40  # of the logarithm of the batch: far below a millionth of a request
+CLOSE = 1e-11  # of the logarithm of a batch: far below a millionth of a request
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
@@ -157,6 +158,13 @@ class Times:
         most_ttft_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
         most_tpot_s = math.inf if d.max_tpot_s is None else d.max_tpot_s
         return (self.tpot_s > most_tpot_s) | (self.ttft_s > most_ttft_s)
+
+    def over_limits(self, d: Deployment) -> FloatArray:
+        """ln of the larger of both times over its limit: positive where a limit is not met, or nothing is known."""
+        tpot = -math.inf if d.max_tpot_s is None else np.log(self.tpot_s / d.max_tpot_s)
+        ttft = -math.inf if d.max_ttft_s is None else np.log(self.ttft_s / d.max_ttft_s)
+        over = np.maximum(tpot, ttft)
+        return np.where(np.isnan(over), math.inf, over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,17 +453,23 @@ def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> 
 def _batch_within_limits(servers: Servers, batch: FloatArray, late: BoolArray) -> FloatArray:
     """Where `late`, the largest batch from 1 to `batch` that meets the latency limits; 1 where even that is too slow.
 
-    Bisection: latency grows with the batch, and where a measured one does not, a looser limit still finds no smaller batch.
+    Latency grows with the batch; where a measured one does not, a looser limit still finds no smaller batch.
     """
     batch = np.array(np.broadcast_to(batch, late.shape))
     some = servers.only(late)
-    low, high = np.ones_like(batch[late]), batch[late]
-    for _ in range(HALVINGS):
-        middle = np.sqrt(low * high)
-        times = some.times(middle)
-        beyond = times.exceed_limits(some.deployment) | np.isnan(times.ttft_s)
-        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
-    batch[late] = low
+
+    asked, over = np.full(np.count_nonzero(late), math.nan), np.full(np.count_nonzero(late), math.nan)
+
+    def beyond(ln_batch: FloatArray) -> FloatArray:
+        new = ln_batch != asked  # most batches are found in a few steps: the others are priced alone
+        if np.any(new):
+            servers = some.only(new)
+            over[new] = servers.times(np.exp(ln_batch[new])).over_limits(servers.deployment)
+            asked[new] = ln_batch[new]
+        return over.copy()
+
+    low, _ = bracket(beyond, np.zeros_like(asked), np.log(batch[late]), close=CLOSE)
+    batch[late] = np.exp(low)
     return batch
 
 
