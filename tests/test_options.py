@@ -49,7 +49,7 @@ def test_a_value_out_of_its_bounds_is_refused(group: type, options: dict[str, fl
 def test_what_cannot_be_is_refused_at_its_option() -> None:
     with pytest.raises(InputError, match=r"^--gpu: unknown GPU 'h1000'"):
         ServingOptions(gpu="h1000").deployment()
-    with pytest.raises(InputError, match=r"^--power-w: is missing"):
+    with pytest.raises(InputError, match=r"^--power-w: is required"):
         ServingOptions(capital_usd_per_gpu=3e4).deployment()
     with pytest.raises(InputError, match=r"^no.csv: no such file"):
         ServingOptions(trace=Path("no.csv")).deployment()

@@ -303,7 +303,7 @@ def _serving(server: Server, notes: tuple[str, ...]) -> str:
         f"{cost.batch:,.0f} concurrent requests per replica" if cost.batch else "",
         f"{cost.throughput_tok_s:,.0f} output tokens/s" if cost.throughput_tok_s else "",
         f"TTFT {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
-        f"{format_seconds(cost.tpot_s)} a token" if cost.tpot_s else "",
+        f"TPOT {format_seconds(cost.tpot_s)}" if cost.tpot_s else "",
     ]
     lines = [
         "",

@@ -225,7 +225,7 @@ class ServingOptions(ChosenGpu):
             raise InputError(what, where="--usd-per-gpu-hour", next_step="give one")
         if self.power_w is None:
             raise InputError(
-                "is missing beside --capital-usd-per-gpu",
+                "is required with --capital-usd-per-gpu",
                 where="--power-w",
                 next_step="watts of one GPU with its share of the server, such as 1275 (an eighth of a DGX H100's 10.2 kW)",
             )
