@@ -132,7 +132,7 @@ def bounded_loss_figure(found: Sequence[Bounded]) -> Figure:
                 axes[row, column].set_ylim(bottom=0.0)
             _printed_numbers(axes[0, column], one, {"cost_ratio_at_base_loss"})
             _printed_numbers(axes[1, column], one, {"active_ratio_at_base_loss"})
-        axes[0, 0].set_ylabel("cost over the base's")
+        axes[0, 0].set_ylabel("cost over the baseline's")
         _bounded_headline(figure, found, "the loss", "crosses: printed in the paper")
     return figure
 
@@ -152,20 +152,20 @@ def bounded_cost_figure(found: Sequence[Bounded]) -> Figure:
             below.axhline(1.0, zorder=1, **dotted)
         axes[0, 0].set_ylabel("loss (nats per token)")
         crosses = "crosses: printed in the paper, black ones for the least and the most of other expert counts"
-        _bounded_headline(figure, found, "the cost", f"dotted: the base; {crosses}")
+        _bounded_headline(figure, found, "the cost", f"dotted: the baseline; {crosses}")
     return figure
 
 
 def _bounded_panels(found: Sequence[Bounded]) -> tuple[Figure, Any]:
     """Two panels for each base, and the key."""
     if not found:
-        raise InputError("no base to draw", next_step="give at least one")
+        raise InputError("no baseline to draw", next_step="give at least one")
     figure = new_figure(PAGE_WIDTH, 4.6)
     axes = figure.subplots(2, len(found), sharex=True, sharey="row", squeeze=False)
     for (above, below), one in zip(axes.T, found, strict=True):
-        above.set_title(f"base: loss-optimal {expert_label(one.base_experts)}")
+        above.set_title(f"baseline: loss-optimal {expert_label(one.base_experts)}")
         below.set_xlabel("training FLOPs")
-    axes[1, 0].set_ylabel("activated size over the base's")
+    axes[1, 0].set_ylabel("activated size over the baseline's")
     return figure, axes
 
 
@@ -183,7 +183,7 @@ def _bounded_headline(figure: Figure, found: Sequence[Bounded], bound: str, belo
     ]
     paper = ("paper", {"color": INK, "marker": "x", "linestyle": "none"})
     _outside_key(figure, [*key, paper], handlelength=1.6)
-    _headline(figure, f"Models with {bound} of the base's optimum under {found[0].law}", below)
+    _headline(figure, f"Models with {bound} of the baseline's optimum under {found[0].law}", below)
 
 
 def _headline(figure: Figure, text: str, below: str = "") -> None:

@@ -111,8 +111,8 @@ def verdicts(outcomes: Sequence[Outcome]) -> str:
     """How many claims hold, in a sentence."""
     told = summary(outcomes)
     return (
-        f"{told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: their direction "
-        f"holds), {told['inputs']} are inputs of the law and therefore not tests, {told['not computable']} cannot be computed."
+        f"{told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: the trend is "
+        f"reproduced), {told['inputs']} are inputs of the law and therefore not tests, {told['not computable']} cannot be computed."
     )
 
 
