@@ -101,6 +101,8 @@ class Plan:
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
         priced = {} if usd is None else {"usd_per_mtok": usd}
         told["bounded_cost"] = {"base_experts": base, **priced, "plans": told["bounded_cost"]}
+        if self.excluded_experts:
+            told["excluded_experts"] = [whole(e) for e in self.excluded_experts]
         told["decided_by"] = "recommendation" if self.decision is self.recommendation else "lifetime.recommendation"
         told["curves"] = [c.to_dict() for c in self.curves if np.isfinite(c.usd_per_mtok).any()]
         if self.lifetime_infeasible is not None:

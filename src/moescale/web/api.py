@@ -236,7 +236,8 @@ def _decision(found: Plan, serving: Record) -> Record:
     if found.lifetime is not None and best is not found.recommendation:
         shown = [tables.lifetime_table(found.lifetime)]
     models = f"{'dense' if best.model.experts == 1 else 'MoE'} models in this format"
-    kind = models if found.latency_source == "silicon" else f"{models} with latency from {found.latency_source}"
+    source = tables.latency_name(found.latency_source)
+    kind = models if found.latency_source == "silicon" else f"{models} with latency from {source}"
     return {
         "label": tables.plan_headline(found),
         "figures": _figures(found),
