@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -85,6 +86,7 @@ def _planned(context: typer.Context, text: str) -> tuple[PlanOptions, LawOptions
         given = context.get_parameter_source(option.name)
         if option.name not in own and given and given.name == "COMMANDLINE":
             raise InputError("is an option of the plan", where=option.opts[0], next_step="put it into --for")
+    importlib.import_module("moescale.cli.plan")  # puts `plan` into the application
     command = typer.main.get_group(app).commands["plan"]
     try:
         stated = command.make_context("plan", shlex.split(text)).params

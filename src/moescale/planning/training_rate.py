@@ -73,6 +73,7 @@ def built_model(family: ModelFamily, shape: Buildable, vocab_size: int | None = 
         top_k=float(min(shape.top_k, experts)),
         d_expert=float(model.d_expert),
         d_shared_expert=float(model.d_shared_expert),
+        qk_norm=shape.model_type != "deepseek_v3",  # as exported: its activations decide whether a micro-batch fits
     )
 
 

@@ -671,7 +671,7 @@ def support_note(plan: Plan) -> str:
     laws, sure = len(plan.laws), plan.decision.model.probability_at_least_base
     if not laws or sure is None or sure <= laws / (laws + 1) + 0.005:
         return ""
-    return f"{laws} laws cannot support a probability above {laws / (laws + 1):.0%}."
+    return f"Trust at most {laws / (laws + 1):.0%}: {laws} laws cannot support a higher probability."
 
 
 def build_sentence(a: Buildable) -> str:
