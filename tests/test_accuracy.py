@@ -154,7 +154,7 @@ def test_the_band_of_the_gpu_comes_before_that_of_the_kind(monkeypatch: pytest.M
 @pytest.mark.system
 def test_every_answer_says_how_far_its_kind_lay_or_that_nothing_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--latency", "roofline")
-    none = "Accuracy: unknown; no held-out measurements of dense bf16 with latency from roofline were compared"
+    none = "Accuracy: unknown (no held-out measurements of dense bf16 with latency from roofline)"
     assert none in " ".join(run(*asked).out.split())
     assert "accuracy" not in json.loads(run(*asked, "--json").out)
     found = accuracy.Accuracy(
@@ -256,7 +256,7 @@ def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pyte
     """On its screen and in its record, which is read as it was written."""
     asked = ("plan", "--budget", "1e20", "--gpu", "h100-sxm", "--law", "yun2024-recovered")
     monkeypatch.setattr(plan, "accuracy_of", lambda *_: None)
-    none = "Accuracy of prices: unknown; no held-out measurements of MoE models in this format were compared."
+    none = "Accuracy of serving cost: unknown (no held-out measurements of MoE models in this format)."
     assert none in " ".join(run(*asked).out.split())
     band = accuracy.Accuracy(
         kind="MoE bf16", n=12, geometric_mean=0.9, spread=1.2, sets=3, gpus=("h100-sxm",),

@@ -70,7 +70,7 @@ def test_a_fit_to_runs_without_noise_predicts_and_plans_as_the_law(name: str) ->
     stated = {"muennighoff2023": {"unique_tokens": 5e9}, "zhao2025": {"activated_experts": 7.0}}
     budget = Budget(1e21, extra=stated.get(name, {}))
     if law.form.no_allocation:
-        with pytest.raises(InfeasibleError, match=r"ours has no loss-optimal size .*plan with another law"):
+        with pytest.raises(InfeasibleError, match=r"ours gives no loss-optimal size .*plan with another law"):
             loss_optimal(ours, budget, experts)
         return
     truth, again = loss_optimal(law, budget, experts), loss_optimal(ours, budget, experts)

@@ -85,7 +85,7 @@ def test_a_table_states_its_expansion(columns: dict[str, list[float]], x: float)
 def test_a_column_with_a_broken_cell_is_not_used_and_named(name: str, cell: float) -> None:
     runs = _runs(**{name: [1.0, cell]})
     (note,) = runs.warnings
-    assert note.startswith(f"column {name!r} is not used: 1 cell of it is no number from")
+    assert note.startswith(f"column {name!r} is not used: 1 cell of it is not a number from")
     assert "data row 2" in note
     assert runs.active_body is None
     np.testing.assert_array_equal(runs.expansion, [1.0, 64.0])
@@ -132,7 +132,7 @@ def test_sizes_without_embeddings_follow_from_a_vocabulary_and_a_width(table: ob
 def test_a_vocabulary_is_a_column_or_an_option() -> None:
     shape = {"d_model": [512.0, 512.0]}
     np.testing.assert_allclose(_runs(vocab_size=[3e4, 4e4], **shape).active_body, 1e8 - 1024 * np.array([3e4, 4e4]))
-    with pytest.raises(InputError, match="--vocab-size: the table has a column 'vocab_size' of its own"):
+    with pytest.raises(InputError, match="--vocab-size: the table has a column 'vocab_size', too"):
         read_runs(NUMBERS | shape | {"vocab_size": [3e4, 4e4]}, vocab_size=5e4)
     assert read_runs(NUMBERS | {"d_model": [512.0, 1e9]}, vocab_size=5e4).active_body is None  # more than all
 

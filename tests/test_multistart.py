@@ -134,7 +134,7 @@ def test_interruption_keeps_the_best_and_says_so(monkeypatch: pytest.MonkeyPatch
     runs = tuple(v[::3] for v in _runs())
     found = fit(_thin(), *runs, starts="paper", progress=impatient)
     assert found.starts == 100
-    assert "interrupted: 100 of 864 starts were searched from; this is the best of them" in found.warnings
+    assert "interrupted: 100 of 864 starts searched; the best so far is reported" in found.warnings
     assert found.objective < 1e-3
     assert 0.1 < seen[1] < 0.2  # one report a slab
 

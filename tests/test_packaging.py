@@ -212,7 +212,7 @@ main(sys.argv[1:])
     ("command", "code", "told"),
     [
         ("plan --budget 5.15e21 --bootstrap 0", 0, "Train 32 experts"),
-        ("cost --config mixtral.json --gpu h100-sxm", 0, "latency from silicon"),
+        ("cost --config mixtral.json --gpu h100-sxm", 0, "latency from measured kernels of vllm"),
         ("fit runs.csv --law chinchilla --starts 2 -o law.toml", 0, "80 runs"),
         ("compare runs.csv --law chinchilla --holdout 'tokens > 1e10'", 0, "chinchilla"),
         ("predict --n-params 1B --tokens 1e11", 0, "nats per token"),
@@ -351,5 +351,5 @@ def test_the_wheel_plans_in_a_clean_environment(tree: Path, tmp_path: Path) -> N
         plan = json.loads(moescale("plan", "--budget", "5.15e21", "--bootstrap", "0", "--json"))
         assert plan["recommendation"]["usd_per_mtok"] > 0
         assert [law["name"] for law in json.loads(moescale("laws", "--json"))]
-        assert "latency from silicon" in moescale("cost", "mixtral-8x7b", "--gpu", "h100-sxm")
+        assert "latency from measured kernels of vllm" in moescale("cost", "mixtral-8x7b", "--gpu", "h100-sxm")
         assert "wrote" in moescale("fit", str(ROOT / "examples" / "runs.csv"), "--law", "chinchilla", "-o", "law.toml")
