@@ -164,7 +164,7 @@ def test_every_answer_says_how_far_its_kind_lay_or_that_nothing_was_compared(mon
     monkeypatch.setattr(accuracy, "accuracy_of", lambda *_: found)
     told = " ".join(run(*asked).out.split())
     assert (
-        "Accuracy: predicted throughput was 0.90 of measured, spread 1.20 (times: 1.50 to the first); 40 published"
+        "Accuracy: predicted / measured throughput 0.90 (spread 1.20x), TTFT 1.50; 40 published points: dense bf16"
         in told
     )
     assert "dense bf16, none on h100-sxm" in told
@@ -265,7 +265,8 @@ def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(plan, "accuracy_of", lambda *_: band)
     told = " ".join(run(*asked).out.split())
     assert (
-        "Accuracy of prices: predicted throughput was 0.90 of measured, spread 1.20 (times: 1.10 a token); 12" in told
+        "Accuracy of serving cost: predicted / measured throughput 0.90 (spread 1.20x), TPOT 1.10; 12 published points: MoE"
+        in told
     )
     path = tmp_path / "plan.json"
     path.write_text(run(*asked, "--json").out, encoding="utf-8")

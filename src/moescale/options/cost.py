@@ -51,12 +51,22 @@ class ModelOptions(Group):
 
     HEADING = "Model"
 
-    published: str | None = text("Published model, such as llama-3.1-8b; `moescale models` lists them.", name="NAME")
+    published: str | None = text(
+        "Published model, such as llama-3.1-8b, or the path of a config.json; `moescale models` lists the names.",
+        name="NAME",
+    )
     config: Path | None = path("Model by its Hugging Face config.json, or its folder.")
     n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, MOST_PARAMETERS)
     experts: int | None = quantity("Experts E, with --n-params; default 1 (dense).", whole=True)
     top_k: int | None = quantity("Active experts per token, with --n-params; default 2.", whole=True)
     vocab_size: int | None = quantity("Vocabulary, with --n-params; default: no embeddings.", 2, whole=True)
+
+    def __post_init__(self) -> None:
+        """A NAME that is a path states a config."""
+        named = self.published
+        if named is not None and self.config is None and (named.endswith(".json") or Path(named).exists()):
+            object.__setattr__(self, "config", Path(named))
+            object.__setattr__(self, "published", None)
 
     def model(
         self, kv_heads: int | None = None, remark: Remark = unsaid
