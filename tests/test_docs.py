@@ -410,6 +410,24 @@ def test_the_concepts_page_counts_parameters_as_laws_do() -> None:
     assert flops == pytest.approx(float(example[3]), rel=2e-3)
 
 
+def test_the_readme_trusts_the_program_as_far_as_the_evidence_goes() -> None:
+    readme, serving, decisions = (
+        flat(name) for name in ("README.md", "docs/evidence/serving.md", "docs/evidence/decisions.md")
+    )
+    everything = re.search(
+        r"\| all \| \d+ \| (\d+) \| [\d.]+ \| (\d+%) \| [\d.]+ \| \d+% \| [\d.]+ \| (\d+%) \|", serving
+    )
+    moe_fp8 = re.search(r"\| MoE fp8 \| \d+ \| \d+ \| [*\d.]+ \| \**(\d+%)", serving)
+    kept = re.search(r"\| ensemble, 80% \| (\d+%) \|", decisions)
+    assert everything is not None
+    assert moe_fp8 is not None
+    assert kept is not None
+    rows, throughput, ttft = everything.groups()
+    assert f"{throughput} of {int(rows):,} held-out throughputs are within 25%, of fp8 MoE {moe_fp8[1]}" in readme
+    assert f"TTFT is within a factor of two for {ttft}" in readme
+    assert f"80% was kept in {kept[1]} of cases" in readme
+
+
 def test_the_tutorial_decides_by_its_own_answer() -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     found = re.search(r"^Train (\d+) experts: ([\d.]+B) active of \S+ parameters, ([\d.]+T) tokens", page, re.MULTILINE)

@@ -63,6 +63,7 @@ class ModelOptions(Group):
 
     def __post_init__(self) -> None:
         """A NAME that is a path states a config."""
+        super().__post_init__()
         named = self.published
         if named is not None and self.config is None and (named.endswith(".json") or Path(named).exists()):
             object.__setattr__(self, "config", Path(named))

@@ -144,7 +144,7 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
 def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView]) -> list[str]:
     """What could change the decision, the worst first; `rows` are the models that it was chosen from."""
     question = search.question
-    notes = _doubting(model, laws)
+    notes = _unlimited(search, model) + _doubting(model, laws)
     served = [c for c in rows if isinstance(c, Candidate)]
     price: Callable[[Candidate], float] | None = None if question.budget_goal in ("quality", "loss") else _usd_per_mtok
     notes += _rivals(search.law, model, served, "cost", price)
@@ -156,6 +156,18 @@ def _usd_per_mtok(model: Candidate) -> float:
     return model.usd_per_mtok
 
 
+def _unlimited(search: Search, model: Candidate) -> list[str]:
+    """A batch that memory alone limits, where a server as it comes would take a smaller one."""
+    deployment = search.costs.deployment
+    usual = deployment.gpu.default_max_num_seqs
+    if deployment.max_num_seqs is not None or model.batch is None or model.batch <= usual:
+        return []
+    return [
+        f"The price assumes {model.batch:,.0f} concurrent requests per replica; vLLM's default on {deployment.gpu.name} is {usual:g} "
+        f"(--max-num-seqs {usual:g})."
+    ]
+
+
 def _doubting(model: Candidate, laws: Sequence[LawView]) -> list[str]:
     """Laws under which the model probably has a higher loss than the baseline."""
     doubting = [view for view in laws if view.probability < 0.5]
@@ -163,12 +175,11 @@ def _doubting(model: Candidate, laws: Sequence[LawView]) -> list[str]:
         return []
     listed = ", ".join(f"{view.law} ({view.probability:.0%})" for view in doubting)
     larger = [
-        f"{view.law} would choose N = {format_count(view.n_params)}"
+        f"{view.law} would choose {format_count(view.n_params_active)} active"
         for view in doubting
-        if view.n_params is not None and view.n_params > model.n_params
+        if view.n_params is not None and view.n_params_active is not None and view.n_params > model.n_params
     ]
-    text = f"Loss probably above the baseline's under {listed}{''.join(f'; {part}' for part in larger)}."
-    return [f"{text} For a higher probability, set --confidence 0.95."]
+    return [f"Loss probably above the baseline's under {listed}{''.join(f'; {part}' for part in larger)}."]
 
 
 def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life | None) -> str:
@@ -316,8 +327,6 @@ def _conditions(search: Search) -> list[str]:
             f"--max-loss is in the units of {law.name} ({data or 'its dataset'}, nats per token of its tokenizer): "
             "calibrate the law to your runs before you rely on it."
         )
-    if search.costs.deployment.max_num_seqs is None:
-        notes.append("Only memory limits the batch; a limit of the server (--max-num-seqs) raises the cost.")
     if not law.family.embedding_matrices:
         notes.append("Sizes exclude embeddings, as the law does; serving cost includes them.")
     return notes

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moescale.fitting.holdout import Diagnosis, HoldOut, RunArrays
     from moescale.latency.coverage import Coverage, Overview
     from moescale.models.rounding import Buildable
-    from moescale.planning.candidate import Candidate, Life, Trained, Unreachable
+    from moescale.planning.candidate import Candidate, Life, Regret, Trained, Unreachable
     from moescale.planning.compare_models import ComparedModel
     from moescale.planning.decision import LawView
     from moescale.planning.known import KnownRow
@@ -590,9 +590,7 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     if model.probability_at_least_base is not None:
         facts.append((_probability_name(plan), _probability_text(plan)))
     if model.regret is not None:
-        text = f"{model.regret.expected:.0%} of the baseline's cost expected"
-        worst = f" if another law is true, {model.regret.worst:.0%} at worst"
-        facts.append(("regret", f"{text}{worst if plan.laws else f' over the draws of {plan.law}'}"))
+        facts.append(("regret", _regret_text(plan, model.regret)))
     facts.append(("build", build_sentence(plan.decision.architecture)))
     base = plan.base or next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
     usd = f"{format_usd(plan.base_usd_per_mtok)}/Mtok" if plan.base_usd_per_mtok else f"cannot be served on {plan.gpu}"
@@ -658,20 +656,26 @@ def _probability_name(plan: Plan) -> str:
 
 def _probability_text(plan: Plan) -> str:
     sure = _percentage(plan.decision.model.probability_at_least_base)
-    text = f"{sure} over {len(plan.laws)} laws" if plan.laws else f"{sure} under {plan.law}"
+    laws, probability = len(plan.laws), plan.decision.model.probability_at_least_base
+    text = f"{sure} over {laws} laws" if laws else f"{sure} under {plan.law}"
+    if laws and probability is not None and probability > laws / (laws + 1) + 0.005:
+        text += f" (trust at most {laws / (laws + 1):.0%})"
     if plan.laws and plan.decision is plan.recommendation:
         least = min(plan.laws, key=lambda view: view.probability)
-        each = f", {least.probability:.0%} under the most sceptical law ({least.law})"
+        each = f", {least.probability:.0%} under the most sceptical ({least.law})"
         text += each if least.probability < 0.995 else " and under each of them"
     return text
 
 
-def support_note(plan: Plan) -> str:
-    """How high a probability the number of laws supports (n of n + 1); empty where none is above it."""
-    laws, sure = len(plan.laws), plan.decision.model.probability_at_least_base
-    if not laws or sure is None or sure <= laws / (laws + 1) + 0.005:
-        return ""
-    return f"Trust at most {laws / (laws + 1):.0%}: {laws} laws cannot support a higher probability."
+def _regret_text(plan: Plan, regret: Regret) -> str:
+    """Shares of the baseline's cost, and the dollars that they come to."""
+    shares = (regret.expected, regret.worst)
+    what = "if another law is true" if plan.laws else f"over the draws of {plan.law}"
+    text = f"{shares[0]:.0%} of the baseline's cost expected {what}, {shares[1]:.0%} at worst"
+    if plan.base_usd_per_mtok is None:
+        return text
+    first, last = (format_usd(share * plan.base_usd_per_mtok) for share in shares)
+    return f"{text} ({first} and {last}/Mtok)"
 
 
 def build_sentence(a: Buildable) -> str:
@@ -732,8 +736,7 @@ def laws_table(plan: Plan) -> Table:
         (Column("its cost vs baseline"), lambda v: _percentage(v.cost_ratio)),
     )
     model = "this model" if plan.decision is plan.recommendation else "the recommended model of the budget"
-    notes = tuple(filter(None, (support_note(plan),)))
-    return table_of(f"What each law says of {model}, and which model it would choose", plan.laws, cells, notes=notes)
+    return table_of(f"What each law says of {model}, and which model it would choose", plan.laws, cells)
 
 
 def regrets_table(plan: Plan) -> Table:

@@ -91,7 +91,7 @@ def show_export(console: Console, export: Export) -> None:
     write_paragraph(
         console,
         f"{recipe.steps:,} steps of {recipe.batch_tokens:,} tokens, peak learning rate {recipe.peak_lr:.4g}, {recipe.decay_words}; "
-        f"{choice.days:.3g} days at {choice.mfu:.0%} of peak.",
+        f"{choice.days:.3g} days at {choice.mfu:.0%} of peak, attention included.",
     )
     write_paragraph(console, f"{choice.time_in_words[0].upper()}{choice.time_in_words[1:]}.")
     _listed(console, (*recipe.arithmetic, *choice.memory.arithmetic, *export.notes))
