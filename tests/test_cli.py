@@ -217,7 +217,9 @@ def test_cost_of_a_plans_model_is_the_plans_cost(experts: int) -> None:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite"])
 def test_cost_of_a_name_is_that_of_its_config(name: str) -> None:
     asked = ("--gpu", "h200-sxm", "--gpus", 1, "--prompt", 512, "--output", 256)
-    config = answer_of("cost", "--config", ROOT / "examples" / "configs" / f"{name}.json", *asked, "--weights", "fp8")
+    path = ROOT / "examples" / "configs" / f"{name}.json"
+    config = answer_of("cost", "--config", path, *asked, "--weights", "fp8")
+    assert answer_of("cost", path, *asked, "--weights", "fp8") == config  # a path is a NAME, too
     named = answer_of("cost", name.upper(), *asked, "--weights", "fp8")
     assert named.pop("question").items() >= {"model": name, "gpu": "h200-sxm"}.items()
     del config["question"], config["weights"]["checkpoint"]  # what a config says of its weights, and a name does not
@@ -549,6 +551,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("cost llama-3.1-8b --config LLAMA.json", 2, ("NAME and --config each name a model",)),
     ("cost lama-3.1-8b", 2, ("NAME: ", "'lama-3.1-8b'", "nearest: llama-3.1-8b,", "deepseek-v3", "--config")),
     ("cost ''", 2, ("NAME: ", "llama-3.1-8b")),
+    ("cost no-such/config.json", 2, ("no such file",)),
     ("cost llama-3.1-8b --experts 4", 2, ("--experts", "--n-params", "published model")),
     ("cost llama-3.1-8b --kv-heads 2", 2, ("--kv-heads", "--n-params")),
     ("cost --n-params 1B --config LLAMA.json", 2, ("--config", "--n-params")),

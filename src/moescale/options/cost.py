@@ -65,7 +65,7 @@ class ModelOptions(Group):
         """A NAME that is a path states a config."""
         super().__post_init__()
         named = self.published
-        if named is not None and self.config is None and (named.endswith(".json") or Path(named).exists()):
+        if named and self.config is None and (named.endswith(".json") or (Path(named) / "config.json").is_file()):
             object.__setattr__(self, "config", Path(named))
             object.__setattr__(self, "published", None)
 
