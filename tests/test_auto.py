@@ -11,9 +11,12 @@ from moescale.errors import InputError
 from moescale.fitting import auto
 from moescale.fitting.holdout import RunArrays
 from moescale.fitting.workflow import FitSettings, FittedLaw, fit_runs, predict_runs
+from moescale.models.coordinates import model_of
+from moescale.models.family import find_family
 from moescale.runs.table import RunTable, read_runs, write_runs
 from moescale.scaling_laws import find_form, law_text, make_inputs, parse_law
 from moescale.typing import FloatArray
+from moescale.views.tables import range_text
 
 pytestmark = pytest.mark.system
 
@@ -100,6 +103,38 @@ def test_too_few_runs_are_said_to_be_too_few() -> None:
     assert any("too few runs for inner hold-outs" in warning for warning in small.fit.warnings)
     assert all(c.score is None for c in small.chosen)
     assert small.law.drift == auto.LEAST_DRIFT
+
+
+def test_equal_weights_are_said_of_several_forms_only() -> None:
+    halves = table_of(np.full(12, 1e9), np.repeat([1e9, 6e10], 6), 0.001, 0)  # half the runs are too few to fit to
+    for runs, forms, words in ((dense(0.001, sizes=3, tokens=2), 1, "only "), (halves, 2, "the forms have equal ")):
+        found = fit_runs(runs)
+        assert len(found.chosen) == forms
+        assert any(f"too few runs for inner hold-outs: {words}" in warning for warning in found.fit.warnings)
+
+
+def test_a_table_of_active_sizes_is_not_expanded_again() -> None:
+    family = find_family("yun2024")
+    n, e = (g.ravel() for g in np.meshgrid(np.geomspace(2e7, 6e8, 5), [1.0, 4.0, 8.0, 16.0, 32.0]))
+    n, e = np.tile(n, 2), np.tile(e, 2)
+    d = n * np.repeat([20.0, 80.0], 25) * np.tile([1.0, 3.0, 2.0, 5.0, 4.0], 10)
+    body, x = model_of(family, n, e)
+    loss = 1.7 + 320.0 * (body * x**0.25) ** -0.34 + 250.0 * d**-0.28
+    columns = {"top_k": np.where(e > 1.0, 2.0, 1.0), "moe_every": np.full(n.size, 2.0)}
+    table = RunTable(n_params=n, tokens=d, experts=e, loss=loss, columns=columns)
+    active = replace(table, n_params=body, size_column="n_params_active")
+    alone, other = (fit_runs(runs, "moescale2026-late") for runs in (table, active))
+    np.testing.assert_allclose(other.law.theta, alone.law.theta, rtol=1e-9)
+    assert other.fit.fit_range["n_params"] == pytest.approx((body.min(), body.max()))
+    ensemble = fit_runs(active)
+    assert {m.law.fit_range["n_params"] for m in ensemble.law.members} == {(body.min(), body.max())}
+    # A plan's letters are the family's: dense-equivalent N and E.
+    assert ensemble.law.fit_range["n_params"] == pytest.approx((n.min(), n.max()))
+    assert ensemble.law.max_experts == pytest.approx(32.0)
+    said = range_text(ensemble.fit.fit_range, ensemble.fit.form, "n_params_active")
+    assert said.startswith("active body 20M to 800M, ")
+    assert said.endswith("X 1 to 11")
+    assert range_text({"n_params": (1e8, 7e8)}, None, "n_params_dense") == "dense-equivalent N 100M to 700M"
 
 
 def test_the_size_of_a_body_counts_where_it_is_stated() -> None:

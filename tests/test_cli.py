@@ -457,6 +457,8 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("--nope", 2, ("No such option: --nope", "moescale --help")),
     ("plan --buget 1e20", 2, ("--buget", "--budget", "moescale plan --help")),
     ("plan", 2, ("--budget: no budget", "--train-gpus N --days X")),
+    ("plan --budget -1e22", 2, ("--budget: '-1e22' is not a number from 1e+12", "nearest: 1e+12", "in total")),
+    ("plan --budget 5e9", 2, ("--budget: '5e9' is not a number from 1e+12", "not per second")),
     ("plan --budget 1e21 --budget-usd 5", 2, ("--budget and --budget-usd state a budget each",)),
     ("plan --days 3", 2, ("--days: needs a number of GPUs", "--train-gpus")),
     ("plan --budget 1e21 --match gtp-oss", 2, ("--match: unknown", "gpt-oss-20b")),

@@ -34,7 +34,7 @@ from moescale.scaling_laws import FORMS, Law, find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cheapest
 from moescale.serving.pareto import pareto
-from moescale.units import format_usd
+from moescale.units import format_count, format_usd
 from moescale.views.tables import bounded_loss_table, loss_optimal_table
 from moescale.views.terminal.plan import show_plan
 
@@ -537,9 +537,12 @@ def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     for change in ({"max_loss": plan.base_loss}, {"max_usd_per_mtok": known(plan.base_usd_per_mtok)}):
         assert ask(replace(question, **change), law=low).recommendation.model.experts <= 8
     cheapest_shown = min(plan.bounded_loss, key=lambda c: c.usd_per_mtok or math.inf)
-    beyond = any("is not trusted beyond" in note for note in plan.recommendation.caveats)
+    (excluded,) = (note for note in plan.recommendation.caveats if note.startswith("Excluded: "))
+    assert excluded.startswith("Excluded: 64, 256 experts (X = 21.7, 85.7), ")
+    assert excluded.endswith("recovered was fitted up to X = 3 (8 experts of this shape).")
+    beyond = "cheaper by extrapolation" in excluded
     assert beyond == (cheapest_shown.experts > 8)
-    with pytest.raises(InfeasibleError, match="recovered covers at most 8 experts"):
+    with pytest.raises(InfeasibleError, match=r"recovered was fitted up to X = 3 \(8 experts of this shape\), fewer"):
         ask(replace(question, experts=(64.0,), match_experts=64.0), law=low)
     # A base beyond the law sets a loss that the law's own counts may not reach.
     with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal"):
@@ -552,8 +555,9 @@ def test_caveats_state_how_far_the_model_lies_outside_the_fit() -> None:
         n, d = known(advice.model.n_params), known(advice.model.tokens)
         assert least < n < most
         text = " ".join(advice.caveats)
-        assert (f"N {n / 7e8:.3g} times the largest fitted" in text) == (n > 7e8)
-        assert (f"N {n / 1e8:.3g} times the smallest fitted" in text) == (n < 1e8)
+        size = f"dense-equivalent N ({format_count(n)})"  # the law's, where the plan prints active parameters
+        assert (f"{size} {n / 7e8:.3g} times the largest fitted" in text) == (n > 7e8)
+        assert (f"{size} {n / 1e8:.3g} times the smallest fitted" in text) == (n < 1e8)
         times = f"{d / 2e10:{',.0f' if d > 2e13 else '.3g'}}"
         assert (f"D {times} times the largest fitted" in text) == (d > 2e10)
     inside = replace(LAW, fit_range={"n_params": (1e6, 1e12), "tokens": (1e6, 1e15), "experts": (1.0, 32.0)})

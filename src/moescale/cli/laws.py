@@ -76,7 +76,7 @@ def fit(
         print_json(found.to_dict())
     else:
         show_chosen(terminal(), found.chosen)
-        show_fit(terminal(), found.fit, found.intervals)
+        show_fit(terminal(), found.fit, found.intervals, table.size_column)
         if output is not None and not held_back.errors:
             say(f"wrote {output}")
     warn(found.fit.warnings)

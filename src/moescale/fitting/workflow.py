@@ -193,7 +193,8 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     about |= {"notes": best.warnings, "run_noise": choice.run_noise, "drift": choice.drift}
     if family.n_counts == "total":  # no other law can be asked in these letters
         return FittedLaw(replace(leading, **about), best, intervals, arrays[winner], chosen)
-    ranges = fit_range({"n_params": runs.n_params, "tokens": runs.tokens, "experts": runs.experts})
+    n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)
+    ranges = fit_range({"n_params": n, "tokens": runs.tokens, "experts": e})
     ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()} | ranges
     law = combine(members, family=family, fit_range=ranges, draws=max(how.bootstrap, DRAWS), **about)
     return FittedLaw(law, best, intervals, arrays[winner], chosen)
@@ -250,7 +251,9 @@ def _said(each: Chosen) -> str:
 def _auto_notes(choice: Choice, members: Sequence[Member], runs: RunTable) -> list[str]:
     notes: list[str] = []
     if not choice.splits:
-        notes.append("too few runs for inner hold-outs: the forms have equal weights, and their ranking is unknown")
+        alone = f"only {members[0].law.form.name}, the form with the fewest parameters, is fitted"
+        shared = "the forms have equal weights, and their ranking is unknown"
+        notes.append(f"too few runs for inner hold-outs: {shared if len(members) > 1 else alone}")
     if any("unique_tokens" in member.law.form.extra_inputs for member in members) and not _repeats(runs):
         notes.append(NO_REPEATS)
     return notes
@@ -258,7 +261,8 @@ def _auto_notes(choice: Choice, members: Sequence[Member], runs: RunTable) -> li
 
 def candidates(runs: RunTable) -> list[LawForm]:
     """The forms that auto compares on a table, in the letters that its models are told apart by."""
-    of_models = runs.active_body is not None
+    # Sizes of the body that a token meets are not the N of a family: every form takes them as models.
+    of_models = runs.active_body is not None or _active_sizes(runs)
     expansions = np.unique(np.round(runs.expansion, 9)).size if of_models else 1
     if max(np.unique(runs.experts).size, expansions) == 1:
         return [find_form(name) for name in (auto.REPEATED if _repeats(runs) else auto.DENSE)]
@@ -267,6 +271,11 @@ def candidates(runs: RunTable) -> list[LawForm]:
         forms = [replace(form, of_models=True) for form in forms]
     by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
     return [*forms, find_form(auto.BY_SPARSITY)] if by_sparsity else forms
+
+
+def _active_sizes(runs: RunTable) -> bool:
+    """Whether the sizes of a table are what a token meets, not those of dense models."""
+    return runs.size_column == "n_params_active"
 
 
 def _repeats(runs: RunTable) -> bool:
@@ -354,7 +363,9 @@ def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArr
     x = runs.expansion if stated else expansion(plain, runs.experts)
     body = runs.active_body
     if body is None:
-        body = model_of(plain, runs.n_params, runs.experts)[0] if family.n_counts == "dense" else runs.n_params
+        # A column of active sizes is expanded already.
+        dense = family.n_counts == "dense" and not _active_sizes(runs)
+        body = model_of(plain, runs.n_params, runs.experts)[0] if dense else runs.n_params
         notes.append(f"the table has no sizes without embeddings (n_params_nonemb): using {runs.size_column}")
     if not stated and (runs.experts > 1.0).any():
         notes.append(f"the table has no column top_k: using the experts of family {family.name}")
@@ -374,7 +385,7 @@ def _with_tables(family: ModelFamily, runs: RunTable) -> ModelFamily:
     plain = replace(family, embedding_matrices=0)
     if body is None or family.n_counts == "total":
         return plain
-    without = in_family(plain, body, runs.expansion)[0]
+    without = body if _active_sizes(runs) else in_family(plain, body, runs.expansion)[0]
     rows = float(np.median((runs.n_params - without) / width(plain, without))) / 2.0
     if abs(rows * 2.0 - family.vocab_size * family.embedding_matrices) < 0.05 * rows:
         return family

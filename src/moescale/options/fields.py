@@ -107,6 +107,8 @@ class Quantity(Bound, Described):
         next_step = None
         if self.most == 1 and 5 <= value <= 100:  # below it may be a factor
             nearest, next_step = value / 100, f"it is a share: {value:g}% is {value / 100:g}"
+        elif self.unit == "FLOPs":
+            next_step = "give training FLOPs in total, not per second or per token"
         elif 0 < value < self.least and self.least >= PLAUSIBLE:
             next_step = f"write billions as {value:g}B, millions as {value:g}M"
         kind = "a whole number" if self.whole else "a number"

@@ -104,7 +104,10 @@ class BoundOptions(TrainingOptions):
     """
 
     budget: float | None = quantity(
-        "Training FLOPs, such as 5.15e21; instead: --train-gpus and --days, or --budget-usd.", 0, math.inf
+        "Training FLOPs, such as 5.15e21; instead: --train-gpus and --days, or --budget-usd.",
+        1e12,
+        1e32,
+        unit="FLOPs",
     )
     train_gpus: int | None = quantity("Number of GPUs to train on; with --days this sets the budget.", whole=True)
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", LEAST, MOST_DAYS)
@@ -304,6 +307,8 @@ class BoundOptions(TrainingOptions):
         """The expert counts to consider, of which the law may recommend one at least."""
         if self.experts is None:
             return tuple(sorted({*law.family.ladder, self._base_experts(law)}))
+        from moescale.planning.search import fitted_up_to
+
         parts = [part for part in self.experts.split(",") if part.strip()]
         if not 1 <= len(parts) <= MOST_COUNTS:
             what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"
@@ -314,7 +319,7 @@ class BoundOptions(TrainingOptions):
         ceiling = law.max_experts
         if ceiling is not None and min(*counts, self._base_experts(law)) > ceiling:
             raise InputError(
-                f"{law.name} was fitted up to {ceiling:g} experts and may recommend no more",
+                f"{law.name} was fitted up to {fitted_up_to(law)} and may recommend no more",
                 where="--experts",
                 nearest=f"{ceiling:g}",
                 next_step="add a count that the law may recommend",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -15,7 +16,7 @@ from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Candidate, Life, Row
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
-from moescale.planning.search import Search
+from moescale.planning.search import Search, fitted_up_to
 from moescale.planning.total_cost import NEAR_EQUAL
 from moescale.planning.training_rate import model_mfu, usual_gpus
 from moescale.scaling_laws.ensemble import measured_on
@@ -269,6 +270,8 @@ def _extrapolated(search: Search, model: Candidate) -> list[str]:
     }
     further["training_flops"] = model.training_flops
     words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
+    if law.family.n_counts == "dense" and not math.isclose(size, model.n_params_active, rel_tol=1e-3):
+        words["n_params"] = f"dense-equivalent N ({format_count(size)})"  # the plan prints active parameters
     listed = ", ".join(
         f"{words[name]} {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
         f"{'largest' if factor > 1 else 'smallest'} fitted"
@@ -300,13 +303,11 @@ def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callabl
     looks = ""
     if cost is not None and any(cost(c) < cost(model) for c in beyond):
         best = min(beyond, key=cost)
-        which = "" if len(left_out) == 1 else f"{best.experts:g} experts: "
-        looks = f" ({which}{1.0 - cost(best) / cost(model):.0%} cheaper by extrapolation)"
-    listed, most = ", ".join(f"{e:g}" for e in left_out), law.max_experts or 1.0
-    return [
-        f"Excluded: {listed} experts{looks}. {law.name} was fitted up to {most:g} experts "
-        f"(X = {float(expansion(law.family, most)):.3g}) and is not trusted beyond."
-    ]
+        which = "" if len(left_out) == 1 else f"{best.experts:g} experts "
+        looks = f", {which}{1.0 - cost(best) / cost(model):.0%} cheaper by extrapolation"
+    listed = ", ".join(f"{e:g}" for e in left_out)
+    reached = ", ".join(f"{float(expansion(law.family, e)):.3g}" for e in left_out)
+    return [f"Excluded: {listed} experts (X = {reached}){looks}. {law.name} was fitted up to {fitted_up_to(law)}."]
 
 
 def _conditions(search: Search) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
+from moescale.models.coordinates import expansion
 from moescale.models.family import n_active, n_total, with_convention
 from moescale.models.parameters import count_parameters
 from moescale.models.rounding import vocabulary
@@ -268,6 +269,12 @@ def curve_models(law: Law, question: Question, best: Allocation) -> tuple[Alloca
     return every, (best.experts.size, shares.size)
 
 
+def fitted_up_to(law: Law) -> str:
+    """The expansion up to which a law may recommend models, and the expert count that has it in the law's family."""
+    most = law.max_experts or 1.0
+    return f"X = {float(expansion(law.family, most)):.3g} ({most:g} experts of this shape)"
+
+
 def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     """The recommended model among the rows that answer the question, and the rule that chose it.
 
@@ -278,7 +285,7 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     allowed = [c for c in rows if law.allows(c.experts)]
     if not allowed:
         raise InfeasibleError(
-            f"{law.name} covers at most {law.max_experts:g} experts, fewer than every count given",
+            f"{law.name} was fitted up to {fitted_up_to(law)}, fewer than every count given",
             next_step=f"add smaller counts to --experts, such as {law.max_experts:g}, and to --match-experts",
         )
     served = [c for c in allowed if isinstance(c, Candidate)]

@@ -68,7 +68,7 @@ def fit_html(found: Fit) -> str:
         tag(
             "p",
             f"{found.n_runs} runs, RMSLE {found.rmsle:.4g}, {found.starts_at_optimum} of {found.starts} starts at the "
-            f"optimum; {range_text(found.fit_range)}",
+            f"optimum; {range_text(found.fit_range, found.form)}",
         ),
         html_table(parameter_table(found.form, found.parameters, remarks=fit_remarks(found)), title="Coefficients"),
         *(tag("p", warning, class_="note") for warning in found.warnings),
@@ -83,7 +83,7 @@ def law_html(law: Law) -> str:
         tag("p", tag("strong", law.name), f": {law.form.equation}"),
         tag("p", linked(law.source)),
         html_table(law_table(law), title="Laws" if law.members else "Coefficients"),
-        tag("p", f"Fitted on {range_text(law.fit_range)}.", class_="note") if law.fit_range else "",
+        tag("p", f"Fitted on {range_text(law.fit_range, law.form)}.", class_="note") if law.fit_range else "",
     )
 
 

@@ -104,12 +104,21 @@ def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
     return f"{limits[0]:{form}} to {limits[1]:{form}}" if limits else ""
 
 
-def range_text(fit_range: Mapping[str, tuple[float, float]]) -> str:
-    """The ranges of a fit: N 80M to 700M, D 2B to 20B, E 1 to 32."""
+SIZE_NAMES = {"n_params_dense": "dense-equivalent N", "n_params_active": "active N", "n_params_total": "total N"}
+
+
+def range_text(fit_range: Mapping[str, tuple[float, float]], form: LawForm | None = None, size_column: str = "") -> str:
+    """The ranges of a fit: N 80M to 700M, D 2B to 20B, E 1 to 32; of a form of models, active body and X.
+
+    With the column of the sizes, which N it is.
+    """
     from moescale.scaling_laws.law import INPUT_NAMES
 
+    names = INPUT_NAMES | {"n_params": SIZE_NAMES.get(size_column, "N")}
+    if form is not None and form.of_models:
+        names |= {"n_params": "active body", "experts": "X"}
     return ", ".join(
-        f"{INPUT_NAMES.get(name, name)} {number(low)} to {number(high)}"
+        f"{names.get(name, name)} {number(low)} to {number(high)}"
         for name, (low, high) in fit_range.items()
         for number in (format_flops if name == "training_flops" else format_count,)
     )
@@ -153,7 +162,7 @@ def member_table(law: Law) -> Table:
             (Column("law", text=True), lambda m: m.law.name),
             (Column("weight"), lambda m: f"{m.weight:.0%}"),
             (Column("form", text=True, rank=2), lambda m: m.law.form.name),
-            (Column("fitted on", text=True, rank=1), lambda m: range_text(m.law.fit_range)),
+            (Column("fitted on", text=True, rank=1), lambda m: range_text(m.law.fit_range, m.law.form)),
             (Column("source", text=True, rank=1), lambda m: m.law.source),
         ),
     )

@@ -125,7 +125,7 @@ def _assumptions(law: Law) -> Html:
     pairs: list[tuple[object, object]] = [
         ("source", linked(law.source)),
         ("date", law.date),
-        ("fitted on", range_text(law.fit_range) or "unknown"),
+        ("fitted on", range_text(law.fit_range, law.form) or "unknown"),
         ("family", f"{family.name}: top-{family.top_k}, experts in {spacing}; N counts {family.n_counts} parameters"),
     ]
     if law.max_experts is not None:
@@ -139,7 +139,7 @@ def _caveats(law: Law, found: Fit | None) -> list[str]:
     if not len(law.draws):
         notes.append("The law carries no draws: nothing here says how sure its coefficients are.")
     if law.fit_range:
-        notes.append(f"Beyond {range_text(law.fit_range)} every prediction is an extrapolation.")
+        notes.append(f"Beyond {range_text(law.fit_range, law.form)} every prediction is an extrapolation.")
     told = law.evidence.get("rmsle")
     if found is not None and isinstance(told, float) and not math.isclose(told, found.rmsle, rel_tol=1e-6):
         notes.append(

@@ -136,7 +136,7 @@ def _law_facts(plan: Plan) -> list[tuple[object, object]]:
         law = find_law(plan.law)
         pairs += [("law", linked(f"{plan.law}: {law.source}")), ("its form", law.form.equation)]
         if law.fit_range:
-            pairs.append(("fitted on", tables.range_text(law.fit_range)))
+            pairs.append(("fitted on", tables.range_text(law.fit_range, law.form)))
         families = [", ".join(filter(None, (family.dataset, family.tokenizer))) for family in measured_on(law)]
         if about := "; ".join(dict.fromkeys(filter(None, families))):
             pairs.append(("loss is measured on", about))

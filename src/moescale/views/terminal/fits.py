@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from moescale.scaling_laws.law import Law, Prediction
 
 
-def show_fit(console: Console, found: Fit, intervals: dict[str, tuple[float, float]] | None) -> None:
-    """The optimum of a fit: its error, its parameters, remarks."""
+def show_fit(
+    console: Console, found: Fit, intervals: dict[str, tuple[float, float]] | None, size_column: str = ""
+) -> None:
+    """The optimum of a fit: its error, its parameters, remarks; N is called by the column of the sizes."""
     write_paragraph(console, found.form.equation, lead=found.form.title)
     write_paragraph(
         console,
@@ -41,7 +43,7 @@ def show_fit(console: Console, found: Fit, intervals: dict[str, tuple[float, flo
     write_line(console, f"fitted in {format_seconds(found.seconds)}")
     write_table(console, parameter_table(found.form, found.parameters, intervals, fit_remarks(found)))
     write_line(console)
-    write_paragraph(console, f"Fitted on {range_text(found.fit_range)}.")
+    write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
 
 
 def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
@@ -94,7 +96,7 @@ def show_laws(console: Console, laws: Sequence[Law]) -> None:
         else:
             write_paragraph(console, ", ".join(f"{k} {v:.4g}" for k, v in law.parameters.items()), indent=2)
         if law.fit_range:
-            write_paragraph(console, f"Fitted on {range_text(law.fit_range)}.", indent=2)
+            write_paragraph(console, f"Fitted on {range_text(law.fit_range, law.form)}.", indent=2)
         write_line(console)
     for form in {law.form.name: law.form for law in laws}.values():
         write_paragraph(console, form.equation, lead=form.name, indent=2, first="")
