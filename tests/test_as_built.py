@@ -21,13 +21,22 @@ from moescale.latency.roofline import Roofline
 from moescale.models.family import find_family
 from moescale.models.hf_config import from_config
 from moescale.models.recipe import recipe_for
-from moescale.models.rounding import family_of
+from moescale.models.rounding import buildable, family_of, vocabulary
+from moescale.options.known import published_model
 from moescale.planning.allocation import Budget, at_size
 from moescale.planning.plan import Plan, Question, make_plan
+from moescale.planning.plan_file import parse_plan
+from moescale.planning.question import prepare
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost
+from moescale.units import format_count, format_usd
+from moescale.views.tables import decision_facts
 
+STEEP = Deployment(  # where a few layers more or less change the batch that meets the limit, hence the price
+    gpu=find_gpu("h100-sxm"), usd_per_gpu_hour=3.9, prompt_tokens=1155, output_tokens=211, max_num_seqs=256,
+    max_tpot_s=0.03,
+)  # fmt: skip
 GPUS = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
 LAWS = ("yun2024-recovered", "yun2024-joint", "moescale2026-joint", "ludziejewski2025")
 
@@ -48,6 +57,26 @@ def assert_as_built(plan: Plan, question: Question, law_name: str, deployment: D
     assert model.loss == pytest.approx(float(found.loss[0]), rel=1e-12)
     aspect = shape.d_model / shape.n_layers / law.family.d_model_per_layer
     assert 1 / 1.5 <= aspect <= 1.5
+
+
+def assert_like_for_like(plan: Plan, question: Question, law_name: str, deployment: Deployment) -> None:
+    """The recommendation's share is its price over what `cost` says of the baseline's exported config."""
+    law, _, _ = prepare(find_law(law_name), question)
+    base, real, model = plan.base_as_built, plan.base, plan.recommendation.model
+    assert real is not None
+    if base is None:
+        own = None if real.usd_per_mtok is None else model.usd_per_mtok / real.usd_per_mtok
+        assert model.cost_ratio == (None if own is None else pytest.approx(own, rel=1e-12))
+        return
+    rows = vocabulary(law.family, question.vocab_size)
+    shape = buildable(law.family, real.n_params, real.experts, gpus=real.gpus or 1, vocab_size=rows)
+    exported = from_config(json.loads(json.dumps(huggingface_config(shape, recipe_for(1e9, 1e11, vocab_size=rows)))))
+    served = cost(exported, Roofline(deployment.gpu), deployment)
+    assert served.usd_per_mtok is not None
+    assert base.usd_per_mtok == pytest.approx(served.usd_per_mtok, rel=1e-9)
+    assert model.cost_ratio == pytest.approx(model.usd_per_mtok / served.usd_per_mtok, rel=1e-9)
+    assert model.size_ratio_to_base == pytest.approx(model.n_params / shape.n_params, rel=1e-12)
+    assert model.active_ratio_to_base == pytest.approx(model.n_params_active / base.n_params_active, rel=1e-12)
 
 
 @pytest.mark.system
@@ -76,6 +105,46 @@ def test_the_recommendation_is_the_model_as_built(
         assume(False)
         return
     assert_as_built(plan, question, law, deployment)
+    assert_like_for_like(plan, question, law, deployment)
+
+
+@pytest.mark.system
+def test_the_baseline_is_rounded_as_the_recommendation_is() -> None:
+    question, law = Question(budget=Budget(1.93e22), kv_heads=8), "yun2024-recovered"
+    plan = make_plan(find_law(law), question, STEEP, Roofline(STEEP.gpu))
+    assert_like_for_like(plan, question, law, STEEP)
+    base, model = plan.base_as_built, plan.recommendation.model
+    assert base is not None
+    assert base.usd_per_mtok != plan.base_usd_per_mtok
+    facts = dict(decision_facts(plan))
+    assert f"{model.usd_per_mtok / base.usd_per_mtok:.0%} of the baseline's cost" in facts["serving"]
+    sizes = f"{format_count(base.n_params_active)} active, {format_count(base.tokens)} tokens"
+    assert facts["baseline"].endswith(f"{sizes}, {format_usd(base.usd_per_mtok)}/Mtok")
+    for row in plan.bounded_loss:  # before rounding, over the baseline before rounding
+        if row.usd_per_mtok is not None and plan.base_usd_per_mtok is not None:
+            assert row.cost_ratio == pytest.approx(row.usd_per_mtok / plan.base_usd_per_mtok)
+    told = json.loads(json.dumps(plan.to_dict()))
+    assert told["base_as_built"]["usd_per_mtok"] == base.usd_per_mtok
+    again = parse_plan(told, where="the plan")
+    assert again.base_as_built == base
+    assert dict(decision_facts(again)) == facts
+
+
+def test_a_published_baseline_is_built_already() -> None:
+    question = Question(budget=Budget(5e22), base=published_model("olmoe-1b-7b", "--match"))
+    plan = make_plan(find_law("yun2024-recovered"), question, STEEP, Roofline(STEEP.gpu))
+    assert plan.base_as_built is None
+    assert_like_for_like(plan, question, "yun2024-recovered", STEEP)
+
+
+def test_a_baseline_that_cannot_be_served_has_no_share() -> None:
+    question = Question(budget=Budget(1e24), match_experts=16.0, max_loss=2.0)
+    gpu = find_gpu("h200-sxm")
+    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=3.9, prompt_tokens=230, output_tokens=203, max_gpus=1)
+    plan = make_plan(find_law("yun2024-recovered"), question, deployment, Roofline(gpu))
+    assert plan.base_usd_per_mtok is None
+    assert plan.base_as_built is None
+    assert plan.recommendation.model.cost_ratio is None
 
 
 def test_what_was_found_wrong() -> None:

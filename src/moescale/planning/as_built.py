@@ -65,16 +65,11 @@ def as_built(
     tries: list[Built[Model]] = []
     for step in range(MOST_STEPS):
         size = model.n_params * (1.0 + STEP if upwards else 1.0 - STEP) ** step
-        shape = buildable(
-            law.family, size, model.experts, gpus=model.gpus, vocab_size=costs.vocab_size, at_most=not upwards
-        )
-        family = family_of(shape, law.family)
-        sized = replace(model, n_params=shape.n_params, intervals=None)
-        built = priced(replace(law, family=family), replace(costs, family=family, shape=shape.architecture()), sized)
+        built = rounded(law, costs, replace(model, n_params=size), priced, at_most=not upwards)
         if built is None:
             continue
-        tries.append(Built(shape, replace(built, intervals=_carried(model, built))))
-        if bounds.excess(built) <= SLACK:
+        tries.append(replace(built, model=replace(built.model, intervals=_carried(model, built.model))))
+        if bounds.excess(built.model) <= SLACK:
             return tries[-1]
     if not tries:
         shape = buildable(law.family, model.n_params, model.experts, vocab_size=costs.vocab_size)
@@ -88,6 +83,27 @@ def as_built(
     return replace(
         nearest, notes=(f"Rounded to whole layers and heads, the model exceeds its bound by {share:.2%}: {missed}.",)
     )
+
+
+def rounded(
+    law: Law,
+    costs: Costs,
+    model: Model,
+    priced: Callable[[Law, Costs, Model], Model | None],
+    *,
+    at_most: bool,
+) -> Built[Model] | None:
+    """The buildable model nearest to a real-valued one from its size up (`at_most`: down), None where it cannot be served.
+
+    `priced` as in `as_built`; it has no intervals.
+    """
+    shape = buildable(
+        law.family, model.n_params, model.experts, gpus=model.gpus, vocab_size=costs.vocab_size, at_most=at_most
+    )
+    family = family_of(shape, law.family)
+    sized = replace(model, n_params=shape.n_params, intervals=None)
+    built = priced(replace(law, family=family), replace(costs, family=family, shape=shape.architecture()), sized)
+    return None if built is None else Built(shape, built)
 
 
 def _carried(model: Candidate, built: Candidate) -> Limits | None:

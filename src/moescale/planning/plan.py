@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -67,6 +68,7 @@ class Plan:
     base_usd_per_mtok: float | None = None
     base_name: str = "the loss-optimal model"
     base: Candidate | Trained | None = None  # None in files of before it was there
+    base_as_built: Candidate | None = None  # in whole layers and heads; None where `base` is built or cannot be served
     loss_optimal: tuple[Candidate | Trained, ...]
     bounded_loss: tuple[Row, ...]
     bounded_cost: tuple[Row, ...]
@@ -85,6 +87,12 @@ class Plan:
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
+
+    @property
+    def built_base(self) -> Candidate | Trained:
+        """The baseline that a model as built is compared with: as built itself, else as it is."""
+        own = self.base_as_built or self.base
+        return own or next(c for c in self.loss_optimal if c.experts == self.base_experts)
 
     @property
     def decision(self) -> Recommendation[Candidate] | Recommendation[Life]:
@@ -139,7 +147,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         )
         search = replace(search, question=replace(search.question, max_loss=None, max_usd_per_mtok=None))
         rows = at_loss
-    advice, views = _recommendation(search, rows)
+    advice, views, built_base = _recommendation(search, rows)
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])
     return Plan(
         budget_flops=question.budget.flops,
@@ -155,6 +163,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         base_usd_per_mtok=base.usd_per_mtok,
         base_name=search.question.base_name,
         base=base,
+        base_as_built=built_base,
         loss_optimal=tuple(best),
         bounded_loss=tuple(at_loss),
         bounded_cost=tuple(at_cost),
@@ -226,8 +235,13 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
     return notes
 
 
-def _recommendation(search: Search, rows: Sequence[Row]) -> tuple[Recommendation[Candidate], tuple[LawView, ...]]:
-    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by; and what each law says."""
+def _recommendation(
+    search: Search, rows: Sequence[Row]
+) -> tuple[Recommendation[Candidate], tuple[LawView, ...], Candidate | None]:
+    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by; and what each law says.
+
+    The third is the baseline as built, rounded in the same direction, which the model is set against where there is one.
+    """
     question = search.question
     chosen, rule = choose(search, rows)
     loss = None
@@ -235,7 +249,9 @@ def _recommendation(search: Search, rows: Sequence[Row]) -> tuple[Recommendation
         loss = question.max_loss or search.base.loss
         loss = loss if search.confidence is None else chosen.loss
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
-    built = as_built(search.law, search.costs, chosen, search.built, Bounds(loss, limit))
+    built_base = search.base_as_built(at_most=loss is None)
+    base = built_base or search.base
+    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), Bounds(loss, limit))
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
@@ -244,11 +260,11 @@ def _recommendation(search: Search, rows: Sequence[Row]) -> tuple[Recommendation
     advice = Recommendation(
         model=model,
         rule=rule,
-        why=f"{why(search, model, rule)} {training_words(use, question.budget.flops)}",
+        why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
         caveats=(*built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
     )
-    return advice, views
+    return advice, views, built_base
 
 
 def _asked(question: Question, family: str, deployment: Deployment) -> dict[str, object]:

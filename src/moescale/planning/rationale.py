@@ -12,7 +12,7 @@ from moescale.io.records import record
 from moescale.models.coordinates import expansion
 from moescale.models.family import ModelFamily, law_size
 from moescale.models.rounding import Buildable
-from moescale.planning.candidate import Candidate, Life, Row
+from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search
@@ -74,9 +74,9 @@ class Recommendation(Generic[Model]):
         return self.model.to_dict() | record(self, without=("model",))
 
 
-def why(search: Search, model: Candidate, rule: str) -> str:
-    """The recommendation in words, with its numbers."""
-    base, share = search.base, model.n_params / search.own(model.experts).n_params
+def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
+    """The recommendation in words, with its numbers, against a base."""
+    share = model.n_params / search.own(model.experts).n_params
     served = f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}"
     if base.usd_per_mtok is not None and model.experts != base.experts:
         served += f", {model.usd_per_mtok / base.usd_per_mtok:.0%} of the cost of {search.question.base_name}"

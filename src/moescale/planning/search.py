@@ -21,6 +21,7 @@ from moescale.planning.allocation import (
     loss_optimal,
     smallest_at_loss,
 )
+from moescale.planning.as_built import rounded
 from moescale.planning.candidate import (
     Candidate,
     CostCurve,
@@ -178,13 +179,28 @@ class Search:
             )
         return self.within_cost(limit)
 
-    def built(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
-        """The model of the same size under another law and family, None where it cannot be served."""
-        sized = at_size(law, self.question.budget, np.array([model.n_params]), np.array([model.experts]))
-        rows = self.judged(
-            with_ratios(self._models(sized, costs), self.optima, self.base), self.asked(self.question.max_loss), law
-        )
+    def base_as_built(self, *, at_most: bool) -> Candidate | None:
+        """The baseline in whole layers and heads, from its size up (`at_most`: down), priced at that shape.
+
+        None where it is a published model, which is built already, and where it cannot be served.
+        """
+        if self.question.base is not None or not isinstance(self.base, Candidate):
+            return None
+        found = rounded(self.law, self.costs, self.base, self._sized, at_most=at_most)
+        return found and found.model
+
+    def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
+        """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
+        if (sized := self._sized(law, costs, model)) is None:
+            return None
+        rows = self.judged(with_ratios([sized], self.optima, base), self.asked(self.question.max_loss), law)
         return rows[0] if isinstance(rows[0], Candidate) else None
+
+    def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
+        """What the budget trains at a model's size under another law and family, None where it cannot be served."""
+        sized = at_size(law, self.question.budget, np.array([model.n_params]), np.array([model.experts]))
+        (row,) = self._models(sized, costs)
+        return row if isinstance(row, Candidate) else None
 
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""

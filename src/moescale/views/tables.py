@@ -594,8 +594,8 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         worst = f" if another law is true, {model.regret.worst:.0%} at worst"
         facts.append(("regret", f"{text}{worst if plan.laws else f' over the draws of {plan.law}'}"))
     facts.append(("build", build_sentence(plan.decision.architecture)))
-    base = plan.base or next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
-    usd = f"{format_usd(plan.base_usd_per_mtok)}/Mtok" if plan.base_usd_per_mtok else f"cannot be served on {plan.gpu}"
+    base = plan.built_base
+    usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
     sizes = f"{format_count(base.n_params_active)} active, {format_count(base.tokens)} tokens"
     facts.append(("baseline", f"{plan.base_name}: {sizes}, {usd}"))
     return facts
@@ -632,10 +632,10 @@ def _unused_text(plan: Plan) -> str:
 
 
 def _serving_text(plan: Plan) -> str:
-    model = plan.decision.model
+    model, base_usd = plan.decision.model, plan.built_base.usd_per_mtok
     text = f"{format_usd(model.usd_per_mtok)} per million output tokens on {model.gpus} x {plan.gpu}"
-    if plan.base_usd_per_mtok:
-        text += f", {model.usd_per_mtok / plan.base_usd_per_mtok:.0%} of the baseline's cost"
+    if base_usd:
+        text += f", {model.usd_per_mtok / base_usd:.0%} of the baseline's cost"
     return text
 
 

@@ -273,7 +273,7 @@ def _figures(found: Plan) -> list[Record]:
 
     Those `in_headline` the headline states already.
     """
-    model, use, base = found.decision.model, found.training, found.base_usd_per_mtok
+    model, use, base = found.decision.model, found.training, found.built_base.usd_per_mtok
     of_budget = model is found.recommendation.model
     training = use.usd if of_budget and use is not None else model.training_usd
     least = min(found.laws, key=lambda view: view.probability, default=None) if of_budget else None
