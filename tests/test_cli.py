@@ -677,7 +677,11 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5e21 --experts ,,,", 2, ("--experts", "1,4,8,16")),
     ("plan --budget 5e21 --experts 1e300", 2, ("--experts", "nearest: 1e+06")),
     (f"plan --budget 5e21 --experts {','.join(map(str, range(1, 301)))}", 2, ("--experts", "300 expert counts", "256")),
-    ("plan --budget 5e21 --experts 128 --match-experts 100", 2, ("--experts", "up to X = 11 (32 experts", "nearest: 32")),
+    (
+        "plan --budget 5e21 --experts 128 --match-experts 100",
+        2,
+        ("--experts", "up to X = 11 (32 experts", "nearest: 32"),
+    ),
     ("plan --budget 5e21 --match-experts 0", 2, ("--match-experts", "nearest: 1")),
     ("plan --budget 5e21 --match-experts 1e300", 2, ("--match-experts", "nearest: 1e+06")),
     ("plan --budget 5e21 --top-k 0", 2, ("--top-k", "nearest: 1")),
