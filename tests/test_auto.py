@@ -124,6 +124,11 @@ def test_a_table_of_active_sizes_is_not_expanded_again() -> None:
     table = RunTable(n_params=n, tokens=d, experts=e, loss=loss, columns=columns)
     active = replace(table, n_params=body, size_column="n_params_active")
     alone, other = (fit_runs(runs, "moescale2026-late") for runs in (table, active))
+    # A form in the table's own letters is fitted as it stands, and says what a plan would make of it.
+    assert [
+        any("read its N as dense-equivalent" in w for w in fit_runs(runs, "yun2024").fit.warnings)
+        for runs in (table, active)
+    ] == [False, True]
     np.testing.assert_allclose(other.law.theta, alone.law.theta, rtol=1e-9)
     assert other.fit.fit_range["n_params"] == pytest.approx((body.min(), body.max()))
     ensemble = fit_runs(active)

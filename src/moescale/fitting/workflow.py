@@ -115,8 +115,14 @@ def fit_runs(
     found = _fit_one(form, arrays, how, report)
     draws = _draws(found, arrays, runs, how, how.bootstrap, report)
     remarks += table_remarks(form, residuals(found, arrays), runs)
+    counted = law_family(form, family)
+    if _active_sizes(runs) and not form.of_models and counted.n_counts == "dense" and np.any(runs.experts > 1.0):
+        notes.append(
+            f"{form.name} is fitted to active parameters, and a plan would read its N as dense-equivalent: "
+            "give --size-column n_params_dense, or fit without --law"
+        )
     found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
-    law = fitted_law(found, law_family(form, family), draws=draws, **_about(runs, how, family))
+    law = fitted_law(found, counted, draws=draws, **_about(runs, how, family))
     if prior and prior.max_experts is not None:  # the law speaks of more experts than these few runs
         law = replace(law, max_experts=max(prior.max_experts, law.max_experts or 1.0))
     return FittedLaw(law, found, None if draws is None else resampling.parameter_intervals(found, draws), arrays)
