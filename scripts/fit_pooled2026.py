@@ -1,0 +1,215 @@
+"""Fit pooled2026 to the public tables and published laws, and write the catalogue's pooled2026.toml.
+
+    python scripts/fit_pooled2026.py [--print]
+
+docs/evidence/pooled-law.md says which sources count, and how; --print shows the mean and the spread, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from moescale.fitting.pooled import MULTIPLIER_NOISE, Pooled, Source, pool
+from moescale.models.coordinates import in_family, model_of
+from moescale.models.family import law_size
+from moescale.runs.table import read_runs
+from moescale.scaling_laws import find_law, loss, make_inputs
+from moescale.scaling_laws.leverage import efficiency_leverage
+from moescale.typing import FloatArray
+
+PUBLIC = Path(__file__).resolve().parents[1] / "tests/data/public"
+FEWEST_TOKENS = 2.0  # a parameter: fewer, and losses rise with experts
+LABS = {
+    "gadre_c4": "gadre", "gadre_rpj": "gadre", "gadre_rw": "gadre", "porian_rw_chin": "porian", "porian_owt_chin": "porian",
+    "gemstones_cool": "gemstones", "olmo_ladder": "ai2", "datablations": "datablations",
+}  # fmt: skip
+PUBLISHED_POINTS = 6  # of each variable of a published law
+
+
+def columns(name: str) -> dict[str, FloatArray]:
+    """The numeric columns of a public table."""
+    import csv
+
+    with (PUBLIC / f"{name}.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    found: dict[str, FloatArray] = {}
+    for key in rows[0]:
+        try:
+            found[key] = np.array([float(row[key] or "nan") for row in rows])
+        except ValueError:
+            found[key] = np.array([row[key] for row in rows])  # type: ignore[assignment]
+    return found
+
+
+def source(
+    name: str,
+    lab: str,
+    body: FloatArray,
+    tokens: FloatArray,
+    x: FloatArray | float,
+    values: FloatArray,
+    *,
+    granularity: FloatArray | float = 1.0,
+    shared: FloatArray | float = 0.0,
+    unique: FloatArray | float = np.inf,
+    group: FloatArray | None = None,
+    of_multiplier: bool = False,
+) -> Source:
+    """A source of these runs: `values` are losses, or size multipliers."""
+    extra = {"granularity": granularity, "shared_ffn": shared, "unique_tokens": unique}
+    inputs = make_inputs(body, tokens, x, extra)
+    groups = np.zeros(inputs.ln_n.size, np.intp) if group is None else np.unique(group, return_inverse=True)[1]
+    noise = MULTIPLIER_NOISE if of_multiplier else 0.01
+    return Source(
+        name=name, lab=lab, x=inputs, values=np.log(np.broadcast_to(values, inputs.ln_n.shape)), group=groups,
+        of_multiplier=of_multiplier, noise=noise,
+    )  # fmt: skip
+
+
+def dense_tables() -> list[Source]:
+    """Tables of dense runs; of repeated data, those of one epoch and those of more."""
+    found: list[Source] = []
+    for name, lab in LABS.items():
+        table = columns(name)
+        size = table["n_params_dense"]
+        body = table.get("n_params_nonemb")
+        if body is None:
+            body = model_of(find_law("muennighoff2023").family, size, 1.0)[0] if name == "datablations" else size
+        unique = table.get("unique_tokens", np.full(size.size, np.inf))
+        unique = np.where(unique >= table["tokens"], np.inf, unique)
+        made = source(name, lab, body, table["tokens"], 1.0, table["loss"], unique=unique)
+        found.append(made.rows(table["tokens"] / size >= FEWEST_TOKENS))
+    return found
+
+
+def moe_tables() -> list[Source]:
+    """Tables of runs with experts."""
+    joint, routing, marin = columns("joint_moe_runs"), columns("routing_S-Base"), columns("marin_moe")
+    made = source("joint", "llm-random", joint["n_params_active_nonemb"], joint["tokens"], joint["n_experts"], joint["loss"],
+                  granularity=8.0 / 9.0)  # fmt: skip
+    found = [made.rows(joint["tokens"] / joint["n_params_active"] >= FEWEST_TOKENS)]
+    # Experts in every other layer: X counts the dense ones as well.
+    x = (routing["n_experts"] + 1.0) / 2.0
+    found.append(source("routing", "deepmind", routing["n_params_nonemb"], routing["tokens"], x, routing["loss"]))
+    width = 3.0 * marin["expert_width"] * marin["d_model"]
+    active = marin["shared_width"] + marin["top_k"] * marin["expert_width"]
+    made = source(
+        "marin", "marin", marin["n_params_active_nonemb"], marin["tokens"], marin["X"], marin["loss"],
+        granularity=np.where(marin["X"] > 1.0, 8.0 * marin["d_model"] ** 2 / width, 1.0),
+        shared=marin["shared_width"] / active,
+        group=np.char.replace(np.char.replace(marin["group"].astype(str), "-dense", "-moe"), "-moe-depth", "-moe"),
+    )  # fmt: skip
+    found.append(made.rows(marin["tokens"] / marin["n_params_active_nonemb"] >= FEWEST_TOKENS))
+    return found
+
+
+def grid(*ranges: tuple[float, float], points: int = PUBLISHED_POINTS) -> list[FloatArray]:
+    """All combinations of geometric steps through ranges."""
+    return [axis.ravel() for axis in np.meshgrid(*(np.geomspace(*ends, points) for ends in ranges), indexing="ij")]
+
+
+def published(name: str, lab: str, body: tuple[float, float], tokens: tuple[float, float], keep: Callable[..., FloatArray],
+              x: tuple[float, float] = (1.0, 1.0), extra: Mapping[str, float] | None = None, **about: float) -> Source:  # fmt: skip
+    """A published law of losses at points where `keep(body, tokens, x)` holds."""
+    law = find_law(name)
+    n, d, expansion = grid(body, tokens, x, points=PUBLISHED_POINTS) if x != (1.0, 1.0) else [*grid(body, tokens), np.ones(PUBLISHED_POINTS**2)]
+    inside = keep(n, d, expansion)
+    n, d, expansion = n[inside], d[inside], expansion[inside]
+    size, experts = in_family(law.family, n, expansion)
+    implied = law.form.implied_inputs(experts, law.family.top_k) if law.form.implied_inputs else {}
+    predicted = loss(law, law_size(law.family, size, experts), d, experts, extra={**implied, **(extra or {})})
+    return source(name, lab, n, d, expansion, predicted, **about)
+
+
+def published_laws() -> list[Source]:
+    """Laws of others at points of their ranges."""
+    def ratio(low: float, high: float, flops: tuple[float, float] = (0.0, np.inf)) -> Callable[..., FloatArray]:
+        return lambda n, d, x: (d / n >= low) & (d / n <= high) & (6 * n * d >= flops[0]) & (6 * n * d <= flops[1])
+
+    laws = [
+        published("hoffmann2022", "deepmind", (7e7, 1.6e10), (5e9, 5e11), ratio(2, 200, (6e18, 3e21))),
+        published("kaplan2020", "openai", (1e6, 1.5e9), (3e8, 2.3e10), ratio(2, 1000)),
+        published("abnar2025", "apple", (3e7, 3e9), (5e9, 1e11), ratio(5, 300, (3e19, 1e21)), (1.0, 20.0)),
+    ]
+    # FLAME-MoE (published_frontiers of the Marin table's collection): 64 experts, top-8 with two shared, X = 8.25.
+    n, d = grid((4e7, 7e8), (2e9, 1e11))
+    inside = ratio(4, 300, (1e18, 3e19))(n, d, n)
+    n, d = n[inside], d[inside]
+    value = 2.241716 + 148.413257 * n**-0.279702 + 3269017.37 * d**-0.715500
+    laws.append(source("flame-moe", "cmu", n, d, 8.25, value, granularity=6.0, shared=0.25))
+    for s in (0.0, 0.15, 0.31):
+        for active in (2.0, 4.0, 7.0):
+            about = {"granularity": active, "shared": s}
+            extra = {"activated_experts": active, "shared_ratio": s}
+            each = published("zhao2025", "tencent", (1e8, 1e9), (5e9, 1e11), ratio(5, 300), (4.0, 20.0), extra, **about)
+            laws.append(replace(each, name=f"zhao2025 G={active:g} S={s:g}"))
+    zhao = [law for law in laws if law.name.startswith("zhao")]
+    return [law for law in laws if law not in zhao] + [joined("zhao2025", zhao)]
+
+
+def joined(name: str, parts: list[Source]) -> Source:
+    """Sources of one unit as one."""
+    extra = {key: np.concatenate([p.x.extra[key] for p in parts]) for key in parts[0].x.extra}
+    n, d, x = (np.concatenate([f(p) for p in parts]) for f in (lambda p: p.x.ln_n, lambda p: p.x.ln_d, lambda p: p.x.experts))
+    made = make_inputs(np.exp(n), np.exp(d), x, extra)
+    return replace(parts[0], name=name, x=made, values=np.concatenate([p.values for p in parts]), group=np.zeros(n.size, np.intp))
+
+
+def multipliers() -> list[Source]:
+    """Published laws that say which dense model an MoE equals: tian2025, and krajewski2024 beside its law of dense models."""
+    ratio, grain, flops = (axis.ravel() for axis in np.meshgrid([1 / 4, 1 / 8, 1 / 16, 1 / 32], [2.0, 4.0, 8.0, 12.0], [3e18, 3e19, 3e20], indexing="ij"))
+    leverage = efficiency_leverage(ratio, grain, flops)
+    inside = leverage <= 6.0
+    ratio, grain, flops, leverage = ratio[inside], grain[inside], flops[inside], leverage[inside]
+    # For a multiplier that does not depend on N and D, FLOPs of equal loss differ by it; 40 tokens a parameter are their optimum.
+    body = np.sqrt(flops / 240.0)
+    tian = source("tian2025", "ling", body, 40.0 * body, 1.0 / ratio, leverage, granularity=8.0 * grain / 6.0, of_multiplier=True)
+    moe, dense = find_law("krajewski2024"), find_law("krajewski2024-dense")
+    total, tokens, g = grid((1.29e8 * 8, 3.7e9), (1.6e10, 1.3e11), (1.0, 16.0), points=4)
+    body = model_of(moe.family, in_dense(moe, total), 64.0)[0]
+    value = loss(moe, total, tokens, 64.0, extra={"granularity": g})
+    p = dense.parameters
+    left = value - p["E"] - p["B"] * tokens ** -p["beta"]
+    own = (p["A"] / left) ** (1.0 / p["alpha"])
+    ok = (left > 0) & (own > body) & (own < 64 * body) & (tokens / body > 5)
+    kraj = source("krajewski2024", "llm-random", body[ok], tokens[ok], 64.0, (own / body)[ok], granularity=g[ok], of_multiplier=True)
+    return [tian, kraj]
+
+
+def in_dense(law: object, total: FloatArray) -> FloatArray:
+    """Dense-equivalent sizes of models of 64 experts with these totals, in krajewski2024's shape: d^2 (8 E + 4) a layer."""
+    return total * 12.0 / (8.0 * 64.0 + 4.0)
+
+
+def sources() -> list[Source]:
+    """Everything that the law is fitted to."""
+    return [*dense_tables(), *moe_tables(), *published_laws(), *multipliers()]
+
+
+def main() -> None:
+    """Fit, print or write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--print", action="store_true")
+    parser.parse_args()
+    show(pool(sources()))
+
+
+def show(found: Pooled) -> None:
+    """The mean, the spread and the errors."""
+    from moescale.fitting.pooled import EFFECTS
+    from moescale.scaling_laws.pooled2026 import FORM
+
+    for k, j in enumerate(EFFECTS):
+        print(f"{FORM.names[j]:12} {found.prior.mean[j]:7.3f} {found.prior.covariance[k, k] ** 0.5:6.3f} labs {found.prior.labs[j]:.1f}")
+    for s, m in zip(found.sources, found.modes, strict=True):
+        rms = float(np.sqrt((s.errors(m.theta) ** 2).mean()))
+        print(f"{s.name:18} {s.lab:12} n {s.values.size:4d} rms {rms:.4f}  {np.round(m.theta[EFFECTS], 2)}")
+
+
+if __name__ == "__main__":
+    main()
