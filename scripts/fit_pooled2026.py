@@ -8,18 +8,23 @@ docs/evidence/pooled-law.md says which sources count, and how; --print shows the
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import tomli_w
 
-from moescale.fitting.pooled import MULTIPLIER_NOISE, Pooled, Source, pool
+from moescale.fitting.pooled import EFFECTS, MULTIPLIER_NOISE, Pooled, Source, pool
+from moescale.io.files import write_atomically
+from moescale.io.records import record
 from moescale.models.coordinates import in_family, model_of
-from moescale.models.family import law_size
-from moescale.runs.table import read_runs
+from moescale.models.family import find_family, law_size, with_convention
 from moescale.scaling_laws import find_law, loss, make_inputs
 from moescale.scaling_laws.leverage import efficiency_leverage
+from moescale.scaling_laws.pooled2026 import FORM, log_loss
+from moescale.scaling_laws.store import FORMAT
 from moescale.typing import FloatArray
 
 PUBLIC = Path(__file__).resolve().parents[1] / "tests/data/public"
@@ -29,12 +34,15 @@ LABS = {
     "gemstones_cool": "gemstones", "olmo_ladder": "ai2", "datablations": "datablations",
 }  # fmt: skip
 PUBLISHED_POINTS = 6  # of each variable of a published law
+NAME, DATE, DRAWS, SEED = "pooled2026", "2026-11-23", 400, 0
+SOURCE = "fitted by scripts/fit_pooled2026.py to the public tables of tests/data/public and to published laws of MoE models"
+UNIT_OF, REFERENCE = "ludziejewski2025", (1e9, 2e10, 1.0)  # dense, 20 tokens a parameter
+MOST_X = 128.0  # expansions that a plan may recommend: three times the largest of runs that vary N and D
+TARGET = Path(__file__).resolve().parents[1] / "src/moescale/catalogue/laws/pooled2026.toml"
 
 
 def columns(name: str) -> dict[str, FloatArray]:
     """The numeric columns of a public table."""
-    import csv
-
     with (PUBLIC / f"{name}.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     found: dict[str, FloatArray] = {}
@@ -123,7 +131,7 @@ def published(name: str, lab: str, body: tuple[float, float], tokens: tuple[floa
     size, experts = in_family(law.family, n, expansion)
     implied = law.form.implied_inputs(experts, law.family.top_k) if law.form.implied_inputs else {}
     predicted = loss(law, law_size(law.family, size, experts), d, experts, extra={**implied, **(extra or {})})
-    return source(name, lab, n, d, expansion, predicted, **about)
+    return replace(source(name, lab, n, d, expansion, predicted, **about), of_law=True)
 
 
 def published_laws() -> list[Source]:
@@ -132,16 +140,8 @@ def published_laws() -> list[Source]:
         return lambda n, d, x: (d / n >= low) & (d / n <= high) & (6 * n * d >= flops[0]) & (6 * n * d <= flops[1])
 
     laws = [
-        published("hoffmann2022", "deepmind", (7e7, 1.6e10), (5e9, 5e11), ratio(2, 200, (6e18, 3e21))),
-        published("kaplan2020", "openai", (1e6, 1.5e9), (3e8, 2.3e10), ratio(2, 1000)),
         published("abnar2025", "apple", (3e7, 3e9), (5e9, 1e11), ratio(5, 300, (3e19, 1e21)), (1.0, 20.0)),
     ]
-    # FLAME-MoE (published_frontiers of the Marin table's collection): 64 experts, top-8 with two shared, X = 8.25.
-    n, d = grid((4e7, 7e8), (2e9, 1e11))
-    inside = ratio(4, 300, (1e18, 3e19))(n, d, n)
-    n, d = n[inside], d[inside]
-    value = 2.241716 + 148.413257 * n**-0.279702 + 3269017.37 * d**-0.715500
-    laws.append(source("flame-moe", "cmu", n, d, 8.25, value, granularity=6.0, shared=0.25))
     for s in (0.0, 0.15, 0.31):
         for active in (2.0, 4.0, 7.0):
             about = {"granularity": active, "shared": s}
@@ -195,20 +195,76 @@ def main() -> None:
     """Fit, print or write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--print", action="store_true")
-    parser.parse_args()
-    show(pool(sources()))
+    options = parser.parse_args()
+    found = pool(sources())
+    show(found)
+    if not options.print:
+        write_atomically(TARGET, tomli_w.dumps(document(found)))
+
+
+def document(found: Pooled) -> dict[str, object]:
+    """The law's file: the mean, draws of a new source in a common unit, and the prior that fits start from."""
+    prior, body = found.prior, replace(find_family("ludziejewski2025"), name="body", vocab_size=0.0, embedding_matrices=0)
+    unit = np.log(float(loss(find_law(UNIT_OF), *REFERENCE)))
+    draws = in_unit(np.concatenate((prior.mean[None], prior.draws(DRAWS, SEED))), unit)
+    rounded = np.array([[float(f"{value:.6g}") for value in row] for row in draws])
+    runs = [s for s in found.sources if not (s.of_law or s.of_multiplier)]
+    n, d, x = (np.concatenate([np.asarray(getattr(s.x, key)) for s in runs]) for key in ("ln_n", "ln_d", "experts"))
+    law = {
+        "format": FORMAT,
+        "name": NAME,
+        "law": NAME,
+        "source": SOURCE,
+        "date": DATE,
+        "max_experts": MOST_X,
+        "parameters": dict(zip(FORM.names, rounded[0].tolist(), strict=True)),
+        "draws": rounded[1:].tolist(),
+        "family": record(replace(body, dataset="", tokenizer="")),
+        "fit_range": {"n_params": ends(np.exp(n)), "tokens": ends(np.exp(d)), "experts": [1.0, float(x.max())]},
+        "evidence": {
+            "prior_mean": [float(f"{value:.6g}") for value in prior.mean],
+            "prior_covariance": [[float(f"{value:.6g}") for value in row] for row in prior.covariance],
+            "labs": [round(value, 2) for value in prior.labs],
+            "sources": [s.name for s in found.sources],
+            "runs": sum(s.values.size for s in runs),
+        },
+    }
+    return {
+        "format": FORMAT,
+        "name": NAME,
+        "source": SOURCE,
+        "date": DATE,
+        "family": record(with_convention(find_family("yun2024"), "exact")),
+        "n_draws": DRAWS,
+        "notes": [
+            "A draw is a source that was not seen: coefficients differ between labs, and nobody's next run belongs to a table.",
+            f"Losses are those of {UNIT_OF} (nats a token on FineWeb-Edu, GPT-2 tokenizer): every draw agrees with it on a dense model "
+            f"of {REFERENCE[0]:.0e} parameters and {REFERENCE[1]:.0e} tokens. Another dataset has another unit; decisions do not depend on it.",
+            "Sizes leave embeddings out.",
+        ],
+        "members": [{"law": law, "weight": 1.0}],
+    }
+
+
+def in_unit(theta: FloatArray, ln_reference: float) -> FloatArray:
+    """Coefficients (k, p) whose losses of the reference model are the same."""
+    at = make_inputs(REFERENCE[0], REFERENCE[1], 1.0, {"granularity": 1.0, "shared_ffn": 0.0, "unique_tokens": np.inf})
+    scaled = theta.copy()
+    scaled[:, 0] += ln_reference - log_loss(theta, at)[:, 0]
+    return scaled
+
+
+def ends(values: FloatArray) -> list[float]:
+    """The smallest and the largest."""
+    return [float(f"{values.min():.4g}"), float(f"{values.max():.4g}")]
 
 
 def show(found: Pooled) -> None:
     """The mean, the spread and the errors."""
-    from moescale.fitting.pooled import EFFECTS
-    from moescale.scaling_laws.pooled2026 import FORM
-
     for k, j in enumerate(EFFECTS):
-        print(f"{FORM.names[j]:12} {found.prior.mean[j]:7.3f} {found.prior.covariance[k, k] ** 0.5:6.3f} labs {found.prior.labs[j]:.1f}")
+        print(f"{FORM.names[j]:12} {found.prior.mean[j]:7.3f} sd {found.prior.covariance[k, k] ** 0.5:6.3f} labs {found.prior.labs[j]:.1f}")
     for s, m in zip(found.sources, found.modes, strict=True):
-        rms = float(np.sqrt((s.errors(m.theta) ** 2).mean()))
-        print(f"{s.name:18} {s.lab:12} n {s.values.size:4d} rms {rms:.4f}  {np.round(m.theta[EFFECTS], 2)}")
+        print(f"{s.name:18} {s.lab:12} {s.values.size:5d} points, error {float(np.sqrt((s.errors(m.theta) ** 2).mean())):.4f}")
 
 
 if __name__ == "__main__":

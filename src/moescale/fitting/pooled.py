@@ -44,6 +44,7 @@ class Source:
     values: FloatArray  # (n,): ln L, or ln m
     group: np.typing.NDArray[np.intp]  # (n,): runs whose losses have one unit
     of_multiplier: bool = False
+    of_law: bool = False  # points of a published law, whose formula fixes what its runs did not test
     noise: float = 0.01  # of a value
 
     @property
@@ -193,7 +194,7 @@ def pool(sources: Sequence[Source], iterations: int = ITERATIONS) -> Pooled:
 
 def _weights(sources: Sequence[Source], *, gain: bool) -> FloatArray:
     """1 over the number of a lab's sources that know of the block, else 0, (sources,)."""
-    knows = [s.has_experts if gain else not s.of_multiplier for s in sources]
+    knows = [s.has_experts if gain else not (s.of_multiplier or s.of_law) for s in sources]
     counts = {lab: sum(k for s, k in zip(sources, knows, strict=True) if s.lab == lab) for lab in {s.lab for s in sources}}
     return np.array([1.0 / counts[s.lab] if k else 0.0 for s, k in zip(sources, knows, strict=True)])
 
@@ -222,3 +223,23 @@ def _updated(prior: Prior, modes: Sequence[Mode], weights: dict[tuple[int, ...],
         known = 1.0 - np.array([np.diag(v)[at] for v in variances]) / np.diag(covariance)[at]
         labs[columns] = w @ np.maximum(known, 0.0)
     return Prior(mean, covariance, labs)
+
+
+def fit_source(source: Source, prior: Prior, rounds: int = 6) -> tuple[Source, Mode]:
+    """A table's own coefficients under a prior: the mode, and the table without outliers and with its noise."""
+    found = mode(source, prior)
+    for turn in range(1, rounds):
+        source = with_noise(cleaned(source, found.theta) if turn == 1 else source, found, prior)
+        found = mode(source, prior, found.theta)
+    return source, found
+
+
+def posterior(source: Source, found: Mode, count: int, seed: int) -> FloatArray:
+    """Draws of a table's coefficients, (count + 1, p), the mode first, each in the unit of the losses of its group 0."""
+    rng = np.random.default_rng(seed)
+    theta = np.tile(found.theta, (count + 1, 1))
+    theta[1:, EFFECTS] += rng.standard_normal((count, len(EFFECTS))) @ np.linalg.cholesky(found.covariance).T
+    theta[1:, BEYOND] = BEYOND_SD * rng.standard_normal((count, len(BEYOND)))
+    unit = source.group == 0
+    theta[:, 0] += (source.values - log_loss(theta, source.x))[:, unit].mean(axis=1)
+    return theta

@@ -28,6 +28,7 @@ DRAWS = 400  # of an ensemble: a law of weight 0.05 still has 20
 STEP = 1e-4  # of ln N, in central differences of one family's size by another's, which is nearly a power
 NAME = "ensemble"
 MODEL_INPUTS = ("active_body", "expansion")
+SHAPE_INPUTS = ("granularity", "shared_ffn")  # that a family of models has, where they are not stated
 
 
 def combine(
@@ -108,6 +109,9 @@ class _Part:
         """The inputs of the member's law."""
         form, own = self.law.form, self.law.family
         extra = {name: x.extra[name] for name in form.extra_inputs if name in x.extra}
+        if form.of_models:
+            shape = shape_inputs(self.family)
+            extra |= {name: _stated(x, name, np.full(x.experts.shape, shape[name])) for name in shape if name in form.extra_inputs}
         if self.same and not form.implied_inputs:
             return replace(x, extra=extra)
         e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))
@@ -139,6 +143,12 @@ def _stated(x: Inputs, name: str, otherwise: FloatArray) -> FloatArray:
     return np.where(np.isfinite(x.extra[name]), x.extra[name], otherwise) if name in x.extra else otherwise
 
 
+def shape_inputs(family: ModelFamily) -> dict[str, float]:
+    """Granularity, 8 d_model^2 over the parameters of a routed expert, and the shared experts' share of what a token meets."""
+    one = family.ffn_matrices * family.ffn_ratio * family.expert_width
+    return {"granularity": 8.0 / one, "shared_ffn": family.shared_experts / (family.top_k + family.shared_experts)}
+
+
 def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     labels = _labels(members)
     parts: list[_Part] = []
@@ -159,6 +169,8 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
         needed |= {name: value for name, value in form.extra_inputs.items() if name not in implied}
     if not all(part.same for part in parts):
         needed |= dict.fromkeys(MODEL_INPUTS, np.inf)
+    if all(form.of_models for form in forms):
+        needed |= {name: np.inf for name in SHAPE_INPUTS if name in needed}
     return LawForm(
         name=alone.name if alone else NAME,
         title=alone.title if alone else f"average of {len(forms)} laws",

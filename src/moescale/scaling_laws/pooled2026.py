@@ -55,33 +55,70 @@ def _sigmoid(z: FloatArray) -> FloatArray:
     return 1.0 / (1.0 + np.exp(-z))
 
 
-def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln of the dense body that an MoE's body is worth, over it, (..., n): 0 where X = 1."""
+def _gain(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """ln m, and what its slopes follow from: h ln(Xhat/E_start), the logistic's rest, the share of R N/D; (..., n) each."""
     t = theta[..., None, :]
     start = 1.0 + 0.5 * np.exp(t[..., 11])
     most = start + 300.0 * np.exp(t[..., 10])
-    saturated = 1.0 / (x.experts - 1.0 + 1.0 / (1.0 / start - 1.0 / most)) + 1.0 / most
+    # Of each expansion once: there are few.
+    each = x.experts_distinct
+    ln_x = -np.log((1.0 / (each - 1.0 + 1.0 / (1.0 / start - 1.0 / most)) + 1.0 / most) * start)
+    beyond = t[..., 15] * np.maximum(np.log(each / RUNS_X), 0.0)
+    at = x.experts_index
     grain = np.log(np.clip(x.extra["granularity"], 1.0 / MOST_GRANULAR, MOST_GRANULAR))
     logit = t[..., 7] + t[..., 9] * (x.ln_n - LN_N) + t[..., 12] * grain + t[..., 13] * x.extra["shared_ffn"]
-    h = _sigmoid(logit) / (1.0 + 10.0 * np.exp(t[..., 8] + x.ln_n - x.ln_d))
-    return -h * np.log(saturated * start) + t[..., 15] * np.maximum(np.log(x.experts / RUNS_X), 0.0)
+    rest, odds = np.exp(-logit), 10.0 * np.exp(t[..., 8] + x.ln_n - x.ln_d)
+    pull = ln_x[..., at] / ((1.0 + rest) * (1.0 + odds))
+    return pull + beyond[..., at], pull, rest / (1.0 + rest), odds / (1.0 + odds)
+
+
+def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln of the dense body that an MoE's body is worth, over it, (..., n): 0 where X = 1."""
+    return _gain(theta, x)[0]
+
+
+def _effective_tokens(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray | float]:
+    """ln of the tokens that repeated data are worth, and its slope in ln D."""
+    unique, ln_d = x.extra["unique_tokens"], x.ln_d
+    if not np.isfinite(unique).any():
+        return ln_d, 1.0
+    ln_u = np.log(np.where(np.isfinite(unique), unique, 1.0))
+    epochs, more = 15.0 * np.exp(theta[..., None, 14]), np.exp(ln_d - ln_u) - 1.0
+    repeats = np.isfinite(unique) & (np.real(more) > 0.0)
+    more = np.where(repeats, more, 0.0)
+    worth = 1.0 + epochs * (1.0 - np.exp(-more / epochs))
+    slope = np.exp(-more / epochs) * (1.0 + more) / worth
+    return np.where(repeats, ln_u + np.log(worth), ln_d), np.where(repeats, slope, 1.0)
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    u, lf, lt, la, lb, lk, l0 = np.moveaxis(theta[..., None, :7], -1, 0)
+    return _values(theta, x, _gain(theta, x)[0], _effective_tokens(theta, x)[0])[0]
+
+
+def _values(theta: FloatArray, x: Inputs, gain: FloatArray, ln_d: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """ln L, minus its slopes in ln N_eff and in ln D_eff, and the share of D_eff in D; (..., n) each."""
     t = theta[..., None, :]
-    size = x.ln_n - LN_N + ln_multiplier(theta, x)
-    unique, ln_d = x.extra["unique_tokens"], x.ln_d
-    if np.isfinite(unique).any():
-        epochs, more = 15.0 * np.exp(t[..., 14]), np.exp(ln_d - np.log(unique)) - 1.0
-        repeated = np.log(unique) + np.log(1.0 + epochs * (1.0 - np.exp(-more / epochs)))
-        ln_d = np.where(np.isfinite(unique) & (np.real(more) > 0.0), repeated, ln_d)
-    data = ln_d - LN_D - np.log(1.0 + 1e8 * np.exp(l0 - ln_d))
-    k, tau, f = np.exp(lk), _sigmoid(lt), _sigmoid(lf)
-    rest = tau * np.exp(-np.exp(la) * size / k) + (1.0 - tau) * np.exp(-np.exp(lb) * data / k)
+    k, tau, f = np.exp(t[..., 5]), _sigmoid(t[..., 2]), _sigmoid(t[..., 1])
+    alpha, beta = np.exp(t[..., 3]), np.exp(t[..., 4])
+    spent = 1.0 + 1e8 * np.exp(t[..., 6] - ln_d)
+    size = tau * np.exp(-alpha / k * (x.ln_n - LN_N + gain))
+    data = (1.0 - tau) * np.exp(-beta / k * (ln_d - LN_D - np.log(spent)))
+    rest = (1.0 - f) * (size + data) ** k
+    per = rest / ((f + rest) * (size + data))
     beyond = t[..., 16] * _above(x.ln_n - np.log(RUNS_N)) + t[..., 17] * _above(x.ln_d - np.log(RUNS_D))
-    return u + np.log(f + (1.0 - f) * rest**k) + beyond
+    return t[..., 0] + np.log(f + rest) + beyond, alpha * per * size, beta * per * data, (2.0 * spent - 1.0) / spent
+
+
+def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n); unique tokens stay as they are."""
+    t = theta[..., None, :]
+    gain, pull, left, crowded = _gain(theta, x)
+    ln_d, per_d = _effective_tokens(theta, x)
+    _, by_size, by_data, started = _values(theta, x, gain, ln_d)
+    in_n = -by_size * (1.0 + pull * (left * t[..., 9] - crowded)) + t[..., 16] * (x.ln_n > np.log(RUNS_N))
+    in_d = -by_size * pull * crowded - by_data * started * per_d + t[..., 17] * (x.ln_d > np.log(RUNS_D))
+    return in_n, in_d
 
 
 def _above(z: FloatArray) -> FloatArray:
@@ -102,6 +139,7 @@ FORM = LawForm(
     source="moescale (docs/evidence/pooled-law.md)",
     parameters=PARAMETERS,
     log_loss=log_loss,
+    slopes=slopes,
     bounds=bounds,
     region=bounds,
     uses_experts=True,

@@ -34,6 +34,7 @@ from moescale.scaling_laws import (
     ludziejewski2025,
     moescale2026,
     muennighoff2023,
+    pooled2026,
     yun2024,
     yun2024_centred,
     zhao2025,
@@ -62,6 +63,7 @@ FORMS: dict[str, LawForm] = {
         moescale2026.FORM_REPEATED,
         moescale2026.FORM_LATE,
         zhao2025.FORM,
+        pooled2026.FORM,
     )
 }
 _ALSO = {

@@ -1,0 +1,281 @@
+"""How well the pooled law speaks of a lab that it does not know: decisions, blind errors, expansions beyond the runs.
+
+    python benchmarks/pooled_law.py [--write]
+
+docs/evidence/pooled-law.md says what is left out, asked and scored; it was written before any score was computed. Every lab is left
+out in turn. --write: docs/evidence/pooled-law-{decisions,errors}.csv and the tables of that page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from laws import DENSE, SOURCES, geometric, splits_of
+
+from moescale.fitting.pooled import Mode, Prior, Source, fit_source, pool, posterior
+from moescale.fitting.workflow import FitSettings, fit_runs
+from moescale.models.coordinates import model_of
+from moescale.runs.table import RunTable
+from moescale.scaling_laws import find_law, make_inputs, predict_many
+from moescale.scaling_laws.pooled2026 import log_loss
+from moescale.typing import FloatArray
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "scripts"))
+made: Any = importlib.import_module("fit_pooled2026")
+pages: Any = importlib.import_module("pages")
+PAGE, OWNER = "evidence/pooled-law.md", "pooled"
+DECISIONS, ERRORS = "evidence/pooled-law-decisions.csv", "evidence/pooled-law-errors.csv"
+CONFIDENCES = (0.5, 0.8, 0.95)
+DRAWS, SEED = 800, 0
+SIZES = np.linspace(np.log(1e-3), np.log(8.0), 241)  # of a model, over the baseline's, in which the smallest is looked for
+BUDGETS = (0.5, 0.9, 1.0)  # quantiles of a table's FLOPs
+EXPANSIONS = (8.0, 16.0, 32.0, 128.0)
+KINDS = ("dense, twice the budget", "MoE, equal budget", "MoE, equal tokens")
+FIXED_TOKENS = "routing"  # its runs all have as many tokens
+DRIFT = 0.01  # of ln L for each e-fold beyond a table's own runs
+INTERVAL = (0.05, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which size of expansion x matches a dense-optimal baseline; `tokens` None: those that the budget leaves."""
+
+    kind: str
+    flops: float
+    x: float
+    base_body: float
+    base_x: float
+    base_tokens: float
+    tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A question of a lab that was left out: the share of draws that ask for less than the truth does."""
+
+    lab: str
+    source: str
+    asked: Asked
+    below: float
+    kept: tuple[bool, ...]  # at CONFIDENCES
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Held-out runs of a table: errors of ln L of the pooled law and of chinchilla's, and the share inside 90% intervals."""
+
+    source: str
+    table: str
+    split: str
+    rmsle: float
+    chinchilla: float
+    covered: float
+    n_runs: int
+
+
+def main() -> None:
+    """Score, print, and write where asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", RuntimeWarning)
+    sources: list[Source] = made.sources()
+    priors = {lab: pool([s for s in sources if s.lab != lab]).prior for lab in sorted({s.lab for s in sources})}
+    decisions = [kept for lab, prior in priors.items() for kept in judged(sources, lab, prior)]
+    errors = list(blind(priors)) + list(routed({s.name: s for s in sources}, priors))
+    tables = {DECISIONS: decisions_csv(decisions), ERRORS: errors_csv(errors)}
+    parts = {"decisions": decision_lines(decisions), "errors": error_lines(errors), "dense": dense_words(errors)}
+    for part in parts.values():
+        print(*([part] if isinstance(part, str) else part), "", sep="\n")
+    if options.write:
+        for name, text in tables.items():
+            pages.write(name, text)
+        pages.write(PAGE, pages.filled(PAGE, parts, OWNER))
+
+
+def loss_of(theta: FloatArray, body: FloatArray, x: float, tokens: FloatArray, like: Source) -> FloatArray:
+    """ln L of models of the kind of a source, (..., n)."""
+    shape = {name: float(np.median(like.x.extra[name])) for name in ("granularity", "shared_ffn")}
+    return log_loss(theta, make_inputs(body, tokens, x, shape | {"unique_tokens": np.inf}))
+
+
+def optimal_body(theta: FloatArray, flops: float, x: float, like: Source) -> float:
+    """The body of lowest loss for 6 N D = flops."""
+    sizes = np.geomspace(1e6, 1e13, 400)
+    return float(sizes[loss_of(theta, sizes, x, flops / 6.0 / sizes, like).argmin()])
+
+
+def smallest(theta: FloatArray, asked: Asked, like: Source) -> FloatArray:
+    """ln of the smallest body that matches the baseline over the baseline's, by each set of coefficients; infinite where none does."""
+    theta = np.atleast_2d(theta)
+    goal = loss_of(theta, np.array([asked.base_body]), asked.base_x, np.array([asked.base_tokens]), like)
+    body = asked.base_body * np.exp(SIZES)
+    tokens = asked.flops / 6.0 / body if asked.tokens is None else np.full(body.size, asked.tokens)
+    over = loss_of(theta, body, asked.x, tokens, like) - goal
+    found = np.full(len(theta), np.inf)
+    first = (over <= 0.0).argmax(axis=1)
+    for k in np.flatnonzero((over <= 0.0).any(axis=1)):
+        j = first[k]
+        share = over[k, j - 1] / (over[k, j - 1] - over[k, j]) if j else 0.0
+        found[k] = SIZES[j - 1] + (SIZES[j] - SIZES[j - 1]) * share if j else SIZES[0]
+    return found
+
+
+def questions(source: Source, truth: FloatArray) -> Iterator[Asked]:
+    """What is asked of a lab: within its tables' budgets and expansions."""
+    body, tokens, x = np.exp(source.x.ln_n), np.exp(source.x.ln_d), source.x.experts
+    if source.name == FIXED_TOKENS:
+        base, seen = float(np.median(body)), float(np.median(tokens))
+        for each in (*EXPANSIONS[:1], 33.0, EXPANSIONS[-1]):
+            yield Asked(KINDS[2], 6.0 * base * seen, each, base, 1.0, seen, seen)
+        return
+    for flops in np.quantile(6.0 * body * tokens, BUDGETS):
+        base = optimal_body(truth, flops, 1.0, source)
+        seen = flops / 6.0 / base
+        yield Asked(KINDS[0], 2.0 * flops, 1.0, base, 1.0, seen)
+        if source.has_experts:
+            least = 2.5 if x.min() < 2.6 else 1.0  # of the baseline: sparse where the table has few experts
+            sparse = optimal_body(truth, flops, least, source)
+            for each in [e for e in EXPANSIONS if e <= 1.05 * x.max()]:
+                yield Asked(KINDS[1], flops, each, sparse, least, flops / 6.0 / sparse)
+                yield Asked(KINDS[2], flops, each, base, 1.0, seen, seen)
+
+
+def judged(sources: Sequence[Source], lab: str, prior: Prior) -> Iterator[Kept]:
+    """The questions of a lab under a prior that does not know it."""
+    draws = prior.draws(DRAWS, SEED)
+    for source in sources:
+        if source.lab != lab or source.of_multiplier:
+            continue
+        own, found = fit_source(source, prior)
+        for asked in questions(own, found.theta):
+            true, drawn = smallest(found.theta, asked, own)[0], smallest(draws, asked, own)
+            if np.isfinite(true):
+                promised = np.quantile(drawn, CONFIDENCES, method="higher")
+                yield Kept(lab, source.name, asked, float((drawn < true).mean()), tuple(bool(p >= true - 1e-9) for p in promised))
+
+
+def table_source(runs: RunTable, name: str, lab: str) -> Source:
+    """Dense runs of a public table."""
+    columns, size = runs.columns, runs.n_params
+    body = columns["n_params_nonemb"] if "n_params_nonemb" in columns else model_of(find_law("muennighoff2023").family, size, 1.0)[0]
+    unique = np.asarray(columns["unique_tokens"], float) if "unique_tokens" in columns else np.full(size.size, np.inf)
+    unique = np.where(unique >= runs.tokens, np.inf, unique)
+    return made.source(name, lab, np.asarray(body, float), runs.tokens, 1.0, runs.loss, unique=unique)
+
+
+def blind(priors: Mapping[str, Prior]) -> Iterator[Blind]:
+    """Dense tables under a prior that does not know their lab: what each split holds out."""
+    for source in DENSE:
+        for table in SOURCES[source]:
+            for split in splits_of(source, table):
+                if split.reach or split.name == "public":
+                    continue
+                lab = made.LABS[table]
+                inside, outside = (table_source(runs, table, lab) for runs in (split.inside, split.outside))
+                error, covered = predicted(*fit_source(inside, priors[lab]), outside)
+                law = fit_runs(split.inside, "chinchilla", FitSettings(starts=32)).law
+                value = predict_many(law, split.outside.n_params, split.outside.tokens, split.outside.experts)[0]
+                other = float(np.sqrt(np.mean(np.log(value / split.outside.loss) ** 2)))
+                yield Blind(source, table, split.name, error, other, covered, split.outside.loss.size)
+
+
+def predicted(fitted: Source, found: Mode, held_out: Source) -> tuple[float, float]:
+    """Root mean square error of ln L of held-out runs, and the share inside the 90% interval of a new run."""
+    theta, x, rng = posterior(fitted, found, DRAWS, SEED), held_out.x, np.random.default_rng(SEED)
+    beyond = sum(
+        np.maximum(getattr(x, name) - getattr(fitted.x, name).max(), 0.0) for name in ("ln_n", "ln_d")
+    ) + np.maximum(np.log(x.experts / fitted.x.experts.max()), 0.0)
+    value = log_loss(theta, x)
+    noisy = value[1:] + rng.standard_normal((DRAWS, x.ln_n.size)) * np.hypot(fitted.noise, DRIFT * beyond)
+    low, high = np.quantile(noisy, INTERVAL, axis=0)
+    inside = (low <= held_out.values) & (held_out.values <= high)
+    return float(np.sqrt(((value[0] - held_out.values) ** 2).mean())), float(inside.mean())
+
+
+def routed(sources: Mapping[str, Source], priors: Mapping[str, Prior]) -> Iterator[Blind]:
+    """Tables with experts: more experts, larger N and D held out, of one unit of losses."""
+    joint, routing = sources["joint"], sources["routing"]
+    marin = sources["marin"].rows(sources["marin"].group == np.bincount(sources["marin"].group).argmax())
+    marin = replace(marin, group=np.zeros_like(marin.group))
+    for source, splits in (
+        (joint, {"X > 8": joint.x.experts > 8.0, "D": joint.x.ln_d >= np.log(12e9), "N": large(joint.x.ln_n)}),
+        (routing, {"X > 11": routing.x.experts > 11.0, "N": large(routing.x.ln_n)}),
+        (marin, {"N": large(marin.x.ln_n), "D": large(marin.x.ln_d)}),
+    ):
+        for name, out in splits.items():
+            error, covered = predicted(*fit_source(source.rows(~out), priors[source.lab]), source.rows(out))
+            yield Blind(source.name, source.name, name, error, np.nan, covered, int(out.sum()))
+
+
+def large(values: FloatArray) -> np.typing.NDArray[np.bool_]:
+    """What lies above the 75% quantile."""
+    return values > np.quantile(values, 0.75)
+
+
+def decisions_csv(found: Sequence[Kept]) -> str:
+    """A row for each question."""
+    header = ("kind", "lab", "source", "flops", "expansion", "share_of_draws_below_truth", *(f"kept_{c:g}" for c in CONFIDENCES))
+    rows = [
+        [k.asked.kind, k.lab, k.source, f"{k.asked.flops:.3g}", f"{k.asked.x:g}", f"{k.below:.3f}", *(str(int(v)) for v in k.kept)]
+        for k in found
+    ]
+    return pages.csv_text(header, rows)
+
+
+def errors_csv(found: Sequence[Blind]) -> str:
+    """A row for each split."""
+    header = ("source", "table", "held_out", "rmsle_1e-3", "chinchilla_1e-3", "covered", "runs")
+    return pages.csv_text(header, [
+        [b.source, b.table, b.split, f"{1e3 * b.rmsle:.1f}", f"{1e3 * b.chinchilla:.1f}", f"{b.covered:.2f}", str(b.n_runs)] for b in found
+    ])  # fmt: skip
+
+
+def decision_lines(found: Sequence[Kept]) -> list[str]:
+    """How often each promise is kept: means over a lab's questions, then over labs."""
+    rows = [["question", *(f"{c:.0%}" for c in CONFIDENCES), "labs"], ["---", *("---:" for _ in CONFIDENCES), "---:"]]
+    for kind in KINDS:
+        mine = [k for k in found if k.asked.kind == kind]
+        labs = sorted({k.lab for k in mine})
+        kept = np.array([np.mean([k.kept for k in mine if k.lab == lab], axis=0) for lab in labs])
+        rows.append([kind, *(f"{share:.0%}" for share in kept.mean(axis=0)), str(len(labs))])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def by_source(found: Sequence[Blind], source: str, value: str) -> float:
+    """Geometric mean over splits, then over tables."""
+    tables = {b.table for b in found if b.source == source}
+    return geometric(geometric(getattr(b, value) for b in found if b.table == table) for table in tables)
+
+
+def error_lines(found: Sequence[Blind]) -> list[str]:
+    """Errors and coverage by source."""
+    rows = [["source", "error, 1e-3", "over chinchilla", "inside 90% intervals"], ["---", "---:", "---:", "---:"]]
+    for source in dict.fromkeys(b.source for b in found):
+        mine = [b for b in found if b.source == source]
+        covered = float(np.mean([b.covered for b in mine]))
+        error = by_source(found, source, "rmsle")
+        ratio = f"{error / by_source(found, source, 'chinchilla'):.2f}" if source in DENSE else "-"
+        rows.append([source, f"{1e3 * error:.1f}", ratio, f"{covered:.0%}"])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def dense_words(found: Sequence[Blind]) -> str:
+    """The ratio to chinchilla over dense sources, the coverage, and that of the worst table."""
+    ratio = geometric(by_source(found, s, "rmsle") / by_source(found, s, "chinchilla") for s in DENSE)
+    tables = [float(np.mean([b.covered for b in found if b.table == t])) for s in DENSE for t in SOURCES[s]]
+    sources = [float(np.mean([b.covered for b in found if b.source == s])) for s in DENSE]
+    return f"{ratio:.2f} of chinchilla's error, {np.mean(sources):.0%} inside 90% intervals, worst table {min(tables):.0%}"
+
+
+if __name__ == "__main__":
+    main()
