@@ -174,7 +174,7 @@ def test_bounds_on_parameters_hold(bounds: dict[str, Any], what: str) -> None:
 def test_a_bound_that_binds_says_which_and_by_how_much() -> None:
     with pytest.raises(InfeasibleError, match=r"--max-total-params 5B"):
         asked(max_total_params=5e9)
-    with pytest.raises(InfeasibleError, match=r"probability of 90% \(\d+% at most, with 32 experts\)"):
+    with pytest.raises(InfeasibleError, match=r"probability of 90%; nearest: the highest probability is \d+%, with 32 experts"):
         asked(confidence=0.9, max_loss=2.02)
 
 

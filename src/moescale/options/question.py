@@ -205,7 +205,7 @@ class BoundOptions(TrainingOptions):
 
         training = self.training_price(deployment, unpriced=unpriced)
         if training is not None and self.mfu is None:
-            training = self._by_parts(training, law, budget(training), experts)
+            training = self._by_parts(training, law, budget(training), (*experts, self._base_experts(law)))
             training = training if buys_at is None else replace(training, mfu=buys_at)
         return Question(
             budget=budget(training),
@@ -304,24 +304,16 @@ class BoundOptions(TrainingOptions):
         return flops_of_gpu_hours(training.gpu, 24.0 * days * self.train_gpus, training.mfu)
 
     def expert_counts(self, law: Law) -> tuple[float, ...]:
-        """The expert counts to consider, of which the law may recommend one at least."""
-        if self.experts is None:
-            return tuple(sorted({*law.family.ladder, self._base_experts(law)}))
-        from moescale.planning.search import fitted_up_to
+        """The expert counts to consider: those that are stated, else those of the law's family."""
+        from moescale.planning.question import only_experts
 
+        if self.experts is None:
+            only = only_experts(law)
+            return law.family.ladder if only is None else tuple(sorted({*law.family.ladder, only}))
         parts = [part for part in self.experts.split(",") if part.strip()]
         if not 1 <= len(parts) <= MOST_COUNTS:
             what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"
             raise InputError(
                 what, where="--experts", nearest=f"1 to {MOST_COUNTS} counts", next_step="such as 1,4,8,16"
             )
-        counts = tuple(COUNT.parse(part.strip(), "--experts") for part in parts)
-        ceiling = law.max_experts
-        if ceiling is not None and min(*counts, self._base_experts(law)) > ceiling:
-            raise InputError(
-                f"{law.name} was fitted up to {fitted_up_to(law)} and may recommend no more",
-                where="--experts",
-                nearest=f"{ceiling:g}",
-                next_step="add a count that the law may recommend",
-            )
-        return counts
+        return tuple(COUNT.parse(part.strip(), "--experts") for part in parts)

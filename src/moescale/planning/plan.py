@@ -29,7 +29,7 @@ from moescale.planning.rationale import (
     training_words,
     why,
 )
-from moescale.planning.search import Search, choose, too_dear
+from moescale.planning.search import Search, choose, loss_goal, too_dear
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment
@@ -95,6 +95,12 @@ class Plan:
         return own or next(c for c in self.loss_optimal if c.experts == self.base_experts)
 
     @property
+    def is_baseline(self) -> bool:
+        """Whether the model to train is the baseline itself, as built."""
+        model, base = self.decision.model, self.base_as_built
+        return base is not None and (model.experts, model.n_params) == (base.experts, base.n_params)
+
+    @property
     def decision(self) -> Recommendation[Candidate] | Recommendation[Life]:
         """What to train: of the whole life where that is the objective, else of the budget."""
         whole_life = self.objective == "lifetime" and self.lifetime is not None
@@ -139,14 +145,16 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     rows = (
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )
-    reached = any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
-    if lifetime is not None and search.question.max_loss is not None and not reached:
+    goal = search.question.goal
+    if lifetime is not None and not _reached(search, rows):  # a life may train longer than the budget
+        instead = _reached(search, at_loss)
         notes.append(
-            f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: except for its "
-            f"lifetime part, this plan uses the loss of {search.question.base_name}"
+            f"no model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}: except for its lifetime "
+            f"part, this plan {f'uses the loss of {search.question.base_name}' if instead else 'is of the lowest loss'}"
         )
-        search = replace(search, question=replace(search.question, max_loss=None, max_usd_per_mtok=None))
-        rows = at_loss
+        relaxed = replace(search.question, max_loss=None, max_usd_per_mtok=None)
+        search = replace(search, question=relaxed if instead else replace(relaxed, objective="loss"))
+        rows = at_loss if instead else search.outright()
     advice, views, built_base = _recommendation(search, rows)
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])
     return Plan(
@@ -178,7 +186,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         else training_use(search.question, lifetime.recommendation.model, search.law.family),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
-        objective=search.question.goal,
+        objective=goal,
         confidence=search.confidence,
         laws=views,
         choices=choices(search, at_loss, at_cost, frontier),
@@ -206,6 +214,11 @@ def timed_as_exported(plan: Plan, days: float, gpus: int) -> Plan:
     before, after = (training_words(each, plan.budget_flops) for each in (use, own))
     advice = replace(plan.recommendation, why=plan.recommendation.why.replace(before, after))
     return replace(plan, training=own, recommendation=advice)
+
+
+def _reached(search: Search, rows: Sequence[Row]) -> bool:
+    """Whether a row that the law may recommend is a model."""
+    return any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
 
 
 def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
@@ -249,8 +262,11 @@ def _recommendation(
         loss = question.max_loss or search.base.loss
         loss = loss if search.confidence is None else chosen.loss
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
-    built_base = search.base_as_built(at_most=loss is None)
-    base = built_base or search.base
+    base_built = search.base_as_built(at_most=loss is None)
+    base = base_built.model if base_built else search.base
+    if loss is not None and (chosen.experts, chosen.n_params) == (search.base.experts, search.base.n_params):
+        loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+    search = search.judging_built(base_built)
     built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), Bounds(loss, limit))
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
@@ -264,7 +280,7 @@ def _recommendation(
         caveats=(*built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
     )
-    return advice, views, built_base
+    return advice, views, base_built and base_built.model
 
 
 def _asked(question: Question, family: str, deployment: Deployment) -> dict[str, object]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from moescale.bounds import Bound, check_bounds
-from moescale.errors import InputError
+from moescale.errors import InfeasibleError, InputError
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
@@ -53,8 +53,8 @@ class Question:
     """
 
     budget: Budget
-    experts: Annotated[tuple[float, ...], EXPERTS] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-    match_experts: Annotated[float, EXPERTS] = 4.0  # the base: the loss-optimal model of so many experts
+    experts: Annotated[tuple[float, ...], EXPERTS] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
+    match_experts: Annotated[float, EXPERTS] = 4.0  # the base: the loss-optimal model of so many, which only compares
     base: KnownModel | None = None  # the base instead of that
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     max_loss: Annotated[float | None, POSITIVE] = None
@@ -142,12 +142,22 @@ def only_experts(law: Law) -> float | None:
 
 
 def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
-    """The law under the question's convention and the question that it can answer, with notes on what was left out."""
+    """The law under the question's convention and the question that it can answer, with notes on what was left out.
+
+    The base's expert count joins no candidates. Raises InfeasibleError where the law knows none of those that are asked about.
+    """
     notes: list[str] = []
     base = question.match_experts if question.base is None else min(question.experts)
-    experts = sorted({*question.experts, base})
+    experts = sorted(set(question.experts))
     if (only := only_experts(law)) is not None:
-        if experts != [only]:
+        if only not in experts:
+            raise InfeasibleError(
+                f"{law.name} knows {expert_model(only)}s only",
+                where="--experts",
+                nearest=f"{only:g}",
+                next_step="add this count, or name another --law",
+            )
+        if {*experts, base} != {only}:
             notes.append(f"{law.name} knows {expert_model(only)}s only: other expert counts are left out")
         experts, base = [only], only
     if question.convention is not None and question.convention != law.family.convention:

@@ -16,7 +16,7 @@ from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
-from moescale.planning.search import Search, fitted_up_to
+from moescale.planning.search import Search, fitted_up_to, size_bounds
 from moescale.planning.total_cost import NEAR_EQUAL
 from moescale.planning.training_rate import model_mfu, usual_gpus
 from moescale.scaling_laws.ensemble import measured_on
@@ -96,7 +96,9 @@ def training_use(
     flops, budget, because = model.training_flops, question.budget, None
     if flops / budget.flops < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
         because = f"--max-tokens limits training to {format_count(budget.max_tokens)} tokens, and "
-        if question.cost_limit is not None:
+        if question.budget_goal == "loss":
+            because += f"{size_bounds(question) or 'the law'} allows no larger model"
+        elif question.cost_limit is not None:
             because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
         else:
             because += "this size reaches the loss with them"

@@ -596,7 +596,7 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         served = format_count(plan.lifetime.lifetime_tokens)
         facts.append(("lifetime", f"{format_usd(model.total_usd)} to train the model and serve {served} tokens"))
     facts.append(("loss", _loss_text(plan)))
-    if model.probability_at_least_base is not None:
+    if model.probability_at_least_base is not None and (not plan.is_baseline or "max_loss" in plan.asked):
         facts.append((_probability_name(plan), _probability_text(plan)))
     if model.regret is not None:
         facts.append(("regret", _regret_text(plan, model.regret)))
@@ -648,6 +648,8 @@ def _serving_text(plan: Plan) -> str:
 
 def _loss_text(plan: Plan) -> str:
     model = plan.decision.model
+    if plan.is_baseline:
+        return f"{model.loss:.4f}; this model is the baseline"
     gains, limits = ((model.intervals or {}).get(name) for name in ("loss_gain", "loss"))
     gap, text = plan.base_loss - model.loss, f"{model.loss:.4f}; baseline {plan.base_loss:.4f}"
     text += f" ({abs(gap):.4f} {'lower' if gap >= 0 else 'higher'}" if abs(gap) >= 5e-5 else " (equal"
@@ -786,9 +788,15 @@ RATIOS: tuple[Cell[Trained], ...] = (
 
 
 def loss_optimal_table(plan: Plan) -> Table:
-    """The loss-optimal model of each expert count."""
-    cells = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f"))
-    return _models("Loss-optimal model of each expert count", plan.loss_optimal, cells)
+    """The loss-optimal model of each expert count that was asked about, and the baseline where it is of another."""
+    cells, rows = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f")), plan.loss_optimal
+    table = _models("Loss-optimal model of each expert count", rows, cells)
+    base = plan.base if plan.base_experts not in {c.experts for c in rows} and "match" not in plan.asked else None
+    if base is None:
+        return table
+    own = _models("", (base,), cells)
+    named = tuple((f"{name} (baseline)", *row) for name, *row in own.rows)
+    return replace(table, rows=(*table.rows, *named), experts=(*table.experts, *own.experts))
 
 
 def bounded_loss_table(plan: Plan) -> Table:

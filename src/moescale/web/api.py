@@ -301,7 +301,7 @@ def _figures(found: Plan) -> list[Record]:
         ("loss", model.loss, "{:.4f}".format, (f"{abs(gap):.4f} {'below' if gap >= 0 else 'above'} the baseline's",)),
         (
             "P(loss <= baseline)" if bound is None else f"P(loss <= {bound})",
-            model.probability_at_least_base,
+            None if found.is_baseline and bound is None else model.probability_at_least_base,
             "{:.0%}".format,
             (f"{least.probability:.0%} under {least.law}",) if least else (),
         ),
