@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -264,10 +265,11 @@ def _recommendation(
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
     base_built = search.base_as_built(at_most=loss is None)
     base = base_built.model if base_built else search.base
-    if loss is not None and (chosen.experts, chosen.n_params) == (search.base.experts, search.base.n_params):
+    if loss is not None and chosen.experts == base.experts and math.isclose(chosen.n_params, search.base.n_params):
         loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+    bounds = Bounds(loss, limit, min_probability=None if loss is None else search.confidence)
     search = search.judging_built(base_built)
-    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), Bounds(loss, limit))
+    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), bounds)
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model

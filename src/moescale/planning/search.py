@@ -405,13 +405,16 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
             if "latency limit" in _reasons(allowed)
             else "allow more GPUs, take a GPU with more memory, or lower the budget",
         )
-    question, nearest, bounds = search.question, list[str](), size_bounds(search.question)
+    question, nearest, bounds, possible = search.question, list[str](), size_bounds(search.question), False
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
     if search.confidence is not None:
         goal += f" with a probability of {search.confidence:.0%}"
         sure = search.asked(question.max_loss).most_sure(search.largest)
         surest = int(np.where(search.law.allows(search.best.experts), sure, -1.0).argmax())
-        nearest.append(f"the highest probability is {sure[surest]:.0%}, with {plural(question.experts[surest], 'expert')}")
+        possible = bool(sure[surest] > 0.0)
+        nearest.append(
+            f"the highest probability is {sure[surest]:.0%}, with {plural(question.experts[surest], 'expert')}"
+        )
     best = _best_of([c for c in search.outright() if search.law.allows(c.experts)])
     if best is not None:
         of = f"within {bounds}" if bounds else "of this budget"
@@ -420,7 +423,7 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
     return InfeasibleError(
         f"{budget} with at most {plural(max(c.experts for c in allowed), 'expert')} reaches {goal}",
         nearest="; ".join(nearest) or None,
-        next_step=_towards(search, best is not None),
+        next_step=_towards(search, served=best is not None, possible=possible),
     )
 
 
@@ -429,8 +432,11 @@ def _best_of(rows: Sequence[Row]) -> Candidate | None:
     return min((c for c in rows if isinstance(c, Candidate)), key=lambda c: (c.loss, c.experts), default=None)
 
 
-def _towards(search: Search, served: bool) -> str:
-    """What to change where no model reaches the loss; `served`: there is a model of the lowest loss to take instead."""
+def _towards(search: Search, *, served: bool, possible: bool) -> str:
+    """What to change where no model reaches the loss.
+
+    `served`: there is a model of the lowest loss to take instead. `possible`: some probability of the loss is reached.
+    """
     question = search.question
     more = [f"{e:g}" for e in _further_counts(search)]
     steps = [f"allow {_either(more)} experts, which reach it"] if more else []
@@ -439,7 +445,7 @@ def _towards(search: Search, served: bool) -> str:
     if question.max_loss is not None or question.base is not None:  # else the baseline gains as much
         steps.append("raise --budget")
     steps.append("relax --max-loss" if question.max_loss is not None else "choose another baseline (--match)")
-    if search.confidence is not None:
+    if possible:
         steps.append("lower --confidence")
     if size_bounds(question):
         steps.append("relax the bounds")
