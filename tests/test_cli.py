@@ -682,7 +682,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     (f"plan --budget 5e21 --experts {','.join(map(str, range(1, 301)))}", 2, ("--experts", "300 expert counts", "256")),
     (
         "plan --budget 5e21 --experts 128 --match-experts 100",
-        2,
+        1,
         ("--experts", "up to X = 11 (32 experts", "nearest: 32"),
     ),
     ("plan --budget 5e21 --match-experts 0", 2, ("--match-experts", "nearest: 1")),
