@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu
@@ -50,6 +50,33 @@ class Split:
     micro_batch: int  # sequences a GPU sees at once
     accumulation: int  # micro-batches a step
     recompute: bool  # whether each layer runs again in the backward pass
+
+
+class Stages(NamedTuple):
+    """Layers of a pipeline's stages: of the first, of each between, and of the last, which also holds the output layer."""
+
+    first: int
+    middle: int
+    last: int
+
+
+def stages_of(model: Architecture, pipeline: int) -> Stages | None:
+    """The layers of each of so many stages, none fuller than the first; None where layers do not suffice.
+
+    Where they do not divide evenly the last stage has fewer or, where it would have none, the first and the last share what
+    even stages leave over: both as Megatron-LM's --decoder-first-pipeline-num-layers and -last- can state. A stage holds whole
+    periods of layers with and without experts.
+    """
+    layers, moe = int(model.n_layers), int(model.n_moe_layers)
+    period = layers // moe if moe else 1
+    units = layers // period
+    if pipeline > units:
+        return None
+    most, least = -(-units // pipeline), units // pipeline
+    rest = units - (pipeline - 1) * most
+    ends = units - (pipeline - 2) * least
+    sizes = (most, most, rest) if rest > 0 else (ends - ends // 2, least, ends // 2)
+    return Stages(*(period * size for size in sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +134,14 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     return attention + h + 2 * float(model.n_experts) + routed + shared
 
 
+@lru_cache(maxsize=16)  # as parts_of
+def _kept_bytes(model: Architecture, imbalance: float) -> tuple[float, float]:
+    """Bytes that a layer keeps for a token: one without experts, one with them."""
+    element = float(_facts()["activations"]["bytes_per_element"])
+    with_experts = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if model.n_moe_layers else 0.0
+    return element * layer_elements_per_token(model, moe=False), element * with_experts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Load:
     """What the fullest GPU of a split holds and keeps, before its bytes."""
@@ -126,28 +161,28 @@ class _Load:
 def _load_of(model: Architecture, recipe: Recipe, split: Split) -> _Load:
     facts, parts = _facts(), parts_of(model)
     t, p, e = split.tensor, split.pipeline, split.expert
+    stages = stages_of(model, p)
+    share = stages.first / float(model.n_layers) if stages else 1.0 / p  # of the layers, on the fullest stage
     table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
-    whole = float(parts.norms + parts.router) / p  # on every GPU of a stage
+    whole = float(parts.norms + parts.router) * share  # on every GPU of a stage
     blocks, moe_blocks = int(model.n_layers), int(model.n_moe_layers)
     plain_blocks = blocks - moe_blocks
     attention = float(parts.attention) / blocks / t
     dense_block = attention + (float(parts.dense_ffn) / plain_blocks / t if plain_blocks else 0.0)
     moe_block = attention + float(parts.experts / e + parts.shared_experts / t) / moe_blocks if moe_blocks else 0.0
-    element = float(facts["activations"]["bytes_per_element"])
     imbalance = float(facts["choice"]["expert_imbalance"]) if e > 1 else 1.0
-    with_experts = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if moe_blocks else 0.0
     return _Load(
-        dense=float(parts.attention + parts.dense_ffn + parts.shared_experts) / (p * t)
+        dense=float(parts.attention + parts.dense_ffn + parts.shared_experts) * share / t
         + whole
         + (2 if p == 1 else 1) * table / t,
-        experts=float(parts.experts) / (p * e),
+        experts=float(parts.experts) * share / e,
         copies=t * split.data // e,
         block=max(dense_block, moe_block),
         table=table,
         micro_tokens=split.micro_batch * recipe.sequence_tokens,
         in_flight=min(p, split.accumulation),
-        layers=(plain_blocks / p, moe_blocks / p),
-        per_layer=(element * layer_elements_per_token(model, moe=False), element * with_experts),
+        layers=(plain_blocks * share, moe_blocks * share),
+        per_layer=_kept_bytes(model, imbalance),
         imbalance=imbalance,
     )
 
@@ -259,13 +294,12 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
     server, per_stage = int(choice["gpus_per_server"]), int(choice["micro_batches_per_stage"])
     most = max(1, int(choice["micro_batch_tokens"]) // recipe.sequence_tokens)
     heads, kv_heads, n_layers = int(model.n_heads), int(model.n_kv_heads), int(model.n_layers)
-    period = n_layers // int(model.n_moe_layers) if model.n_moe_layers else 1
     groups = int(model.n_experts) if trainer.expert and model.n_moe_layers else 1
     found: list[Split] = []
     for t in _divisors(math.gcd(heads, kv_heads, gpus, recipe.sequence_tokens), server if trainer.tensor else 1):
-        for p in _divisors(math.gcd(n_layers, gpus // t), n_layers if trainer.pipeline else 1):
+        for p in _divisors(gpus // t, n_layers if trainer.pipeline else 1):
             d = gpus // (t * p)
-            if (n_layers // p) % period or recipe.batch_sequences % d:
+            if recipe.batch_sequences % d or stages_of(model, p) is None:
                 continue
             rank = recipe.batch_sequences // d  # sequences of a step on each
             for e in _divisors(math.gcd(groups, t * d), groups):
