@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu
@@ -52,31 +52,15 @@ class Split:
     recompute: bool  # whether each layer runs again in the backward pass
 
 
-class Stages(NamedTuple):
-    """Layers of a pipeline's stages: of the first, of each between, and of the last, which also holds the output layer."""
+def stages_of(model: Architecture, pipeline: int) -> tuple[int, ...] | None:
+    """The layers of each of so many stages, as even as whole layers go, the fuller ones first; None where they do not suffice.
 
-    first: int
-    middle: int
-    last: int
-
-
-def stages_of(model: Architecture, pipeline: int) -> Stages | None:
-    """The layers of each of so many stages, none fuller than the first; None where layers do not suffice.
-
-    Where they do not divide evenly the last stage has fewer or, where it would have none, the first and the last share what
-    even stages leave over: both as Megatron-LM's --decoder-first-pipeline-num-layers and -last- can state. A stage holds whole
-    periods of layers with and without experts.
+    A stage holds whole periods of layers with and without experts; the last one also holds the output layer.
     """
     layers, moe = int(model.n_layers), int(model.n_moe_layers)
     period = layers // moe if moe else 1
-    units = layers // period
-    if pipeline > units:
-        return None
-    most, least = -(-units // pipeline), units // pipeline
-    rest = units - (pipeline - 1) * most
-    ends = units - (pipeline - 2) * least
-    sizes = (most, most, rest) if rest > 0 else (ends - ends // 2, least, ends // 2)
-    return Stages(*(period * size for size in sizes))
+    least, more = divmod(layers // period, pipeline)
+    return (period * (least + 1),) * more + (period * least,) * (pipeline - more) if least else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +146,7 @@ def _load_of(model: Architecture, recipe: Recipe, split: Split) -> _Load:
     facts, parts = _facts(), parts_of(model)
     t, p, e = split.tensor, split.pipeline, split.expert
     stages = stages_of(model, p)
-    share = stages.first / float(model.n_layers) if stages else 1.0 / p  # of the layers, on the fullest stage
+    share = stages[0] / float(model.n_layers) if stages else 1.0 / p  # of the layers, on the fullest stage
     table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
     whole = float(parts.norms + parts.router) * share  # on every GPU of a stage
     blocks, moe_blocks = int(model.n_layers), int(model.n_moe_layers)

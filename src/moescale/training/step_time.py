@@ -223,7 +223,7 @@ def step_time(
     # do not divide are laid out evenly.
     stages = stages_of(model, p) if stages_per_gpu == 1 or layers % p == 0 else None
     per_layer = (layer_work + 3.5 * attention + again + again_messages + 2.0 * (tensor + exchange) + sequence) / layers
-    pace = max(stages.first * per_layer, stages.last * per_layer + vocabulary) if stages else 0.0
+    pace = max(stages[0] * per_layer, stages[-1] * per_layer + vocabulary) if stages else 0.0
     uneven = max(0.0, p * pace - layers * per_layer - vocabulary) if p > 1 else 0.0
     per_step = micro_batches / p
     compute_s = (layer_work + vocabulary + uneven) * per_step
