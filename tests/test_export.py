@@ -40,6 +40,7 @@ from moescale.training.parallelism import (
     memory_of,
     smallest_count,
     splits,
+    stages_of,
 )
 from moescale.units import format_usd
 
@@ -136,7 +137,11 @@ def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int
         assert split.data * split.micro_batch * split.accumulation == run.batch_sequences
         assert shape.n_heads % split.tensor == 0
         assert shape.n_kv_heads % split.tensor == 0
-        assert shape.n_layers % (split.pipeline * (shape.moe_every if shape.n_experts > 1 else 1)) == 0
+        stages = stages_of(model, split.pipeline)
+        assert stages is not None
+        assert all(layers > 0 and layers % (shape.moe_every if shape.n_experts > 1 else 1) == 0 for layers in stages)
+        assert sum(stages) == shape.n_layers
+        assert stages[0] - stages[-1] in (0, shape.moe_every if shape.n_experts > 1 else 1)
         assert shape.n_experts % split.expert == 0
         assert split.tensor * split.data % split.expert == 0
         assert split.tensor <= 8

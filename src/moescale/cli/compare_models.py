@@ -39,6 +39,7 @@ def compare_models(
             deployment,
             source,
             training=price,
+            train_gpus=training.train_gpus,
             lifetime_tokens=training.lifetime_tokens,
             extra=law.inputs(),
         )

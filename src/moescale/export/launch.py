@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,10 @@ from moescale.export.serving_launch import SERVE, Server, serve_script
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, make_folder, write_atomically
 from moescale.io.records import record
-from moescale.models.flops import training_flops_per_token
-from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
-from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
+from moescale.models.recipe import Recipe, find_rule
 from moescale.models.rounding import Buildable
-from moescale.training.choice import Choice, choose
+from moescale.training.choice import Choice, Launch, choose_launch
 from moescale.training.parallelism import Split, Trainer
 from moescale.units import format_bytes, format_count, format_flops, format_seconds
 
@@ -191,24 +189,18 @@ def export_model(
     check_export(format, folder)
     _check_servers(gpus)
     chosen = FORMATS[format]
-    dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
     named = find_rule(rule)
-    sequence = sequence_tokens or sequence_for(named)
-    recipe = recipe_for(
-        float(count_parameters(dense).non_embedding_total),
-        tokens,
-        flops=tokens * _body_flops_per_token(shape, sequence),
+    model = shape.architecture()
+    counts = count_parameters(model)
+    launch = Launch(
+        trainer=chosen.trainer,
         rule=rule,
-        vocab_size=shape.vocab_size,
         peak_lr=peak_lr,
         batch_tokens=batch_tokens,
-        sequence_tokens=sequence,
+        sequence_tokens=sequence_tokens,
         schedule=schedule,
-        gpus=gpus,
     )
-    model = from_config(huggingface_config(shape, recipe))
-    counts = count_parameters(model)
-    choice = choose(model, recipe, gpu, chosen.trainer, mfu=mfu, gpus=gpus)
+    recipe, choice = launch.recipe(model, tokens, gpus), choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus)
     title = (
         f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
@@ -247,16 +239,6 @@ def _check_servers(gpus: int | None) -> None:
         below = gpus // each * each
         what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
         raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
-
-
-def _body_flops_per_token(shape: Buildable, sequence_tokens: int) -> float:
-    """M of DeepSeek LLM: training FLOPs of a token without embeddings, attention over all pairs of a sequence, not the causal half."""
-    model = from_config(config_of(shape, 1))
-
-    def flops(tokens: float) -> float:
-        return float(training_flops_per_token(model, counted="non-embedding", sequence_tokens=tokens))
-
-    return 2.0 * flops(sequence_tokens) - flops(0.0)
 
 
 def split_in_words(choice: Choice) -> str:

@@ -27,12 +27,14 @@ from moescale.options.law import DETAILS, LawOptions
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
+    from moescale.latency import LatencySource
     from moescale.planning.allocation import Budget
+    from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel, Question
-    from moescale.planning.rationale import TrainingUse
     from moescale.planning.total_cost import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
+    from moescale.training.choice import Launch
 
 MOST_COUNTS = 256  # expert counts of one plan
 MOST_DAYS = 1e5
@@ -51,6 +53,11 @@ class TrainingOptions(Group):
         panel=LIFE,
     )
     train_gpu: str | None = text("GPU to train on; default: --gpu.", panel=LIFE)
+    train_gpus: int | None = quantity(
+        "Number of GPUs to train on; default: as many as hold the run and end it within 30 days.",
+        whole=True,
+        panel=LIFE,
+    )
     mfu: float | None = quantity(
         "MFU of training; default: predicted from the parts of a training step.",
         LEAST,
@@ -70,13 +77,16 @@ class TrainingOptions(Group):
         with located("--train-gpu"):
             return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
 
-    def training_price(self, deployment: Deployment, *, unpriced: bool = False) -> TrainingPrice | None:
-        """The price of training; None for a GPU without a price that nothing needs.
+    def training_price(
+        self, deployment: Deployment, *, unpriced: bool = False, launch: Launch | None = None
+    ) -> TrainingPrice | None:
+        """The price of training; None for a GPU without a price that nothing needs. `launch`: of the runs that are timed.
 
         Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
         """
         from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.total_cost import TrainingPrice, default_mfu
+        from moescale.training.choice import Launch
 
         stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
         unpriced = unpriced or stated == (None,) * 4
@@ -92,7 +102,13 @@ class TrainingOptions(Group):
                 raise InputError(
                     error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
                 ) from error
-        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=default_mfu() if self.mfu is None else self.mfu)
+        return TrainingPrice(
+            gpu=gpu,
+            usd_per_gpu_hour=usd,
+            mfu=default_mfu() if self.mfu is None else self.mfu,
+            timed=self.mfu is None,
+            launch=launch or Launch(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +125,6 @@ class BoundOptions(TrainingOptions):
         1e32,
         unit="FLOPs",
     )
-    train_gpus: int | None = quantity("Number of GPUs to train on; with --days this sets the budget.", whole=True)
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", LEAST, MOST_DAYS)
     budget_usd: float | None = quantity("Dollars for training.", LEAST_BOUND, MOST_TOTAL_USD)
     experts: str | None = text(
@@ -181,10 +196,11 @@ class BoundOptions(TrainingOptions):
         kv_heads: int | None = None,
         unpriced: bool = False,
         buys_at: float | None = None,
+        launch: Launch | None = None,
     ) -> Question:
         """The question under the `details` of a law; `unpriced`: training may be on a GPU without a price, and has then none.
 
-        Days and dollars buy FLOPs at the MFU `buys_at`, by default that of the base.
+        Days and dollars buy FLOPs at the MFU `buys_at`, by default that of the base. `launch` says how the run is trained.
 
         Raises InputError that names the option.
         """
@@ -203,8 +219,9 @@ class BoundOptions(TrainingOptions):
         def budget(training: TrainingPrice | None) -> Budget:
             return Budget(self.flops(training, base), tokens, stated.inputs())
 
-        training = self.training_price(deployment, unpriced=unpriced)
-        if training is not None and self.mfu is None:
+        training = self.training_price(deployment, unpriced=unpriced, launch=launch)
+        bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
+        if training is not None and training.timed and bought != (None,) * len(bought):
             training = self._by_parts(training, law, budget(training), (*experts, self._base_experts(law)))
             training = training if buys_at is None else replace(training, mfu=buys_at)
         return Question(
@@ -239,18 +256,45 @@ class BoundOptions(TrainingOptions):
         from moescale.planning.training_rate import training_rate
 
         try:
-            rate = training_rate(law, budget, experts, training.gpu, gpus=self.train_gpus, vocab_size=self.vocab_size)
+            rate = training_rate(
+                law,
+                budget,
+                experts,
+                training.gpu,
+                gpus=self.train_gpus,
+                vocab_size=self.vocab_size,
+                launch=training.launch,
+            )
         except MoescaleError:
             return training
         return training if rate is None else replace(training, rate=rate, mfu=float(rate.at(self._base_experts(law))))
 
-    def taken_over_asked(self, use: TrainingUse | None) -> float | None:
-        """Days or dollars of training a model over those that bound the budget; None where none does, or an MFU is stated."""
-        if self.mfu is not None or use is None:
-            return None
-        asked = {"days": (use.days, self.days or self.max_days), "usd": (use.usd, self.budget_usd)}
-        ratios = [taken / most for taken, most in asked.values() if taken is not None and most is not None]
-        return max(ratios, default=None)
+    def plan(
+        self,
+        law: Law,
+        deployment: Deployment,
+        latency: LatencySource,
+        details: LawOptions | None = None,
+        *,
+        kv_heads: int | None = None,
+        unpriced: bool = False,
+        launch: Launch | None = None,
+    ) -> Plan:
+        """The plan of the `question`, whose model takes the days or dollars that are stated.
+
+        Shapes jump with the budget, and the MFU with them: of a few plans the largest that stays within what is stated.
+        """
+        from moescale.planning.plan import make_plan
+        from moescale.planning.within import plan_within
+
+        def at(mfu: float | None) -> Plan:
+            question = self.question(
+                law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, buys_at=mfu, launch=launch
+            )
+            return make_plan(law, question, deployment, latency)
+
+        most = {"days": self.days or self.max_days, "usd": self.budget_usd}
+        return plan_within(at, {} if self.mfu is not None else most, self.budget)
 
     def _matched(self) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names."""

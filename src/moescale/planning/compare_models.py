@@ -41,6 +41,8 @@ class ComparedModel:
     training_flops: float
     gpu_days: float | None = None
     training_usd: float | None = None
+    mfu: float | None = None
+    mfu_from: str | None = None  # as TrainingBill
     loss: float
     loss_interval: tuple[float, float] | None = None
     loss_change: float | None = None  # None for the first, as are the next
@@ -68,13 +70,15 @@ def compare_models(
     latency: LatencySource,
     *,
     training: TrainingPrice | None = None,
+    train_gpus: int | None = None,
     lifetime_tokens: float | None = None,
     extra: Mapping[str, float] | None = None,
 ) -> tuple[ComparedModel, ...]:
     """Two or more models in the order in which they are given, each under the same law and deployment.
 
-    `training` prices their training, `lifetime_tokens` (output tokens) their lives; `extra` holds further inputs of the law.
-    Raises InputError for fewer than two models, two of one name, and a law that gives no finite loss.
+    `training` prices their training on `train_gpus` GPUs, or on as many as it takes; `lifetime_tokens` (output tokens) their
+    lives; `extra` holds further inputs of the law. Raises InputError for fewer than two models, two of one name, and a law that
+    gives no finite loss, InfeasibleError where `train_gpus` do not hold a model.
     """
     names = [model.name for model in models]
     if len(names) < 2 or len(set(names)) < len(names):
@@ -86,7 +90,7 @@ def compare_models(
             f"{law.name} gives no finite loss for these models", where="--law", next_step="take another law"
         )
     rows = [
-        _alone(model, law, float(loss), deployment, latency, training, lifetime_tokens)
+        _alone(model, law, float(loss), deployment, latency, training, train_gpus, lifetime_tokens)
         for model, loss in zip(models, losses, strict=True)
     ]
     told = [
@@ -112,12 +116,14 @@ def _alone(
     deployment: Deployment,
     latency: LatencySource,
     training: TrainingPrice | None,
+    train_gpus: int | None,
     lifetime_tokens: float | None,
 ) -> ComparedModel:
     """What needs no other model."""
     counted, flops = count_parameters(model.architecture), model.training_flops
     n, e = model.in_letters_of(law.family)
     size = float(law_size(law.family, n, e))
+    bill = training and training.bill(model.architecture, flops, model.tokens, train_gpus)
     found = ComparedModel(
         name=model.name,
         n_params_active=float(counted.non_embedding_active),
@@ -125,8 +131,10 @@ def _alone(
         expansion=float(of_architecture(model.architecture)[1]),
         tokens=model.tokens,
         training_flops=flops,
-        gpu_days=None if training is None else training.gpu_hours(flops) / 24.0,
-        training_usd=None if training is None else training.usd_per_flop * flops,
+        gpu_days=bill and bill.gpu_days,
+        training_usd=bill and bill.usd,
+        mfu=bill and bill.mfu,
+        mfu_from=bill and bill.mfu_from,
         loss=loss,
         beyond_law=beyond_law(law, e),
         extrapolation=extrapolation(law, size, model.tokens, e),

@@ -182,9 +182,9 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         asked=_asked(search.question, search.law.family.name, deployment),
         curves=search.curves(),
         # The dollars of a life were searched at the MFU of its expert count.
-        training=training_use(search.question, advice.model, search.law.family, advice.architecture)
+        training=training_use(search.question, advice.model, advice.architecture)
         if lifetime is None
-        else training_use(search.question, lifetime.recommendation.model, search.law.family),
+        else training_use(search.question, lifetime.recommendation.model),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=goal,
@@ -197,24 +197,6 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
             architecture(search.law.family, advice.model.n_params, advice.model.experts), deployment, latency
         ),
     )
-
-
-def timed_as_exported(plan: Plan, days: float, gpus: int) -> Plan:
-    """A plan whose training takes what the split of its launch takes, in place of the fastest split there is."""
-    use = plan.training
-    if use is None or use.gpu_days is None or use.mfu is None or plan.lifetime is not None:
-        return plan
-    factor = days * gpus / use.gpu_days
-    own = replace(
-        use,
-        gpu_days=days * gpus,
-        days=days if use.days is not None else None,
-        mfu=use.mfu / factor,
-        usd=None if use.usd is None else use.usd * factor,
-    )
-    before, after = (training_words(each, plan.budget_flops) for each in (use, own))
-    advice = replace(plan.recommendation, why=plan.recommendation.why.replace(before, after))
-    return replace(plan, training=own, recommendation=advice)
 
 
 def _reached(search: Search, rows: Sequence[Row]) -> bool:
@@ -274,7 +256,7 @@ def _recommendation(
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
     views = law_views(search, model, replace(search.law, family=family_of(built.shape, search.law.family)))
-    use = training_use(question, model, search.law.family, built.shape)
+    use = training_use(question, model, built.shape)
     advice = Recommendation(
         model=model,
         rule=rule,

@@ -11,14 +11,13 @@ import numpy as np
 
 from moescale.io.records import record
 from moescale.models.coordinates import expansion
-from moescale.models.family import ModelFamily, law_size
+from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search, fitted_up_to, size_bounds
-from moescale.planning.total_cost import NEAR_EQUAL
-from moescale.planning.training_rate import model_mfu, usual_gpus
+from moescale.planning.total_cost import NEAR_EQUAL, TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.training.step_time import StepError
@@ -43,14 +42,16 @@ class TrainingUse:
     gpu_days: float | None = None
     days: float | None = None  # on the GPUs that are stated
     usd: float | None = None
-    mfu_from: str | None = None  # stated, for one MFU of every model, or parts
+    mfu_from: str | None = None  # as TrainingBill
+    train_gpus: int | None = None  # that the MFU from parts is of
     error: StepError | None = None  # of an MFU from parts
 
     @property
     def mfu_words(self) -> str:
         """The MFU, and how far published runs lie from it where it comes from its parts."""
         if self.mfu is None or self.error is None:
-            return "" if self.mfu is None else f"{self.mfu:g}"
+            assumed = f" assumed: no split holds this model on any number of {self.train_gpu}"
+            return "" if self.mfu is None else f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
         kind = "MoE" if self.error.kind == "moe" else "dense"
         return f"{self.mfu:.2f} predicted (published {kind} runs spread {self.error.spread:.2f}x around predictions)"
 
@@ -89,9 +90,7 @@ def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
     )
 
 
-def training_use(
-    question: Question, model: Candidate, family: ModelFamily, shape: Buildable | None = None
-) -> TrainingUse:
+def training_use(question: Question, model: Candidate, shape: Buildable | None = None) -> TrainingUse:
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
     if flops / budget.flops < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
@@ -103,25 +102,32 @@ def training_use(
         else:
             because += "this size reaches the loss with them"
     price = question.training
-    if price is not None and price.rate is not None and shape is not None:
-        gpus = int(question.train_gpus or usual_gpus(flops, price.gpu))
-        timed = model_mfu(family, shape, model.n_params, model.tokens, price.gpu, gpus, question.vocab_size)
-        if timed is not None:
-            own = replace(price.rate, experts=(model.experts,), mfu=timed[:1], gpus=timed[1:2], errors=timed[2:])
-            price = replace(price, rate=own)
-    days = price and price.gpu_hours(flops, model.experts) / 24.0
-    return TrainingUse(
+    gpus = None if question.train_gpus is None else int(question.train_gpus)
+    use = TrainingUse(
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=flops / budget.flops,
         unused_because=because,
-        train_gpu=price and price.gpu.name,
-        mfu=price and float(price.mfu_at(model.experts)),
-        gpu_days=days,
-        days=days and question.train_gpus and days / question.train_gpus,
-        usd=price and float(price.usd_per_flop_at(model.experts)) * flops,
-        mfu_from=price and ("stated" if price.rate is None else "parts"),
-        error=price and price.rate and price.rate.error_at(model.experts),
+    )
+    if price is None:
+        return use
+    if shape is not None:
+        bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
+    else:  # at the MFU that a life was searched at
+        mfu, source = float(price.mfu_at(model.experts)), "assumed" if price.timed else "stated"
+        days, usd = price.gpu_hours(flops, model.experts) / 24.0, float(price.usd_per_flop_at(model.experts)) * flops
+        bill = TrainingBill(gpu_days=days, usd=usd, mfu=mfu, mfu_from=source if price.rate is None else "parts")
+        bill = bill if price.rate is None else replace(bill, error=price.rate.error_at(model.experts))
+    return replace(
+        use,
+        train_gpu=price.gpu.name,
+        mfu=bill.mfu,
+        gpu_days=bill.gpu_days,
+        days=bill.gpu_days / gpus if gpus else None,
+        usd=bill.usd,
+        mfu_from=bill.mfu_from,
+        train_gpus=bill.gpus,
+        error=bill.error,
     )
 
 
@@ -232,7 +238,8 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
     notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)
     notes += _excluded(search, model, known, None if within else lambda c: c.total_usd)
     if training is not None and training.rate is None:
-        priced = f"Training is priced at MFU {training.mfu:g} for every size and expert count"
+        assumed = " assumed," if training.timed else ""
+        priced = f"Training is priced at MFU {training.mfu:g}{assumed} for every size and expert count"
         notes.append(f"{priced}; MoE runs often reach a lower MFU (--mfu).")
     return notes + _extrapolated(search, model) + _conditions(search)
 

@@ -887,6 +887,10 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
         (Column("GPU days"), lambda c: _known(c.gpu_days, format_count)),
         (Column("training $"), lambda c: _known(c.training_usd, format_usd)),
+        (
+            Column("  MFU"),
+            lambda c: _known(c.mfu, "{:.2f}".format) + (f" {c.mfu_from}" if c.mfu_from == "assumed" else ""),
+        ),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
         (Column("  vs the first model"), lambda c: _known(c.loss_change, "{:+.1%}".format)),
@@ -901,11 +905,12 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
     rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
     unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
+    assumed = [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
     return Table(
         "",
         (Column("", text=True), *columns),
         [row for row in rows if any(text.strip("-") for text in row[1:])],
-        notes=(*beyond_notes(models), *unserved),
+        notes=(*beyond_notes(models), *assumed, *unserved),
     )
 
 

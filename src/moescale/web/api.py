@@ -17,7 +17,7 @@ from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.models.published import published_shapes
 from moescale.options.law import SHAPES
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
-from moescale.planning.plan import Plan, make_plan
+from moescale.planning.plan import Plan
 from moescale.planning.question import CONFIDENCE, KnownModel, prepare
 from moescale.planning.search import costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
@@ -137,7 +137,7 @@ def draft(query: Query, laws: Laws) -> Record:
 def plan(query: Query, laws: Laws) -> Record:
     """The plan as the command line gives it, and its first screen."""
     asked = read_state(query, laws.find)
-    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency)
+    found = asked.plan()
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
         "command": asked.command,
@@ -330,7 +330,7 @@ def _training_notes(found: Plan) -> list[str]:
     days = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
     if use.days is not None:
         days = f"{use.days:.3g} days on {format_count(use.gpu_days / use.days)} x {use.train_gpu}"
-    return [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu:g})"]
+    return [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu_words})"]
 
 
 def _accuracy_note(accuracy: Accuracy | None) -> str:

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, located, unknown_name
@@ -19,8 +20,7 @@ from moescale.options.fields import Described, FilePath, Group, described, optio
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, ServingOptions
-from moescale.planning.plan import Question
-from moescale.planning.total_cost import default_mfu
+from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 
@@ -57,7 +57,6 @@ DEFAULTS: Mapping[str, str] = {
     "budget": "5.15e21",
     "prompt": f"{DEFAULT_TRAFFIC[0]:g}",
     "output": f"{DEFAULT_TRAFFIC[1]:g}",
-    "mfu": f"{default_mfu():g}",
     **{key: _shown(getattr(group, name)) for key, (group, name, _) in OPTIONS.items() if getattr(group, name, None)},
 }
 
@@ -72,6 +71,7 @@ class Asked:
     latency: LatencySource
     command: str
     notes: tuple[str, ...]
+    plan: Callable[[], Plan]
 
 
 def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
@@ -92,7 +92,6 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
             with located(key):
                 given[key] = find_gpu(given[key]).name
     bounds, about, serving = _read(BoundOptions, given), _read(LawOptions, given), _read(ServingOptions, given)
-    bounds = replace(bounds, mfu=bounds.mfu or default_mfu())  # what its slider shows
     if serving.latency not in LATENCIES:
         raise unknown_name("latency source", serving.latency, LATENCIES, where="latency")
     notes: list[str] = []
@@ -116,6 +115,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         latency=source,
         command=_command((bounds, about, serving), given, law),
         notes=tuple(notes),
+        plan=partial(bounds.plan, law, deployment, source, about, kv_heads=serving.kv_heads, unpriced=True),
     )
 
 
