@@ -154,9 +154,6 @@ class CostServingOptions(ServingOptions):
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
     )
     decode_gpus: str | None = text("GPUs for decode only, or auto.", metavar="INT|auto")
-    max_num_seqs: str | None = text(
-        "Most concurrent requests, or none; default: vLLM's default for that GPU.", metavar="INT|none"
-    )
     weights: str | None = text(
         "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: the config's, else bf16."
     )
@@ -194,7 +191,9 @@ class CostServingOptions(ServingOptions):
         usd_per_gpu_hour: float | None = None,
         remark: Remark = unsaid,
     ) -> Deployment:
-        """As for a plan, with what speeds the server up."""
+        """As for a plan, with replicas, parallelism and what speeds the server up."""
+        from moescale.serving.deployment import BALANCED_WAIT_PASSES
+
         found = super().deployment(gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, remark=remark)
         accepted, drafted = self.speculative or 0.0, self.draft_tokens
         if drafted is not None and not accepted:
@@ -202,8 +201,18 @@ class CostServingOptions(ServingOptions):
         if drafted is not None and accepted > drafted:
             what = f"{accepted:g} accepted tokens exceed {drafted} draft tokens"
             raise InputError(what, where="--speculative", nearest=f"{drafted}")
+        spread, groups = self.expert_parallel, self.attention_dp
+        if spread is None and groups > 1:
+            spread = math.inf
+        balanced = groups > 1 and self.latency.startswith("silicon:trtllm")
         return replace(
             found,
+            max_gpus=self._max_gpus_of_replica(),
+            replicas=float(self.replicas),
+            expert_parallel=float(spread or 1),
+            attention_dp=float(groups),
+            pipeline_parallel=float(self.pipeline_parallel),
+            prompt_wait_passes=BALANCED_WAIT_PASSES if balanced else 0.0,
             max_num_batched_tokens=self.max_num_batched_tokens,
             prefix_hit=self.prefix_hit or 0.0,
             accepted_tokens=accepted,
@@ -224,20 +233,7 @@ class CostServingOptions(ServingOptions):
             remark(rests_on)
         return source
 
-    def cap(self, gpu: Gpu) -> float | None:
-        own = float(gpu.default_max_num_seqs * self.attention_dp)  # each attention group is an engine with its own cap
-        return own if self.max_num_seqs is None else super().cap(gpu)
-
-    def n_attention_groups(self) -> int:
-        return self.attention_dp
-
-    def n_stages(self) -> int:
-        return self.pipeline_parallel
-
-    def n_replicas(self) -> int:
-        return self.replicas
-
-    def max_gpus_of_replica(self) -> int:
+    def _max_gpus_of_replica(self) -> int:
         if self.max_gpus < self.replicas:
             what = f"{plural(self.max_gpus, 'GPU')} cannot hold {self.replicas} replicas"
             raise InputError(what, where="--max-gpus", nearest=f"{self.replicas}")

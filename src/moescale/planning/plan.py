@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -32,17 +33,15 @@ from moescale.planning.rationale import (
 from moescale.planning.search import Search, choose, too_dear
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.host import NO_OVERHEAD
 
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
-    "max_num_seqs",
     "memory_fraction",
     "utilization",
     "weight_bytes_per_param",
     "kv_bytes_per_element",
-    "reserve_bytes",
     "expert_parallel",
     "max_ttft_s",
     "max_tpot_s",
@@ -285,5 +284,7 @@ def _asked(question: Question, family: str, deployment: Deployment) -> dict[str,
         "scheduling": d.scheduling,
         "host": None if d.host == NO_OVERHEAD else asdict(d.host),
     }
+    cap = float(np.asarray(batch_cap(d)))
+    limits |= {"max_num_seqs": cap if cap < math.inf else None, "reserve_bytes": float(np.asarray(reserved_bytes(d)))}
     limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in LIMITS}
     return {name: value for name, value in limits.items() if value is not None}
