@@ -489,7 +489,9 @@ def test_more_hits_of_the_prefix_cache_are_never_dearer_nor_slower(
     assert np.all(served.infeasible == 0)
     assert np.all(np.diff(served.usd_per_mtok) <= 1e-3 * served.usd_per_mtok[1:])
     assert served.usd_per_mtok[-1] < 0.8 * served.usd_per_mtok[0]
-    limited = serve(shapes()[name], 2, source, replace(H100, prefix_hit=hits, max_num_seqs=math.inf, batching="largest"))
+    limited = serve(
+        shapes()[name], 2, source, replace(H100, prefix_hit=hits, max_num_seqs=math.inf, batching="largest")
+    )
     assert np.all(np.diff(limited.batch) > 0)  # what is shared is stored once
 
 

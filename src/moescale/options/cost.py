@@ -72,7 +72,7 @@ class ModelOptions(Group):
     def model(
         self, kv_heads: int | None = None, remark: Remark = unsaid
     ) -> tuple[Architecture, CheckpointWeights | None]:
-        """The model, and where a config states it, the format of its weights."""
+        """The model, and the format of its weights as they were released or as the config states it."""
         from moescale.models.hf_config import read_config
         from moescale.models.published import find_shape
 
@@ -97,7 +97,8 @@ class ModelOptions(Group):
                 )
         if self.config is None:
             with located("NAME"):
-                return find_shape(str(self.published)).architecture, None
+                found = find_shape(str(self.published))
+            return found.architecture, found.weights
         checkpoint = read_config(self.config)
         for said in checkpoint.remarks:
             remark(said)
@@ -154,10 +155,6 @@ class CostServingOptions(ServingOptions):
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
     )
     decode_gpus: str | None = text("GPUs for decode only, or auto.", metavar="INT|auto")
-    weights: str | None = text(
-        "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: the config's, else bf16."
-    )
-    kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4; default: bf16.")
     max_num_batched_tokens: int | None = quantity(
         "Most tokens per pass; with --scheduling chunked, longer prompts take several passes; default: no limit.",
         panel=FASTER,
@@ -318,6 +315,13 @@ class CostServingOptions(ServingOptions):
                 "for the quantised matrices"
             )
         return [own if found.name == own.name else found for found in formats] or [own]
+
+    def released_words(self, checkpoint: CheckpointWeights | None, *, published: bool) -> str | None:
+        """The format of a checkpoint's weights and whose choice it is; None where that is --weights, or of 16 bits."""
+        if checkpoint is None or self.weights is not None or checkpoint.bytes_per_param >= 2.0:
+            return None
+        whose = "as released" if published else "as its config states"
+        return f"{checkpoint.format}, {whose}; --weights overrides"
 
     def weights_record(self, checkpoint: CheckpointWeights | None, formats: Sequence[Precision]) -> dict[str, object]:
         """The format that was priced, and who says so, as JSON has it."""
@@ -482,14 +486,12 @@ class LaunchOptions(Group):
     ) -> str | None:
         """The launch line, if it is asked for; what it does not say is remarked on."""
         from moescale.export.serving_launch import launch, published_name
-        from moescale.models.published import find_shape
 
         if self.launch is None:
             return None
         stated = None if checkpoint is None else checkpoint.format
         if described.published is not None:
             model = published_name(described.published)
-            stated = stated or find_shape(described.published).weights
         elif described.config is not None:
             folder = described.config if described.config.is_dir() else described.config.parent
             model = str(folder)

@@ -112,8 +112,11 @@ class ServingOptions(ChosenGpu):
         unit="bytes",
     )
     utilization: float = quantity("Share of the maximum throughput that traffic uses.", LEAST, 1, default=1.0)
-    weights: str | None = text("Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4.", default="bf16")
-    kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4.", default="bf16")
+    weights: str | None = text(
+        "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: a known model's as released or as its config says, "
+        "else bf16."
+    )
+    kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4; default: bf16.")
     kv_heads: int | None = quantity("KV heads per layer; default: the number of query heads.", whole=True)
 
     def deployment(
@@ -154,7 +157,7 @@ class ServingOptions(ChosenGpu):
             memory_fraction=self.memory_fraction,
             utilization=self.utilization,
             weight_bytes_per_param=weight_format.bytes_per_element,
-            weights=weight_format.name,
+            weights=None if self.weights is None and weights is None else weight_format.name,
             kv_bytes_per_element=cache_format.bytes_per_element,
             reserve_bytes=self.reserve,
             expert_parallel=float(self.expert_parallel or 1),

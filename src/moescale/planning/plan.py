@@ -20,7 +20,7 @@ from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
-from moescale.planning.question import Objective, Question
+from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import (
     Recommendation,
     TrainingUse,
@@ -134,7 +134,8 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         at_cost = search.within_cost(base.usd_per_mtok)
         at_cost = with_intervals(at_cost, panel and loss_limits(panel, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
-    notes = [*search.notes, *_notes(search, no_life)]
+    named = [*([] if question.base is None else [question.base]), *question.against]
+    notes = [*search.notes, *_notes(search, no_life), *release_notes(named, deployment)]
     rows = (
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )

@@ -33,10 +33,18 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
     return record | ({} if engine is None else {"engine": engine, "engine_version": version})
 
 
+def weight_format(deployment: Deployment) -> str:
+    """The weights' number format by name, or its bytes an element."""
+    return deployment.weights or _named("weights", float(np.asarray(deployment.weight_bytes_per_param)))
+
+
 def cache_format(deployment: Deployment) -> str:
     """The KV cache's number format by name, or its bytes an element."""
-    held = float(np.asarray(deployment.kv_bytes_per_element))
-    known = (name for name, entry in precisions("kv_cache").items() if entry.bytes_per_element == held)
+    return _named("kv_cache", float(np.asarray(deployment.kv_bytes_per_element)))
+
+
+def _named(kind: str, held: float) -> str:
+    known = (name for name, entry in precisions(kind).items() if entry.bytes_per_element == held)
     return next(known, f"{held:g} bytes")
 
 
