@@ -16,7 +16,7 @@ from moescale.models.family import law_size
 from moescale.models.parameters import count_parameters
 from moescale.planning.allocation import inputs_at
 from moescale.planning.known import beyond_law
-from moescale.planning.question import KnownModel
+from moescale.planning.question import KnownModel, as_released
 from moescale.planning.total_cost import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
 from moescale.serving.deployment import Deployment
@@ -50,6 +50,7 @@ class ComparedModel:
     probability_better: float | None = None
     beyond_law: str | None = None  # why the law may not speak of the loss
     extrapolation: Mapping[str, float] = field(default_factory=dict[str, float])  # factors beyond what was fitted
+    weights: str | None = None  # the number format that it is served in; None: the deployment's
     usd_per_mtok: float | None = None
     gpus: int | None = None
     batch: float | None = None
@@ -140,12 +141,14 @@ def _alone(
         extrapolation=extrapolation(law, size, model.tokens, e),
     )
     try:
-        served = cost(model.architecture, latency, deployment)
+        own, source = as_released(model, deployment, latency)
+        served = cost(model.architecture, source, own)
     except InfeasibleError as error:
         return replace(found, infeasible=error.what)
     usd, total = served.usd_per_mtok, None
     if found.training_usd is not None and lifetime_tokens is not None and usd is not None:
         total = found.training_usd + usd * lifetime_tokens / 1e6
+    found = replace(found, weights=own.weights)
     return replace(found, usd_per_mtok=usd, gpus=served.gpus, batch=served.batch, tpot_s=served.tpot_s, total_usd=total)
 
 

@@ -20,7 +20,7 @@ from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
-from moescale.planning.question import Objective, Question
+from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import (
     Recommendation,
     TrainingUse,
@@ -33,17 +33,15 @@ from moescale.planning.rationale import (
 from moescale.planning.search import Search, choose, loss_goal, too_dear
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.host import NO_OVERHEAD
 
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
-    "max_num_seqs",
     "memory_fraction",
     "utilization",
     "weight_bytes_per_param",
     "kv_bytes_per_element",
-    "reserve_bytes",
     "expert_parallel",
     "max_ttft_s",
     "max_tpot_s",
@@ -142,7 +140,8 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         at_cost = search.within_cost(base.usd_per_mtok)
         at_cost = with_intervals(at_cost, panel and loss_limits(panel, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
-    notes = [*search.notes, *_notes(search, no_life)]
+    named = [*([] if question.base is None else [question.base]), *question.against]
+    notes = [*search.notes, *_notes(search, no_life), *release_notes(named, deployment)]
     rows = (
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )
@@ -285,5 +284,7 @@ def _asked(question: Question, family: str, deployment: Deployment) -> dict[str,
         "scheduling": d.scheduling,
         "host": None if d.host == NO_OVERHEAD else asdict(d.host),
     }
+    cap = float(np.asarray(batch_cap(d)))
+    limits |= {"max_num_seqs": cap if cap < math.inf else None, "reserve_bytes": float(np.asarray(reserved_bytes(d)))}
     limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in LIMITS}
     return {name: value for name, value in limits.items() if value is not None}

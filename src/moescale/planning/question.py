@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from moescale.bounds import Bound, check_bounds
 from moescale.errors import InfeasibleError, InputError
+from moescale.latency import LatencySource, in_format
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
+from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
 from moescale.planning.total_cost import NEAR_EQUAL, POSITIVE, Lifetime, TrainingPrice
 from moescale.scaling_laws.law import Law
+from moescale.serving.deployment import Deployment
 from moescale.units import expert_model
 
 EXPERTS = Bound(1, whole=True)
@@ -31,6 +35,7 @@ class KnownModel:
     name: str
     architecture: Architecture
     tokens: float
+    weights: CheckpointWeights | None = None  # as they were released or its config says; None: it is not known
 
     def in_letters_of(self, family: ModelFamily) -> tuple[float, float]:
         """N and E of the family's model with the same active body and expansion."""
@@ -130,6 +135,24 @@ class Question:
     def tolerance(self) -> float:
         """The share of a life's dollars within which the smoother choice over expert counts is taken; none below a limit."""
         return NEAR_EQUAL if self.max_total_usd is None else 0.0
+
+
+def as_released(model: KnownModel, deployment: Deployment, latency: LatencySource) -> tuple[Deployment, LatencySource]:
+    """The deployment and its latencies with the model's weights as they were released, unless it states their format."""
+    held = model.weights
+    if deployment.weights is not None or held is None or held.format is None or held.bytes_per_param >= 2.0:
+        return deployment, latency
+    own = replace(deployment, weights=held.format, weight_bytes_per_param=held.bytes_per_param)
+    return own, in_format(latency, held.format, held.bytes_per_param)
+
+
+def release_notes(models: Iterable[KnownModel], deployment: Deployment) -> list[str]:
+    """Which known models are priced in another format than the deployment's."""
+    formats = {m.name: m.weights.format for m in models if m.weights is not None and m.weights.bytes_per_param < 2.0}
+    if deployment.weights is not None or not formats:
+        return []
+    listed = ", ".join(f"{name} in {held}" for name, held in formats.items())
+    return [f"weights priced as released: {listed}; --weights sets one format for all models"]
 
 
 def only_experts(law: Law) -> float | None:

@@ -20,6 +20,7 @@ from moescale.planning.search import Search, fitted_up_to, size_bounds
 from moescale.planning.total_cost import NEAR_EQUAL, TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
+from moescale.serving.deployment import batch_cap
 from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
@@ -169,11 +170,10 @@ def _unlimited(search: Search, model: Candidate) -> list[str]:
     """A batch that memory alone limits, where a server as it comes would take a smaller one."""
     deployment = search.costs.deployment
     usual = deployment.gpu.default_max_num_seqs
-    if deployment.max_num_seqs is not None or model.batch is None or model.batch <= usual:
+    if float(batch_cap(deployment)) < math.inf or model.batch is None or model.batch <= usual:
         return []
     return [
-        f"The price assumes {model.batch:,.0f} concurrent requests per replica; vLLM's default on {deployment.gpu.name} is {usual:g} "
-        f"(--max-num-seqs {usual:g})."
+        f"The price assumes {model.batch:,.0f} concurrent requests per replica; vLLM's default on {deployment.gpu.name} is {usual:g}."
     ]
 
 

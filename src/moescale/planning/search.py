@@ -36,7 +36,7 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.panel import Oracle, Panel, oracle_of, panel_of
-from moescale.planning.question import CONFIDENCE, KnownModel, Question, only_experts, prepare
+from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, only_experts, prepare
 from moescale.planning.sampled_costs import SampledCosts, sample_costs
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
@@ -260,7 +260,8 @@ def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, All
     n, e = (np.array([value]) for value in model.in_letters_of(law.family))
     x = inputs_at(law, {}, n, np.log([model.tokens]), e)
     at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
-    (row,) = trained_models(at, replace(costs, shape=model.architecture))
+    deployment, latency = as_released(model, costs.deployment, costs.latency)
+    (row,) = trained_models(at, replace(costs, shape=model.architecture, deployment=deployment, latency=latency))
     counted = count_parameters(model.architecture)
     sizes = {
         "n_params_active": float(counted.non_embedding_active),

@@ -342,7 +342,7 @@ def _accuracy_note(accuracy: Accuracy | None) -> str:
 def _published() -> list[KnownModel]:
     """The published models whose training tokens are known."""
     return [
-        KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens)
+        KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens, weights=shape.weights)
         for name, shape in published_shapes().items()
         if shape.tokens is not None
     ]

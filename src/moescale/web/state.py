@@ -57,6 +57,8 @@ DEFAULTS: Mapping[str, str] = {
     "budget": "5.15e21",
     "prompt": f"{DEFAULT_TRAFFIC[0]:g}",
     "output": f"{DEFAULT_TRAFFIC[1]:g}",
+    "weights": "bf16",
+    "kv-cache": "bf16",
     **{key: _shown(getattr(group, name)) for key, (group, name, _) in OPTIONS.items() if getattr(group, name, None)},
 }
 
