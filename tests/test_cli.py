@@ -1165,6 +1165,29 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
     assert "of the budget" not in its_table()
 
 
+@pytest.mark.system
+def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:
+    asked = ("plan", "--match", "llama-3.1-8b", "--max-tokens", "15T", "--law", "yun2024-recovered", "--bootstrap", "0")
+    told = run(*asked, "--gpu", "h100-sxm")
+    stored = run(*asked, "--gpu", "h100-sxm", "--json")
+    assert (told.code, stored.code) == (0, 0)
+    plan = json.loads(stored.out)
+    share = plan["training"]["budget_share"]
+    assert share < 0.99
+    assert plan["training"]["budget_of"] == "llama-3.1-8b"
+    assert f"({share:.0%} of those of llama-3.1-8b)" in plan["recommendation"]["why"]
+    (tmp_path / "plan.json").write_text(stored.out, encoding="utf-8")
+    assert run("report", str(tmp_path / "plan.json"), "-o", str(tmp_path / "plan.html")).code == 0
+    words = " ".join(told.out.split())
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    for text in (words, page):
+        assert f"({share:.0%} of those of llama-3.1-8b)" in text
+        assert "unused" not in text
+        assert "of the budget is" not in text
+    stated = run(*asked, "--gpu", "h100-sxm", "--budget", f"{plan['budget_flops']:g}", "--json")
+    assert "of the budget is unused: --max-tokens" in json.loads(stated.out)["recommendation"]["why"]
+
+
 def test_a_law_of_unknown_range_says_so() -> None:
     cheap = ("--latency", "roofline", "--bootstrap", "0")
     told = run("plan", "--budget", "1e24", "--law", "abnar2025", "--gpu", "h200-sxm", "--experts", "1,4,8,16", *cheap)

@@ -613,10 +613,11 @@ def _training_text(plan: Plan) -> str:
     if use is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
     text = f"{format_flops(use.flops_used)} FLOPs"
+    budget = "the budget" if use.budget_of is None else f"those of {use.budget_of}"
     if use.budget_share >= 2:
-        text += f" ({use.budget_share:.1f} times the budget)"
+        text += f" ({use.budget_share:.1f} times {budget})"
     elif not 0.99 <= use.budget_share <= 1.01:
-        text += f" ({use.budget_share:.0%} of the budget)"
+        text += f" ({use.budget_share:.0%} of {budget})"
     if use.gpu_days is None or use.usd is None:
         return text
     gpus = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
@@ -628,7 +629,7 @@ def _training_text(plan: Plan) -> str:
 def _unused_text(plan: Plan) -> str:
     """Why some of the budget is left over, and what it would buy; empty where it is spent."""
     use = plan.training
-    if use is None or use.spent:
+    if use is None or use.spent or use.budget_of is not None:
         return ""
     text = f"{1.0 - use.budget_share:.0%} of the budget"
     if use.unused_because:
