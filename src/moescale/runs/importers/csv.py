@@ -15,7 +15,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.io import frames
 from moescale.io.filters import quoted_name
-from moescale.runs.importers.guesses import LOSS_COLUMN, bits, guess
+from moescale.runs.importers.guesses import CONVERTED, LOSS_COLUMN, guess, in_other_units, unit_of
 from moescale.runs.importers.rules import Rule
 from moescale.runs.importers.tracked_run import FINISHED, Scalar, TrackedRun, Wanted, scalar, scalars
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
@@ -67,14 +67,16 @@ def import_command(source: str) -> str:
     """The command that makes a run table of a table with columns of other names; `..` stands for an expression that
     no guess gives. Raises InputError as `read_csv`."""
     runs, _ = read_csv(source, lambda _: True)
-    rules = {column: guess(runs, column) for column in (*SIZE_COLUMNS, EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)}
+    rules = {
+        column: guess(runs, column).rules for column in (*SIZE_COLUMNS, EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
+    }
     missing = [column for column in (TOKENS_COLUMN, LOSS_COLUMN) if not _found_in(rules[column])]
     if not any(_found_in(rules[size]) for size in SIZE_COLUMNS):
         missing.insert(0, SIZE_COLUMNS[0])
-    bits_name = bits(runs)
     stated = {column: ".." for column in missing}
-    if bits_name is not None:
-        stated[LOSS_COLUMN] = f"{quoted_name(bits_name)} * 0.6931 * BYTES_A_TOKEN"
+    name = in_other_units(runs)
+    if name is not None and (converted := CONVERTED.get(unit_of(name) or "")) is not None:
+        stated[LOSS_COLUMN] = f"{quoted_name(name)} * {converted}"
     parts = [part for column, text in stated.items() for part in ("--set", shlex.quote(f"{column}={text}"))]
     written = shlex.quote(f"{Path(source).stem}-runs.csv")
     return " ".join(["moescale", "import", "csv", shlex.quote(source), *parts, "-o", written])
