@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import ColumnError, DamagedFileError, InputError
-from moescale.io.files import decode_utf8, read_bytes, unpacked_limit_bytes
+from moescale.io.files import STANDARD_INPUT, decode_utf8, read_bytes, read_standard_input, unpacked_limit_bytes
 from moescale.typing import FloatArray
 
 BoolArray = NDArray[np.bool_]
@@ -72,8 +72,8 @@ class Table:
     """Named columns of equal length as they were found, nothing converted.
 
     `columns` maps a name to a NumPy array (numbers, booleans, or objects: texts and None), or to a pyarrow ChunkedArray
-    where pyarrow read it; cells of a CSV or TSV are strings. `source` is the path, or
-    "frame"; `sha256` is of the file's bytes, None for a frame.
+    where pyarrow read it; cells of a CSV or TSV are strings. `source` is the path,
+    "standard input" or "frame"; `sha256` is of the file's bytes, None for a frame.
     """
 
     source: str
@@ -83,7 +83,8 @@ class Table:
 
 
 def read_table(source: Any) -> Table:
-    """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content) or in a data frame.
+    """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content), in standard input (`-`), or in a data
+    frame.
 
     A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns; a Table
     stays as it is. Raises InputError for everything that is not a table with distinct column names.
@@ -92,6 +93,8 @@ def read_table(source: Any) -> Table:
         return source
     if isinstance(source, str | os.PathLike):
         path = os.fspath(cast("str | os.PathLike[str]", source))
+        if path == "-":
+            return parse_table(read_standard_input(limit_bytes=FILE_LIMIT_BYTES), STANDARD_INPUT)
         return parse_table(read_bytes(path, limit_bytes=FILE_LIMIT_BYTES), path)
     return _named(_read_frame(source), FRAME, None)
 

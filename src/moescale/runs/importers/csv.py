@@ -14,6 +14,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.io import frames
+from moescale.io.files import STANDARD_INPUT
 from moescale.io.filters import quoted_name
 from moescale.runs.importers.guesses import CONVERTED, LOSS_COLUMN, guess, in_other_units, unit_of
 from moescale.runs.importers.rules import Rule
@@ -42,7 +43,12 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     path = Path(source)
     if path.is_dir():
         raise InputError("is a folder", where=source, next_step=f"give one table: {frames.FORMATS}")
-    table = frames.read_table(source)
+    return _runs_of(frames.read_table(source))
+
+
+def _runs_of(table: frames.Table) -> tuple[list[TrackedRun], list[str]]:
+    """The rows of a table as runs, and warnings."""
+    source = table.source
     if any(name.endswith(("__MIN", "__MAX")) for name in table.columns):
         what = "is an export of a chart of W&B"
         raise InputError(what, where=source, next_step="export the table of runs: one row a run")
@@ -63,10 +69,10 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     return runs, warnings
 
 
-def import_command(source: str) -> str:
+def import_command(table: frames.Table) -> str:
     """The command that makes a run table of a table with columns of other names; `..` stands for an expression that
     no guess gives. Raises InputError as `read_csv`."""
-    runs, _ = read_csv(source, lambda _: True)
+    runs, _ = _runs_of(table)
     rules = {
         column: guess(runs, column).rules for column in (*SIZE_COLUMNS, EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
     }
@@ -78,8 +84,9 @@ def import_command(source: str) -> str:
     if name is not None and (converted := CONVERTED.get(unit_of(name) or "")) is not None:
         stated[LOSS_COLUMN] = f"{quoted_name(name)} * {converted}"
     parts = [part for column, text in stated.items() for part in ("--set", shlex.quote(f"{column}={text}"))]
-    written = shlex.quote(f"{Path(source).stem}-runs.csv")
-    return " ".join(["moescale", "import", "csv", shlex.quote(source), *parts, "-o", written])
+    piped = table.source == STANDARD_INPUT
+    source, written = ("-", "runs.csv") if piped else (table.source, f"{Path(table.source).stem}-runs.csv")
+    return " ".join(["moescale", "import", "csv", shlex.quote(source), *parts, "-o", shlex.quote(written)])
 
 
 def _found_in(rules: list[Rule]) -> bool:
