@@ -15,6 +15,7 @@ from moescale.units import expert_label, format_count, format_flops, format_seco
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
     from moescale.fitting.holdout import Diagnosis, HoldOut, RunArrays
+    from moescale.fitting.isoflop import IsoFlop
     from moescale.latency.coverage import Coverage, Overview
     from moescale.models.rounding import Buildable
     from moescale.planning.candidate import Candidate, Life, Regret, Trained, Unreachable
@@ -259,6 +260,26 @@ def prediction_table(law: Law) -> Table | None:
     with_interval = ", with 90% intervals" if len(law.draws) else ""
     title = f"Predicted losses{with_interval}"
     return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
+
+
+def optima_table(found: IsoFlop) -> Table:
+    """The loss-optimal model of each budget whose sizes enclose one, of the first of them."""
+    optima = [(p, p.minimum) for p in found.budgets if p.minimum is not None]
+    more = len(optima) - PREDICTION_ROWS
+    return table_of(
+        "Loss-optimal model of each budget"
+        + (f" (the first {PREDICTION_ROWS}; {more:,} more with --json)" if more > 0 else ""),
+        optima[:PREDICTION_ROWS],
+        (
+            (Column("experts"), lambda o: f"{o[0].experts:g}"),
+            (Column("FLOPs"), lambda o: format_flops(o[0].flops)),
+            (Column("N"), lambda o: format_count(o[1].n_params)),
+            (Column("tokens"), lambda o: format_count(o[1].tokens)),
+            (Column("tokens per parameter"), lambda o: format_count(o[1].tokens / o[1].n_params)),
+            (Column("loss"), lambda o: f"{o[1].loss:.4f}"),
+            (Column("runs", rank=1), lambda o: f"{o[0].sizes.size}"),
+        ),
+    )
 
 
 def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Table:
