@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import sqlite3
 import struct
@@ -408,6 +409,48 @@ def test_losses_in_other_units_are_named(tmp_path: Path, header: str, words: tup
     with pytest.raises(InputError) as caught:
         import_runs("csv", table_file(tmp_path, f"params,tokens,experts,{header}\n1e8,1e9,8,4.5\n"))
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+SHEET = "Model,Params (M),Tokens (B),# Experts,Val loss"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("a,~125,2.5,8,3.1", "no size: 'Params (M)' is '~125', not a positive number"),
+        ("a,125,0,8,3.1", "no tokens: 'Tokens (B)' is 0, not a positive number"),
+        ("a,125,2.5,dense,3.1", "no n_experts: '# Experts' is 'dense', not a positive number; dense models have 1"),
+        ("a,125,2.5,8,3.1 ± 0.1", "no loss: 'Val loss' is '3.1 ± 0.1', not a positive number"),
+    ],
+)
+def test_a_cell_that_is_no_number_is_named(tmp_path: Path, row: str, words: str) -> None:
+    for rows in (row, f"b,125,2.5,8,3.0\n{row}"):  # where no other run says that the column is one of numbers, too
+        path = table_file(tmp_path, f"{SHEET}\n{rows}\n")
+        if rows == row:
+            with pytest.raises(InputError, match=re.escape(words)):
+                import_runs("csv", path)
+        else:
+            assert words in import_runs("csv", path).left_out[0][1]
+
+
+def test_a_loss_of_nan_is_marked_and_an_empty_one_left_out(tmp_path: Path) -> None:
+    rows = [SHEET, "a,125,2.5,8,NaN", "b,125,2.5,8,", "c,125,2.5,NaN,3.0", "d,125,2.5,8,Infinity"]
+    found = import_runs("csv", table_file(tmp_path, "\n".join(rows)))
+    assert found.columns["name"].tolist() == ["a", "c", "d"]
+    assert found.columns["diverged"].tolist() == [True, False, True]
+    assert found.columns["n_experts"].tolist() == [8, 1, 8]
+    assert [run[:1] for run, _ in found.left_out] == ["b"]
+    assert read_runs(write_runs(found.columns, tmp_path / "runs.csv")).loss.tolist() == [3.0]
+
+
+def test_lines_that_excel_puts_above_a_table(tmp_path: Path) -> None:
+    head, rows = SHEET.replace(",", ";"), "a;125;2,5;8;3,1\n"
+    assert only(import_runs("csv", table_file(tmp_path, f"sep=;\n{head}\n{rows}")).columns)["loss"] == 3.1
+    for title in ("Runs of 2026;;;;", "Runs of 2026;;;;\n;;;;"):
+        with pytest.raises(InputError, match="names one of 5 columns; begin titles above the names with #"):
+            import_runs("csv", table_file(tmp_path, f"{title}\n{head}\n{rows}"))
+    with pytest.raises(InputError, match=r"looks like UTF-16.*as CSV UTF-8"):
+        import_runs("csv", table_file(tmp_path, f"{head}\n{rows}".replace(";", "\t"), "a.txt", encoding="utf-16"))
 
 
 def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:

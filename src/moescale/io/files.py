@@ -205,7 +205,7 @@ def decode_utf8(data: bytes, *, where: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         guess = " (it looks like UTF-16)" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         what = f"is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}, line {line}{guess}"
-        raise DamagedFileError(what, where=where, next_step="save it as UTF-8") from error
+        raise DamagedFileError(what, where=where, next_step="save it as UTF-8 (a spreadsheet: as CSV UTF-8)") from error
 
 
 def as_text(name: str) -> str:

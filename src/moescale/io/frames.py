@@ -59,8 +59,11 @@ FRAME = "frame"
 _SUFFIXES = {"csv": "csv", "tsv": "tsv tab", "parquet": "parquet pq", "json": "jsonl ndjson json"}
 _FORMATS = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _MAGIC = {b"PK\x03\x04": "a ZIP archive or a spreadsheet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
-_COMMENTS = re.compile(rb'(?:\xef\xbb\xbf)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
-"""Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, and empty ones between them."""
+_COMMENTS = re.compile(
+    rb'(?:\xef\xbb\xbf)?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*'
+)
+"""Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
+the line by which Excel states the delimiter."""
 
 _NUMBER = r"^(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity))$"
 
@@ -336,6 +339,8 @@ def _sniff(data: bytes, path: str) -> str:
     suffix = Path(path).suffix
     if suffix.lower() in _FORMATS:
         return _FORMATS[suffix.lower()]
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # Excel's "Unicode text"
+        decode_utf8(data, where=path)
     head = _without_comments(data[:65536]).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] in (b"{", b"["):
         return "json"
@@ -361,6 +366,12 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> dict[str, Any]:
     # Spreadsheets leave columns without a name.
     names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
     _refuse_duplicates(names, path)
+    if len(names) > 2 and sum(map(bool, map(str.strip, header))) == 1:
+        what, advice = (
+            f"the first of its lines names one of {len(names)} columns",
+            "begin titles above the names with #",
+        )
+        raise DamagedFileError(what, where=path, next_step=f"{advice}, or remove them")
     if data.count(b'"') % 2:
         _refuse_open_quote(data.decode("utf-8-sig"), delimiter, path)
     if len(data) <= LIGHT_BYTES or (len(data) <= MOST_LIGHT_BYTES and not has_arrow()):
@@ -420,7 +431,7 @@ def _parse_by_arrow(data: bytes, delimiter: str, header: list[str], path: str) -
 def _without_comments(data: bytes) -> bytes:
     """The bytes after the lines of `_COMMENTS` at their start; as they are where there are none."""
     found = _COMMENTS.match(data)
-    return data[found.end() :] if found and b"#" in found.group() else data
+    return data[found.end() :] if found and (b"#" in found.group() or b"sep=" in found.group()) else data
 
 
 def _header(head: str, path: str, delimiter: str) -> tuple[str, list[str]]:

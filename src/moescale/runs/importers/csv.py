@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from moescale.errors import InputError
 from moescale.io import frames
 from moescale.io.files import STANDARD_INPUT
 from moescale.io.filters import quoted_name
-from moescale.runs.importers.guesses import CONVERTED, LOSS_COLUMN, guess, in_other_units, unit_of
+from moescale.runs.importers.guesses import CONVERTED, LOSS_COLUMN, guess, in_other_units, may_be, unit_of
 from moescale.runs.importers.rules import Rule
 from moescale.runs.importers.tracked_run import FINISHED, Scalar, TrackedRun, Wanted, scalar, scalars
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
@@ -95,13 +95,15 @@ def _found_in(rules: list[Rule]) -> bool:
 
 
 def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
-    """The cells by column: floats (NaN: none), truths, or texts."""
+    """The cells by column: floats, truths, or texts; None where there is none, NaN where a loss is."""
     found: dict[str, list[Any]] = {}
     with_commas: dict[str, list[str]] = {}
     decimal = False
     for name, column in table.columns.items():
         values = frames.as_values(column)
         found[name] = values.tolist()
+        if values.dtype.kind == "f":
+            found[name] = _without_gaps(found[name], frames.as_texts(column).tolist(), ended=may_be(name, LOSS_COLUMN))
         if values.dtype != np.object_ or name.lower() in NAMES:
             continue
         texts = [_GAP.sub("", text.strip()) for text in found[name]]
@@ -125,12 +127,18 @@ def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _numbers(texts: list[str]) -> list[float] | None:
+def _without_gaps(cells: list[float], texts: Sequence[str], *, ended: bool) -> list[float | None]:
+    """The numbers of a column, None for a cell without one; "NaN" is what a loss `ended` as, and elsewhere none."""
+    kept = (ended and text.strip().lower() in ("nan", "-nan") for text in texts)
+    return [cell if keep or not math.isnan(cell) else None for cell, keep in zip(cells, kept, strict=True)]
+
+
+def _numbers(texts: list[str]) -> list[float | None] | None:
     """What every cell that is not empty states as a number, percentages as shares; None where one states none."""
-    numbers: list[float] = []
+    numbers: list[float | None] = []
     for text in texts:
         if text.lower() in frames.MISSING_TEXTS:
-            numbers.append(math.nan)
+            numbers.append(None)
             continue
         try:
             numbers.append(parse_count(text.removesuffix("%").rstrip()) / (100.0 if text.endswith("%") else 1.0))
@@ -151,7 +159,7 @@ def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
                 yield from scalars(mapping, f"{name}.").items()  # pyright: ignore[reportUnknownArgumentType]
                 return
     value = scalar(cell)
-    if value is not None and not (isinstance(value, float) and math.isnan(value)):
+    if value is not None:
         yield name, value
 
 

@@ -15,7 +15,7 @@ from moescale.io.filters import quoted_name
 from moescale.io.frames import COLUMN_LIMIT
 from moescale.runs.expansion import BODY_COLUMNS
 from moescale.runs.importers.rules import Rule
-from moescale.runs.importers.tracked_run import STEP, TrackedRun, bare
+from moescale.runs.importers.tracked_run import STEP, Scalar, TrackedRun, bare
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 LOSS_COLUMN = "loss"
@@ -121,6 +121,19 @@ def _value(run: TrackedRun, name: str) -> float | None:
     if value is None and name in run.metrics and len(run.metrics[name].values):
         return float(run.metrics[name].values[-1])
     return value if isinstance(value, float) and value > 0 else None
+
+
+def may_be(name: str, column: str) -> bool:
+    """Whether a name is one that a column is guessed from."""
+    return any(
+        _place(name, stem, tier) is not None for tier in _patterns(column) for stem, _ in _stems(plain(name), column)
+    )
+
+
+def unusable(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
+    """The name of the run that a column would be guessed from, and what stands there in place of a positive number."""
+    found = ((name, value) for name, value in run.params.items() if _value(run, name) is None and may_be(name, column))
+    return next(found, None)
 
 
 def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:

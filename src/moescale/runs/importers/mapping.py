@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers, quoted_name
-from moescale.runs.importers.guesses import CONVERTED, LOSS_COLUMN, OTHER_UNITS, guess, in_other_units, unit_of
+from moescale.runs.importers.guesses import (
+    CONVERTED,
+    LOSS_COLUMN,
+    OTHER_UNITS,
+    guess,
+    in_other_units,
+    unit_of,
+    unusable,
+)
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
 from moescale.runs.importers.rules import DERIVED, Rule, mean_length
 from moescale.runs.importers.tracked_run import FINISHED, STEP, STEPS, Scalar, Series, TrackedRun, bare
@@ -310,6 +318,10 @@ def _row(
     if loss is None and not diverged:
         wanted = rules[LOSS_COLUMN][0] if rules[LOSS_COLUMN] else "a validation or training loss"
         lacking[LOSS_COLUMN] = f"{wanted} is not there"
+    for column in lacking:
+        found = next(filter(None, (_unusable(run, each, rules[each]) for each in _columns_of(column))), None)
+        if found is not None:
+            lacking[column] = found + "; dense models have 1" * (column == EXPERTS_COLUMN)
     lacking |= {column: _differing(unclear[column]) for column in lacking if column in unclear}
     size = next((size for size in SIZE_COLUMNS if size in unclear), SIZE_COLUMNS[0])
     if "size" in lacking and size in unclear:
@@ -348,6 +360,20 @@ def _cells(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], step: float) ->
                 row[column], taken[column] = value, rule
                 break
     return row, taken
+
+
+def _columns_of(column: str) -> Sequence[str]:
+    return SIZE_COLUMNS if column == "size" else (column,)
+
+
+def _unusable(run: TrackedRun, column: str, rules: Sequence[Rule]) -> str | None:
+    """What stands where a column would be taken from, in place of a positive number; None where nothing does."""
+    found = unusable(run, column)
+    stated = [rule.name or rule.expression or "" for rule in rules if rule.derived is None]
+    if found is None or (stated and not any(found[0] in text for text in stated)):
+        return None
+    shown = repr(found[1][:_LONGEST_NAME]) if isinstance(found[1], str) else _cell(found[1])
+    return f"{found[0]!r} is {shown}, not a positive number"
 
 
 def _lacking(row: Row, rules: Mapping[str, Sequence[Rule]]) -> dict[str, str]:
