@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import IO
@@ -16,6 +17,11 @@ from moescale.errors import DamagedFileError, InputError, UnwrittenError, neares
 
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
+
+STANDARD_INPUT = "standard input"
+"""What `-` in place of a path is called in answers and errors."""
+
+PIPED_BYTES = 2**20  # read at once from a pipe: Python asks the system for all of what it may read
 
 NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
 REFUSED = (errno.EACCES, errno.EPERM)
@@ -171,6 +177,21 @@ def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BY
     return data
 
 
+def read_standard_input(*, limit_bytes: int) -> bytes:
+    """What is piped into the program, at most `limit_bytes`; raises InputError for more, a terminal, and none."""
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None or sys.stdin.isatty():
+        advice = "pipe a table into the command, or give a path"
+        raise InputError("nothing is piped into it", where=STANDARD_INPUT, next_step=advice)
+    data = bytearray()
+    with _explained(_read_error, STANDARD_INPUT):
+        while len(data) <= limit_bytes and (part := stream.read(PIPED_BYTES)):
+            data += part
+    if len(data) > limit_bytes:
+        raise InputError(f"is larger than {limit_bytes:,} bytes", where=STANDARD_INPUT, next_step="give fewer rows")
+    return bytes(data)
+
+
 def read_text(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
     """The text of a UTF-8 file, less a byte-order mark; raises InputError as `read_bytes` and for other encodings."""
     return decode_utf8(read_bytes(path, limit_bytes=limit_bytes), where=os.fspath(path))
@@ -184,7 +205,7 @@ def decode_utf8(data: bytes, *, where: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         guess = " (it looks like UTF-16)" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         what = f"is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}, line {line}{guess}"
-        raise DamagedFileError(what, where=where, next_step="save it as UTF-8") from error
+        raise DamagedFileError(what, where=where, next_step="save it as UTF-8 (a spreadsheet: as CSV UTF-8)") from error
 
 
 def as_text(name: str) -> str:

@@ -229,6 +229,7 @@ class BoundOptions(TrainingOptions):
             experts=experts,
             match_experts=self._base_experts(law),
             base=base,
+            flops_of_base=self._flops_of_base(base),
             against=()
             if self.against is None
             else tuple(published_model(n, "--against") for n in listed("--against", self.against)),
@@ -317,10 +318,10 @@ class BoundOptions(TrainingOptions):
 
     def flops(self, training: TrainingPrice | None, base: KnownModel | None = None) -> float:
         """The training FLOPs that are stated, that time or dollars buy, or of the base; InputError for none or two budgets."""
+        if base is not None and self._flops_of_base(base):
+            return base.training_flops
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
-        if not given and base is not None and self.max_total_usd is None:
-            return base.training_flops
         if not given and self.max_total_usd is not None and training is not None:
             return self.max_total_usd / training.usd_per_flop
         if len(given) != 1:
@@ -339,6 +340,10 @@ class BoundOptions(TrainingOptions):
         if self.max_days is not None and training is not None:
             return min(flops or math.inf, self._flops_of_days(training, "--max-days", self.max_days))
         return flops or 0.0
+
+    def _flops_of_base(self, base: KnownModel | None) -> bool:
+        """Whether the budget is the training FLOPs of the published base, as none is stated."""
+        return base is not None and (self.budget, self.days, self.budget_usd, self.max_total_usd) == (None,) * 4
 
     def _flops_of_days(self, training: TrainingPrice, option: str, days: float) -> float:
         from moescale.planning.total_cost import flops_of_gpu_hours

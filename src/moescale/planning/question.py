@@ -61,6 +61,7 @@ class Question:
     experts: Annotated[tuple[float, ...], EXPERTS] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
     match_experts: Annotated[float, EXPERTS] = 4.0  # the base: the loss-optimal model of so many, which only compares
     base: KnownModel | None = None  # the base instead of that
+    flops_of_base: bool = False  # no budget is stated: it is the training FLOPs of `base`
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     max_loss: Annotated[float | None, POSITIVE] = None
     max_usd_per_mtok: Annotated[float | None, POSITIVE] = None

@@ -37,6 +37,7 @@ class TrainingUse:
     flops_used: float
     tokens_per_active_param: float
     budget_share: float  # of the budget's FLOPs; above 1 where a life is worth more training
+    budget_of: str | None = None  # the baseline whose FLOPs are the budget, where none is stated
     unused_because: str | None = None  # what bounds the training, where the budget is not spent
     train_gpu: str | None = None
     mfu: float | None = None
@@ -108,6 +109,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=flops / budget.flops,
+        budget_of=question.base.name if question.base is not None and question.flops_of_base else None,
         unused_because=because,
     )
     if price is None:
@@ -134,10 +136,14 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
 
 def training_words(use: TrainingUse, budget_flops: float) -> str:
     """What training takes: share of the budget, tokens per active parameter, days and dollars, and what is left over."""
+    if use.budget_of is not None:
+        compute = f"{format_flops(use.flops_used)} FLOPs ({use.budget_share:.0%} of those of {use.budget_of})"
+    elif use.spent:
+        compute = "the whole budget"
+    else:
+        compute = f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})"
     parts = [
-        "the whole budget"
-        if use.spent
-        else f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})",
+        compute,
         f"{format_count(use.tokens_per_active_param)} tokens per active parameter",
     ]
     if use.gpu_days is not None and use.usd is not None:
@@ -145,7 +151,7 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
             f"{format_count(use.gpu_days)} GPU days on {use.train_gpu} at MFU {use.mfu_words}, {format_usd(use.usd)}"
         )
     text = f"Training uses {', '.join(parts)}."
-    if use.spent:
+    if use.spent or use.budget_of is not None:
         return text
     why_left = f": {use.unused_because}" if use.unused_because else ""
     return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."

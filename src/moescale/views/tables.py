@@ -15,6 +15,7 @@ from moescale.units import expert_label, format_count, format_flops, format_seco
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
     from moescale.fitting.holdout import Diagnosis, HoldOut, RunArrays
+    from moescale.fitting.isoflop import IsoFlop
     from moescale.latency.coverage import Coverage, Overview
     from moescale.models.rounding import Buildable
     from moescale.planning.candidate import Candidate, Life, Regret, Trained, Unreachable
@@ -259,6 +260,26 @@ def prediction_table(law: Law) -> Table | None:
     with_interval = ", with 90% intervals" if len(law.draws) else ""
     title = f"Predicted losses{with_interval}"
     return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
+
+
+def optima_table(found: IsoFlop) -> Table:
+    """The loss-optimal model of each budget whose sizes enclose one, of the first of them."""
+    optima = [(p, p.minimum) for p in found.budgets if p.minimum is not None]
+    more = len(optima) - PREDICTION_ROWS
+    return table_of(
+        "Loss-optimal model of each budget"
+        + (f" (the first {PREDICTION_ROWS}; {more:,} more with --json)" if more > 0 else ""),
+        optima[:PREDICTION_ROWS],
+        (
+            (Column("experts"), lambda o: f"{o[0].experts:g}"),
+            (Column("FLOPs"), lambda o: format_flops(o[0].flops)),
+            (Column("N"), lambda o: format_count(o[1].n_params)),
+            (Column("tokens"), lambda o: format_count(o[1].tokens)),
+            (Column("tokens per parameter"), lambda o: format_count(o[1].tokens / o[1].n_params)),
+            (Column("loss"), lambda o: f"{o[1].loss:.4f}"),
+            (Column("runs", rank=1), lambda o: f"{o[0].sizes.size}"),
+        ),
+    )
 
 
 def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Table:
@@ -613,10 +634,11 @@ def _training_text(plan: Plan) -> str:
     if use is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
     text = f"{format_flops(use.flops_used)} FLOPs"
+    budget = "the budget" if use.budget_of is None else f"those of {use.budget_of}"
     if use.budget_share >= 2:
-        text += f" ({use.budget_share:.1f} times the budget)"
+        text += f" ({use.budget_share:.1f} times {budget})"
     elif not 0.99 <= use.budget_share <= 1.01:
-        text += f" ({use.budget_share:.0%} of the budget)"
+        text += f" ({use.budget_share:.0%} of {budget})"
     if use.gpu_days is None or use.usd is None:
         return text
     gpus = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
@@ -628,7 +650,7 @@ def _training_text(plan: Plan) -> str:
 def _unused_text(plan: Plan) -> str:
     """Why some of the budget is left over, and what it would buy; empty where it is spent."""
     use = plan.training
-    if use is None or use.spent:
+    if use is None or use.spent or use.budget_of is not None:
         return ""
     text = f"{1.0 - use.budget_share:.0%} of the budget"
     if use.unused_because:
