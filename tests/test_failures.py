@@ -756,7 +756,7 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
 
 
 def test_sigterm_ends_the_page_and_its_fits(tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="needs fastapi: pip install 'moescale[web]'")
+    pytest.importorskip("fastapi", reason="needs fastapi: pip install '.[web]'")
     httpx = pytest.importorskip("httpx", reason="needs httpx")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -877,7 +877,7 @@ def process_of(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.engine
 def test_a_job_of_submitit_ends_though_signals_are_lost(tmp_path: Path) -> None:
-    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install 'moescale[cluster]'")
+    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install '.[cluster]'")
     from moescale.experiments.sweeps.executors import Submitit
 
     place = Submitit({"cluster": "local", "timeout_min": 5}, tmp_path / "submitit")

@@ -161,7 +161,7 @@ def test_without_numba_the_fit_tells_how_long_it_takes(monkeypatch: pytest.Monke
     monkeypatch.setattr(multistart, "has_numba", lambda: False)
     notice = multistart.slow_notice(yun2024.FORM, 270, 270_000)
     assert notice is not None
-    assert "pip install 'moescale[fast]'" in notice
+    assert "pip install '.[fast]'" in notice
     assert f"about {multistart.forecast_s(270, 270_000) / 60:.0f} minutes" in notice
     assert multistart.slow_notice(yun2024.FORM, 60, 864) is None
     monkeypatch.setattr(multistart, "has_numba", lambda: True)

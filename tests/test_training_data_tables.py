@@ -83,7 +83,7 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(sources, "import_module", missing)
     with pytest.raises(
-        InputError, match=r"b.csv: the package datasets is not installed; pip install 'moescale\[train\]'"
+        InputError, match=r"b.csv: the package datasets is not installed; pip install '\.\[train\]'"
     ):
         read(write_csv(tmp_path / "b.csv", ","))
 

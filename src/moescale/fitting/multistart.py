@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from moescale.errors import InputError
+from moescale.errors import InputError, install
 from moescale.fitting.objective import HUBER_DELTA, Problem, Progress
 from moescale.scaling_laws.form import LawForm, Observed
 from moescale.typing import FloatArray
@@ -68,7 +68,7 @@ def slow_notice(form: LawForm, n_runs: int, starts: int) -> str | None:
     seconds = forecast_s(n_runs, starts)
     if (has_numba() and form.equation4) or seconds < 60.0:
         return None
-    advice = ": pip install 'moescale[fast]' reduces it to about one" if form.equation4 else ""
+    advice = f": {install('fast')} reduces it to about one" if form.equation4 else ""
     return f"the search of the published grid takes about {seconds / 60.0:.0f} minutes without numba{advice}"
 
 
