@@ -629,7 +629,10 @@ def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
     (tmp_path / "sweep.toml").write_text(tomli_w.dumps(document()))
     code, out, err = run(capsys, "sweep.toml")
     assert (code, out) == (2, "")
-    assert err == "moescale: training needs no_such_library, which is not installed; pip install '.[train]' in a clone of moescale\n"
+    assert (
+        err
+        == "moescale: training needs no_such_library, which is not installed; pip install '.[train]' in a clone of moescale\n"
+    )
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["sweep", "sweep.toml"]
     assert run(capsys, "sweep.toml", "--dry-run")[0] == 0
     drive_stub(know(read_sweep("sweep.toml")))
