@@ -7,7 +7,7 @@ import importlib.util
 from moescale.cli.flat import flat
 from moescale.cli.options import app, examples
 from moescale.cli.output import say
-from moescale.errors import InputError, located
+from moescale.errors import InputError, install, located
 from moescale.options.pages import PageOptions
 
 
@@ -17,7 +17,7 @@ def web(wanted: PageOptions) -> None:
     """Serve the interactive page on this machine: inputs, curves, uploads."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"the page needs {' and '.join(missing)}", next_step="install it: pip install 'moescale[web]'")
+        raise InputError(f"the page needs {' and '.join(missing)}", next_step=install("web"))
     from moescale.io.files import read_text
     from moescale.web.app import ADDRESS, create_app, listen, serve
 

@@ -13,10 +13,10 @@ import tomli_w
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
 from moescale.export import megatron, torchtitan
+from moescale.export.folder import check_export_folder, write_export
 from moescale.export.huggingface import config_of
 from moescale.export.serving_launch import SERVE, Server, serve_script
 from moescale.hardware.gpus import Gpu
-from moescale.io.files import check_folder, make_folder, write_atomically
 from moescale.io.records import record
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, find_rule
@@ -153,12 +153,15 @@ FORMATS = {
     ),
 }
 
+NAMES = frozenset({"config.json", "run.toml", f"{torchtitan.MODULE}.py", megatron.FILE, "run.sh", "README.md", SERVE})
+"""Every file that an export of any format may hold."""
+
 
 def check_export(format: str, folder: Path) -> None:
     """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan."""
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS, where="--export")
-    check_folder(folder)
+    check_export_folder(folder, NAMES)
 
 
 def export_model(
@@ -182,8 +185,8 @@ def export_model(
     `rule` (None: that of launches) gives batch and peak learning rate where `batch_tokens` and `peak_lr` do not; with `gpus` the
     batch fills them. See `recipe_for`. With a `server` also the script that starts it on the trained model.
 
-    The folder is made where it is missing; files of other names stay. Raises InputError for an unknown format, a folder
-    that cannot be written, a size without a learning rate or a shape that no class of transformers builds, InfeasibleError
+    The folder is written whole or not at all. An older export in it is replaced; one that holds anything else is refused.
+    Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a shape that no class of transformers builds, InfeasibleError
     where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
@@ -217,9 +220,7 @@ def export_model(
         started = serve_script(server, recipe.sequence_tokens)
         files[SERVE] = started.command
         files["README.md"] += _serving(server, started.notes)
-    make_folder(folder)
-    for name, text in files.items():
-        write_atomically(folder / name, text)
+    write_export(folder, files, NAMES)
     return Export(
         format=format,
         folder=str(folder),

@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import ColumnError, DamagedFileError, InputError
+from moescale.errors import ColumnError, DamagedFileError, InputError, install
 from moescale.io.files import STANDARD_INPUT, decode_utf8, read_bytes, read_standard_input, unpacked_limit_bytes
 from moescale.typing import FloatArray
 
@@ -143,7 +143,7 @@ def has_arrow() -> bool:
 def require_arrow(where: str, what: str = "Parquet") -> None:
     """Raise InputError for a table that is read or written by pyarrow alone, where that is not installed."""
     if not has_arrow():
-        instead = "pip install 'moescale[parquet]', or use CSV"
+        instead = f"{install('parquet')}, or use CSV"
         raise InputError(f"{what} needs the extra `parquet`, which is not installed", where=where, next_step=instead)
 
 
