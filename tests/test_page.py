@@ -183,8 +183,8 @@ def test_a_probability_that_laws_cannot_support_is_not_shown_alone(browser: Any,
             page.locator("#strip div").filter(has_text="P(loss <= baseline)").locator("dd").inner_text().splitlines()
         )
         assert figure[0] == "95%"
-        assert "(trust at most 80%)" in figure[1]
-        assert ", ".join([" ".join(figure[:2]), *figure[2:]]) in told
+        assert figure[1:3] == ["over 4 laws", "(trust at most 80%)"]
+        assert ", ".join([" ".join(figure[:3]), *figure[3:]]) in told
 
 
 def test_a_page_without_the_token_says_which_address_to_open(browser: Any, address: str) -> None:

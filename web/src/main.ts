@@ -249,7 +249,7 @@ class Page {
     $("strip").replaceChildren(
       ...figures
         .filter((figure) => !figure.in_headline)
-        .map((figure) => make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.text, ...figure.notes.map((note) => make("small", {}, note))))),
+        .map((figure) => make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.text, ...figure.notes.map(noted)))),
     );
     $("caveat").textContent = caveats.length ? words(caveats[0]) : "";
     $("facts").replaceChildren(...facts.filter(([name]) => STATED.includes(name)).map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, words(text)))));
@@ -294,7 +294,7 @@ class Page {
     const columns = ["", "this answer", ...this.pins.map((_, i) => `pinned ${LETTERS[i]}`)];
     const rows: (string | Node)[][] = names.map((name) => [
       name,
-      make("span", { className: "notes" }, of(now, name)?.text ?? "–", ...(of(now, name)?.notes ?? []).map((note) => make("small", {}, note))),
+      make("span", { className: "notes" }, of(now, name)?.text ?? "–", ...(of(now, name)?.notes ?? []).map(noted)),
       ...this.pins.map((pin) => {
         const [own, other] = [of(now, name), of(pin.decision, name)];
         if (!other) return pin.failed ? "–" : pin.decision ? "–" : "..";
@@ -616,6 +616,11 @@ function change(now: Figure, pinned: Figure): string {
   if (now.text.endsWith("%")) return `${sign}${Math.round(100 * Math.abs(now.value - pinned.value))} pts`;
   if (now.name === "loss") return `${sign}${Math.abs(now.value - pinned.value).toFixed(4)}`;
   return `×${format.significant(now.value / pinned.value)}`;
+}
+
+/** What belongs to a figure; what limits the trust in it is as dark as the figure. */
+function noted(note: string): HTMLElement {
+  return make("small", { className: note.startsWith("(trust") ? "doubt" : "" }, note);
 }
 
 /** A table in the command line's words; ">" marks the recommended row. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -278,6 +279,7 @@ def _figures(found: Plan) -> list[Record]:
     training = use.usd if of_budget and use is not None else model.training_usd
     bound, facts = found.asked.get("max_loss"), dict(tables.decision_facts(found))
     sure = tables.P_LOSS if bound is None else f"P(loss <= {bound})"
+    doubts = re.split(r", | (?=\(trust)", facts.get(sure, "").partition(" ")[2])
     life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
     headline: list[tuple[str, float, Callable[[float], str]]] = [
         ("experts", model.experts, "{:g}".format),
@@ -300,7 +302,7 @@ def _figures(found: Plan) -> list[Record]:
         ("lifetime", model.total_usd, format_usd, (f"to train it and serve {life} tokens",)),
         # What the command line says of the number, beside it.
         ("loss", model.loss, "{:.4f}".format, (facts["loss"].partition("; ")[2],)),
-        (sure, model.probability_at_least_base, "{:.0%}".format, facts.get(sure, "").partition(" ")[2].split(", ")),
+        (sure, model.probability_at_least_base, "{:.0%}".format, doubts),
         (
             "expected regret",
             model.regret and model.regret.expected,
