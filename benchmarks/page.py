@@ -19,6 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -45,6 +46,7 @@ def serving() -> Generator[tuple[str, float]]:
         found = re.search(r"http://\S+", server.stderr.readline())
         if found is None:
             raise SystemExit("the server did not start")
+        threading.Thread(target=server.stderr.read, daemon=True).start()  # a full pipe would stop the server
         yield found[0], began
         server.terminate()
 

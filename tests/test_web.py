@@ -888,6 +888,20 @@ def test_clients_that_leave_leave_no_traceback() -> None:
         assert "Exception" not in told
 
 
+def test_a_refusal_is_no_line_in_the_terminal() -> None:
+    with command() as (running, port, token):
+        for sent in (b"no request at all\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
+                connection.sendall(sent)
+                assert connection.recv(100).startswith(b"HTTP/1.1 4")
+        for given in (token, "no"):
+            with raw(port, "/api/law?law=none", token=given) as connection:
+                assert connection.recv(100).startswith(b"HTTP/1.1 200" if given == token else b"HTTP/1.1 403")
+        running.terminate()
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+
+
 def closes(connection: socket.socket, *, dribble: bytes = b"") -> bool:
     """Whether the server ends a connection on which bytes arrive one by one, or none."""
     connection.settimeout(0.1)
