@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import secrets
 
 from moescale.cli.flat import flat
 from moescale.cli.options import app, examples
@@ -25,7 +26,8 @@ def web(wanted: PageOptions) -> None:
         law = None if wanted.law is None else read_text(wanted.law)
     with listen(wanted.port) as bound:
         port = int(bound.getsockname()[1])
-        address = f"http://{ADDRESS}:{port}/"
-        page = create_app(port, law_text=law, law_name=str(wanted.law))
+        token = secrets.token_urlsafe(16)
+        address = f"http://{ADDRESS}:{port}/?token={token}"
+        page = create_app(port, token, law_text=law, law_name=str(wanted.law))
         say(f"moescale: {address} (Ctrl-C ends it)")
         serve(page, bound, open_url=address if wanted.open_ else None)

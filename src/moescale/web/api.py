@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -276,8 +277,9 @@ def _figures(found: Plan) -> list[Record]:
     model, use, base = found.decision.model, found.training, found.built_base.usd_per_mtok
     of_budget = model is found.recommendation.model
     training = use.usd if of_budget and use is not None else model.training_usd
-    least = min(found.laws, key=lambda view: view.probability, default=None) if of_budget else None
-    gap, bound = found.base_loss - model.loss, found.asked.get("max_loss")
+    bound, facts = found.asked.get("max_loss"), dict(tables.decision_facts(found))
+    sure = tables.P_LOSS if bound is None else f"P(loss <= {bound})"
+    doubts = re.split(r", | (?=\(trust)", facts.get(sure, "").partition(" ")[2])
     life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
     headline: list[tuple[str, float, Callable[[float], str]]] = [
         ("experts", model.experts, "{:g}".format),
@@ -298,13 +300,9 @@ def _figures(found: Plan) -> list[Record]:
             ),
         ),
         ("lifetime", model.total_usd, format_usd, (f"to train it and serve {life} tokens",)),
-        ("loss", model.loss, "{:.4f}".format, (f"{abs(gap):.4f} {'below' if gap >= 0 else 'above'} the baseline's",)),
-        (
-            "P(loss <= baseline)" if bound is None else f"P(loss <= {bound})",
-            None if found.is_baseline and bound is None else model.probability_at_least_base,
-            "{:.0%}".format,
-            (f"{least.probability:.0%} under {least.law}",) if least else (),
-        ),
+        # What the command line says of the number, beside it.
+        ("loss", model.loss, "{:.4f}".format, (facts["loss"].partition("; ")[2],)),
+        (sure, model.probability_at_least_base if sure in facts else None, "{:.0%}".format, doubts),
         (
             "expected regret",
             model.regret and model.regret.expected,

@@ -16,15 +16,15 @@ from typing import TypeVar
 from moescale.errors import InputError, MoescaleError, located, unknown_name
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import LatencySource
-from moescale.options.fields import Described, FilePath, Group, described, option_name
+from moescale.options.fields import Group
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, ServingOptions
 from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
+from moescale.web.query import BUDGETS, DEFAULT_BUDGET, OPTIONS, VIEW_KEYS
 
-VIEW_KEYS = ("theme", "bands", "size", "pins")  # how the page shows it; no part of the question
 LATENCIES = ("auto", "silicon", "roofline")  # never a table, whose name would be a path
 # What one request may ask for: expert counts x (GPU counts of a replica + the law's draws / DRAWS_PER_GPU). An answer takes
 # some 3 ms of processor time for each count and GPU, and as much for each count and 50 draws (measured over 1 to 64
@@ -43,18 +43,10 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# By key: the options that hold it, its field, and what it is. None opens a file.
-OPTIONS: Mapping[str, tuple[type, str, Described]] = {
-    option_name(name, kind).removeprefix("--"): (group, name, kind)
-    for group in (BoundOptions, LawOptions, ServingOptions)
-    for name, kind in described(group).items()
-    if not isinstance(kind, FilePath)
-}
-BUDGETS = ("budget", "days", "budget-usd")  # keys that state the budget
 KEYS = (*OPTIONS, *VIEW_KEYS)
 # What holds where a query leaves a key out, as the controls show it.
 DEFAULTS: Mapping[str, str] = {
-    "budget": "5.15e21",
+    "budget": DEFAULT_BUDGET,
     "prompt": f"{DEFAULT_TRAFFIC[0]:g}",
     "output": f"{DEFAULT_TRAFFIC[1]:g}",
     "weights": "bf16",
