@@ -185,7 +185,7 @@ def read_standard_input(*, limit_bytes: int) -> bytes:
         advice = "pipe a table into the command, or give a path"
         raise InputError("nothing is piped into it", where=STANDARD_INPUT, next_step=advice)
     data = bytearray()
-    with _explained(_read_error, STANDARD_INPUT):
+    with explained(_read_error, STANDARD_INPUT):
         while len(data) <= limit_bytes and (part := stream.read(PIPED_BYTES)):
             data += part
     if len(data) > limit_bytes:
