@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
@@ -318,28 +317,29 @@ class BoundOptions(TrainingOptions):
 
     def flops(self, training: TrainingPrice | None, base: KnownModel | None = None) -> float:
         """The training FLOPs that are stated, that time or dollars buy, or of the base; InputError for none or two budgets."""
-        if base is not None and self._flops_of_base(base):
-            return base.training_flops
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
-        if not given and self.max_total_usd is not None and training is not None:
+        if base is not None and self._flops_of_base(base):
+            flops = base.training_flops
+        elif not given and self.max_total_usd is not None and training is not None:
             return self.max_total_usd / training.usd_per_flop
-        if len(given) != 1:
+        elif len(given) != 1:
             what = "no budget" if not given else f"{' and '.join(given)} state a budget each"
             raise InputError(
                 what, where="--budget", next_step="give --budget FLOPS, --train-gpus N --days X, or --budget-usd X"
             )
-        flops = self.budget
-        if flops is None and training is None:
+        elif self.budget is not None:
+            flops = self.budget
+        elif training is None:
             raise InputError(
                 "needs a priced GPU to train on", where=given[0], next_step="give --train-usd-per-gpu-hour as well"
             )
-        if flops is None and training is not None:
+        else:
             flops = self._flops_of_days(training, "--days", self.days) if self.days else None
             flops = flops or (self.budget_usd or 0.0) / training.usd_per_flop
         if self.max_days is not None and training is not None:
-            return min(flops or math.inf, self._flops_of_days(training, "--max-days", self.max_days))
-        return flops or 0.0
+            return min(flops, self._flops_of_days(training, "--max-days", self.max_days))
+        return flops
 
     def _flops_of_base(self, base: KnownModel | None) -> bool:
         """Whether the budget is the training FLOPs of the published base, as none is stated."""
