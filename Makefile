@@ -68,7 +68,7 @@ install: $(VENV)/.installed ## create .venv and install moescale into it
 plan: $(VENV)/.installed ## the main job on the built-in defaults: a plan for 5.15e21 FLOPs served on 8 x A100-SXM-40GB
 	@$(BIN)/moescale plan --budget 5.15e21 --gpu a100-sxm-40gb --max-gpus 8
 
-check: $(VENV)/.test ## lint, types and the unit tests beside each other, in a minute
+check: $(VENV)/.test ## lint, types and the unit tests beside each other
 	@$(MAKE) --no-print-directory --jobs 3 lint types unit WORKERS=1  # the types keep another core busy as long
 
 unit: $(VENV)/.test ## the tests that neither start processes nor fit, draw or sweep for long

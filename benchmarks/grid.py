@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from moescale.fitting.fit import Fit, fit
-from moescale.fitting.multistart import has_numba, published_axes, starts_at
+from moescale.fitting.multistart import published_axes, starts_at
 from moescale.fitting.objective import HUBER_DELTA, huber
 from moescale.runs.table import read_runs
 from moescale.scaling_laws import Observed, find_form, find_law, loss, make_inputs
@@ -153,8 +153,6 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    if not has_numba():
-        print("without numba: the grid is searched by NumPy, slower", file=sys.stderr)
     sets = [s for s in all_sets() if options.only is None or options.only in s[0]][: options.sets]
     if not options.json:
         load = os.getloadavg()[0]

@@ -18,7 +18,6 @@ HEAVY = (
     "transformers",
     "fastapi",
     "aiconfigurator_core",
-    "numba",
     "typer",
     "rich",
     "pydantic",

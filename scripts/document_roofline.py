@@ -6,6 +6,7 @@ python scripts/document_roofline.py [--stored]   (--stored: the page anew from t
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,9 +126,17 @@ def cost_error(gpu: Gpu, source: LatencySource) -> Error:
     sizes, experts = np.geomspace(*COST_SIZES, 10), 2.0 ** np.arange(7.0)
     model, kernels = architecture(FAMILY, sizes[:, np.newaxis], experts), Silicon(gpu)
     traffic, logs = find_traffic("sharegpt"), list[FloatArray]()
-    for cap in (None, float(gpu.default_max_num_seqs)):
+    for cap in (math.inf, float(gpu.default_max_num_seqs)):
         deployment = with_traffic(
-            Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=1.0, output_tokens=1.0, max_num_seqs=cap), traffic
+            Deployment(
+                gpu=gpu,
+                usd_per_gpu_hour=1.0,
+                prompt_tokens=1.0,
+                output_tokens=1.0,
+                max_num_seqs=cap,
+                reserve_bytes=0.0,
+            ),
+            traffic,
         )
         ours, theirs = (cheapest(model, s, deployment).usd_per_mtok for s in (source, kernels))
         both = np.isfinite(ours) & np.isfinite(theirs)

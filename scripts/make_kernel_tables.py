@@ -1,6 +1,6 @@
 """Write src/moescale/catalogue/kernels: the part of NVIDIA's measured kernel tables that the default engine is priced with.
 
-    pip install 'moescale[kernels]'
+    pip install '.[kernels]'
     python scripts/make_kernel_tables.py
 
 Reads the installed package aiconfigurator-core (Apache-2.0). Rows and columns that no prediction reads are left out; what stays

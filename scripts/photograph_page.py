@@ -44,7 +44,7 @@ def main() -> None:
         sync_playwright() as driver,
     ):
         assert server.stderr is not None
-        found = re.search(r"http://\S+/", server.stderr.readline())
+        found = re.search(r"http://\S+", server.stderr.readline())
         assert found is not None
         address = found[0]
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -52,7 +52,7 @@ def main() -> None:
         page.goto(address)
         settled(page)
         save(page, "plan")
-        page.goto(f"{address}?experts=1,4,8,16,32")
+        page.goto(f"{address}&experts=1,4,8,16,32")
         settled(page)
         page.locator("#upload summary").click()
         page.set_input_files("#file", ROOT / "examples" / "runs.csv")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moescale.cli import main
+import typer
+
+from moescale.cli import COMMANDS, app, load, main
 
 ROOT = Path(__file__).parents[1]
 RUNS = str(ROOT / "examples" / "runs.csv")
@@ -23,6 +27,33 @@ LLAMA = {
     "intermediate_size": 14336,
     "vocab_size": 32000,
 }
+
+
+COMMAND = re.compile(r"(?:(`|\$ ?)moescale|(`)|moescale) ?([a-z][a-z-]*)((?: [^`\n|]*)?)")
+NO_INDEX = re.compile(r"(?:pip install|uvx|uv tool install|pipx \w+) ['\"]?moescale|moescale\[")
+"""Commands that need the package's name on an index, where it is not."""
+
+
+@cache
+def options_of(command: str) -> frozenset[str]:
+    """Every option of a command, as it is typed."""
+    load(*COMMANDS)
+    group: Any = typer.main.get_command(app)
+    parameters = group.commands[command].params
+    return frozenset({"--help", *(name for each in parameters for name in (*each.opts, *each.secondary_opts))})
+
+
+def commands_that_fail(text: str) -> list[str]:
+    """The commands that a text tells to run and that cannot work as they stand: no such command or option, or no package."""
+    found = [match[0] for match in NO_INDEX.finditer(text)]
+    for match in COMMAND.finditer(text.replace("\\\n", " ")):
+        told, short, verb, rest = match.groups()
+        if verb in COMMANDS:
+            named = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", rest.partition(" && ")[0])
+            found += [match[0]] if set(named) - options_of(verb) else []
+        elif told and not short:
+            found.append(match[0])
+    return found
 
 
 class Answer(NamedTuple):

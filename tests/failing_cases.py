@@ -59,6 +59,19 @@ def corpus() -> None:
         pack(["text.jsonl"], "corpus", tokenizer="bytes", validation=0.2)
 
 
+def export(format: str = "torchtitan", tokens: float = 7.8e11) -> None:
+    from moescale.export.launch import export_model
+    from moescale.hardware.gpus import find_gpu
+    from moescale.models.rounding import Buildable
+
+    shape = Buildable(
+        n_layers=20, d_model=1664, n_heads=13, n_kv_heads=13, head_dim=128, d_ffn=4416, n_experts=16, top_k=2, moe_every=2,
+        n_params=6.6e8, n_params_total=3.96e9,
+    )  # fmt: skip
+    with told():
+        export_model(shape, tokens, format, Path("x"), gpu=find_gpu("a100-sxm-40gb"), mfu=0.4)
+
+
 class told:  # noqa: N801  # a context manager
     """An error as the command line tells it."""
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from command_line import run
+from command_line import answer_of, run
 from moescale.errors import InfeasibleError
 from moescale.export.launch import huggingface_config
 from moescale.hardware.gpus import find_gpu
@@ -38,6 +38,7 @@ STEEP = Deployment(  # where a few layers more or less change the batch that mee
     max_tpot_s=0.03,
 )  # fmt: skip
 GPUS = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "l40s")
+SERVING = ("--gpu", "--weights", "--kv-cache", "--max-num-seqs")
 LAWS = ("yun2024-recovered", "yun2024-joint", "moescale2026-joint", "ludziejewski2025")
 
 
@@ -170,7 +171,8 @@ def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
     ]
     if rng.random() < 0.5 and not gpu.startswith("a100"):
         serving += ["--weights", "fp8"]
-    serving += ["--max-num-seqs", str(rng.choice(["none", "64", "256", "1024"]))]
+    if rng.random() < 0.7:
+        serving += ["--max-num-seqs", str(rng.choice(["none", "64", "256", "1024"]))]
     if rng.random() < 0.3:
         serving += ["--latency", "roofline"]
     rest = ["--budget", f"{10 ** rng.uniform(20.5, 24.5):.6g}"]
@@ -184,6 +186,29 @@ def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
         if rng.random() < share and option not in rest:
             rest += [option, value]
     return str(rng.choice(LAWS)), serving, rest
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "--budget 1e22 --gpu h100-sxm --shape mixtral",  # memory holds more than vLLM's 1024 requests
+        "--budget 5.15e21 --gpu a100-sxm-80gb --shape fine-grained --kv-cache fp8",
+        "--budget 3e22 --gpu h200-sxm --shape deepseek --weights fp8",
+        "--budget 1e22 --gpu b200-sxm --weights nvfp4 --kv-heads 4 --max-num-seqs none",
+    ],
+)
+def test_an_export_is_priced_as_in_its_plan(tmp_path: Path, asked: str) -> None:
+    words = asked.split()
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    serving = [word for name in options if name in SERVING for word in (name, options[name])]
+    wanted = ("--bootstrap", 0, "--export", "hf", "-o", tmp_path / "out")
+    planned = answer_of("plan", *words, *wanted)["recommendation"]
+    priced = answer_of("cost", "--config", tmp_path / "out" / "config.json", *serving)
+    for name in ("usd_per_mtok", "batch", "gpus"):
+        assert priced[name] == pytest.approx(planned[name], rel=1e-9)
+    if "--max-num-seqs" not in options:
+        assert planned["batch"] <= find_gpu(options["--gpu"]).default_max_num_seqs
 
 
 @pytest.mark.fuzz
@@ -202,7 +227,7 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
         model = json.loads(planned.out)["recommendation"]
         priced = run("cost", "--config", str(folder / "config.json"), *serving, "--json")
         assert priced.code == 0, priced.err
-        assert json.loads(priced.out)["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=0.01)
+        assert json.loads(priced.out)["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=1e-9)
         shape, family = model["architecture"], find_family(find_law(law).family.name)
         assert abs(math.log(shape["d_model"] / shape["n_layers"] / family.d_model_per_layer)) <= math.log(1.5)
         answered += 1

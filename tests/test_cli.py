@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -682,7 +683,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     (f"plan --budget 5e21 --experts {','.join(map(str, range(1, 301)))}", 2, ("--experts", "300 expert counts", "256")),
     (
         "plan --budget 5e21 --experts 128 --match-experts 100",
-        2,
+        1,
         ("--experts", "up to X = 11 (32 experts", "nearest: 32"),
     ),
     ("plan --budget 5e21 --match-experts 0", 2, ("--match-experts", "nearest: 1")),
@@ -1163,6 +1164,58 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
     words = " ".join(found.out.split())
     assert re.search(r"training \S+ FLOPs \(\d+% of the budget\), .*--max-tokens limits training to 15T tokens", words)
     assert "of the budget" not in its_table()
+
+
+def test_tables_are_read_from_standard_input_as_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (ROOT / "examples" / "runs.csv").read_bytes().splitlines(keepends=True)[:81]
+    (tmp_path / "runs.csv").write_bytes(b"".join(rows))
+    (tmp_path / "other.csv").write_bytes(b"params,tokens,L\n1e6,1e9,3\n")
+
+    def piped(name: str, *arguments: str) -> Answer:
+        content = io.BytesIO((tmp_path / name).read_bytes())
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
+        return run(*arguments)
+
+    def told(found: Answer) -> str:
+        return re.sub(r"fitted in .*", "", found.out.replace(str(tmp_path / "runs.csv"), "standard input"))
+
+    for command in (
+        "fit {} --law chinchilla --starts 2",
+        "compare {} --law chinchilla --holdout tokens>1e10",
+        "predict --runs {} --law hoffmann2022",
+        "import csv {}",
+    ):
+        from_pipe = piped("runs.csv", *command.format("-").split())
+        from_file = run(*command.format(tmp_path / "runs.csv").split())
+        assert (from_pipe.code, told(from_pipe)) == (0, told(from_file)), from_pipe.err
+    refused = piped("runs.csv", "isoflop", "-")
+    assert (refused.code, refused.err[:47]) == (2, "moescale: standard input: these 80 runs have no")
+    # What is piped is read once, also where the message names the command that makes a run table of it.
+    other = piped("other.csv", "fit", "-")
+    assert other.code == 2
+    assert "`moescale import csv - -o runs.csv` makes a table of them" in other.err
+
+
+def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:
+    asked = ("plan", "--match", "llama-3.1-8b", "--max-tokens", "15T", "--law", "yun2024-recovered", "--bootstrap", "0")
+    told = run(*asked, "--gpu", "h100-sxm")
+    stored = run(*asked, "--gpu", "h100-sxm", "--json")
+    assert (told.code, stored.code) == (0, 0)
+    plan = json.loads(stored.out)
+    share = plan["training"]["budget_share"]
+    assert share < 0.99
+    assert plan["training"]["budget_of"] == "llama-3.1-8b"
+    assert f"({share:.0%} of those of llama-3.1-8b)" in plan["recommendation"]["why"]
+    (tmp_path / "plan.json").write_text(stored.out, encoding="utf-8")
+    assert run("report", str(tmp_path / "plan.json"), "-o", str(tmp_path / "plan.html")).code == 0
+    words = " ".join(told.out.split())
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    for text in (words, page):
+        assert f"({share:.0%} of those of llama-3.1-8b)" in text
+        assert "unused" not in text
+        assert "of the budget is" not in text
+    stated = run(*asked, "--gpu", "h100-sxm", "--budget", f"{plan['budget_flops']:g}", "--json")
+    assert "of the budget is unused: --max-tokens" in json.loads(stated.out)["recommendation"]["why"]
 
 
 def test_a_law_of_unknown_range_says_so() -> None:

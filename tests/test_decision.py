@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -9,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from command_line import run
 from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
@@ -24,7 +28,7 @@ from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
-from moescale.views.tables import choices_table
+from moescale.views.tables import choices_table, decision_facts, loss_optimal_table
 
 pytestmark = pytest.mark.system
 
@@ -36,8 +40,8 @@ LIFE = {"lifetime_tokens": 5e12, "training": TrainingPrice(gpu=GPU, usd_per_gpu_
 
 
 @cache
-def asked(law: str = "public-2026", confidence: float | None = None, **bounds: Any) -> Plan:
-    question = replace(MAIN, confidence=confidence, **bounds)
+def asked(law: str = "public-2026", confidence: float | None = None, flops: float = 2.2e22, **bounds: Any) -> Plan:
+    question = replace(MAIN, budget=Budget(flops), confidence=confidence, **bounds)
     return make_plan(find_law(law), question, SERVED, Roofline(GPU))
 
 
@@ -174,8 +178,135 @@ def test_bounds_on_parameters_hold(bounds: dict[str, Any], what: str) -> None:
 def test_a_bound_that_binds_says_which_and_by_how_much() -> None:
     with pytest.raises(InfeasibleError, match=r"--max-total-params 5B"):
         asked(max_total_params=5e9)
-    with pytest.raises(InfeasibleError, match=r"probability of 90% \(\d+% at most, with 32 experts\)"):
+    with pytest.raises(
+        InfeasibleError, match=r"probability of 90%; nearest: the highest probability is \d+%, with 32 experts"
+    ):
         asked(confidence=0.9, max_loss=2.02)
+
+
+@pytest.mark.parametrize(
+    "experts",
+    [(1.0,), (2.0,), (1.0, 2.0), (4.0,), (2.0, 32.0), (8.0, 64.0)],
+    ids=lambda e: ",".join(f"{x:g}" for x in e),
+)
+@pytest.mark.parametrize(
+    "bounds",
+    [{"objective": name} for name in ("serve", "quality", "loss")] + [LIFE],
+    ids=lambda b: str(b.get("objective", "life")),
+)
+def test_only_expert_counts_that_were_asked_about_are_answered(
+    experts: tuple[float, ...], bounds: dict[str, Any]
+) -> None:
+    if bounds.get("objective") == "serve" and max(experts) < 4:
+        with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal 4-expert model") as refused:
+            asked(experts=experts, **bounds)
+        assert f"the highest probability is 0%, with {experts[0]:g} expert" in str(refused.value)
+        assert "allow 4, 8, 16 or 32 experts, which reach it, give --objective loss" in str(refused.value)
+        return
+    plan = asked(experts=experts, **bounds)
+    assert plan.to_dict()["asked"]["experts"] == list(experts)  # type: ignore[index]
+    assert plan.base is not None
+    assert plan.base_experts == plan.base.experts == 4.0
+    assert {plan.decision.model.experts, plan.recommendation.model.experts} <= {*experts}
+    if "objective" not in bounds:
+        assert plan.objective == "lifetime"
+        assert plan.lifetime is not None
+        assert plan.decision is plan.lifetime.recommendation
+        assert [c.experts for c in plan.lifetime.plans] == list(experts)
+    chosen = [getattr(plan.choices, name) for name in ("quality", "balanced", "cheapest")]
+    assert {c.experts for c in (*plan.frontier, *(c for c in chosen if c))} <= {*experts}
+    assert {view.experts for view in plan.laws} <= {*experts, None}
+    for rows in (plan.loss_optimal, plan.bounded_loss, plan.bounded_cost, plan.curves):
+        assert [c.experts for c in rows] == list(experts)
+    base = [row for row in loss_optimal_table(plan).rows if row[0] == "E = 4 (baseline)"]
+    assert len(base) == (4.0 not in experts)
+
+
+def test_the_baseline_is_the_same_whatever_is_asked_about() -> None:
+    full = asked()
+    for experts in ((32.0,), (8.0, 16.0)):
+        plan = asked(experts=experts)
+        assert plan.base == full.base
+        assert plan.base_as_built == full.base_as_built
+        every = {c.experts: c for c in served(full.bounded_loss)}
+        for c in served(plan.bounded_loss):  # but for the regret: the lab that knows the truth chooses among fewer
+            same = every[c.experts]
+            assert c.probability_at_least_base == pytest.approx(same.probability_at_least_base, abs=1e-12)
+            assert replace(c, regret=None, probability_at_least_base=None) == replace(
+                same, regret=None, probability_at_least_base=None
+            )
+
+
+@pytest.mark.parametrize("flops", [1.69e21, 5.15e21, 5.33e22])
+def test_the_baseline_keeps_its_own_loss_as_built(flops: float) -> None:
+    plan = asked(experts=(4.0,), flops=flops)
+    assert plan.is_baseline
+    assert plan.base_as_built is not None
+    assert plan.recommendation.model.usd_per_mtok == plan.base_as_built.usd_per_mtok
+    assert plan.recommendation.model.probability_at_least_base == 1.0
+    assert [view.probability for view in plan.laws] == [1.0] * len(plan.laws)
+    facts = dict(decision_facts(plan))
+    assert "this model is the baseline" in facts["loss"]
+    assert not any(name.startswith("P(") for name in facts)
+
+
+@given(st.floats(20.5, 24.0).map(lambda x: 10.0**x), st.sampled_from([(1.0, 4.0), (8.0,), (4.0, 16.0, 32.0)]))
+@example(5.334838230116769e22, (4.0,))  # was promised with 46%
+@settings(max_examples=12, deadline=None)
+def test_a_model_keeps_the_promise_as_built(flops: float, experts: tuple[float, ...]) -> None:
+    try:
+        plan = asked(experts=experts, flops=flops, draws=80)
+    except InfeasibleError:
+        return
+    model = plan.recommendation.model
+    assert model.probability_at_least_base is not None
+    kept = model.probability_at_least_base >= 0.8 - 1e-9
+    assert kept or any("misses its bound" in note for note in plan.recommendation.caveats)
+
+
+def test_what_is_nearest_lies_within_the_bounds_on_parameters() -> None:
+    bounds: dict[str, Any] = {"max_active_params": 1e9}
+    with pytest.raises(InfeasibleError) as refused:
+        asked(**bounds)
+    best = asked(**bounds, objective="loss")
+    goal = "reaches the loss of the loss-optimal 4-expert model"
+    assert f"{goal} ({best.base_loss:.4f}) with a probability of 80% within --max-active-params 1B" in str(
+        refused.value
+    )
+    sizes = Search.of(EVERY, replace(MAIN, **bounds), SERVED, Roofline(GPU))
+    assert np.all(sizes.largest < sizes.best.n_params)
+    lowest = min((c for c in served(sizes.outright()) if c.experts <= 32), key=lambda c: c.loss)
+    assert lowest.n_params_active <= 1e9 * (1 + 1e-9)
+    assert best.recommendation.model.experts == lowest.experts
+    assert f"the lowest loss within --max-active-params 1B is {lowest.loss:.4f}, with 32 experts" in str(refused.value)
+    sure = sizes.panel.most_sure(sizes.largest)[:-1].max()
+    assert sure < 0.8
+    assert f"the highest probability is {sure:.0%}, with" in str(refused.value)
+    assert "give --objective loss to take the model of the lowest loss" in str(refused.value)
+
+
+@pytest.mark.parametrize(("shape", "experts", "most"), [("mixtral", "32", 22), ("deepseek", "256", 98)])
+def test_experts_beyond_the_law_are_refused_with_the_laws_that_reach_them(shape: str, experts: str, most: int) -> None:
+    options = ("--budget", "1e23", "--gpu", "h100-sxm", "--shape", shape)
+    found = run("plan", *options, "--experts", experts)
+    assert (found.code, found.out) == (1, "")
+    assert f"({most} experts of this shape) and may not recommend {experts} experts (X = " in found.err
+    assert f"nearest: {most}; ask about fewer experts, or give --law " in found.err
+    named = found.err.split("--law ")[1].strip().replace(" or ", ", ").split(", ")
+    assert "yun2024-joint" in named
+    assert json.loads(run("plan", *options, "--experts", experts, "--law", "yun2024-joint", "--json").out)[
+        "recommendation"
+    ]["experts"] == int(experts)
+    within = run("plan", *options, "--experts", f"16,{experts}")  # one that the law may speak of is answered
+    assert within.code == 0 or "reaches the loss" in within.err
+    if within.code == 0:
+        assert "Train 16 experts" in within.out
+
+
+def test_a_law_of_dense_models_refuses_other_experts() -> None:
+    with pytest.raises(InfeasibleError, match=r"hoffmann2022 knows dense models only; nearest: 1"):
+        asked("hoffmann2022", experts=(8.0,))
+    assert asked("hoffmann2022", experts=(1.0, 8.0)).recommendation.model.experts == 1.0
 
 
 def test_objectives() -> None:

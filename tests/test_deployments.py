@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -33,7 +34,9 @@ from random_models import models
 
 A100, H100 = find_gpu("a100-sxm-40gb"), find_gpu("h100-sxm")
 LATENCY = Roofline(A100)
-PLAIN = Deployment(gpu=A100, usd_per_gpu_hour=2.0, prompt_tokens=230.0, output_tokens=203.0)
+PLAIN = Deployment(
+    gpu=A100, usd_per_gpu_hour=2.0, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=math.inf, reserve_bytes=0.0
+)
 MOE = architecture(PAPER, 1.5e9, 16.0)
 PERFECT = RooflineConstants(
     **{f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}

@@ -320,6 +320,25 @@ def test_blocks_that_need_an_engine(page: Path, tmp_path: Path) -> None:
             check_block(block, tmp_path, page)
 
 
+TOLD = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "benchmarks/gpu/README.md", "examples/study.sh"))]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("page", TOLD, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_command_of_a_page_fails_as_it_stands(page: Path) -> None:
+    assert command_line.commands_that_fail(page.read_text(encoding="utf-8")) == []
+
+
+def test_the_readme_begins_with_what_works_in_a_clone() -> None:
+    first = refresh.blocks((ROOT / "README.md").read_text(encoding="utf-8"))[0]
+    assert [line.partition("#")[0].strip() for line in first.text.splitlines()] == [
+        "make plan", "make test", "source .venv/bin/activate", "moescale reproduce",
+    ]  # fmt: skip
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(rf"^{name}:", makefile, re.MULTILINE) for name in ("plan", "test"))
+    assert "VENV := .venv\n" in makefile
+
+
 def test_every_command_is_shown_in_the_docs() -> None:
     shown = [command for page in PAGES for command in commands_of(page)]
     unshown = [name for name in COMMANDS if not any(re.search(rf"\bmoescale {name}\b", command) for command in shown)]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from command_line import ROOT, commands_that_fail, options_of
 from moescale.cli import main
 from moescale.errors import (
     MOST_COMPARED,
@@ -15,6 +19,7 @@ from moescale.errors import (
     InputError,
     MoescaleError,
     UnwrittenError,
+    install,
     nearest_names,
     unknown_name,
 )
@@ -90,3 +95,59 @@ def test_a_file_that_cannot_be_read_is_not_told_as_one_of_bad_content(
         read(tmp_path)
     assert "JSON" not in str(caught.value)
     assert str(caught.value).count(str(tmp_path)) == 1
+
+
+# What messages tell to run.
+
+
+def strings(file: Path) -> Iterator[str]:
+    """The strings of a module, docstrings included; what is filled in is `{}`."""
+    parts: set[int] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            parts |= {id(value) for value in node.values}
+            yield "".join(str(value.value) if isinstance(value, ast.Constant) else "{}" for value in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value
+
+
+@pytest.mark.system
+def test_every_command_that_a_message_names_works_as_it_stands() -> None:
+    sources = sorted((ROOT / "src" / "moescale").rglob("*.py"))
+    assert [
+        f"{file}: {wrong}" for file in sources for text in strings(file) for wrong in commands_that_fail(text)
+    ] == []
+    assert any("moescale fit" in text for file in sources for text in strings(file))
+
+
+@pytest.mark.system
+def test_commands_that_cannot_work_are_found() -> None:
+    assert {"--budget", "-o", "--help"} <= options_of("plan")
+    for text in (
+        "run `moescale plan --budget 1e21 -o x`",
+        "`fit -o LAW.toml`",
+        "moescale lock",
+        "`moescale {}`",
+        "`--mfu`",
+    ):
+        assert commands_that_fail(text) == []
+    for text in (
+        "run `moescale plan --bugdet 1e21`",
+        "run `moescale plain`",
+        "`fit --out LAW.toml`",
+        "$ moescale predict \\\n  --budget 1e21",
+        "pip install moescale",
+        "pip install 'moescale[web]'",
+        "uvx moescale plan",
+        "the extra moescale[web]",
+    ):
+        assert len(commands_that_fail(text)) >= 1, text
+
+
+def test_what_a_message_tells_to_install_is_an_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    sources = (file.read_text(encoding="utf-8") for file in (ROOT / "src" / "moescale").rglob("*.py"))
+    extras = {extra for text in sources for extra in re.findall(r"""\binstall\(["'](\w+)["']\)""", text)}
+    assert {"figures", "web", "fast"} < extras <= set(project["optional-dependencies"])
+    assert install() == "pip install . in a clone of moescale"
+    assert install("web") == "pip install '.[web]' in a clone of moescale"

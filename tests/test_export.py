@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import math
 import os
+import shutil
 import subprocess
 import tomllib
 from dataclasses import replace
@@ -18,14 +20,15 @@ from hypothesis import strategies as st
 
 from moescale import catalogue
 from moescale.cli import main
-from moescale.errors import InfeasibleError
+from moescale.errors import InfeasibleError, UnwrittenError
 from moescale.experiments.training.settings import decay_steps, read_settings
-from moescale.export.launch import FORMATS, Export, export_model, huggingface_config, run_settings
+from moescale.export.launch import FORMATS, NAMES, Export, export_model, huggingface_config, run_settings
 from moescale.export.megatron import TRAINER as MEGATRON
 from moescale.export.megatron import megatron_arguments
 from moescale.export.torchtitan import TRAINER as TORCHTITAN
 from moescale.export.torchtitan import torchtitan_module
 from moescale.hardware.gpus import find_gpu
+from moescale.io.locks import lock_beside, locked
 from moescale.models.architecture import Architecture
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
@@ -40,6 +43,7 @@ from moescale.training.parallelism import (
     memory_of,
     smallest_count,
     splits,
+    stages_of,
 )
 from moescale.units import format_usd
 
@@ -136,7 +140,11 @@ def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int
         assert split.data * split.micro_batch * split.accumulation == run.batch_sequences
         assert shape.n_heads % split.tensor == 0
         assert shape.n_kv_heads % split.tensor == 0
-        assert shape.n_layers % (split.pipeline * (shape.moe_every if shape.n_experts > 1 else 1)) == 0
+        stages = stages_of(model, split.pipeline)
+        assert stages is not None
+        assert all(layers > 0 and layers % (shape.moe_every if shape.n_experts > 1 else 1) == 0 for layers in stages)
+        assert sum(stages) == shape.n_layers
+        assert stages[0] - stages[-1] in (0, shape.moe_every if shape.n_experts > 1 else 1)
         assert shape.n_experts % split.expert == 0
         assert split.tensor * split.data % split.expert == 0
         assert split.tensor <= 8
@@ -269,6 +277,108 @@ def test_every_export_holds_the_same_model(name: str, shape: Buildable, tmp_path
     readme = (folder / "README.md").read_text()
     assert all(line in readme for line in done.choice.memory.arithmetic)
     assert json.loads(json.dumps(done.to_dict()))["parallel"]["split"]["gpus"] == done.choice.split.gpus
+
+
+def exported(folder: Path, name: str = "hf", tokens: float = 7.8e11) -> dict[str, str]:
+    """The text of the files of an export."""
+    export_model(SHAPE, tokens, name, folder, gpu=A100, mfu=0.4)
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_an_older_export_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    formats = [*FORMATS, next(iter(FORMATS))]
+    for name in formats:
+        assert set(exported(folder, name)) == set(exported(tmp_path / f"alone-{name}", name)) <= NAMES
+        folder.chmod(0o750)
+    assert folder.stat().st_mode & 0o777 == 0o750
+    assert sorted(os.listdir(tmp_path)) == sorted({"run", *(f"alone-{name}" for name in FORMATS)})
+
+
+def test_a_folder_that_holds_anything_else_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    for name in ("notes.txt", "outputs", "config.json"):
+        folder = tmp_path / name.replace(".", "-")
+        before = exported(folder)
+        if name == "outputs":
+            (folder / name).mkdir()
+            (folder / name / "step-1").write_text("precious")
+        elif name == "config.json":
+            (tmp_path / "precious").write_text("precious")
+            (folder / name).unlink()
+            (folder / name).symlink_to(tmp_path / "precious")
+            before[name] = "precious"
+        else:
+            before[name] = "precious"
+            (folder / name).write_text("precious")
+        with pytest.raises(UnwrittenError, match=f"holds what is not of an export: {name}; give a new folder"):
+            exported(folder, "megatron", 1e11)
+        assert {path.name: path.read_text() for path in folder.iterdir() if path.is_file()} == before
+        assert (folder / name).exists()
+    (tmp_path / "own").mkdir()
+    for number in range(8):
+        (tmp_path / "own" / f"{number}").touch()
+    with pytest.raises(UnwrittenError, match="0, 1, 2, 3, 4 and 3 more"):
+        exported(tmp_path / "own")
+
+
+def test_nothing_is_overwritten_through_a_link(tmp_path: Path) -> None:
+    before = exported(tmp_path / "run")
+    for name, target in {"link": "run", "chain": "link", "new": "made/there"}.items():
+        (tmp_path / name).symlink_to(target)
+    for name in ("link", "chain"):
+        with pytest.raises(UnwrittenError, match=r"is a link to '.*run', and nothing is overwritten through a link"):
+            exported(tmp_path / name, "megatron", 1e11)
+    assert {path.name: path.read_text() for path in (tmp_path / "run").iterdir()} == before
+    assert exported(tmp_path / "new") == before  # a link to nothing is followed
+    assert (tmp_path / "new").is_symlink()
+    assert (tmp_path / "made" / "there" / "config.json").is_file()
+
+
+def test_a_folder_that_cannot_be_moved_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported(tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "run")
+    for name in (Path(), tmp_path / "run"):
+        with pytest.raises(UnwrittenError, match=r"as a whole: it is the current folder; give .* such as .*launch"):
+            exported(name)
+    exported(Path("launch"))
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(tmp_path / "run" / "launch")
+    with monkeypatch.context() as patched:
+        patched.setattr(os.path, "ismount", lambda place: Path(place).name == "run")
+        with pytest.raises(UnwrittenError, match="it is a mounted file system"):
+            exported(tmp_path / "run")
+    monkeypatch.setattr(os, "access", lambda place, _: Path(place) != tmp_path)
+    with pytest.raises(UnwrittenError, match="as a whole: permission denied in '"):
+        exported(tmp_path / "run")
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_rename_that_fails_leaves_the_older_export(
+    failing: int, fault: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = exported(tmp_path / "run")
+    rename, count = Path.rename, 0
+
+    def fail(path: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        if count == failing:
+            raise fault
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(UnwrittenError if isinstance(fault, OSError) else KeyboardInterrupt) as caught:
+        exported(tmp_path / "run", "megatron", 1e11)
+    assert isinstance(fault, KeyboardInterrupt) or "what was there before is unchanged" in str(caught.value)
+    assert {path.name: path.read_text() for path in (tmp_path / "run").iterdir()} == before
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_one_process_at_a_time_writes_an_export(tmp_path: Path) -> None:
+    with locked(lock_beside(tmp_path / "run")), pytest.raises(UnwrittenError, match="another process writes it; wait"):
+        exported(tmp_path / "run")
+    assert exported(tmp_path / "run")
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

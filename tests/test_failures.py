@@ -6,6 +6,7 @@ faulty_files.py, at every single file operation of a command.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -182,6 +183,7 @@ def test_a_killed_process_leaves_old_or_new_and_the_next_run_ends_alike(case: Ca
         assert set(case.settled(before)) <= set(record["files"]), at
         again = record["again"]
         assert again["code"] == 0, again["err"]
+        assert not [name for name in again["files"] if name.endswith(".tmp")], at
         assert case.settled(again["files"]) == after, at
         assert again["table"] == first["table"], at
 
@@ -210,6 +212,61 @@ def test_a_full_disk_is_one_message_and_loses_nothing(case: Case, tmp_path: Path
         assert record["again"]["code"] == 0, record["again"]["err"]
         assert case.settled(record["again"]["files"]) == after, at
         assert record["again"]["table"] == first["table"], at
+
+
+def with_older_export(folder: Path) -> None:
+    with contextlib.chdir(folder):
+        failing_cases.export("megatron", 1e11)
+    (folder / "x").chmod(0o700)
+
+
+def with_the_rest_of_a_killed_export(folder: Path) -> None:
+    with_older_export(folder)
+    (folder / "x").rename(folder / ".x.moescale-old")
+    (folder / ".x.moescale-new").mkdir()
+    (folder / ".x.moescale-new" / "config.json").write_text("{")
+
+
+EXPORTS = (
+    Case("a new export", "export", nothing, 24),
+    Case("over an older export", "export", with_older_export, 24),
+    Case("after a killed export", "export", with_the_rest_of_a_killed_export, 24),
+)
+DAILY_EXPORTS = [pytest.param(replace(case, every=3), id=case.name) for case in EXPORTS]
+NIGHTLY_EXPORTS = [pytest.param(case, marks=pytest.mark.fuzz, id=f"{case.name}, every fault") for case in EXPORTS]
+
+
+def below(files: dict[str, str], folder: str) -> dict[str, str]:
+    return {name.partition("/")[2]: content for name, content in files.items() if name.startswith(f"{folder}/")}
+
+
+@pytest.mark.parametrize("mode", ["killed", "full"])
+@pytest.mark.parametrize("case", [*DAILY_EXPORTS, *NIGHTLY_EXPORTS])
+def test_an_export_is_old_or_new_and_never_mixed(case: Case, mode: str, tmp_path: Path) -> None:
+    first, records, before = case.faults(mode, tmp_path)
+    aside = ".x.moescale-old"
+    old, new = below(before, "x") or below(before, aside), below(first["files"], "x")
+    assert set(first["files"]) == {f"x/{name}" for name in new}  # nothing beside it is left
+    assert len(new) == 4
+    assert not old or {"config.json", "run.sh", "megatron.args"} < set(old)
+    for record in records:
+        at, err = record["operation"], record["err"]
+        found, kept = (below(record["files"], name) for name in ("x", aside))
+        assert found in (old, new, {}), at
+        assert found or kept == old, at  # between the two renames, or not put back yet
+        if mode == "full" and record["code"]:
+            assert record["code"] == 2, at
+            assert err.count("moescale: ") == 1, (at, err)
+            assert "the disk is full or the quota is spent (" in err, (at, err)
+            if f"{aside}', and the next export there puts it back" in err:
+                assert (found, kept) == ({}, old), at
+            else:
+                assert "what was there before is unchanged" in err, (at, err)
+                assert (found or kept) == old, at
+            beside = set(record["files"]) - set(before)
+            assert not [name for name in beside if name.endswith((".tmp", ".lock")) or "moescale-new" in name], at
+        assert record["again"]["code"] == 0, (at, record["again"]["err"])
+        assert record["again"]["files"] == first["files"], at  # and nothing of the killed process is left
 
 
 def untimed(answer: str) -> str:
@@ -699,7 +756,7 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
 
 
 def test_sigterm_ends_the_page_and_its_fits(tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="needs fastapi: pip install 'moescale[web]'")
+    pytest.importorskip("fastapi", reason="needs fastapi: pip install '.[web]'")
     httpx = pytest.importorskip("httpx", reason="needs httpx")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -820,7 +877,7 @@ def process_of(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.engine
 def test_a_job_of_submitit_ends_though_signals_are_lost(tmp_path: Path) -> None:
-    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install 'moescale[cluster]'")
+    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install '.[cluster]'")
     from moescale.experiments.sweeps.executors import Submitit
 
     place = Submitit({"cluster": "local", "timeout_min": 5}, tmp_path / "submitit")

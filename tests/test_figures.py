@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'moescale[figures]'")
+pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
@@ -494,7 +494,7 @@ def test_without_matplotlib_the_message_says_how_to_get_it(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "moescale: --plot: figures need matplotlib, which is not installed; pip install 'moescale[figures]'\n"
+        "moescale: --plot: figures need matplotlib, which is not installed; pip install '.[figures]' in a clone of moescale\n"
     )
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []

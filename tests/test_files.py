@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import io
 import os
 import stat
 from pathlib import Path
@@ -10,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from moescale.errors import InputError
-from moescale.io.files import append_line, opened_to_append, read_bytes, read_text, write_atomically
+from moescale.io.files import (
+    append_line,
+    opened_to_append,
+    read_bytes,
+    read_standard_input,
+    read_text,
+    write_atomically,
+)
 
 
 def test_text_and_bytes_round_trip(tmp_path: Path) -> None:
@@ -77,6 +86,48 @@ def test_a_log_of_our_own_is_never_a_link_nor_a_pipe(tmp_path: Path) -> None:
 def test_a_device_is_written_to_and_not_replaced() -> None:
     write_atomically("/dev/null", "gone")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    left = tmp_path / f".moescale-{'0' * 16}.tmp"
+    held, others = tmp_path / f".moescale-{'1' * 16}.tmp", (".moescale-0.tmp", "a.tmp", f".moescale-{'2' * 16}.tmp")
+    for path in (left, held, *(tmp_path / name for name in others[:2])):
+        path.write_text("half")
+    (tmp_path / others[2]).symlink_to("a.tmp")
+    with held.open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        write_atomically(tmp_path / "plan.json", "new")
+        assert sorted(os.listdir(tmp_path)) == sorted([*others, held.name, "plan.json"])
+    write_atomically(tmp_path / "plan.json", "new")
+    assert sorted(os.listdir(tmp_path)) == sorted([*others, "plan.json"])
+
+
+def test_a_file_that_is_removed_before_it_is_held_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, removed = fcntl.flock, list[Path]()
+
+    def late(descriptor: int, how: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.glob(".moescale-*.tmp"))
+            removed[0].unlink()
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    write_atomically(tmp_path / "plan.json", "new")
+    assert (tmp_path / "plan.json").read_text() == "new"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_without_locks_nothing_of_others_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    left = tmp_path / f".moescale-{'0' * 16}.tmp"
+    left.write_text("half")
+    write_atomically(tmp_path / "plan.json", "new")
+    assert sorted(os.listdir(tmp_path)) == [left.name, "plan.json"]
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "write"])
@@ -182,3 +233,19 @@ def test_a_pipe_is_read_to_its_end() -> None:
 def test_an_endless_file_is_refused() -> None:
     with pytest.raises(InputError, match="larger than"):
         read_bytes("/dev/zero", limit_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"x" * 6001, "larger than 6,000 bytes"), (None, "nothing is piped into it")]
+)
+def test_standard_input_is_bounded_and_never_waited_for(
+    monkeypatch: pytest.MonkeyPatch, content: bytes | None, words: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * 6000)))
+    assert read_standard_input(limit_bytes=6000) == b"x" * 6000
+    terminal = io.TextIOWrapper(io.BytesIO(b"would be typed"))
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    for stream in [None, terminal] if content is None else [io.TextIOWrapper(io.BytesIO(content))]:
+        monkeypatch.setattr("sys.stdin", stream)
+        with pytest.raises(InputError, match=f"standard input: .*{words}"):
+            read_standard_input(limit_bytes=6000)

@@ -25,13 +25,12 @@ HEAVY = {
     "datasets",
     "fastapi",
     "aiconfigurator_core",
-    "numba",
     "narwhals",
 }
 # What the command line is made of; the library loads it where it reads settings and writes answers.
 OF_THE_COMMAND_LINE = {"typer", "rich", "pydantic"}
 # Modules that are nothing without such a library.
-EAGER = ("moescale.experiments", "moescale.web", "moescale.fitting.multistart_kernel", "moescale.__main__")
+EAGER = ("moescale.experiments", "moescale.web", "moescale.__main__")
 
 
 def _loaded_by(statement: str) -> set[str]:

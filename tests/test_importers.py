@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import sqlite3
 import struct
@@ -316,6 +317,148 @@ def test_bits_per_byte_are_refused_unless_they_are_converted(tmp_path: Path) -> 
         import_runs("csv", path, mapping=dict([rule_of("loss=val/bpb")]))
     found = import_runs("csv", path, mapping=dict([rule_of("loss=`val/bpb` * 0.6931 * 4")]))
     assert only(found.columns)["loss"] == pytest.approx(1.1 * 0.6931 * 4)
+
+
+# Headers as W&B's exports, tables of papers and spreadsheets have them: a row, and the columns that are guessed from it.
+HEADERS = [
+    ("Run,# Experts,Active Params (M),Total Params (M),Tokens (B),Val CE", "a,8,125,520,2.5,3.1",
+     {"n_params_active": 125e6, "n_params_total": 520e6, "tokens": 2.5e9, "n_experts": 8, "loss": 3.1}),
+    ("Name,State,Created,model.num_experts,model.moe_top_k,model/non_embedding_params,tokens_seen,train/loss,val/loss,val/aux_loss",
+     "a,finished,2026,8,2,1.25e8,2.6e9,3.0,3.1,.01",
+     {"n_params_total": 125e6, "tokens": 2.6e9, "n_experts": 8, "top_k": 2, "loss": 3.1}),
+    ("Model,N (params),D (tokens),E,Final loss (nats)", "a,125M,2.5B,8,3.1",
+     {"n_params_total": 125e6, "tokens": 2.5e9, "n_experts": 8, "loss": 3.1}),
+    ("name,params,tokens,experts,eval/c4_en-validation/CrossEntropyLoss,eval/c4_en-validation/Perplexity", "a,1e8,2e9,8,3.1,22.2",
+     {"n_params_total": 1e8, "loss": 3.1}),
+    ("run_name,Number of experts,Params (non-embedding),Training tokens [B],C4 val loss", "a,8,1.25e8,2.5,3.1",
+     {"n_params_total": 125e6, "tokens": 2.5e9, "n_experts": 8, "loss": 3.1}),
+    ("id,expert count,parameter count,token count,nll", "a,8,125000000,2500000000,3.1",
+     {"n_params_total": 125e6, "tokens": 2.5e9, "n_experts": 8, "loss": 3.1}),
+    ("run,args.num_experts,args.seq_length,args.global_batch_size,iteration,n_params,lm loss validation,lm loss validation ppl",
+     "a,8,2048,512,2400,1e8,3.1,22.2", {"tokens": 2048 * 512 * 2400, "n_experts": 8, "loss": 3.1}),
+    ("Config;#Experts;Params w/o emb. (M);Data (B tokens);Cross-entropy (val)", "a;8;125,5;2,5;3,1",
+     {"n_params_total": 125.5e6, "tokens": 2.5e9, "n_experts": 8, "loss": 3.1}),
+    ("Model,Activated Parameters,Total Parameters,Experts per token,No. of Experts,Pretraining Tokens,Valid. Loss",
+     "a,3B,30B,8,128,36T,1.9", {"n_params_active": 3e9, "n_params_total": 30e9, "top_k": 8, "n_experts": 128, "tokens": 36e12, "loss": 1.9}),
+    ("Arch,Size (M params),Tokens (10^9),Routed experts,Shared experts,Held-out loss [nats/token]", "a,125,2.5,64,2,3.1",
+     {"n_params_total": 125e6, "tokens": 2.5e9, "n_experts": 64, "loss": 3.1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("header", "row", "wanted"), HEADERS, ids=lambda v: v[:20] if isinstance(v, str) else "")
+def test_columns_are_guessed_from_names_as_people_write_them(
+    tmp_path: Path, header: str, row: str, wanted: dict[str, float]
+) -> None:
+    found = import_runs("csv", table_file(tmp_path, f"{header}\n{row}\n"))
+    columns = only(found.columns)
+    assert {name: columns[name] for name in wanted} == pytest.approx(wanted)
+    assert any("(guessed)" in rule for rule in found.rules)
+
+
+def test_the_mean_over_a_run_that_trainer_logs_is_no_loss() -> None:
+    logged = {"train/loss": [(1.0, 3.0), (2.0, 2.5)], "train/train_loss": [(2.0, 2.8)], "tokens": [(2.0, 1e9)]}
+    assert only(rows_of([a_run(SIZED, logged)]).columns)["loss"] == np.mean([3.0, 2.5])
+
+
+def test_names_of_the_run_table_are_not_guessed_for_others(tmp_path: Path) -> None:
+    """n_params_nonemb is the body that one token meets, not the size of the whole model."""
+    rows = "n_params_dense,n_params_nonemb,tokens,n_experts,loss\n2e8,1e8,1e9,8,3.1\n"
+    assert "n_params_total" not in import_runs("csv", table_file(tmp_path, rows)).columns
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "words"),
+    [
+        ("params,tokens,experts,eval/c4/CE loss,eval/pile/CE loss", "1e8,2e9,8,3.1,2.7",
+         ("no loss: 'eval/c4/CE loss' and 'eval/pile/CE loss' may be meant", "--set loss=EXPR or")),
+        ("Total params,Non-embedding params,tokens,# experts,val_loss", "1.6e8,1.25e8,2.5e9,8,3.1",
+         ("no size: 'Non-embedding params' and 'Total params' may be meant", "--set n_params_total=EXPR or")),
+        ("params,tokens seen,total tokens,experts,loss", "1e8,1e9,2e9,8,3.1",
+         ("no tokens: 'tokens seen' and 'total tokens' may be meant", "--set tokens=EXPR or")),
+        ("params,tokens,experts,num experts,loss", "1e8,1e9,8,16,3.1", ("no n_experts: 'experts' and 'num experts'",)),
+        ("params,step,max_seq_len,block_size,global_batch_size,loss", "1e8,10,2048,1024,8,3.1", ("'block_size'", "'max_seq_len'", "differ",)),
+    ],
+)  # fmt: skip
+def test_columns_that_could_be_either_are_refused_with_both(
+    tmp_path: Path, header: str, row: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        import_runs("csv", table_file(tmp_path, f"{header}\n{row}\n"))
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_columns_of_one_value_are_one_and_a_size_too_many_is_left_out(tmp_path: Path) -> None:
+    rows = "params,tokens seen,total tokens (B),experts,loss\n1e8,2e9,2,8,3.1\n"
+    assert only(import_runs("csv", table_file(tmp_path, rows)).columns)["tokens"] == 2e9
+    rows = "active params,params,non-embedding params,tokens,experts,loss\n1e8,6e8,5e8,2e9,8,3.1\n"
+    found = import_runs("csv", table_file(tmp_path, rows))
+    assert "n_params_total" not in found.columns
+    assert found.warnings[0].startswith("n_params_total is left out: 'params' and 'non-embedding params' may be meant")
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("val ppl", ("'val ppl' is a perplexity", "natural logarithm")),
+        ("Perplexity", ("'Perplexity' is a perplexity",)),
+        ("loss (bits/token)", ("in bits per token", "--set 'loss=`loss (bits/token)` * 0.6931'")),
+        ("Val. BPB", ("in bits per byte", "* 0.6931 * BYTES'")),
+    ],
+)
+def test_losses_in_other_units_are_named(tmp_path: Path, header: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        import_runs("csv", table_file(tmp_path, f"params,tokens,experts,{header}\n1e8,1e9,8,4.5\n"))
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+SHEET = "Model,Params (M),Tokens (B),# Experts,Val loss"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("a,~125,2.5,8,3.1", "no size: 'Params (M)' is '~125', not a positive number"),
+        ("a,125,0,8,3.1", "no tokens: 'Tokens (B)' is 0, not a positive number"),
+        ("a,125,2.5,dense,3.1", "no n_experts: '# Experts' is 'dense', not a positive number; dense models have 1"),
+        ("a,125,2.5,8,3.1 ± 0.1", "no loss: 'Val loss' is '3.1 ± 0.1', not a positive number"),
+    ],
+)
+def test_a_cell_that_is_no_number_is_named(tmp_path: Path, row: str, words: str) -> None:
+    for rows in (row, f"b,125,2.5,8,3.0\n{row}"):  # where no other run says that the column is one of numbers, too
+        path = table_file(tmp_path, f"{SHEET}\n{rows}\n")
+        if rows == row:
+            with pytest.raises(InputError, match=re.escape(words)):
+                import_runs("csv", path)
+        else:
+            assert words in import_runs("csv", path).left_out[0][1]
+
+
+def test_a_loss_of_nan_is_marked_and_an_empty_one_left_out(tmp_path: Path) -> None:
+    rows = [SHEET, "a,125,2.5,8,NaN", "b,125,2.5,8,", "c,125,2.5,NaN,3.0", "d,125,2.5,8,Infinity"]
+    found = import_runs("csv", table_file(tmp_path, "\n".join(rows)))
+    assert found.columns["name"].tolist() == ["a", "c", "d"]
+    assert found.columns["diverged"].tolist() == [True, False, True]
+    assert found.columns["n_experts"].tolist() == [8, 1, 8]
+    assert [run[:1] for run, _ in found.left_out] == ["b"]
+    assert read_runs(write_runs(found.columns, tmp_path / "runs.csv")).loss.tolist() == [3.0]
+
+
+def test_lines_that_excel_puts_above_a_table(tmp_path: Path) -> None:
+    head, rows = SHEET.replace(",", ";"), "a;125;2,5;8;3,1\n"
+    assert only(import_runs("csv", table_file(tmp_path, f"sep=;\n{head}\n{rows}")).columns)["loss"] == 3.1
+    for title in ("Runs of 2026;;;;", "Runs of 2026;;;;\n;;;;"):
+        with pytest.raises(InputError, match="names one of 5 columns; begin titles above the names with #"):
+            import_runs("csv", table_file(tmp_path, f"{title}\n{head}\n{rows}"))
+    with pytest.raises(InputError, match=r"looks like UTF-16.*as CSV UTF-8"):
+        import_runs("csv", table_file(tmp_path, f"{head}\n{rows}".replace(";", "\t"), "a.txt", encoding="utf-16"))
+
+
+def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        import_runs("csv", table_file(tmp_path, "arch,experts used,width,score\na,yes,512,3.1\n"))
+    told = str(caught.value)
+    assert "--set n_params_dense=EXPR --set n_experts=EXPR --set tokens=EXPR --set loss=EXPR" in told
+    assert all(f"no {column}: " in told for column in ("size", "n_experts", "tokens", "loss"))
 
 
 @pytest.mark.parametrize("text", ["tokens", "=3", "tokens=", " = "])

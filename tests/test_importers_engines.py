@@ -42,7 +42,7 @@ LIBRARIES = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb",
 
 
 def need(target: str) -> Any:
-    return pytest.importorskip(LIBRARIES[target], reason=f"needs {LIBRARIES[target]} (pip install 'moescale[track]')")
+    return pytest.importorskip(LIBRARIES[target], reason=f"needs {LIBRARIES[target]} (pip install '.[track]')")
 
 
 def begin(folder: Path, *targets: str, name: str = "e4-6m") -> tracking.Tracker:

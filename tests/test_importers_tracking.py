@@ -86,7 +86,7 @@ def test_no_tracker_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_missing_library_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
     settings = TrackingSettings(to=("trainer", "mlflow"))
-    with pytest.raises(InputError, match=r"needs mlflow.*pip install 'moescale\[track\]'"):
+    with pytest.raises(InputError, match=r"needs mlflow.*pip install '\.\[track\]'"):
         tracking.start(settings, "tiny", CONFIG, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -18,6 +18,7 @@ from moescale.errors import InputError
 from moescale.fitting.isoflop import IsoFlop, isoflop
 from moescale.runs.table import RunTable, read_runs, write_runs
 from moescale.scaling_laws import find_law, loss
+from moescale.units import format_count, format_flops
 
 LAW = find_law("besiroglu2024")
 EXPONENT = LAW.parameters["beta"] / (LAW.parameters["alpha"] + LAW.parameters["beta"])  # of N_opt; D_opt has the rest
@@ -217,6 +218,12 @@ def test_the_command_says_what_the_library_finds(tmp_path: Path) -> None:
     size, tokens = expected.trends[0].n_params, expected.trends[0].tokens
     assert f"{size.exponent:.3f}" in shown.out
     assert f"{tokens.exponent:.3f}" in shown.out
+    rows = [line.split() for line in shown.out.splitlines()]
+    for budget in expected.budgets:
+        at = budget.minimum
+        assert at is not None
+        told = [format_count(v) for v in (at.n_params, at.tokens, at.tokens / at.n_params)]
+        assert ["1", format_flops(budget.flops), *told, f"{at.loss:.4f}", f"{budget.sizes.size}"] in rows
     refused = run("isoflop", table, "--where", "n_params_dense < 3e7")
     assert refused.code == 2
     assert "runs.csv: these 7 runs have no IsoFLOP structure" in refused.err

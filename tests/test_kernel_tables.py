@@ -124,5 +124,5 @@ def test_measured_kernels_answer_alike_with_and_without_the_package(arguments: t
 def test_another_engine_or_version_needs_the_extra(latency: str) -> None:
     refused = run_without(ABSENT, "cost", "mixtral-8x7b", "--gpu", "h200-sxm", "--latency", latency)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "pip install 'moescale[kernels]'" in refused.stderr
+    assert "pip install '.[kernels]'" in refused.stderr
     assert "Traceback" not in refused.stderr

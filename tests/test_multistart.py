@@ -1,4 +1,4 @@
-"""The search of a published grid: same arithmetic compiled and not, same optimum as the default search, honest when cut short."""
+"""The search of a published grid: same arithmetic factorised and not, same optimum as the default search, honest when cut short."""
 
 from __future__ import annotations
 
@@ -57,30 +57,22 @@ FORMS = (yun2024.FORM, yun2024.FREE, yun2024_centred.FORM, yun2024_centred.FORM.
 
 @pytest.mark.system
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.name}-{form.equation4}")
-def test_the_compiled_objective_is_the_objective(form: LawForm) -> None:
-    pytest.importorskip("numba", reason="the extra `fast` is not installed")
+def test_the_factorised_objective_is_the_objective(form: LawForm) -> None:
     problem = _problem(form, _runs())
     axes = _thin_axes(problem.observed, form)
     spots = multistart.starts_at(axes, np.arange(0, multistart.grid_size(axes), 7))
     spots = problem.clipped(spots + 0.05 * np.random.default_rng(1).normal(size=spots.shape))
-    compiled, plain = (multistart._evaluator(problem, use_numba)(spots.T) for use_numba in (True, False))
-    for found, expected in zip(compiled, plain, strict=True):
+    factorised, plain = multistart.factorised(problem)(spots.T), multistart.evaluate(problem, spots.T)
+    for found, expected in zip(factorised, plain, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(compiled[0], problem.value(spots), rtol=1e-12)
-    # Rounding grows from step to step; six of them pass through every part of the search.
-    by_numba, by_numpy = (
-        multistart.search_grid(problem, axes, progress=_silent, compiled=use_numba, iterations=6)
-        for use_numba in (True, False)
-    )
-    near = np.isclose(by_numba.value, by_numpy.value, rtol=1e-7)
-    assert near.mean() > 0.99  # the rest stood at a fork: a step refused in one and taken in the other
+    np.testing.assert_allclose(factorised[0], problem.value(spots), rtol=1e-12)
 
 
 @pytest.mark.system
 def test_searches_descend_inside_the_box() -> None:
     problem = _problem(yun2024.FORM, _runs())
     axes = _thin_axes(problem.observed)
-    found = multistart.search_grid(problem, axes, progress=_silent, compiled=False)
+    found = multistart.search_grid(problem, axes, progress=_silent)
     starts = problem.clipped(multistart.starts_at(axes, np.arange(found.total)))
     np.testing.assert_array_equal(found.theta, problem.clipped(found.theta))
     assert (found.value < problem.value(starts)).all()
@@ -110,7 +102,7 @@ def test_starts_that_the_box_makes_equal_are_searched_once_and_counted_all() -> 
     problem = _problem(yun2024.FORM, _runs())
     axes = tuple(axis[:2] if i == yun2024.ALPHA else axis[-3:] if i == yun2024.D else axis[:1] for i, axis in enumerate(
         multistart.published_axes(yun2024.FORM, problem.observed)))  # fmt: skip
-    found = multistart.search_grid(problem, axes, progress=_silent, compiled=False)
+    found = multistart.search_grid(problem, axes, progress=_silent)
     assert (found.total, found.done, found.value.size) == (6, 6, 2)
     assert (
         multistart.grid_size(
@@ -122,8 +114,7 @@ def test_starts_that_the_box_makes_equal_are_searched_once_and_counted_all() -> 
 
 @pytest.mark.system
 def test_interruption_keeps_the_best_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multistart, "has_numba", lambda: False)
-    monkeypatch.setattr(multistart, "NUMPY_NUMBERS", 20 * 100)
+    monkeypatch.setattr(multistart, "NUMBERS", 20 * 100)
     seen: list[float] = []
 
     def impatient(step: str, share: float) -> None:
@@ -146,9 +137,7 @@ def test_interruption_keeps_the_best_and_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.system
-def test_a_second_interruption_aborts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multistart, "has_numba", lambda: False)
-
+def test_a_second_interruption_aborts() -> None:
     def insistent(step: str, share: float) -> None:
         if share > 0.1 or step == "polish":
             raise KeyboardInterrupt
@@ -157,15 +146,17 @@ def test_a_second_interruption_aborts(monkeypatch: pytest.MonkeyPatch) -> None:
         fit(_thin(), *_runs(), starts="paper", progress=insistent)
 
 
-def test_without_numba_the_fit_tells_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multistart, "has_numba", lambda: False)
-    notice = multistart.slow_notice(yun2024.FORM, 270, 270_000)
-    assert notice is not None
-    assert "pip install 'moescale[fast]'" in notice
-    assert f"about {multistart.forecast_s(270, 270_000) / 60:.0f} minutes" in notice
-    assert multistart.slow_notice(yun2024.FORM, 60, 864) is None
-    monkeypatch.setattr(multistart, "has_numba", lambda: True)
+def test_a_long_search_tells_beforehand_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multistart.os, "cpu_count", lambda: 2)
     assert multistart.slow_notice(yun2024.FORM, 270, 270_000) is None
+    notice = multistart.slow_notice(yun2024.FORM, 2000, 270_000)
+    assert notice is not None
+    assert "about 3 minutes on 2 cores" in notice
+    monkeypatch.setattr(multistart, "SLOW_S", 0.0)
+    said: list[str] = []
+    found = fit(_thin(), *_runs(), starts="paper", progress=lambda step, _: said.append(step))
+    assert said[0] in found.warnings  # before the search
+    assert said[0].startswith("the search of the published grid takes ")
 
 
 def test_a_law_without_a_grid_is_refused() -> None:

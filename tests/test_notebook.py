@@ -94,7 +94,7 @@ def test_a_law_and_a_fit_show_their_coefficients() -> None:
 
 @pytest.mark.system
 def test_a_plan_shows_its_recommendation_and_its_curves() -> None:
-    matplotlib = pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'moescale[figures]'")
+    matplotlib = pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
     assert matplotlib
     gpu = find_gpu("a100-sxm-40gb")
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,14 @@ import pytest
 from command_line import ROOT, answer_of
 from moescale import BoundOptions, LawOptions, ServingOptions, make_plan
 from moescale.errors import InputError
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.prices import usd_per_gpu_hour
+from moescale.latency.silicon import Silicon
+from moescale.models.published import shapes
 from moescale.options.cost import CostServingOptions, ModelOptions
 from moescale.options.sweep import SweepOptions
+from moescale.serving.deployment import Deployment, batch_cap
+from moescale.serving.gpu_counts import cost
 
 ROOFLINE = ServingOptions(latency="roofline")
 
@@ -55,6 +62,24 @@ def test_what_cannot_be_is_refused_at_its_option() -> None:
         ServingOptions(trace=Path("no.csv")).deployment()
     with pytest.raises(InputError, match=r"^--convention: "):
         LawOptions(convention="nope").find_law()
+
+
+def test_a_deployment_has_the_defaults_of_the_command_line() -> None:
+    gpu, model = find_gpu("h100-sxm"), shapes()["llama-3.1-8b"]
+    stated = Deployment(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour(gpu), prompt_tokens=230.0, output_tokens=203.0)
+    by_hand = cost(model, Silicon(gpu), stated)
+    for options in (ServingOptions(gpu="h100-sxm"), CostServingOptions(gpu="h100-sxm")):
+        assert cost(model, Silicon(gpu), options.deployment()) == by_hand
+    assert (by_hand.reserve_bytes, by_hand.limited_by) == (1.5 * 2**30, "max_num_seqs")
+    told = answer_of("cost", "llama-3.1-8b", "--gpu", "h100-sxm")
+    assert told["usd_per_mtok"] == by_hand.usd_per_mtok
+
+
+def test_the_cap_is_the_gpus_own_unless_it_is_stated_or_lifted() -> None:
+    asked = {None: 256.0, "none": math.inf, "7": 7.0}
+    assert {cap: batch_cap(ServingOptions(max_num_seqs=cap).deployment()) for cap in asked} == asked
+    spread = CostServingOptions(gpu="h200-sxm", attention_dp=8).deployment()
+    assert batch_cap(spread) == 8 * 1024  # each attention group is an engine
 
 
 def test_remarks_are_made_only_to_who_wants_them() -> None:

@@ -73,7 +73,7 @@ def test_whole_experts_are_over_all_gpus_of_a_stage_where_infinity_says_so() -> 
     assert expert_ways(staged, 8) == 4.0
     assert expert_ways(replace(staged, expert_parallel=1.0), 8) == 1.0
     chosen = CostServingOptions(gpu="h100-sxm", attention_dp=2)
-    assert (chosen.expert_ways(), CostServingOptions().expert_ways()) == (math.inf, 1.0)
+    assert (chosen.deployment().expert_parallel, CostServingOptions().deployment().expert_parallel) == (math.inf, 1.0)
     with pytest.raises(BoundError, match="expert_parallel must be"):
         replace(staged, expert_parallel=math.nan * 1.0)
 

@@ -340,7 +340,7 @@ def test_both_bounds() -> None:
     [
         (
             {"max_loss": 1.0},
-            r"reaches a loss of at most 1; nearest: the lowest loss of this budget is 1\.9\d+; raise --budget",
+            r"reaches a loss of at most 1; nearest: the lowest loss of this budget is 1\.9\d+, with 32 experts; raise",
         ),
         ({"max_usd_per_mtok": 1e-6}, "no model of this budget serves at .* per million output tokens or less"),
     ],
@@ -542,8 +542,12 @@ def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     assert excluded.endswith("recovered was fitted up to X = 3 (8 experts of this shape).")
     beyond = "cheaper by extrapolation" in excluded
     assert beyond == (cheapest_shown.experts > 8)
-    with pytest.raises(InfeasibleError, match=r"recovered was fitted up to X = 3 \(8 experts of this shape\), fewer"):
-        ask(replace(question, experts=(64.0,), match_experts=64.0), law=low)
+    refused = (
+        r"recovered was fitted up to X = 3 \(8 experts of this shape\) and may not recommend 64 experts \(X = 21.7\)"
+    )
+    for match in (4.0, 64.0):
+        with pytest.raises(InfeasibleError, match=rf"{refused}; nearest: 8; .*, or give --law krajewski2024"):
+            ask(replace(question, experts=(64.0, 256.0), match_experts=match), law=low)
     # A base beyond the law sets a loss that the law's own counts may not reach.
     with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal"):
         ask(replace(question, match_experts=64.0), law=low)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'moescale[figures]'")
+pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
 from command_line import RUNS, run
 from moescale.errors import InputError

@@ -867,5 +867,5 @@ main(["fit", "copy.csv", "--law", "chinchilla", "--starts", "2"])
     (tmp_path / "there.parquet").write_bytes(b"PAR1 and more")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("pip install 'moescale[parquet]'") == 2
+    assert done.stdout.count("pip install '.[parquet]'") == 2
     assert "80 runs" in done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -50,9 +51,13 @@ TINY_SERVED = Deployment(
     max_gpus=4,
     memory_fraction=0.9,
     utilization=0.5,
+    max_num_seqs=math.inf,
+    reserve_bytes=0.0,
 )
 A100 = find_gpu("a100-sxm-40gb")
-SHARE_GPT = Deployment(gpu=A100, usd_per_gpu_hour=2.0, prompt_tokens=230, output_tokens=203)
+SHARE_GPT = Deployment(
+    gpu=A100, usd_per_gpu_hour=2.0, prompt_tokens=230, output_tokens=203, max_num_seqs=math.inf, reserve_bytes=0.0
+)
 LATENCY = Roofline(A100)
 
 sizes = st.floats(1e8, 2e10)
@@ -323,7 +328,7 @@ def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> No
 def test_an_array_call_equals_the_scalar_calls(data: st.DataObject) -> None:
     some_sizes = data.draw(st.lists(sizes, min_size=2, max_size=3))
     some_experts = [1.0, 8.0]
-    capped = replace(SHARE_GPT, max_num_seqs=data.draw(st.sampled_from([None, 64.0])))
+    capped = replace(SHARE_GPT, max_num_seqs=data.draw(st.sampled_from([math.inf, 64.0])))
     counts = np.array([1.0, 3.0, 8.0]).reshape(3, 1, 1)
     together = serve(
         architecture(PAPER, np.array(some_sizes)[:, None], np.array(some_experts)), counts, LATENCY, capped
@@ -484,7 +489,9 @@ def test_more_hits_of_the_prefix_cache_are_never_dearer_nor_slower(
     assert np.all(served.infeasible == 0)
     assert np.all(np.diff(served.usd_per_mtok) <= 1e-3 * served.usd_per_mtok[1:])
     assert served.usd_per_mtok[-1] < 0.8 * served.usd_per_mtok[0]
-    limited = serve(shapes()[name], 2, source, replace(H100, prefix_hit=hits, max_num_seqs=None, batching="largest"))
+    limited = serve(
+        shapes()[name], 2, source, replace(H100, prefix_hit=hits, max_num_seqs=math.inf, batching="largest")
+    )
     assert np.all(np.diff(limited.batch) > 0)  # what is shared is stored once
 
 

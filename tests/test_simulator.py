@@ -81,7 +81,9 @@ class Lines:
 
 
 def deployment(**changes: Real | Gpu | None) -> Deployment:
-    base = Deployment(gpu=GPU, usd_per_gpu_hour=3.6, prompt_tokens=100, output_tokens=20, max_num_seqs=64)
+    base = Deployment(
+        gpu=GPU, usd_per_gpu_hour=3.6, prompt_tokens=100, output_tokens=20, max_num_seqs=64, reserve_bytes=0.0
+    )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 

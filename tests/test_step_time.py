@@ -27,7 +27,7 @@ from moescale.planning.plan import make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import Question
 from moescale.planning.total_cost import TrainingPrice
-from moescale.planning.training_rate import model_mfu, speed_of, training_rate, whole_model
+from moescale.planning.training_rate import training_rate
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 from moescale.training.choice import NEAR, choose
@@ -236,28 +236,13 @@ def test_training_with_more_experts_reaches_less_of_peak() -> None:
     assert [error.kind for error in rate.errors] == ["dense", "moe", "moe"]
 
 
-def test_a_model_that_few_gpus_do_not_hold_is_timed_on_more() -> None:
-    family = find_law("yun2024-recovered").family
-    large = whole_model(family, 3e9, 16.0)
-    found = speed_of(large, 3e9, 1e12, H100, 1)
-    assert found is not None
-    assert found[1] > 1
-    assert speed_of(whole_model(family, 1e15, 16.0), 1e15, 1e12, H100, 1) is None
-
-
-@given(n_params=st.floats(1e8, 1e11), experts=st.sampled_from((1.0, 4.0, 64.0)))
-def test_a_planned_model_has_whole_sizes(n_params: float, experts: float) -> None:
-    model = whole_model(find_law("yun2024-recovered").family, n_params, experts)
-    sizes = (
-        model.n_layers,
-        model.n_moe_layers,
-        model.d_model,
-        model.n_heads,
-        model.n_kv_heads,
-        model.n_experts,
-        model.d_ffn,
-    )
-    assert all(float(size) == round(float(size)) for size in sizes)
+def test_a_count_whose_model_the_gpus_do_not_hold_is_timed_on_more() -> None:
+    law = find_law("yun2024-recovered")
+    rate = training_rate(law, Budget(5.15e21), (1, 64), H100, gpus=8)
+    assert rate is not None
+    assert rate.gpus[0] == 8
+    assert rate.gpus[1] > 8
+    assert training_rate(law, Budget(1e32), (64,), H100) is None
 
 
 @pytest.mark.system
@@ -267,7 +252,7 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
     rate = training_rate(law, budget, experts, gpu, gpus=64)
     assert rate is not None
-    price = TrainingPrice(gpu=gpu, usd_per_gpu_hour=2.0, mfu=0.4, rate=rate)
+    price = TrainingPrice(gpu=gpu, usd_per_gpu_hour=2.0, mfu=0.4, rate=rate, timed=True)
     question = Question(
         budget=budget,
         experts=experts,
@@ -290,9 +275,8 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     stated = re.search(r"at MFU (\S+) predicted \(published MoE runs spread", plan.recommendation.why)
     assert stated is not None
     built, shape = plan.recommendation.model, plan.recommendation.architecture
-    timed = model_mfu(law.family, shape, built.n_params, built.tokens, gpu, 64, None)
-    assert timed is not None
-    assert stated[1] == f"{timed[0]:.2f}"
+    bill = price.bill(shape.architecture(), built.training_flops, built.tokens, 64)
+    assert stated[1] == f"{bill.mfu:.2f}"
     for life in plan.lifetime.plans:
         if isinstance(life, Life):
             hours = life.training_flops / (gpu.bf16_flops_per_s * float(rate.at(life.experts))) / 3600

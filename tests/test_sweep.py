@@ -44,7 +44,9 @@ from moescale.typing import FloatArray, Real
 CONFIG = str(Path(__file__).parents[1] / "examples" / "configs" / "mixtral-8x7b.json")
 MODEL = architecture(PAPER, 1.5e9, 16.0)
 MIXTRAL = shapes()["mixtral-8x7b"]
-PLAIN = Deployment(gpu=find_gpu("h100-sxm"), usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
+PLAIN = Deployment(
+    gpu=find_gpu("h100-sxm"), usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=math.inf
+)
 
 
 def platform(gpu: str = "h100-sxm", weights: str = "bf16", cache: str = "bf16", usd: float = 3.9) -> Platform:
@@ -232,7 +234,7 @@ def test_the_default_grid_is_what_servers_are_set_to() -> None:
 @pytest.mark.system
 @given(deployments, st.sampled_from(PLATFORMS), st.integers(1, 8))
 def test_batch_by_memory_is_the_batch_without_other_limits(deployment: Deployment, kind: Platform, count: int) -> None:
-    d = replace(deployment, max_num_seqs=None, max_tpot_s=None, max_ttft_s=None, gpu=kind.gpu)
+    d = replace(deployment, max_num_seqs=math.inf, max_tpot_s=None, max_ttft_s=None, gpu=kind.gpu)
     room = float(batch_by_memory(MODEL, count, d))
     latency = Roofline(kind.gpu, float(d.weight_bytes_per_param), float(d.kv_bytes_per_element))
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install 'moescale[figures]'")
+pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure

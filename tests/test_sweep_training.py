@@ -629,7 +629,10 @@ def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
     (tmp_path / "sweep.toml").write_text(tomli_w.dumps(document()))
     code, out, err = run(capsys, "sweep.toml")
     assert (code, out) == (2, "")
-    assert err == "moescale: training needs no_such_library, which is not installed; pip install 'moescale[train]'\n"
+    assert (
+        err
+        == "moescale: training needs no_such_library, which is not installed; pip install '.[train]' in a clone of moescale\n"
+    )
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["sweep", "sweep.toml"]
     assert run(capsys, "sweep.toml", "--dry-run")[0] == 0
     drive_stub(know(read_sweep("sweep.toml")))
@@ -646,7 +649,7 @@ def test_one_run_without_the_libraries_that_train_is_refused(
     with pytest.raises(SystemExit) as stop:
         main(["train", str(file)])
     assert stop.value.code == 2
-    assert "pip install 'moescale[train]'" in capsys.readouterr().err
+    assert "pip install '.[train]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("absent", ["fcntl", "killpg"])
@@ -890,7 +893,7 @@ def test_no_document_yields_a_traceback(data: st.DataObject) -> None:
 @pytest.mark.parametrize(("on", "library"), [("slurm", "submitit"), ("ray", "ray")])
 def test_a_cluster_needs_its_library(on: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(InputError, match=rf"needs {library}.*moescale\[cluster\]"):
+    with pytest.raises(InputError, match=rf"needs {library}.*\.\[cluster\]"):
         drive_stub(made(tmp_path, execute={"on": on}))
 
 

@@ -30,7 +30,7 @@ PLACES = {
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, Executor]]:
     """One executor for all tests: Ray takes seconds to start."""
     library = {"slurm": "submitit", "ray": "ray"}[request.param]
-    pytest.importorskip(library, reason=f"needs {library}: pip install 'moescale[cluster]'")
+    pytest.importorskip(library, reason=f"needs {library}: pip install '.[cluster]'")
     executor = make_executor(made(tmp_path_factory.mktemp("place"), execute=PLACES[request.param]))
     yield request.param, executor
     executor.close()

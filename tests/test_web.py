@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -45,8 +48,9 @@ from moescale.web import jobs as fits
 from moescale.web import pool
 from moescale.web.api import read_law
 from moescale.web.app import create_app, listen, make_server, static_files
+from moescale.web.query import OPTIONS, canonical
 from moescale.web.security import LAW_LIMIT_BYTES, TABLE_LIMIT_BYTES
-from moescale.web.state import DEFAULTS, OPTIONS, read_state
+from moescale.web.state import DEFAULTS, read_state
 from moescale.web.store import MOST_LAWS, Laws
 
 pytestmark = pytest.mark.system
@@ -55,6 +59,8 @@ ROOT = Path(__file__).parents[1]
 BYTES = {"content-type": "application/octet-stream"}
 RUNS = ROOT / "examples" / "runs.csv"
 FAST = {"latency": "roofline"}
+TOKEN = "the-token-of-this-server"
+KNOWN = {"authorization": f"Bearer {TOKEN}"}
 
 
 @contextmanager
@@ -65,7 +71,7 @@ def served(bound: socket.socket, app: FastAPI) -> Iterator[Client]:
     thread.start()
     address = f"http://127.0.0.1:{bound.getsockname()[1]}"
     try:
-        with Client(base_url=address, timeout=120, trust_env=False) as client:
+        with Client(base_url=address, timeout=120, trust_env=False, headers=KNOWN) as client:
             yield client
     finally:
         running.should_exit = True
@@ -85,7 +91,7 @@ def port(bound: socket.socket) -> int:
 
 @pytest.fixture(scope="module")
 def app(port: int) -> FastAPI:
-    return create_app(port)
+    return create_app(port, TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -494,6 +500,35 @@ def test_pages_of_other_hosts_are_refused(client: Client, port: int, headers: di
         assert client.delete("/api/fits/x", headers=headers).status_code == status
 
 
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": "Bearer no"}, {"cookie": "moescale-PORT=no"}, {"cookie": "=;\x01"}]
+)
+def test_answers_need_the_token(client: Client, port: int, headers: dict[str, str]) -> None:
+    """On a machine of several users each of them reaches loopback."""
+    headers = {name: value.replace("PORT", str(port)) for name, value in headers.items()}
+    with Client(base_url=client.base_url, timeout=30, trust_env=False, headers=headers) as stranger:
+        for method, address in (
+            ("GET", "draft"), ("GET", "catalogue"), ("GET", "law"), ("GET", "place/plan"), ("GET", "fits/x"),
+            ("DELETE", "fits/x"), ("POST", "laws"), ("POST", "fits"), ("GET", "nothing"),
+        ):  # fmt: skip
+            answer = stranger.request(method, f"/api/{address}")
+            assert answer.status_code == 403
+            assert "open the address that `moescale web` printed" in answer.text
+        assert stranger.get("/").status_code == stranger.get("/app.js").status_code == 200  # which say nothing
+
+
+def test_the_address_with_the_token_opens_the_page(client: Client, port: int) -> None:
+    with Client(base_url=client.base_url, timeout=30, trust_env=False) as browser:
+        wrong = browser.get("/", params={"token": "no"})
+        assert (wrong.status_code, wrong.headers["location"], "set-cookie" in wrong.headers) == (303, "/", False)
+        entered = browser.get("/", params={"budget": "1e22", "token": TOKEN, "max-loss": ""})
+        assert (entered.status_code, entered.headers["location"]) == (303, "/?budget=1e22&max-loss=")
+        cookie = entered.headers["set-cookie"]
+        assert cookie == f"moescale-{port}={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+        assert TOKEN not in entered.headers["location"]
+        assert browser.get("/api/draft", headers={"cookie": cookie.partition(";")[0]}).status_code == 200
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "none"])
 def test_another_site_opens_the_page_and_nothing_else(client: Client, site: str) -> None:
     """What a link does is a navigation of the whole window; a user who types an address is of no site."""
@@ -555,11 +590,11 @@ def lives(pid: int) -> bool:
 
 
 def raw(
-    port: int, address: str, *, method: str = "GET", headers: Sequence[str] = (), body: bytes = b""
+    port: int, address: str, *, method: str = "GET", headers: Sequence[str] = (), body: bytes = b"", token: str = TOKEN
 ) -> socket.socket:
     """A connection with a request that was sent, and whose answer nobody has read."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
-    lines = [f"{method} {address} HTTP/1.1", f"Host: 127.0.0.1:{port}", *headers]
+    lines = [f"{method} {address} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {token}", *headers]
     connection.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode() + body)
     return connection
 
@@ -569,7 +604,7 @@ def stuck(folder: Path) -> Iterator[Client]:
     """A server whose processes never answer a question of bands; in `folder` is a file for each that was asked."""
     with listen(0) as bound, pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "Pool", lambda: pool.Pool((sys.executable, "-c", STUCK, str(folder))))
-        with served(bound, create_app(bound.getsockname()[1])) as client:
+        with served(bound, create_app(bound.getsockname()[1], TOKEN)) as client:
             yield client
 
 
@@ -640,30 +675,142 @@ def test_a_process_that_breaks_is_told_and_replaced(tmp_path: Path) -> None:
         assert client.get("/api/draft").json() == {}
 
 
-def test_few_questions_are_computed_at_a_time_and_few_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_WAITING", 3)
+def test_few_questions_are_computed_at_a_time_and_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "USUAL_S", 30.0)
     with stuck(tmp_path) as client, ExitStack() as open_connections:
 
-        def turned_away() -> httpx.Response | None:
-            open_connections.enter_context(raw(client.base_url.port or 0, "/api/bands"))
+        def ask_another() -> httpx.Response | None:
+            """Of bands, which nobody answers; the answer where the question is turned away."""
+            budget = next(budgets)
+            open_connections.enter_context(raw(client.base_url.port or 0, f"/api/bands?budget={budget}e20"))
             try:
-                answer = client.get("/api/bands", timeout=0.5)
+                return client.get("/api/bands", params={"budget": f"{budget}.5e20"}, timeout=0.5)
             except httpx.ReadTimeout:
                 return None
-            return answer
 
+        budgets = itertools.count(1)
         assert client.get("/api/draft").json() == {}
-        answer = until(turned_away, "a request is turned away")
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-        assert "too many questions" in answer.json()["error"]["what"]
-        until(lambda: len(asked(tmp_path)) == pool.MOST_WORKING, "both processes are asked")
+        answer = until(ask_another, "a request is turned away")
+        assert answer.status_code == 503
+        wait = re.search(r"(\d+) questions wait already, about (\d+) s of work", answer.json()["error"]["what"])
+        assert wait is not None
+        assert float(wait[2]) == 15 * int(wait[1]) > pool.LONGEST_WAIT_S
+        assert int(answer.headers["retry-after"]) == math.ceil(float(wait[2]) / 10)
+        until(lambda: sum(map(lives, asked(tmp_path))) == pool.MOST_WORKING, "both processes are asked")
         assert client.get("/app.js").status_code == 200
     assert not [pid for pid in asked(tmp_path) if lives(pid)]  # the server has ended, and they with it
 
 
+# A process of the pool that takes a while, and says how many questions it was asked and which was the last.
+SLOW = """
+import sys, time
+for count, line in enumerate(sys.stdin):
+    time.sleep(0.3)
+    print('{"asked": %d}' % (count + 1), flush=True)
+"""
+
+
+def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_WORKING", 1)
+
+    async def ask() -> list[bytes]:
+        found = pool.Pool((sys.executable, "-c", SLOW))
+        await found.start()
+        stays, left = asyncio.Future[None](), asyncio.Future[None]()
+        task: dict[str, Any] = {"name": "plan", "query": {"budget": "1e21"}, "laws": []}
+        leaves = asyncio.create_task(found.ask(task, left))
+        others = [asyncio.create_task(found.ask({**task}, stays)) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        left.set_result(None)
+        assert await leaves == b""  # who leaves ends nothing for the others
+        answers = [await other for other in others] + [await found.ask(task, stays)]
+        answers.append(await found.ask({**task, "query": {"budget": "2e21"}}, stays))
+        await found.close()
+        return answers
+
+    answers = asyncio.run(ask())
+    assert {json.loads(answer)["asked"] for answer in answers[:-1]} == {1}
+    assert json.loads(answers[-1])["asked"] == 2
+
+
+def test_questions_wait_in_turn_drafts_first_and_none_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_WORKING", 1)
+    names = ["plan"] * 3 + ["draft"] * 10
+
+    async def order() -> list[str]:
+        found = pool.Pool((sys.executable, "-c", SLOW.replace("0.3", "0.01")))
+        await found.start()
+        stays = asyncio.Future[None]()
+        tasks: list[dict[str, Any]] = [
+            {"name": name, "query": {"budget": f"{i}"}, "laws": []} for i, name in enumerate(names)
+        ]
+        asking = [asyncio.create_task(found.ask(task, stays)) for task in tasks]
+        await asyncio.sleep(0)
+        places = [found.place(task) for task in tasks]
+        assert [place and place[0] for place in places] == [*range(10, 13), *range(10)]
+        turns = {json.loads(await one)["asked"]: i for i, one in enumerate(asking)}
+        await found.close()
+        return [f"{names[turns[k]]}{turns[k]}" for k in sorted(turns)]
+
+    first, then = [f"draft{i}" for i in range(3, 13)], [f"plan{i}" for i in range(3)]
+    assert asyncio.run(order()) == [*first[:4], then[0], *first[4:8], then[1], *first[8:], then[2]]
+
+
+def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_WORKING", 1)
+    monkeypatch.setattr(pool, "KEPT_BYTES", 30)  # two answers of SLOW
+
+    async def ask() -> list[int]:
+        found = pool.Pool((sys.executable, "-c", SLOW.replace("0.3", "0")))
+        await found.start()
+        stays = asyncio.Future[None]()
+        tasks = [{"name": "plan", "query": {"budget": budget}, "laws": []} for budget in "1213212"]
+        answers = [json.loads(await found.ask(task, stays))["asked"] for task in tasks]
+        await found.close()
+        return answers
+
+    # "3" takes the place of "2", which was not asked for the longest time, and "2" that of "1".
+    assert asyncio.run(ask()) == [1, 2, 1, 3, 4, 5, 4]
+
+
+def test_equal_questions_have_one_form(client: Client) -> None:
+    plain = canonical({"budget": "2e22", "max-tokens": "15T", "experts": "1,4", **FAST})
+    other = {
+        "experts": " 1, 4",
+        "max-tokens": "15_000B",
+        "budget": "20_000e18",
+        "theme": "dark",
+        "gpu": "",
+        "prompt": "230",
+    }
+    assert canonical({**other, **FAST}) == plain == {"budget": "2e22", "experts": "1,4", "max-tokens": "15T", **FAST}
+    assert client.get("/api/draft", params={**other, **FAST}).content == client.get("/api/draft", params=plain).content
+    held = {key: value for key, value in DEFAULTS.items() if key != "mfu"}  # which the page's slider states
+    assert canonical(held) == {}
+    assert canonical({"budget": "seven", "nothing": "1"}) == {"budget": "seven", "nothing": "1"}
+
+
+@given(
+    budget=st.floats(1e18, 1e27),
+    tokens=st.floats(1e6, 1e15),
+    gpus=st.integers(1, 64),
+    tpot=st.floats(1e-3, 100),
+    share=st.floats(0.05, 1),
+)
+def test_the_one_form_is_the_same_question(budget: float, tokens: float, gpus: int, tpot: float, share: float) -> None:
+    given = {"budget": f"{budget!r}", "max-tokens": f"{tokens!r}", "max-gpus": f"{gpus}.0", "max-tpot": f"{tpot!r}s"}
+    given["utilization"] = f"{share!r}"
+    once = canonical(given)
+    assert canonical(once) == once
+    read, again = read_state(given, find_law), read_state(once, find_law)
+    assert (read.question, read.deployment) == (again.question, again.deployment)
+
+
 @contextmanager
-def command() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`moescale web` in a process of its own, and its port."""
+def command() -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+    """`moescale web` in a process of its own, its port and its token."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         [sys.executable, "-m", "moescale", "web", "--no-open", "--port", "0"],
@@ -671,9 +818,9 @@ def command() -> Iterator[tuple[subprocess.Popen[str], int]]:
     ) as running:  # fmt: skip
         try:
             assert running.stderr is not None
-            found = re.search(r"http://127\.0\.0\.1:(\d+)/", running.stderr.readline())
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", running.stderr.readline())
             assert found
-            yield running, int(found[1])
+            yield running, int(found[1]), found[2]
         finally:
             running.kill()
 
@@ -682,32 +829,37 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def load(port: int) -> list[socket.socket]:
+def load(port: int, token: str) -> list[socket.socket]:
     """Heavy questions, a fit under way, an upload that stands still and a request without an end."""
-    most = "/api/bands?" + urlencode(
-        {"max-gpus": "64", "experts": ",".join(map(str, range(1, 11))), "max-usd-per-mtok": "0.05"}
-    )
+
+    def most(i: int) -> str:
+        experts = ",".join(map(str, range(1, 11)))
+        return "/api/bands?" + urlencode({"max-gpus": "64", "experts": experts, "max-usd-per-mtok": f"0.05{i}"})
+
     table = RUNS.read_bytes()
     kind = "Content-Type: application/octet-stream"
     return [
-        raw(port, "/api/bands?" + urlencode(HEAVY)),
-        *(raw(port, most) for _ in range(6)),
+        raw(port, "/api/bands?" + urlencode(HEAVY), token=token),
+        *(raw(port, most(i), token=token) for i in range(6)),
         raw(
             port,
             "/api/fits?name=r.csv&bootstrap=1000",
             method="POST",
             headers=[kind, f"Content-Length: {len(table)}"],
             body=table,
+            token=token,
         ),
-        raw(port, "/api/laws?name=a.toml", method="POST", headers=[kind, "Content-Length: 1000"], body=b"a"),
+        raw(
+            port, "/api/laws?name=a.toml", method="POST", headers=[kind, "Content-Length: 1000"], body=b"a", token=token
+        ),
     ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_the_server_and_all_its_work(number: signal.Signals) -> None:
-    with command() as (running, port):
-        connections = load(port)
+    with command() as (running, port, token):
+        connections = load(port, token)
         working = until(
             lambda: found if len(found := children(running.pid)) == 3 else [], "two answers and a fit are under way"
         )
@@ -721,19 +873,33 @@ def test_a_signal_ends_the_server_and_all_its_work(number: signal.Signals) -> No
 
 
 def test_clients_that_leave_leave_no_traceback() -> None:
-    with command() as (running, port):
-        for connection in load(port):
+    with command() as (running, port, token):
+        for connection in load(port, token):
             connection.close()
-        events = raw(port, "/api/fits/none")
+        events = raw(port, "/api/fits/none", token=token)
         events.close()
-        address = f"http://127.0.0.1:{port}/api/draft"
-        assert httpx.get(address, timeout=PATIENCE_S, trust_env=False).status_code in (200, 503)
+        address, known = f"http://127.0.0.1:{port}/api/draft", {"authorization": f"Bearer {token}"}
+        assert httpx.get(address, timeout=PATIENCE_S, trust_env=False, headers=known).status_code == 200
         running.terminate()
         assert running.stderr is not None
         told = running.stderr.read()
         assert running.wait(PATIENCE_S) in (143, -15)
         assert "Traceback" not in told
         assert "Exception" not in told
+
+
+def test_a_refusal_is_no_line_in_the_terminal() -> None:
+    with command() as (running, port, token):
+        for sent in (b"no request at all\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
+                connection.sendall(sent)
+                assert connection.recv(100).startswith(b"HTTP/1.1 4")
+        for given in (token, "no"):
+            with raw(port, "/api/law?law=none", token=given) as connection:
+                assert connection.recv(100).startswith(b"HTTP/1.1 200" if given == token else b"HTTP/1.1 403")
+        running.terminate()
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
 
 
 def closes(connection: socket.socket, *, dribble: bytes = b"") -> bool:
@@ -765,6 +931,32 @@ def test_a_connection_without_a_request_is_closed(
     with connection:
         until(lambda: closes(connection, dribble=dribble), "the connection is closed")
     assert client.get("/").status_code == 200
+
+
+def test_slow_connections_keep_nobody_out(client: Client, port: int) -> None:
+    with ExitStack() as open_connections:
+        for _ in range(500):
+            slow = open_connections.enter_context(socket.create_connection(("127.0.0.1", port)))
+            slow.sendall(b"G")
+        for address in ("/", "/app.js", "/api/draft"):
+            with Client(base_url=client.base_url, timeout=5, trust_env=False, headers=KNOWN) as another:
+                assert another.get(address).status_code == 200
+
+
+def test_beyond_the_most_connections_the_one_that_has_waited_longest_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 20)
+    with stuck(tmp_path) as client, ExitStack() as open_connections:
+        port = client.base_url.port or 0
+        busy = open_connections.enter_context(raw(port, "/api/bands"))
+        until(lambda: asked(tmp_path), "a process is asked")
+        slow = [open_connections.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(30)]
+        until(lambda: closes(slow[0]), "the first that waited is closed")
+        with raw(port, "/") as reader:
+            assert reader.recv(100).startswith(b"HTTP/1.1 200")
+        assert not closes(busy)
+        assert not closes(slow[-1])
 
 
 def test_an_upload_that_does_not_arrive_is_given_up(port: int, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:

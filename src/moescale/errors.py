@@ -130,3 +130,9 @@ def damaged(kind: str, error: ValidationError, *, where: str, next_step: str) ->
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     return DamagedFileError(f"damaged {kind} at {place}: {first['msg']}", where=where, next_step=next_step)
+
+
+def install(extra: str = "") -> str:
+    """The command that installs the package, or one of its extras: from a clone, until the name is on an index."""
+    what = f"'.[{extra}]'" if extra else "."
+    return f"pip install {what} in a clone of moescale"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from moescale.web.jobs import Jobs
 from moescale.web.pool import Pool
 from moescale.web.worker import COLUMNS
 
-PORT = 8765
+PORT, TOKEN = 8765, "token"
 
 
 class BrokenError(Exception):
@@ -33,7 +34,7 @@ def _start(self: Jobs, task: dict[str, Any], data: bytes) -> str:
 
 async def _computed(self: Pool, task: dict[str, Any], left: asyncio.Future[None]) -> bytes:
     """What a process would answer, in this one."""
-    return json.dumps(answer(json.loads(json.dumps(task))), allow_nan=False).encode()
+    return json.dumps(answer(json.loads(json.dumps(task, default=asdict))), allow_nan=False).encode()
 
 
 async def _nothing(self: Pool) -> None:
@@ -47,7 +48,7 @@ def _app() -> tuple[Any, asyncio.AbstractEventLoop]:
     Jobs.start = _start  # type: ignore[method-assign]
     Pool.ask = _computed  # type: ignore[method-assign]
     Pool.start = _nothing  # type: ignore[method-assign]
-    app = create_app(PORT)
+    app = create_app(PORT, TOKEN)
     loop = asyncio.new_event_loop()
     lifespan = app.router.lifespan_context(app)
     loop.run_until_complete(lifespan.__aenter__())
@@ -84,7 +85,8 @@ def _refuse(name: str) -> None:
 def _answered(stated: dict[str, Any], body: bytes) -> tuple[int, bytes, str]:
     path = str(stated.get("path", "/api/draft"))
     given = stated.get("headers")
-    named = {"host": f"127.0.0.1:{PORT}", **(given if isinstance(given, dict) else {"x-given": given})}
+    known = {"host": f"127.0.0.1:{PORT}", "authorization": f"Bearer {TOKEN}"}
+    named = {**known, **(given if isinstance(given, dict) else {"x-given": given})}
     headers = [(str(k).lower().encode("utf-8", "replace"), str(v).encode("utf-8", "replace")) for k, v in named.items()]
     scope = {
         "type": "http",

@@ -351,7 +351,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
         c.select("weights", "Weights", () => catalogue.weights.map((w) => [w, w])),
         c.select("kv-cache", "KV cache", () => catalogue.kv_cache.map((w) => [w, w])),
         c.select("latency", "Latency from", () => [["auto", "measured kernels, else roofline"], ["silicon", "measured kernels"], ["roofline", "roofline"]], true),
-        c.text("max-num-seqs", "Batch at most", "no limit"),
+        c.text("max-num-seqs", "Batch at most", "vLLM's cap"),
         c.slider({ key: "memory-fraction", label: "Memory fraction", low: 0.3, high: 1, log: false, steps: 70, text: (v) => format.significant(v) }),
         c.text("kv-heads", "KV heads", "by shape"),
       ),

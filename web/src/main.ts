@@ -1,6 +1,6 @@
 // The page: state -> draft (curves, at once) -> plan (the answer) -> bands (intervals) -> charts.
 
-import { Refusal, get, latest } from "./api";
+import { Refusal, get, latest, queue } from "./api";
 import { Chart, download } from "./chart";
 import * as breakdown from "./charts/breakdown";
 import * as evidence from "./charts/evidence";
@@ -18,6 +18,7 @@ const LIFE_REST_MS = 700; // where they take seconds
 const MOST_PINS = 2;
 const NARROW = 640; // pixels, as in app.css
 const LETTERS = "AB"; // of the pinned answers
+const UNANSWERED = "The server does not answer. Is `moescale web` still running?";
 const STATED = ["unused", "build", "baseline", "base"]; // facts that no figure and no headline states
 
 const $ = <T extends HTMLElement = HTMLElement>(id: string) => document.getElementById(id) as T;
@@ -35,6 +36,10 @@ let early: { query: string; draft: Promise<Draft> } | undefined;
 
 async function start(): Promise<void> {
   // The first curves are on their way while the controls and the charts are made.
+  queue.tell = (text) => {
+    $("queue").textContent = text;
+    $("queue").hidden = !text;
+  };
   const first = State.asked(location.search);
   const catalogue = get<Catalogue>("catalogue");
   early = { query: first, draft: get<Draft>("draft", first) };
@@ -65,6 +70,7 @@ class Page {
   private pick?: { experts: number; i: number };
   private resting = 0;
   private running?: AbortController;
+  private drafting?: AbortController;
   private drawn = 0;
   private refresh = latest(() => this.drawDraft());
 
@@ -82,6 +88,7 @@ class Page {
       void this.loadPins();
       clearTimeout(this.resting); // the slower answers to the old question are not asked for any more
       this.running?.abort();
+      if (!$("queue").hidden) this.drafting?.abort(); // its place in the queue is for the new question
       this.refresh();
     });
     theme.onPreference(() => void this.redraw());
@@ -133,10 +140,12 @@ class Page {
   private async drawDraft(): Promise<void> {
     const query = this.state.query();
     if (query !== this.asked.draft || !this.draft) {
+      const { signal } = (this.drafting = new AbortController());
       try {
-        this.draft = await (early?.query === query ? early.draft : get<Draft>("draft", query));
+        this.draft = await (early?.query === query ? early.draft : get<Draft>("draft", query, signal));
         delete document.body.dataset.refused;
       } catch (error) {
+        if (signal.aborted) return;
         early = undefined;
         this.asked.draft = query;
         document.body.dataset.refused = "1";
@@ -211,7 +220,7 @@ class Page {
       go.addEventListener("click", () => place.field.focus());
       $("error").replaceChildren(go);
     } else {
-      const lines = failure ? this.controls.message(failure) : ["The server does not answer. Is `moescale web` still running?"];
+      const lines = failure ? this.controls.message(failure) : [UNANSWERED];
       $("error").replaceChildren(...lines.map((text) => make("p", {}, text)));
     }
     for (const id of ["strip", "facts", "rivals", "caveats", "warnings", "plans"]) $(id).replaceChildren();
@@ -240,7 +249,7 @@ class Page {
     $("strip").replaceChildren(
       ...figures
         .filter((figure) => !figure.in_headline)
-        .map((figure) => make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.text, ...figure.notes.map((note) => make("small", {}, note))))),
+        .map((figure) => make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.text, ...figure.notes.map(noted)))),
     );
     $("caveat").textContent = caveats.length ? words(caveats[0]) : "";
     $("facts").replaceChildren(...facts.filter(([name]) => STATED.includes(name)).map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, words(text)))));
@@ -285,7 +294,7 @@ class Page {
     const columns = ["", "this answer", ...this.pins.map((_, i) => `pinned ${LETTERS[i]}`)];
     const rows: (string | Node)[][] = names.map((name) => [
       name,
-      make("span", { className: "notes" }, of(now, name)?.text ?? "–", ...(of(now, name)?.notes ?? []).map((note) => make("small", {}, note))),
+      make("span", { className: "notes" }, of(now, name)?.text ?? "–", ...(of(now, name)?.notes ?? []).map(noted)),
       ...this.pins.map((pin) => {
         const [own, other] = [of(now, name), of(pin.decision, name)];
         if (!other) return pin.failed ? "–" : pin.decision ? "–" : "..";
@@ -609,6 +618,11 @@ function change(now: Figure, pinned: Figure): string {
   return `×${format.significant(now.value / pinned.value)}`;
 }
 
+/** What belongs to a figure; what limits the trust in it is as dark as the figure. */
+function noted(note: string): HTMLElement {
+  return make("small", { className: note.startsWith("(trust") ? "doubt" : "" }, note);
+}
+
 /** A table in the command line's words; ">" marks the recommended row. */
 function shownTable(table: Shown): HTMLElement {
   const rows = table.rows.map((row) => row.map((value) => (value.startsWith("> ") ? value.slice(2) : value.trim())));
@@ -638,4 +652,10 @@ function grid(caption: string, columns: string[], rows: (string | Node)[][], opt
   return make("table", { role: "table", className: className || "blocks" }, ...(caption ? [make("caption", {}, caption)] : []), thead, make("tbody", { role: "rowgroup" }, ...body));
 }
 
-void start();
+void start().catch((error: Error) => {
+  document.body.dataset.failed = document.body.dataset.refused = "1";
+  $("headline").textContent = "No answer";
+  $("question").replaceChildren();
+  $("error").replaceChildren(make("p", {}, error instanceof Refusal ? error.message : UNANSWERED));
+  $("error").hidden = false;
+});

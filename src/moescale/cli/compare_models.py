@@ -25,6 +25,7 @@ def compare_models(
 ) -> None:
     """Compare models: training, predicted loss, serving cost, and break-even lifetime."""
     from moescale.planning.compare_models import compare_models as compared
+    from moescale.planning.question import release_notes
     from moescale.views.terminal import show_compared_models, terminal
 
     chosen = law.find_law()
@@ -39,9 +40,11 @@ def compare_models(
             deployment,
             source,
             training=price,
+            train_gpus=training.train_gpus,
             lifetime_tokens=training.lifetime_tokens,
             extra=law.inputs(),
         )
+    warn(release_notes(known, deployment))
     if json_:
         print_json([row.to_dict() for row in rows])
     else:

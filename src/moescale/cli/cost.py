@@ -64,7 +64,7 @@ def cost(
     from moescale.serving.accuracy import accuracy_of, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import savings
-    from moescale.serving.question import latency_text, question_record
+    from moescale.serving.question import latency_text, question_record, weight_format
     from moescale.views.terminal import show_apart, show_burst, show_cost, show_load, terminal
 
     load.check(serving, sweep=sweep.sweep)
@@ -86,7 +86,7 @@ def cost(
     model = with_usual_shares(model, deployment.weights)
     source = serving.open_latency(deployment, model, warn)
     if isinstance(source, Silicon) and (scaled := source.unmeasured(model)):
-        what = f"{' and '.join(scaled)} in {deployment.weights} were not measured on {source.gpu.name} with {source.backend}"
+        what = f"{' and '.join(scaled)} in {weight_format(deployment)} were not measured on {source.gpu.name} with {source.backend}"
         warn(f"{what}: priced with bf16 kernels, scaled by the roofline")
     clients = load.concurrency
     answer = serving_cost(model, source, deployment, serving.gpus_of_replica(), clients=clients)
@@ -114,6 +114,7 @@ def cost(
         deployment,
         source_of_traffic,
         name=None if described.published is None else model.name,
+        weights=serving.released_words(checkpoint, published=described.published is not None),
         price=serving.price_terms() if priced else None,
         latency=latency_text(source),
         priced=priced,

@@ -21,7 +21,7 @@ def isoflop(runs: IsoflopOptions, plot: Plot = None, json_: Json = False) -> Non
 
     check_plot(plot)
     table = runs.read()
-    with at_option(str(runs.runs)):
+    with at_option(table.source):
         found = fit_parabolas(table, tolerance=runs.tolerance)
     held_back = HeldBack()
     held_back.draw(plot, isoflop_figure, found)

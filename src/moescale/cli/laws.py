@@ -61,7 +61,7 @@ def fit(
             check_target(output, [runs.runs, wanted.prior])
     check_plot(plot)
     table = runs.read()
-    with show_progress(not json_) as progress, at_option(str(runs.runs)):
+    with show_progress(not json_) as progress, at_option(table.source):
         found = fit_runs(table, wanted.law, how, progress=progress)
     held_back = HeldBack()
     if output is not None:
@@ -151,7 +151,7 @@ def _predict_table(
     if table.size_column is None and isinstance(known := law.evidence.get("size_column"), str):
         table = replace(table, size_column=known)  # what the law's N is
     runs = table.read_from(path, needs_loss=False)
-    with at_option(str(path)):
+    with at_option(runs.source):
         predicted = predict_runs(law, runs, extra=inputs.inputs())
     if json_:
         print_json([one.to_dict() for one in predicted])
@@ -183,12 +183,12 @@ def compare(
     forms = runs.forms()
     table = runs.read()
     held_out = runs.held_out(table)
-    with show_progress(not json_) as progress, at_option(str(runs.runs)):
+    with show_progress(not json_) as progress, at_option(table.source):
         records = compare_laws(table, forms, held_out, extra=inputs.inputs(), progress=progress)
     held_back = HeldBack()
     held_back.draw(plot, comparison_figure, records)
     if json_:
-        name = runs.runs.name
+        name = Path(table.source).name
         made: dict[str, object] = {**made_with(context), "runs": name, "sha256": {name: table.sha256 or ""}}
         made |= {"holdout": runs.holdout} | ({"where": runs.where} if runs.where else {})
         print_json([r.to_dict() | {"held_out": r.runs_to_dict(), "made_with": made} for r in records])

@@ -39,7 +39,7 @@ def reproduce(law: PaperLaw, gpu: ChosenGpu, wanted: ReproductionOptions, json_:
     chosen, latency, output = law.find_law(), wanted.latency, wanted.output
     if latency not in LATENCIES:
         raise unknown_name("latency", latency, LATENCIES, where="--latency")
-    deployment = ServingOptions(gpu=gpu.gpu, reserve=0).deployment()  # otherwise the paper's: it reserves nothing
+    deployment = ServingOptions(gpu=gpu.gpu).deployment()
     with at_option("--moe-execution"):
         first, *others = (with_moe_execution(source, wanted.moe_execution) for source in _sources(latency, deployment))
     if output is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import secrets
 
 from moescale.cli.flat import flat
 from moescale.cli.options import app, examples
 from moescale.cli.output import say
-from moescale.errors import InputError, located
+from moescale.errors import InputError, install, located
 from moescale.options.pages import PageOptions
 
 
@@ -17,7 +18,7 @@ def web(wanted: PageOptions) -> None:
     """Serve the interactive page on this machine: inputs, curves, uploads."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"the page needs {' and '.join(missing)}", next_step="install it: pip install 'moescale[web]'")
+        raise InputError(f"the page needs {' and '.join(missing)}", next_step=install("web"))
     from moescale.io.files import read_text
     from moescale.web.app import ADDRESS, create_app, listen, serve
 
@@ -25,7 +26,8 @@ def web(wanted: PageOptions) -> None:
         law = None if wanted.law is None else read_text(wanted.law)
     with listen(wanted.port) as bound:
         port = int(bound.getsockname()[1])
-        address = f"http://{ADDRESS}:{port}/"
-        page = create_app(port, law_text=law, law_name=str(wanted.law))
+        token = secrets.token_urlsafe(16)
+        address = f"http://{ADDRESS}:{port}/?token={token}"
+        page = create_app(port, token, law_text=law, law_name=str(wanted.law))
         say(f"moescale: {address} (Ctrl-C ends it)")
         serve(page, bound, open_url=address if wanted.open_ else None)

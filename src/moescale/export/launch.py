@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,15 @@ import tomli_w
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
 from moescale.export import megatron, torchtitan
+from moescale.export.folder import check_export_folder, write_export
 from moescale.export.huggingface import config_of
 from moescale.export.serving_launch import SERVE, Server, serve_script
 from moescale.hardware.gpus import Gpu
-from moescale.io.files import check_folder, make_folder, write_atomically
 from moescale.io.records import record
-from moescale.models.flops import training_flops_per_token
-from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
-from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
+from moescale.models.recipe import Recipe, find_rule
 from moescale.models.rounding import Buildable
-from moescale.training.choice import Choice, choose
+from moescale.training.choice import Choice, Launch, choose_launch
 from moescale.training.parallelism import Split, Trainer
 from moescale.units import format_bytes, format_count, format_flops, format_seconds
 
@@ -155,12 +153,15 @@ FORMATS = {
     ),
 }
 
+NAMES = frozenset({"config.json", "run.toml", f"{torchtitan.MODULE}.py", megatron.FILE, "run.sh", "README.md", SERVE})
+"""Every file that an export of any format may hold."""
+
 
 def check_export(format: str, folder: Path) -> None:
     """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan."""
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS, where="--export")
-    check_folder(folder)
+    check_export_folder(folder, NAMES)
 
 
 def export_model(
@@ -184,31 +185,25 @@ def export_model(
     `rule` (None: that of launches) gives batch and peak learning rate where `batch_tokens` and `peak_lr` do not; with `gpus` the
     batch fills them. See `recipe_for`. With a `server` also the script that starts it on the trained model.
 
-    The folder is made where it is missing; files of other names stay. Raises InputError for an unknown format, a folder
-    that cannot be written, a size without a learning rate or a shape that no class of transformers builds, InfeasibleError
+    The folder is written whole or not at all. An older export in it is replaced; one that holds anything else is refused.
+    Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a shape that no class of transformers builds, InfeasibleError
     where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
     _check_servers(gpus)
     chosen = FORMATS[format]
-    dense = from_config(config_of(replace(shape, n_experts=1, top_k=1), 1))
     named = find_rule(rule)
-    sequence = sequence_tokens or sequence_for(named)
-    recipe = recipe_for(
-        float(count_parameters(dense).non_embedding_total),
-        tokens,
-        flops=tokens * _body_flops_per_token(shape, sequence),
+    model = shape.architecture()
+    counts = count_parameters(model)
+    launch = Launch(
+        trainer=chosen.trainer,
         rule=rule,
-        vocab_size=shape.vocab_size,
         peak_lr=peak_lr,
         batch_tokens=batch_tokens,
-        sequence_tokens=sequence,
+        sequence_tokens=sequence_tokens,
         schedule=schedule,
-        gpus=gpus,
     )
-    model = from_config(huggingface_config(shape, recipe))
-    counts = count_parameters(model)
-    choice = choose(model, recipe, gpu, chosen.trainer, mfu=mfu, gpus=gpus)
+    recipe, choice = launch.recipe(model, tokens, gpus), choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus)
     title = (
         f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
@@ -225,9 +220,7 @@ def export_model(
         started = serve_script(server, recipe.sequence_tokens)
         files[SERVE] = started.command
         files["README.md"] += _serving(server, started.notes)
-    make_folder(folder)
-    for name, text in files.items():
-        write_atomically(folder / name, text)
+    write_export(folder, files, NAMES)
     return Export(
         format=format,
         folder=str(folder),
@@ -247,16 +240,6 @@ def _check_servers(gpus: int | None) -> None:
         below = gpus // each * each
         what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
         raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
-
-
-def _body_flops_per_token(shape: Buildable, sequence_tokens: int) -> float:
-    """M of DeepSeek LLM: training FLOPs of a token without embeddings, attention over all pairs of a sequence, not the causal half."""
-    model = from_config(config_of(shape, 1))
-
-    def flops(tokens: float) -> float:
-        return float(training_flops_per_token(model, counted="non-embedding", sequence_tokens=tokens))
-
-    return 2.0 * flops(sequence_tokens) - flops(0.0)
 
 
 def split_in_words(choice: Choice) -> str:

@@ -6,7 +6,7 @@ from moescale import catalogue
 from moescale.export.torchrun import torchrun_script
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
-from moescale.training.parallelism import Split, Trainer
+from moescale.training.parallelism import Split, Trainer, stages_of
 
 FILE = "megatron.args"
 TRAINER = Trainer(states="optimizer", pipeline=True, tensor=True)
@@ -109,6 +109,11 @@ def _router(shape: Buildable, recipe: Recipe) -> Arguments:
 
 def _sizes(shape: Buildable, split: Split) -> Arguments:
     sizes: Arguments = {"tensor-model-parallel-size": split.tensor, "pipeline-model-parallel-size": split.pipeline}
+    stages = stages_of(shape.architecture(), split.pipeline)
+    if (
+        stages is not None and stages[0] != stages[-1]
+    ):  # E: the input table, t: a layer, L: the output layer and the loss
+        sizes["pipeline-model-parallel-layout"] = f"E{'|'.join('t' * layers for layers in stages)}L"
     if shape.n_experts > 1:
         sizes |= {"expert-model-parallel-size": split.expert, "expert-tensor-parallel-size": 1}
     if split.tensor > 1:

@@ -277,6 +277,9 @@ def published_name(name: str) -> str:
     if "/" in name:
         return name.strip()
     shape = find_shape(name)
+    alias = next((one for one in shape.hf if one.rpartition("/")[2].lower() == name.strip().lower()), None)
+    if alias is not None:
+        return alias
     # Sources read `config.json of ORGANISATION/NAME`; without one, the first of the names that were released.
     found = re.search(r"config\.json(?: and model card)? of ([\w.-]+/[\w.-]*\w)", shape.source)
     return found[1] if found else (*shape.hf, name)[0]

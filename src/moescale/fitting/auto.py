@@ -64,8 +64,10 @@ class Choice:
     drift: float
 
 
-def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, progress: Progress) -> Choice:
-    """Score candidates by inner hold-outs, and weigh them.
+def choose(
+    fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, eligible: BoolArray, progress: Progress
+) -> Choice:
+    """Score candidates by inner hold-outs, and weigh those that are `eligible`, (forms,), of which there is one or more.
 
     `fits` are those to all runs, `arrays` the runs in each candidate's letters, `table` in the table's own.
     """
@@ -74,7 +76,7 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
     parameters = np.array([acting_parameters(f.form, runs) for f, runs in zip(fits, arrays, strict=True)])
     splits = {name: mask for name, mask in inner_splits(table, int(parameters.max())).items() if (mask & sound).any()}
     if not splits:
-        weights = np.full(len(fits), 1.0 / len(fits))
+        weights = eligible / eligible.sum()
         noise = _noise(weights @ errors, float(weights @ parameters))
         return Choice((), tuple(weights.tolist()), (), noise, LEAST_DRIFT)
     missed: list[FloatArray] = []  # of each split, (forms, held out)
@@ -90,7 +92,8 @@ def choose(fits: Sequence[Fit], arrays: Sequence[RunArrays], table: RunArrays, p
         beyond.append(efolds_beyond(ranges, out.n_params, out.tokens, out.experts))
     rmsle = np.array([np.sqrt((error**2).mean(axis=1)) for error in missed])  # (splits, forms)
     scores = np.exp(np.log(np.maximum(rmsle, LOWEST_SCORE)).mean(axis=0))
-    weights = weigh(scores)
+    weights = np.zeros(len(fits))
+    weights[eligible] = weigh(scores[eligible])
     error, out = np.concatenate([weights @ each for each in missed]), np.concatenate(beyond)
     noise = _noise(weights @ errors, float(weights @ parameters))
     drift = _drift(error, out, noise)

@@ -43,9 +43,12 @@ def bootstrap(
     if not 2 <= replicates <= 100_000:
         what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
         raise InputError(what, nearest="2 to 100000", next_step=advice)
-    members = np.arange(ln_loss.size) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    members = np.arange(ln_loss.size)
     if clusters is not None:
         check_clusters(clusters)
+        # Numbered as they first appear, whatever their names.
+        _, first, members = np.unique(clusters, return_index=True, return_inverse=True)
+        members = np.argsort(np.argsort(first))[members]
     count = int(members.max()) + 1
     rng = np.random.default_rng(seed)
     problem = Problem.of(fit.form, x, ln_loss)

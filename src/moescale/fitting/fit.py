@@ -165,10 +165,11 @@ def polish_grid(problem: Problem, report: Progress, notes: list[str]) -> tuple[F
     """
     axes = multistart.published_axes(problem.form, problem.observed)
     distinct_starts = multistart.grid_size(multistart.distinct_axes(axes, problem.box)[0])
-    if notice := multistart.slow_notice(problem.form, problem.ln_loss.size, distinct_starts):
-        report(notice, 0.0)
+    notice = multistart.slow_notice(problem.form, problem.ln_loss.size, distinct_starts)
+    if notice:
         notes.append(notice)
-    searched = multistart.search_grid(problem, axes, progress=report)
+    # Shown for as long as the search takes.
+    searched = multistart.search_grid(problem, axes, progress=lambda step, share: report(notice or step, share))
     if searched.done < searched.total:
         done = f"{searched.done:,} of {searched.total:,} starts searched"
         notes.append(f"interrupted: {done}; the best so far is reported")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -26,8 +26,8 @@ class RunArrays:
     loss: FloatArray
     extra: Mapping[str, FloatArray]
 
-    def where(self, keep: np.typing.NDArray[np.bool_]) -> RunArrays:
-        """The runs that a boolean mask keeps."""
+    def where(self, keep: np.typing.NDArray[np.bool_ | np.intp]) -> RunArrays:
+        """The runs that a boolean mask keeps, or those of these positions."""
         extra = {name: values[keep] for name, values in self.extra.items()}
         return RunArrays(self.n_params[keep], self.tokens[keep], self.experts[keep], self.loss[keep], extra)
 
@@ -53,6 +53,12 @@ class HoldOut:
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+
+    def reordered(self, rows: np.typing.NDArray[np.intp]) -> HoldOut:
+        """The same with the held-out runs in another order."""
+        if self.held_out is None or self.residuals_holdout is None:
+            return self
+        return replace(self, held_out=self.held_out.where(rows), residuals_holdout=self.residuals_holdout[rows])
 
     def runs_to_dict(self) -> dict[str, list[float]]:
         """The held-out runs and their residuals as lists, rounded to what a plot needs; empty where they are unknown."""

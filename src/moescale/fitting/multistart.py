@@ -1,12 +1,11 @@
 """Search from every start of a publication's grid by L-BFGS inside the box, as many as there are cores at a time.
 
-With numba (extra `fast`) the objective of equation 4 is compiled and factorised: A / N^alpha is computed for each distinct
-N, and so on, so that a run costs sums, products and one logarithm. Without it the same search runs on NumPy, only slower.
+The objective of equation 4 is factorised: A / N^alpha is computed for each distinct N, and so on, so that a run costs sums,
+products and one logarithm. Other forms are searched by their own derivatives, which takes some twenty times as long.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,9 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting.objective import HUBER_DELTA, Problem, Progress
-from moescale.scaling_laws.form import LawForm, Observed
+from moescale.scaling_laws import effective_experts
+from moescale.scaling_laws.form import LawForm, Observed, make_inputs
+from moescale.scaling_laws.yun2024 import ALPHA, BETA, CENTRE, GAMMA, MAX, START, A, B, C, D, F
 from moescale.typing import FloatArray
 
 ITERATIONS = 40  # of the L-BFGS, for every start: enough to tell the basins apart, not to converge
@@ -26,9 +27,11 @@ ARMIJO = 1e-4  # share of the promised decrease that a step must keep
 SHRINK = 0.4  # of the step after a refusal
 RIDGE = 1e-2  # added to the normalised Gauss-Newton matrix, whose inverse is the metric of the search
 METRIC_STARTS = 512  # starts over which that matrix is averaged
-SLAB = 4096  # starts of one search side by side, compiled
-NUMPY_NUMBERS = 120_000  # numbers in an array of the NumPy search: starts times runs, so that it stays in the cache
-NUMPY_SECONDS = 2.9e-7  # per start, run and iteration, measured on one core of a busy server: a first estimate
+LARGEST_EXPONENT = 690.0  # without the box a term may leave the range of a double; it is then held at its edge
+NUMBERS = 120_000  # numbers in an array of the search: starts times runs, so that it stays in the cache
+# Per start, run and iteration on one core of a server (270 runs, 2026-11), of equation 4 and of other forms.
+SECONDS, SECONDS_OTHERS = 1.5e-8, 2.3e-7
+SLOW_S = 60.0  # from here on a search says beforehand how long it takes
 
 IntArray = np.typing.NDArray[np.intp]
 # A start is a column: theta (p, k), objective (k,), gradient (p, k).
@@ -50,26 +53,18 @@ class Searched:
         return int(self.sharing.sum())
 
 
-def has_numba() -> bool:
-    """Whether numba is installed; does not import it."""
-    try:
-        return importlib.util.find_spec("numba") is not None
-    except ValueError:  # a test put None into sys.modules
-        return False
-
-
-def forecast_s(n_runs: int, starts: int) -> float:
-    """About how many seconds the NumPy search takes on one core, for `starts` distinct starts and `n_runs` runs."""
-    return NUMPY_SECONDS * starts * n_runs * ITERATIONS
+def forecast_s(form: LawForm, n_runs: int, starts: int) -> float:
+    """About how many seconds the search takes on one core, for `starts` distinct starts and `n_runs` runs."""
+    return (SECONDS if form.equation4 else SECONDS_OTHERS) * starts * n_runs * ITERATIONS
 
 
 def slow_notice(form: LawForm, n_runs: int, starts: int) -> str | None:
-    """What to tell before a search that numba would make short; None where it is short already."""
-    seconds = forecast_s(n_runs, starts)
-    if (has_numba() and form.equation4) or seconds < 60.0:
+    """What to tell before a long search; None of a short one."""
+    cores = os.cpu_count() or 1
+    seconds = forecast_s(form, n_runs, starts) / cores
+    if seconds < SLOW_S:
         return None
-    advice = ": pip install 'moescale[fast]' reduces it to about one" if form.equation4 else ""
-    return f"the search of the published grid takes about {seconds / 60.0:.0f} minutes without numba{advice}"
+    return f"the search of the published grid takes about {seconds / 60.0:.0f} minutes on {cores} cores; --starts auto takes seconds"
 
 
 def grid_size(axes: Sequence[FloatArray]) -> int:
@@ -106,24 +101,23 @@ def search_grid(
     axes: tuple[FloatArray, ...],
     *,
     progress: Progress,
-    compiled: bool | None = None,
     iterations: int = ITERATIONS,
 ) -> Searched:
-    """L-BFGS of `iterations` steps from every start of a grid, inside the box; `compiled` None uses numba where it can.
+    """L-BFGS of `iterations` steps from every start of a grid, inside the box.
 
     Starts that the box makes equal are searched from once. KeyboardInterrupt ends the search; what was done until then
     is returned.
     """
     values, counts = distinct_axes(axes, problem.box)
     total = grid_size(values)
-    use_numba = bool(problem.form.equation4) and has_numba() if compiled is None else compiled
-    slab = SLAB if use_numba else max(64, NUMPY_NUMBERS // problem.ln_loss.size)
+    slab = max(64, NUMBERS // problem.ln_loss.size)
     ends: list[tuple[FloatArray, FloatArray]] = []
     threads = ThreadPoolExecutor(os.cpu_count())
     try:
         progress("published grid", 0.0)
         sample = starts_at(values, np.unique(np.linspace(0, total - 1, METRIC_STARTS).astype(np.intp)))
-        at, metric = _evaluator(problem, use_numba), average_metric(problem, sample)
+        at = factorised(problem) if problem.form.equation4 else partial(evaluate, problem)
+        metric = average_metric(problem, sample)
 
         def search(first: int) -> tuple[FloatArray, FloatArray]:
             starts = starts_at(values, np.arange(first, min(first + slab, total)))
@@ -153,16 +147,56 @@ def average_metric(problem: Problem, sample: FloatArray) -> FloatArray:
     return np.linalg.inv(matrix / np.outer(scale, scale) + RIDGE * np.eye(scale.size)) / np.outer(scale, scale)
 
 
-def _evaluator(problem: Problem, compiled: bool) -> Evaluate:
-    if not compiled:
-        return partial(evaluate, problem)
-    from moescale.fitting import multistart_kernel
+def factorised(problem: Problem) -> Evaluate:
+    """Objective (k,) and gradient (p, k) of equation 4 at theta (p, k), p being 10 or, with ln N0, 11.
 
-    x = problem.x
+    A / N^alpha is computed for each distinct N, and so on, so that a run costs sums, products and one logarithm.
+    """
+    x, ln_loss, how = problem.x, problem.ln_loss[:, None], problem.form.equation4 or "ratio"
     ln_n, n_of = np.unique(x.ln_n, return_inverse=True)
     ln_d, d_of = np.unique(x.ln_d, return_inverse=True)
-    runs = (ln_n, ln_d, x.experts_distinct, n_of, d_of, x.experts_index.astype(np.intp), problem.ln_loss)
-    return partial(multistart_kernel.evaluate, runs=runs, delta=HUBER_DELTA, free=problem.form.equation4 == "spread")
+    e_of, distinct = x.experts_index, make_inputs(1.0, 1.0, x.experts_distinct)
+    of_count = (e_of == np.arange(x.experts_distinct.size)[:, None]).astype(float)  # (counts, n)
+    by_size = np.stack((np.ones_like(x.ln_n), -x.ln_n))
+    by_data = np.stack((np.ones_like(x.ln_d), -x.ln_d))
+
+    def at(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        ln_a, alpha, ln_b, beta, ln_c, gamma, ln_f, d, u, m = theta[:10]
+        centre = theta[10] if len(theta) > 10 else np.zeros_like(d)
+        e, e_u, e_m = (v.T for v in effective_experts.derivatives(u, m, distinct, how=how)[:3])  # (counts, k)
+        size = _exp(ln_a - alpha * ln_n[:, None])[n_of]
+        data = _exp(ln_c - gamma * ln_d[:, None])[d_of]
+        routing, floor = _exp(ln_b - beta * e), np.exp(ln_f)
+        terms = size + data
+        terms += (routing + floor)[e_of]
+        bent = d * e
+        residual = np.log(terms)
+        residual -= ln_loss
+        residual += bent[e_of] * x.ln_n[:, None]
+        residual -= (bent * centre)[e_of]
+        pull = np.clip(residual, -HUBER_DELTA, HUBER_DELTA)
+        residual -= 0.5 * pull
+        value = np.einsum("nk,nk->k", pull, residual)
+        share = np.divide(pull, terms, out=terms)
+        of_routing, pulls = routing * (of_count @ share), of_count @ pull
+        levers = (of_count * x.ln_n) @ pull - centre * pulls
+        in_effective = d * levers - beta * of_routing
+        gradient = np.empty_like(theta)
+        gradient[[B, BETA]] = of_routing.sum(axis=0), -(of_routing * e).sum(axis=0)
+        gradient[F] = floor * share.sum(axis=0)
+        gradient[[A, ALPHA]] = by_size @ np.multiply(share, size, out=size)
+        gradient[[C, GAMMA]] = by_data @ np.multiply(share, data, out=data)
+        gradient[D] = (levers * e).sum(axis=0)
+        gradient[[START, MAX]] = (in_effective * e_u).sum(axis=0), (in_effective * e_m).sum(axis=0)
+        if len(theta) > CENTRE:
+            gradient[CENTRE] = -d * (pulls * e).sum(axis=0)
+        return value, gradient
+
+    return at
+
+
+def _exp(exponent: FloatArray) -> FloatArray:
+    return np.exp(np.clip(exponent, -LARGEST_EXPONENT, LARGEST_EXPONENT))
 
 
 def evaluate(problem: Problem, theta: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -36,7 +36,7 @@ def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
     far, times = far_off(residuals)
     if not (count := int(far.sum())):
         return []
-    rows, low, high = runs.row_numbers[far], times[far].min(), times[far].max()
+    rows, low, high = np.sort(runs.row_numbers[far]), times[far].min(), times[far].max()
     much = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{_short(low)} to {_short(high)}"
     shown = ", ".join(map(str, rows[:NAMED].tolist())) + (" .." if count > NAMED else "")
     lie, s, them = ("lies", "", "it") if count == 1 else ("lie", "s", "them")
@@ -55,7 +55,7 @@ def _names(runs: RunTable, far: NDArray[np.bool_]) -> str | None:
     """A filter that leaves out these runs and no other, by a column that names runs; None where none does."""
     for name in (column for column in RUN_COLUMNS if column in runs.columns):
         column = runs.columns[name]
-        values: list[Any] = list(dict.fromkeys(column[far].tolist()))
+        values: list[Any] = list(dict.fromkeys(column[far][np.argsort(runs.row_numbers[far])].tolist()))
         texts = [f"{v:.15g}" if isinstance(v, float) else f"'{v}'" for v in values]
         clean = not any(set("'\"`\n\\") & set(str(v)) for v in values)
         if len(values) <= NAMED and clean and (np.isin(column, values) == far).all():

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, unknown_name
-from moescale.fitting import auto
+from moescale.fitting import auto, canonical, physics
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.auto import Choice, Chosen
 from moescale.fitting.fit import FINISHED_STARTS, NO_REPEATS, Fit, fit, fit_range
@@ -99,14 +99,19 @@ def fit_runs(
 ) -> FittedLaw:
     """Fit a form, or the form of that name, to a table of runs, or calibrate `settings.prior` to it.
 
-    "auto" fits several forms, scores them by inner hold-outs and gives their ensemble (docs/evidence/own-law.md). Raises InputError for
+    "auto" fits several forms, scores them by inner hold-outs and gives their ensemble (docs/evidence/own-law.md). The order and
+    the names of the runs change nothing; the runs of the answer are in the order of the table. Raises InputError for
     a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
     """
     how = settings or FitSettings()
-    _clusters(runs, how)  # refused before a fit that takes seconds
+    rows = canonical.order(runs, _clusters(runs, how))
+    found = _fit_ordered(canonical.reordered(runs, rows), form, how, progress or _unheard)
+    return replace(found, runs=found.runs.where(np.argsort(rows)))
+
+
+def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: Progress) -> FittedLaw:
     family = how.family or (how.prior.family if how.prior else None)
     family, remarks = (family, list[str]()) if family else family_of(runs)
-    report: Progress = progress or _unheard
     if how.prior is None and form == auto.NAME:
         return _fit_auto(runs, how, family, remarks, report)
     prior = how.prior
@@ -173,6 +178,8 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         what = f"{auto.NAME} compares forms in their physical boxes by the default search"
         raise InputError(what, where="--free" if how.free else "--starts", next_step="name one with --law")
     family = _with_tables(family, runs)
+    measured = runs.loss
+    runs, unit = canonical.without_unit(runs)
     quick = replace(how, starts=AUTO_STARTS if how.starts == "auto" else how.starts)
     letters = _candidate_letters(runs, how, family)
     fits: list[Fit] = []
@@ -181,11 +188,16 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         fits.append(_fit_one(form, own, quick, _unheard, AUTO_FINISHED))
     arrays = [own for _, own, _ in letters]
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
-    choice = auto.choose(fits, arrays, table, report)
-    members = _members(fits, arrays, choice, runs, how, family, report)
+    n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)
+    faults = {f.form.name: physics.fault(f, family, n, runs.tokens, e, runs.loss) for f in fits}
+    sound = np.array([fault is None for fault in faults.values()])
+    choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
+    members = _members(fits, arrays, choice, unit, runs, how, family, report)
     winner = int(np.argmax(choice.weights))
-    best, chosen = fits[winner], _chosen([found.form for found in fits], choice)
-    remarks += table_remarks(best.form, residuals(best, arrays[winner]), runs)
+    best, chosen = canonical.fit_in_unit(fits[winner], unit), _chosen([found.form for found in fits], choice)
+    own = replace(arrays[winner], loss=measured)
+    remarks += table_remarks(best.form, residuals(best, own), runs)
+    remarks += [f"{name} {_left_out(sound)}: it {fault}" for name, fault in faults.items() if fault]
     notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice, members, runs), *best.warnings)
     best = replace(best, warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
     leading = max(members, key=lambda member: member.weight).law
@@ -198,12 +210,16 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     }
     about |= {"notes": best.warnings, "run_noise": choice.run_noise, "drift": choice.drift}
     if family.n_counts == "total":  # no other law can be asked in these letters
-        return FittedLaw(replace(leading, **about), best, intervals, arrays[winner], chosen)
-    n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)
+        return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
     ranges = fit_range({"n_params": n, "tokens": runs.tokens, "experts": e})
     ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()} | ranges
     law = combine(members, family=family, fit_range=ranges, draws=max(how.bootstrap, DRAWS), **about)
-    return FittedLaw(law, best, intervals, arrays[winner], chosen)
+    return FittedLaw(law, best, intervals, own, chosen)
+
+
+def _left_out(sound: NDArray[np.bool_]) -> str:
+    """What becomes of a form whose predictions are impossible, where `sound` (forms,) says whose are not."""
+    return "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
 
 
 def _candidate_letters(
@@ -222,12 +238,16 @@ def _members(
     fits: Sequence[Fit],
     arrays: Sequence[RunArrays],
     choice: Choice,
+    unit: float,
     runs: RunTable,
     how: FitSettings,
     family: ModelFamily,
     report: Progress,
 ) -> list[Member]:
-    """The laws of an ensemble, those of some weight, with bootstrap draws as many as their weights say."""
+    """The laws of an ensemble, those of some weight, with bootstrap draws as many as their weights say.
+
+    `unit` is ln of what the losses of the table, which the fits are to, are divided by.
+    """
     members: list[Member] = []
     for i, (found, own, weight) in enumerate(zip(fits, arrays, choice.weights, strict=True)):
         if weight > 0.0:
@@ -235,7 +255,9 @@ def _members(
             wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
             draws = _draws(found, own, runs, how, wanted, _unheard, quick=True)
             about: dict[str, Any] = {**_about(runs, how, family), "name": found.form.name}
-            members.append(Member(fitted_law(found, law_family(found.form, family), draws=draws, **about), weight))
+            about["draws"] = None if draws is None else canonical.in_unit(found.form, draws, unit)
+            law = fitted_law(canonical.fit_in_unit(found, unit), law_family(found.form, family), **about)
+            members.append(Member(law, weight))
     return members
 
 
@@ -306,8 +328,11 @@ def compare_laws(
     given = dict(extra or {})
     check_names(forms, given)
     # The same name may mean another thing to another form, so each takes its own from the table.
+    rows = canonical.order(runs)
+    runs, held_out = canonical.reordered(runs, rows), held_out[rows]
     arrays = [run_arrays(form, runs, known_to(form, given)) for form in forms]
-    return [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
+    found = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
+    return [each.reordered(np.argsort(rows[held_out])) for each in found]
 
 
 def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None = None) -> list[Prediction]:

@@ -144,6 +144,7 @@ def load_gpu(name_or_path: str) -> Gpu:
     return read_gpu(name_or_path) if name_or_path.lower().endswith(".toml") else find_gpu(name_or_path)
 
 
+@cache
 def measured_reserve_bytes() -> float:
     """Bytes of a GPU that a server keeps for activations and its runtime: the median of logs (catalogue/reserve.toml)."""
     return float(catalogue.read("reserve.toml")["default"]["per_gpu_gib"]) * 2.0**30

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import IO
@@ -17,7 +18,13 @@ from moescale.errors import DamagedFileError, InputError, UnwrittenError, neares
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
 
+STANDARD_INPUT = "standard input"
+"""What `-` in place of a path is called in answers and errors."""
+
+PIPED_BYTES = 2**20  # read at once from a pipe: Python asks the system for all of what it may read
+
 NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
+TEMPORARY = re.compile(r"\.moescale-[0-9a-f]{16}\.tmp")
 REFUSED = (errno.EACCES, errno.EPERM)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNPACKED_BASE_BYTES = 2**26
@@ -38,8 +45,8 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, foll
     """Write `content` (text as UTF-8) so that a reader sees the old file or the new one, never a part; returns the path.
 
     The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path`. It is
-    removed on every error and signal that Python sees; a process that is killed outright leaves `.moescale-*.tmp`. A link
-    is followed and stays a link; an existing file keeps its permissions, and its owner where the system lets us set it;
+    removed on every error and signal that Python sees; a process that is killed outright leaves `.moescale-*.tmp`, which
+    the next write into that folder removes. A link is followed and stays a link; an existing file keeps its permissions, and its owner where the system lets us set it;
     other hard links keep the old content; a device or pipe is written to directly. Without `follow_links`, for files that
     the program names itself, a link or device is replaced, and what it points to is untouched. Raises InputError for a
     missing folder, a folder in place of a file, missing permission or a full disk.
@@ -49,7 +56,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, foll
         data = content.encode("utf-8") if isinstance(content, str) else content
     except UnicodeEncodeError as error:
         raise InputError(f"character {error.start} cannot be written as UTF-8", where=name) from error
-    with _explained(write_error, name):
+    with explained(write_error, name):
         target = Path(os.path.realpath(name)) if follow_links else Path(name)
         old = _old_file(name, follow_links=follow_links)
         special = old is not None and not stat.S_ISREG(old.st_mode)
@@ -70,7 +77,7 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     disk) is left to `write_atomically`.
     """
     name = _name(path, "file name to write", "out.csv")
-    with _explained(write_error, name):
+    with explained(write_error, name):
         old = _old_file(name)
         target = Path(os.path.realpath(name))
         regular = old is not None and stat.S_ISREG(old.st_mode)
@@ -86,7 +93,7 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raise the InputError that `make_folder` would meet, before the work whose result it shall hold; makes nothing."""
     name = _name(folder, "name of the folder", "out")
-    with _explained(_folder_error, name):
+    with explained(_folder_error, name):
         whole = Path(os.path.realpath(name))
         place, found = next((p, s) for p in (whole, *whole.parents) if (s := _status(p)) is not None)
         if not stat.S_ISDIR(found.st_mode):
@@ -100,7 +107,7 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     Raises InputError where it cannot be made, is a file, or cannot be written to.
     """
     name = _name(folder, "name of the folder", "out")
-    with _explained(_folder_error, name):
+    with explained(_folder_error, name):
         Path(name).mkdir(parents=True, exist_ok=True)
         _check_writable(Path(name))
     return Path(name)
@@ -111,7 +118,7 @@ def opened_to_append(path: str | os.PathLike[str], *, follow_links: bool = True)
 
     Without `follow_links`, for files that the program names itself, a link or device of that name is refused.
     """
-    with _explained(write_error, os.fspath(path)):
+    with explained(write_error, os.fspath(path)):
         if follow_links:
             return Path(path).open("ab+")
         return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+")
@@ -157,7 +164,7 @@ def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BY
     """
     name = _name(path, "file name to read")
     try:
-        with _explained(_read_error, name), Path(name).open("rb") as stream:
+        with explained(_read_error, name), Path(name).open("rb") as stream:
             # Not the limit at once: Python would ask the system for all of it.
             size = os.fstat(stream.fileno()).st_size
             data = stream.read(min(limit_bytes, size) + 1)
@@ -169,6 +176,21 @@ def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BY
         advice = "check the path, or give a smaller file"
         raise InputError(f"is larger than {limit_bytes:,} bytes", where=name, next_step=advice)
     return data
+
+
+def read_standard_input(*, limit_bytes: int) -> bytes:
+    """What is piped into the program, at most `limit_bytes`; raises InputError for more, a terminal, and none."""
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None or sys.stdin.isatty():
+        advice = "pipe a table into the command, or give a path"
+        raise InputError("nothing is piped into it", where=STANDARD_INPUT, next_step=advice)
+    data = bytearray()
+    with explained(_read_error, STANDARD_INPUT):
+        while len(data) <= limit_bytes and (part := stream.read(PIPED_BYTES)):
+            data += part
+    if len(data) > limit_bytes:
+        raise InputError(f"is larger than {limit_bytes:,} bytes", where=STANDARD_INPUT, next_step="give fewer rows")
+    return bytes(data)
 
 
 def read_text(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
@@ -184,7 +206,7 @@ def decode_utf8(data: bytes, *, where: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         guess = " (it looks like UTF-16)" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         what = f"is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}, line {line}{guess}"
-        raise DamagedFileError(what, where=where, next_step="save it as UTF-8") from error
+        raise DamagedFileError(what, where=where, next_step="save it as UTF-8 (a spreadsheet: as CSV UTF-8)") from error
 
 
 def as_text(name: str) -> str:
@@ -204,7 +226,7 @@ def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def _explained(explain: Callable[[str, OSError | ValueError], InputError], name: str) -> Generator[None]:
+def explained(explain: Callable[[str, OSError | ValueError], InputError], name: str) -> Generator[None]:
     """Errors of the system as `explain` words them; ValueError is what Python raises for a NUL in a name."""
     try:
         yield
@@ -214,8 +236,8 @@ def _explained(explain: Callable[[str, OSError | ValueError], InputError], name:
         raise explain(name, error) from error
 
 
-def write_error(name: str, error: OSError | ValueError) -> UnwrittenError:
-    """What an error of the system in writing the file `name` means."""
+def write_error(name: str, error: OSError | ValueError, before: str = "is unchanged") -> UnwrittenError:
+    """What an error of the system in writing `name` means; `before` says how what was there before fared."""
     code = error.errno if isinstance(error, OSError) else None
     folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
     where, nearest, advice = name, None, None
@@ -231,7 +253,7 @@ def write_error(name: str, error: OSError | ValueError) -> UnwrittenError:
     elif code in FULL:
         limited = "the file grew beyond what this system or its limits allow (ulimit -f)"
         full = limited if code == errno.EFBIG else f"the disk is full or the quota is spent{_free(folder)}"
-        reason, advice = f"{full}; what was there before is unchanged", "free some space or choose another disk"
+        reason, advice = f"{full}; what was there before {before}", "free some space or choose another disk"
     else:
         reason, where = _reason(error), repr(name)
     return UnwrittenError(f"cannot be written: {reason}", where=where, nearest=nearest, next_step=advice)
@@ -307,6 +329,7 @@ def _check_writable(place: Path) -> None:
 
 
 def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+    _remove_left(target.parent)
     # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants. The
     # name does not grow with the target's, which may be as long as a name can be.
     temporary = target.with_name(f".moescale-{secrets.token_hex(8)}.tmp")
@@ -315,21 +338,57 @@ def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
     try:
         descriptor = os.open(temporary, flags, mode)
         try:
+            held = _hold(descriptor)
+            if not temporary.exists():  # another process took it for left, before it was held
+                _replace(target, data, old)
+                return
             left = memoryview(data)
             while left:
                 left = left[os.write(descriptor, left) :]
             if old is not None:
                 _take_over(descriptor, temporary, old)
             os.fsync(descriptor)
+            if held:
+                temporary.replace(target)
         finally:
             os.close(descriptor)
-        temporary.replace(target)
+        if not held:  # Windows renames no open file
+            temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    with contextlib.suppress(OSError):  # where a folder cannot be synced, the system does it in its own time
-        descriptor = os.open(target.parent, os.O_RDONLY)
+    sync_folder(target.parent)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the temporary files of killed processes; where the system has no locks, they stay."""
+    with contextlib.suppress(OSError):  # such as a folder that may not be listed
+        for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
+            with contextlib.suppress(OSError, UnwrittenError):  # of another user, or a link
+                descriptor = open_plain(folder / name, os.O_RDWR)
+                try:
+                    if _hold(descriptor):
+                        os.unlink(folder / name)
+                finally:
+                    os.close(descriptor)
+
+
+def _hold(descriptor: int) -> bool:
+    """Whether this process now holds an open file, until it is closed; false where the system has no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """See that a folder's names are on the disk; where it cannot be synced, the system does it in its own time."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

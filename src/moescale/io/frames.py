@@ -25,8 +25,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import ColumnError, DamagedFileError, InputError
-from moescale.io.files import decode_utf8, read_bytes, unpacked_limit_bytes
+from moescale.errors import ColumnError, DamagedFileError, InputError, install
+from moescale.io.files import STANDARD_INPUT, decode_utf8, read_bytes, read_standard_input, unpacked_limit_bytes
 from moescale.typing import FloatArray
 
 BoolArray = NDArray[np.bool_]
@@ -59,8 +59,11 @@ FRAME = "frame"
 _SUFFIXES = {"csv": "csv", "tsv": "tsv tab", "parquet": "parquet pq", "json": "jsonl ndjson json"}
 _FORMATS = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _MAGIC = {b"PK\x03\x04": "a ZIP archive or a spreadsheet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
-_COMMENTS = re.compile(rb'(?:\xef\xbb\xbf)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
-"""Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, and empty ones between them."""
+_COMMENTS = re.compile(
+    rb'(?:\xef\xbb\xbf)?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*'
+)
+"""Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
+the line by which Excel states the delimiter."""
 
 _NUMBER = r"^(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:inf|infinity))$"
 
@@ -72,8 +75,8 @@ class Table:
     """Named columns of equal length as they were found, nothing converted.
 
     `columns` maps a name to a NumPy array (numbers, booleans, or objects: texts and None), or to a pyarrow ChunkedArray
-    where pyarrow read it; cells of a CSV or TSV are strings. `source` is the path, or
-    "frame"; `sha256` is of the file's bytes, None for a frame.
+    where pyarrow read it; cells of a CSV or TSV are strings. `source` is the path,
+    "standard input" or "frame"; `sha256` is of the file's bytes, None for a frame.
     """
 
     source: str
@@ -83,7 +86,8 @@ class Table:
 
 
 def read_table(source: Any) -> Table:
-    """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content) or in a data frame.
+    """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content), in standard input (`-`), or in a data
+    frame.
 
     A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns; a Table
     stays as it is. Raises InputError for everything that is not a table with distinct column names.
@@ -92,6 +96,8 @@ def read_table(source: Any) -> Table:
         return source
     if isinstance(source, str | os.PathLike):
         path = os.fspath(cast("str | os.PathLike[str]", source))
+        if path == "-":
+            return parse_table(read_standard_input(limit_bytes=FILE_LIMIT_BYTES), STANDARD_INPUT)
         return parse_table(read_bytes(path, limit_bytes=FILE_LIMIT_BYTES), path)
     return _named(_read_frame(source), FRAME, None)
 
@@ -137,7 +143,7 @@ def has_arrow() -> bool:
 def require_arrow(where: str, what: str = "Parquet") -> None:
     """Raise InputError for a table that is read or written by pyarrow alone, where that is not installed."""
     if not has_arrow():
-        instead = "pip install 'moescale[parquet]', or use CSV"
+        instead = f"{install('parquet')}, or use CSV"
         raise InputError(f"{what} needs the extra `parquet`, which is not installed", where=where, next_step=instead)
 
 
@@ -333,6 +339,8 @@ def _sniff(data: bytes, path: str) -> str:
     suffix = Path(path).suffix
     if suffix.lower() in _FORMATS:
         return _FORMATS[suffix.lower()]
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # Excel's "Unicode text"
+        decode_utf8(data, where=path)
     head = _without_comments(data[:65536]).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head[:1] in (b"{", b"["):
         return "json"
@@ -358,6 +366,12 @@ def _read_delimited(data: bytes, path: str, delimiter: str) -> dict[str, Any]:
     # Spreadsheets leave columns without a name.
     names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
     _refuse_duplicates(names, path)
+    if len(names) > 2 and sum(map(bool, map(str.strip, header))) == 1:
+        what, advice = (
+            f"the first of its lines names one of {len(names)} columns",
+            "begin titles above the names with #",
+        )
+        raise DamagedFileError(what, where=path, next_step=f"{advice}, or remove them")
     if data.count(b'"') % 2:
         _refuse_open_quote(data.decode("utf-8-sig"), delimiter, path)
     if len(data) <= LIGHT_BYTES or (len(data) <= MOST_LIGHT_BYTES and not has_arrow()):
@@ -417,7 +431,7 @@ def _parse_by_arrow(data: bytes, delimiter: str, header: list[str], path: str) -
 def _without_comments(data: bytes) -> bytes:
     """The bytes after the lines of `_COMMENTS` at their start; as they are where there are none."""
     found = _COMMENTS.match(data)
-    return data[found.end() :] if found and b"#" in found.group() else data
+    return data[found.end() :] if found and (b"#" in found.group() or b"sep=" in found.group()) else data
 
 
 def _header(head: str, path: str, delimiter: str) -> tuple[str, list[str]]:

@@ -200,6 +200,13 @@ def kernels_alone(source: LatencySource) -> LatencySource:
     return source if without_host is None else without_host()
 
 
+def in_format(source: LatencySource, weights: str | None, bytes_per_param: float) -> LatencySource:
+    """The source for weights of another number format; a measured table as it is, which holds what was measured."""
+    if not hasattr(source, "weight_bytes_per_param"):
+        return source
+    return replace(cast("Any", source), weights=weights, weight_bytes_per_param=bytes_per_param)
+
+
 def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
     """The source with the experts run as a name of MOE_EXECUTION says; memory is no affair of a latency source.
 

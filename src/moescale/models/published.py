@@ -12,8 +12,10 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
+from moescale.hardware.precisions import find_precision
 from moescale.models.architecture import Architecture, Quantised
 from moescale.models.parameters import dense_equivalent_params
+from moescale.models.quantisation import CheckpointWeights
 from moescale.typing import FloatArray
 from moescale.units import parse_quantity
 
@@ -37,7 +39,7 @@ class Shape:
     fits_hl: bool = True  # belongs to the dense models that the catalogue's mu of h l = mu N^(2/3) was fitted to
     tokens: float | None = None  # of pre-training, where the authors state them
     tokens_source: str = ""
-    weights: str | None = None  # the format of the released weights, where no 16-bit ones were released
+    weights: CheckpointWeights | None = None  # as they were released; None: they were not
     hf: tuple[str, ...] = ()  # names at Hugging Face beside ORGANISATION/NAME
 
     def to_dict(self) -> dict[str, object]:
@@ -49,6 +51,8 @@ class Shape:
         }
         if self.tokens is not None:
             stated |= {"tokens": self.tokens, "tokens_source": self.tokens_source}
+        if self.weights is not None:
+            stated |= {"weights": self.weights.format, "weights_source": self.weights.stated}
         return stated | {"source": self.source, "date": self.date}
 
 
@@ -82,14 +86,29 @@ def _shape(name: str, entry: dict[str, Any]) -> Shape:
         fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
         tokens=parse_quantity(tokens) if tokens else None,
         tokens_source=entry.get("tokens_source", entry["source"]) if tokens else "",
-        weights=entry.get("weights"),
+        weights=_released(entry),
         hf=tuple(entry.get("hf", ())),
     )
 
 
+def _released(entry: dict[str, Any]) -> CheckpointWeights | None:
+    """The number format of the released weights; their source and date are the shape's where none are stated."""
+    if (name := entry.get("weights")) is None:
+        return None
+    held = float(entry.get("weight_bytes", find_precision("weights", name).bytes_per_element))
+    source, date = (entry.get(f"weights_{key}", entry[key]) for key in ("source", "date"))
+    return CheckpointWeights(format=name, bytes_per_param=held, stated=f"as released: {source}, {date}")
+
+
 @cache
 def _read_shapes() -> dict[str, Shape]:
-    return {name: _shape(name, entry) for name, entry in catalogue.read("shapes.toml")["shape"].items()}
+    rows = catalogue.read("shapes.toml")["shape"]
+    own = {"tokens", "tokens_source", "hf"}  # of one release, which others of its shape do not share
+
+    def whole(entry: dict[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in rows[entry["like"]].items() if k not in own} | entry if "like" in entry else entry
+
+    return {name: _shape(name, whole(entry)) for name, entry in rows.items()}
 
 
 def published_shapes() -> dict[str, Shape]:

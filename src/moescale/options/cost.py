@@ -72,7 +72,7 @@ class ModelOptions(Group):
     def model(
         self, kv_heads: int | None = None, remark: Remark = unsaid
     ) -> tuple[Architecture, CheckpointWeights | None]:
-        """The model, and where a config states it, the format of its weights."""
+        """The model, and the format of its weights as they were released or as the config states it."""
         from moescale.models.hf_config import read_config
         from moescale.models.published import find_shape
 
@@ -97,7 +97,8 @@ class ModelOptions(Group):
                 )
         if self.config is None:
             with located("NAME"):
-                return find_shape(str(self.published)).architecture, None
+                found = find_shape(str(self.published))
+            return found.architecture, found.weights
         checkpoint = read_config(self.config)
         for said in checkpoint.remarks:
             remark(said)
@@ -154,13 +155,6 @@ class CostServingOptions(ServingOptions):
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
     )
     decode_gpus: str | None = text("GPUs for decode only, or auto.", metavar="INT|auto")
-    max_num_seqs: str | None = text(
-        "Most concurrent requests, or none; default: vLLM's default for that GPU.", metavar="INT|none"
-    )
-    weights: str | None = text(
-        "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: the config's, else bf16."
-    )
-    kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4; default: bf16.")
     max_num_batched_tokens: int | None = quantity(
         "Most tokens per pass; with --scheduling chunked, longer prompts take several passes; default: no limit.",
         panel=FASTER,
@@ -194,7 +188,9 @@ class CostServingOptions(ServingOptions):
         usd_per_gpu_hour: float | None = None,
         remark: Remark = unsaid,
     ) -> Deployment:
-        """As for a plan, with what speeds the server up."""
+        """As for a plan, with replicas, parallelism and what speeds the server up."""
+        from moescale.serving.deployment import BALANCED_WAIT_PASSES
+
         found = super().deployment(gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, remark=remark)
         accepted, drafted = self.speculative or 0.0, self.draft_tokens
         if drafted is not None and not accepted:
@@ -202,8 +198,18 @@ class CostServingOptions(ServingOptions):
         if drafted is not None and accepted > drafted:
             what = f"{accepted:g} accepted tokens exceed {drafted} draft tokens"
             raise InputError(what, where="--speculative", nearest=f"{drafted}")
+        spread, groups = self.expert_parallel, self.attention_dp
+        if spread is None and groups > 1:
+            spread = math.inf
+        balanced = groups > 1 and self.latency.startswith("silicon:trtllm")
         return replace(
             found,
+            max_gpus=self._max_gpus_of_replica(),
+            replicas=float(self.replicas),
+            expert_parallel=float(spread or 1),
+            attention_dp=float(groups),
+            pipeline_parallel=float(self.pipeline_parallel),
+            prompt_wait_passes=BALANCED_WAIT_PASSES if balanced else 0.0,
             max_num_batched_tokens=self.max_num_batched_tokens,
             prefix_hit=self.prefix_hit or 0.0,
             accepted_tokens=accepted,
@@ -224,20 +230,7 @@ class CostServingOptions(ServingOptions):
             remark(rests_on)
         return source
 
-    def cap(self, gpu: Gpu) -> float | None:
-        own = float(gpu.default_max_num_seqs * self.attention_dp)  # each attention group is an engine with its own cap
-        return own if self.max_num_seqs is None else super().cap(gpu)
-
-    def n_attention_groups(self) -> int:
-        return self.attention_dp
-
-    def n_stages(self) -> int:
-        return self.pipeline_parallel
-
-    def n_replicas(self) -> int:
-        return self.replicas
-
-    def max_gpus_of_replica(self) -> int:
+    def _max_gpus_of_replica(self) -> int:
         if self.max_gpus < self.replicas:
             what = f"{plural(self.max_gpus, 'GPU')} cannot hold {self.replicas} replicas"
             raise InputError(what, where="--max-gpus", nearest=f"{self.replicas}")
@@ -322,6 +315,13 @@ class CostServingOptions(ServingOptions):
                 "for the quantised matrices"
             )
         return [own if found.name == own.name else found for found in formats] or [own]
+
+    def released_words(self, checkpoint: CheckpointWeights | None, *, published: bool) -> str | None:
+        """The format of a checkpoint's weights and whose choice it is; None where that is --weights, or of 16 bits."""
+        if checkpoint is None or self.weights is not None or checkpoint.bytes_per_param >= 2.0:
+            return None
+        whose = "as released" if published else "as its config states"
+        return f"{checkpoint.format}, {whose}; --weights overrides"
 
     def weights_record(self, checkpoint: CheckpointWeights | None, formats: Sequence[Precision]) -> dict[str, object]:
         """The format that was priced, and who says so, as JSON has it."""
@@ -486,14 +486,12 @@ class LaunchOptions(Group):
     ) -> str | None:
         """The launch line, if it is asked for; what it does not say is remarked on."""
         from moescale.export.serving_launch import launch, published_name
-        from moescale.models.published import find_shape
 
         if self.launch is None:
             return None
         stated = None if checkpoint is None else checkpoint.format
         if described.published is not None:
             model = published_name(described.published)
-            stated = stated or find_shape(described.published).weights
         elif described.config is not None:
             folder = described.config if described.config.is_dir() else described.config.parent
             model = str(folder)

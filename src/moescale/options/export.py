@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from moescale.latency import LatencySource
     from moescale.planning.plan import Plan
     from moescale.serving.deployment import Deployment
+    from moescale.training.choice import Launch
 
 FILES = "Export for training"
 MOST_BATCH_TOKENS = 1e12
@@ -71,6 +72,22 @@ class ExportOptions(Group):
         for place, value in others.items():
             if value is not None:
                 raise InputError("goes with --export only", where=place, next_step=f"add --export {'|'.join(FORMATS)}")
+
+    def launch(self) -> Launch | None:
+        """How the run that is written is launched; None where no format is stated."""
+        from moescale.export.launch import FORMATS
+        from moescale.training.choice import Launch
+
+        if self.export is None:
+            return None
+        return Launch(
+            trainer=FORMATS[self.export].trainer,
+            rule=self.recipe,
+            peak_lr=self.peak_lr,
+            batch_tokens=self.batch_tokens,
+            sequence_tokens=self.sequence_tokens,
+            schedule=self.schedule,
+        )
 
     def write(
         self, plan: Plan, gpu: Gpu, gpus: int | None, mfu: float | None, deployment: Deployment, source: LatencySource

@@ -56,7 +56,8 @@ def stated_model(stated: str, option: str, remark: Remark = unsaid) -> KnownMode
     for said in checkpoint.remarks:
         remark(said)
     name = f"{_short(named)}:{tail}"
-    return KnownModel(name=name, architecture=checkpoint.architecture, tokens=TOKENS.parse(tail, option, remark))
+    tokens = TOKENS.parse(tail, option, remark)
+    return KnownModel(name=name, architecture=checkpoint.architecture, tokens=tokens, weights=checkpoint.weights)
 
 
 def published_model(stated: str, option: str) -> KnownModel:
@@ -76,7 +77,10 @@ def published_model(stated: str, option: str) -> KnownModel:
         )
     own = found.architecture.name
     return KnownModel(
-        name=f"{own}:{format_count(tokens)}" if tail else own, architecture=found.architecture, tokens=tokens
+        name=f"{own}:{format_count(tokens)}" if tail else own,
+        architecture=found.architecture,
+        tokens=tokens,
+        weights=found.weights,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
@@ -27,12 +26,14 @@ from moescale.options.law import DETAILS, LawOptions
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
+    from moescale.latency import LatencySource
     from moescale.planning.allocation import Budget
+    from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel, Question
-    from moescale.planning.rationale import TrainingUse
     from moescale.planning.total_cost import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
+    from moescale.training.choice import Launch
 
 MOST_COUNTS = 256  # expert counts of one plan
 MOST_DAYS = 1e5
@@ -51,6 +52,11 @@ class TrainingOptions(Group):
         panel=LIFE,
     )
     train_gpu: str | None = text("GPU to train on; default: --gpu.", panel=LIFE)
+    train_gpus: int | None = quantity(
+        "Number of GPUs to train on; default: as many as hold the run and end it within 30 days.",
+        whole=True,
+        panel=LIFE,
+    )
     mfu: float | None = quantity(
         "MFU of training; default: predicted from the parts of a training step.",
         LEAST,
@@ -70,13 +76,16 @@ class TrainingOptions(Group):
         with located("--train-gpu"):
             return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
 
-    def training_price(self, deployment: Deployment, *, unpriced: bool = False) -> TrainingPrice | None:
-        """The price of training; None for a GPU without a price that nothing needs.
+    def training_price(
+        self, deployment: Deployment, *, unpriced: bool = False, launch: Launch | None = None
+    ) -> TrainingPrice | None:
+        """The price of training; None for a GPU without a price that nothing needs. `launch`: of the runs that are timed.
 
         Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
         """
         from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.total_cost import TrainingPrice, default_mfu
+        from moescale.training.choice import Launch
 
         stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
         unpriced = unpriced or stated == (None,) * 4
@@ -92,7 +101,13 @@ class TrainingOptions(Group):
                 raise InputError(
                     error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
                 ) from error
-        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=default_mfu() if self.mfu is None else self.mfu)
+        return TrainingPrice(
+            gpu=gpu,
+            usd_per_gpu_hour=usd,
+            mfu=default_mfu() if self.mfu is None else self.mfu,
+            timed=self.mfu is None,
+            launch=launch or Launch(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +124,6 @@ class BoundOptions(TrainingOptions):
         1e32,
         unit="FLOPs",
     )
-    train_gpus: int | None = quantity("Number of GPUs to train on; with --days this sets the budget.", whole=True)
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", LEAST, MOST_DAYS)
     budget_usd: float | None = quantity("Dollars for training.", LEAST_BOUND, MOST_TOTAL_USD)
     experts: str | None = text(
@@ -181,10 +195,11 @@ class BoundOptions(TrainingOptions):
         kv_heads: int | None = None,
         unpriced: bool = False,
         buys_at: float | None = None,
+        launch: Launch | None = None,
     ) -> Question:
         """The question under the `details` of a law; `unpriced`: training may be on a GPU without a price, and has then none.
 
-        Days and dollars buy FLOPs at the MFU `buys_at`, by default that of the base.
+        Days and dollars buy FLOPs at the MFU `buys_at`, by default that of the base. `launch` says how the run is trained.
 
         Raises InputError that names the option.
         """
@@ -203,15 +218,17 @@ class BoundOptions(TrainingOptions):
         def budget(training: TrainingPrice | None) -> Budget:
             return Budget(self.flops(training, base), tokens, stated.inputs())
 
-        training = self.training_price(deployment, unpriced=unpriced)
-        if training is not None and self.mfu is None:
-            training = self._by_parts(training, law, budget(training), experts)
+        training = self.training_price(deployment, unpriced=unpriced, launch=launch)
+        bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
+        if training is not None and training.timed and bought != (None,) * len(bought):
+            training = self._by_parts(training, law, budget(training), (*experts, self._base_experts(law)))
             training = training if buys_at is None else replace(training, mfu=buys_at)
         return Question(
             budget=budget(training),
             experts=experts,
             match_experts=self._base_experts(law),
             base=base,
+            flops_of_base=self._flops_of_base(base),
             against=()
             if self.against is None
             else tuple(published_model(n, "--against") for n in listed("--against", self.against)),
@@ -239,18 +256,45 @@ class BoundOptions(TrainingOptions):
         from moescale.planning.training_rate import training_rate
 
         try:
-            rate = training_rate(law, budget, experts, training.gpu, gpus=self.train_gpus, vocab_size=self.vocab_size)
+            rate = training_rate(
+                law,
+                budget,
+                experts,
+                training.gpu,
+                gpus=self.train_gpus,
+                vocab_size=self.vocab_size,
+                launch=training.launch,
+            )
         except MoescaleError:
             return training
         return training if rate is None else replace(training, rate=rate, mfu=float(rate.at(self._base_experts(law))))
 
-    def taken_over_asked(self, use: TrainingUse | None) -> float | None:
-        """Days or dollars of training a model over those that bound the budget; None where none does, or an MFU is stated."""
-        if self.mfu is not None or use is None:
-            return None
-        asked = {"days": (use.days, self.days or self.max_days), "usd": (use.usd, self.budget_usd)}
-        ratios = [taken / most for taken, most in asked.values() if taken is not None and most is not None]
-        return max(ratios, default=None)
+    def plan(
+        self,
+        law: Law,
+        deployment: Deployment,
+        latency: LatencySource,
+        details: LawOptions | None = None,
+        *,
+        kv_heads: int | None = None,
+        unpriced: bool = False,
+        launch: Launch | None = None,
+    ) -> Plan:
+        """The plan of the `question`, whose model takes the days or dollars that are stated.
+
+        Shapes jump with the budget, and the MFU with them: of a few plans the largest that stays within what is stated.
+        """
+        from moescale.planning.plan import make_plan
+        from moescale.planning.within import plan_within
+
+        def at(mfu: float | None) -> Plan:
+            question = self.question(
+                law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, buys_at=mfu, launch=launch
+            )
+            return make_plan(law, question, deployment, latency)
+
+        most = {"days": self.days or self.max_days, "usd": self.budget_usd}
+        return plan_within(at, {} if self.mfu is not None else most, self.budget)
 
     def _matched(self) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names."""
@@ -275,26 +319,31 @@ class BoundOptions(TrainingOptions):
         """The training FLOPs that are stated, that time or dollars buy, or of the base; InputError for none or two budgets."""
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
-        if not given and base is not None and self.max_total_usd is None:
-            return base.training_flops
-        if not given and self.max_total_usd is not None and training is not None:
+        if base is not None and self._flops_of_base(base):
+            flops = base.training_flops
+        elif not given and self.max_total_usd is not None and training is not None:
             return self.max_total_usd / training.usd_per_flop
-        if len(given) != 1:
+        elif len(given) != 1:
             what = "no budget" if not given else f"{' and '.join(given)} state a budget each"
             raise InputError(
                 what, where="--budget", next_step="give --budget FLOPS, --train-gpus N --days X, or --budget-usd X"
             )
-        flops = self.budget
-        if flops is None and training is None:
+        elif self.budget is not None:
+            flops = self.budget
+        elif training is None:
             raise InputError(
                 "needs a priced GPU to train on", where=given[0], next_step="give --train-usd-per-gpu-hour as well"
             )
-        if flops is None and training is not None:
+        else:
             flops = self._flops_of_days(training, "--days", self.days) if self.days else None
             flops = flops or (self.budget_usd or 0.0) / training.usd_per_flop
         if self.max_days is not None and training is not None:
-            return min(flops or math.inf, self._flops_of_days(training, "--max-days", self.max_days))
-        return flops or 0.0
+            return min(flops, self._flops_of_days(training, "--max-days", self.max_days))
+        return flops
+
+    def _flops_of_base(self, base: KnownModel | None) -> bool:
+        """Whether the budget is the training FLOPs of the published base, as none is stated."""
+        return base is not None and (self.budget, self.days, self.budget_usd, self.max_total_usd) == (None,) * 4
 
     def _flops_of_days(self, training: TrainingPrice, option: str, days: float) -> float:
         from moescale.planning.total_cost import flops_of_gpu_hours
@@ -304,24 +353,16 @@ class BoundOptions(TrainingOptions):
         return flops_of_gpu_hours(training.gpu, 24.0 * days * self.train_gpus, training.mfu)
 
     def expert_counts(self, law: Law) -> tuple[float, ...]:
-        """The expert counts to consider, of which the law may recommend one at least."""
-        if self.experts is None:
-            return tuple(sorted({*law.family.ladder, self._base_experts(law)}))
-        from moescale.planning.search import fitted_up_to
+        """The expert counts to consider: those that are stated, else those of the law's family."""
+        from moescale.planning.question import only_experts
 
+        if self.experts is None:
+            only = only_experts(law)
+            return law.family.ladder if only is None else tuple(sorted({*law.family.ladder, only}))
         parts = [part for part in self.experts.split(",") if part.strip()]
         if not 1 <= len(parts) <= MOST_COUNTS:
             what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"
             raise InputError(
                 what, where="--experts", nearest=f"1 to {MOST_COUNTS} counts", next_step="such as 1,4,8,16"
             )
-        counts = tuple(COUNT.parse(part.strip(), "--experts") for part in parts)
-        ceiling = law.max_experts
-        if ceiling is not None and min(*counts, self._base_experts(law)) > ceiling:
-            raise InputError(
-                f"{law.name} was fitted up to {fitted_up_to(law)} and may recommend no more",
-                where="--experts",
-                nearest=f"{ceiling:g}",
-                next_step="add a count that the law may recommend",
-            )
-        return counts
+        return tuple(COUNT.parse(part.strip(), "--experts") for part in parts)

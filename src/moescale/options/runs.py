@@ -53,18 +53,20 @@ class TableOptions(Group):
 
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
         """The runs; InputError that names the file or the option."""
+        from moescale.io.frames import read_table
         from moescale.runs.importers.csv import import_command
         from moescale.runs.table import read_runs
 
+        table = read_table(path)
         columns = {name: getattr(self, name) for name in COLUMNS}
         try:
             with at_option("--where"):
-                return read_runs(path, where=self.where, needs_loss=needs_loss, **columns, **self.choices())
+                return read_runs(table, where=self.where, needs_loss=needs_loss, **columns, **self.choices())
         except MissingColumnError as error:
             named = any(columns[each.name] != each.default for each in fields(TableOptions) if each.name in columns)
             if named or not needs_loss:
                 raise
-            advice = f"`{import_command(str(path))}` makes a table of them, or {error.next_step}"
+            advice = f"`{import_command(table)}` makes a table of them, or {error.next_step}"
             raise MissingColumnError(error.what, where=error.where, nearest=error.nearest, next_step=advice) from error
 
     def choices(self) -> dict[str, Any]:
@@ -79,7 +81,9 @@ class RunOptions(TableOptions):
     >>> table = RunOptions(runs=Path("runs.csv"), where="tokens >= 5e9").read()
     """
 
-    runs: Path = path("Table of runs: CSV, TSV, Parquet or JSON lines.", name="RUNS", default=MISSING)
+    runs: Path = path(
+        "Table of runs: CSV, TSV, Parquet or JSON lines; -: standard input.", name="RUNS", default=MISSING
+    )
 
     def read(self) -> RunTable:
         """The runs; InputError that names the file or the option."""
@@ -92,7 +96,7 @@ class PredictedOptions(TableOptions):
 
     HEADING = "Table of models"
 
-    runs: Path | None = path("Table of runs to predict; losses may be missing.")
+    runs: Path | None = path("Table of runs to predict, or -; losses may be missing.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +202,9 @@ class ImportOptions(Group):
     tracker: str = text(
         "mlflow, wandb, tensorboard, trainer, or csv (any table with a row per run).", name="TRACKER", default=MISSING
     )
-    source: str = text("Folder (searched recursively), file, or MLflow URI.", name="DIR_OR_URI", default=MISSING)
+    source: str = text(
+        "Folder (searched recursively), file, or MLflow URI; csv: also -.", name="DIR_OR_URI", default=MISSING
+    )
     output: Path | None = path(
         "Run table to write: .csv, .tsv or .parquet; default: only list what is there.", name="-o"
     )

@@ -99,7 +99,8 @@ class ServingOptions(ChosenGpu):
         "Owned hardware: power usage effectiveness of the site; default 1.56.", 1, 100, panel=PRICE
     )
     max_num_seqs: str | None = text(
-        "Most concurrent requests; none: only memory limits the batch.", default="none", metavar="INT|none"
+        "Most concurrent requests of a replica; none: memory alone limits the batch; default: vLLM's for that GPU.",
+        metavar="INT|none",
     )
     max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
     max_tpot: float | None = seconds("Longest TPOT (time per output token), such as 50ms.")
@@ -111,8 +112,11 @@ class ServingOptions(ChosenGpu):
         unit="bytes",
     )
     utilization: float = quantity("Share of the maximum throughput that traffic uses.", LEAST, 1, default=1.0)
-    weights: str | None = text("Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4.", default="bf16")
-    kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4.", default="bf16")
+    weights: str | None = text(
+        "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: a known model's as released or as its config says, "
+        "else bf16."
+    )
+    kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4; default: bf16.")
     kv_heads: int | None = quantity("KV heads per layer; default: the number of query heads.", whole=True)
 
     def deployment(
@@ -127,10 +131,9 @@ class ServingOptions(ChosenGpu):
 
         Raises InputError that names the option.
         """
-        from moescale.hardware.gpus import measured_reserve_bytes
         from moescale.hardware.precisions import find_precision
         from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
-        from moescale.serving.deployment import BALANCED_WAIT_PASSES, SCHEDULING, Deployment, with_traffic
+        from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
         from moescale.serving.host import find_host
 
         card = gpu or self.find_gpu()
@@ -144,25 +147,20 @@ class ServingOptions(ChosenGpu):
             raise unknown_name("scheduling", self.scheduling, SCHEDULING, where="--scheduling")
         with located("--host"):
             host = find_host(self.host or "none")
-        balanced = self.n_attention_groups() > 1 and self.latency.startswith("silicon:trtllm")
         deployment = Deployment(
             gpu=card,
             usd_per_gpu_hour=catalogue_price(card) if price is None else price,
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
-            max_gpus=self.max_gpus_of_replica(),
-            max_num_seqs=self.cap(card),
+            max_gpus=self.max_gpus,
+            max_num_seqs=self._cap(),
             memory_fraction=self.memory_fraction,
             utilization=self.utilization,
             weight_bytes_per_param=weight_format.bytes_per_element,
-            weights=weight_format.name,
+            weights=None if self.weights is None and weights is None else weight_format.name,
             kv_bytes_per_element=cache_format.bytes_per_element,
-            reserve_bytes=measured_reserve_bytes() if self.reserve is None else self.reserve,
-            expert_parallel=self.expert_ways(),
-            attention_dp=float(self.n_attention_groups()),
-            pipeline_parallel=float(self.n_stages()),
-            prompt_wait_passes=BALANCED_WAIT_PASSES if balanced else 0.0,
-            replicas=float(self.n_replicas()),
+            reserve_bytes=self.reserve,
+            expert_parallel=float(self.expert_parallel or 1),
             scheduling=self.scheduling,
             host=host,
             max_ttft_s=self.max_ttft,
@@ -250,29 +248,9 @@ class ServingOptions(ChosenGpu):
         found = price(gpu.name)
         return f"{found.terms}, {found.date}"
 
-    def cap(self, gpu: Gpu) -> float | None:
-        """Most concurrent requests of one replica; None: memory alone limits."""
-        text = "none" if self.max_num_seqs is None else self.max_num_seqs
-        return None if text.strip().lower() == "none" else CAP.parse(text, "--max-num-seqs")
-
-    def max_gpus_of_replica(self) -> int:
-        """Most GPUs of one replica."""
-        return self.max_gpus
-
-    def n_attention_groups(self) -> int:
-        """Groups of GPUs of a replica that hold attention each."""
-        return 1
-
-    def n_stages(self) -> int:
-        """Pipeline stages of a replica."""
-        return 1
-
-    def expert_ways(self) -> float:
-        """GPUs of a replica that split whole experts: as stated, or with attention groups all, else none."""
-        if self.expert_parallel is None:
-            return math.inf if self.n_attention_groups() > 1 else 1.0
-        return float(self.expert_parallel)
-
-    def n_replicas(self) -> int:
-        """Copies of the model."""
-        return 1
+    def _cap(self) -> float | None:
+        """Most concurrent requests of one replica, infinite for none; None: the default of the GPU."""
+        stated = self.max_num_seqs
+        if stated is None:
+            return None
+        return math.inf if stated.strip().lower() == "none" else CAP.parse(stated, "--max-num-seqs")

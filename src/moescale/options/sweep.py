@@ -87,8 +87,7 @@ class SweepOptions(Group):
                 raise InputError("goes without --sweep", where=where, next_step="leave one of them out")
         _one_of("weights", self.sweep_weights, serving.weights)
         stated = serving.weight_formats(checkpoint, self.sweep_weights, remark)
-        # Every batch that fits is looked at: a server's own cap binds only where it is stated. Each platform has its price.
-        deployment = replace(serving, max_num_seqs=serving.max_num_seqs or "none").deployment(
+        deployment = serving.deployment(  # each platform has its price
             gpu=gpus[0],
             weights=stated[0] if stated else None,
             usd_per_gpu_hour=serving.stated_price() or 1.0,

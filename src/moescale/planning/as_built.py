@@ -14,6 +14,7 @@ from moescale.scaling_laws.law import Law
 STEP = 0.01  # of the size: what a built model grows or shrinks by until it meets the bound
 MOST_STEPS = 12
 SLACK = 1e-6  # of a bound, relative: rounding
+NEVER = 1e-3  # stands for a probability of zero, whose logarithm there is not
 
 Model = TypeVar("Model", bound=Candidate)
 
@@ -25,15 +26,21 @@ class Bounds:
     max_loss: float | None = None
     max_usd_per_mtok: float | None = None
     max_total_usd: float | None = None
+    min_probability: float | None = None  # of the loss that is promised, where the model states one
 
     def excesses(self, model: Candidate) -> list[tuple[float, str]]:
         """By which factor, as a logarithm, the model exceeds each of its bounds, and the two in words."""
+        least, sure = self.min_probability, model.probability_at_least_base
+        if least is not None and sure is not None:
+            missed = [(math.log(least / max(sure, NEVER)), f"a probability of {sure:.0%} against {least:.0%}")]
+        else:
+            missed = []
         pairs = (
             ("loss", model.loss, self.max_loss),
             ("dollars per million output tokens", model.usd_per_mtok, self.max_usd_per_mtok),
             ("total dollars", model.total_usd, self.max_total_usd),
         )
-        return [
+        return missed + [
             (math.log(value / most), f"{name} {value:.5g} against {most:.5g}")
             for name, value, most in pairs
             if value is not None and most is not None
@@ -81,7 +88,7 @@ def as_built(
     missed = ", ".join(words for factor, words in bounds.excesses(nearest.model) if factor > SLACK)
     share = math.expm1(bounds.excess(nearest.model))
     return replace(
-        nearest, notes=(f"Rounded to whole layers and heads, the model exceeds its bound by {share:.2%}: {missed}.",)
+        nearest, notes=(f"Rounded to whole layers and heads, the model misses its bound by {share:.2%}: {missed}.",)
     )
 
 

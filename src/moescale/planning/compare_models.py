@@ -16,7 +16,7 @@ from moescale.models.family import law_size
 from moescale.models.parameters import count_parameters
 from moescale.planning.allocation import inputs_at
 from moescale.planning.known import beyond_law
-from moescale.planning.question import KnownModel
+from moescale.planning.question import KnownModel, as_released
 from moescale.planning.total_cost import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
 from moescale.serving.deployment import Deployment
@@ -41,6 +41,8 @@ class ComparedModel:
     training_flops: float
     gpu_days: float | None = None
     training_usd: float | None = None
+    mfu: float | None = None
+    mfu_from: str | None = None  # as TrainingBill
     loss: float
     loss_interval: tuple[float, float] | None = None
     loss_change: float | None = None  # None for the first, as are the next
@@ -48,6 +50,7 @@ class ComparedModel:
     probability_better: float | None = None
     beyond_law: str | None = None  # why the law may not speak of the loss
     extrapolation: Mapping[str, float] = field(default_factory=dict[str, float])  # factors beyond what was fitted
+    weights: str | None = None  # the number format that it is served in; None: the deployment's
     usd_per_mtok: float | None = None
     gpus: int | None = None
     batch: float | None = None
@@ -68,13 +71,15 @@ def compare_models(
     latency: LatencySource,
     *,
     training: TrainingPrice | None = None,
+    train_gpus: int | None = None,
     lifetime_tokens: float | None = None,
     extra: Mapping[str, float] | None = None,
 ) -> tuple[ComparedModel, ...]:
     """Two or more models in the order in which they are given, each under the same law and deployment.
 
-    `training` prices their training, `lifetime_tokens` (output tokens) their lives; `extra` holds further inputs of the law.
-    Raises InputError for fewer than two models, two of one name, and a law that gives no finite loss.
+    `training` prices their training on `train_gpus` GPUs, or on as many as it takes; `lifetime_tokens` (output tokens) their
+    lives; `extra` holds further inputs of the law. Raises InputError for fewer than two models, two of one name, and a law that
+    gives no finite loss, InfeasibleError where `train_gpus` do not hold a model.
     """
     names = [model.name for model in models]
     if len(names) < 2 or len(set(names)) < len(names):
@@ -86,7 +91,7 @@ def compare_models(
             f"{law.name} gives no finite loss for these models", where="--law", next_step="take another law"
         )
     rows = [
-        _alone(model, law, float(loss), deployment, latency, training, lifetime_tokens)
+        _alone(model, law, float(loss), deployment, latency, training, train_gpus, lifetime_tokens)
         for model, loss in zip(models, losses, strict=True)
     ]
     told = [
@@ -112,12 +117,14 @@ def _alone(
     deployment: Deployment,
     latency: LatencySource,
     training: TrainingPrice | None,
+    train_gpus: int | None,
     lifetime_tokens: float | None,
 ) -> ComparedModel:
     """What needs no other model."""
     counted, flops = count_parameters(model.architecture), model.training_flops
     n, e = model.in_letters_of(law.family)
     size = float(law_size(law.family, n, e))
+    bill = training and training.bill(model.architecture, flops, model.tokens, train_gpus)
     found = ComparedModel(
         name=model.name,
         n_params_active=float(counted.non_embedding_active),
@@ -125,19 +132,23 @@ def _alone(
         expansion=float(of_architecture(model.architecture)[1]),
         tokens=model.tokens,
         training_flops=flops,
-        gpu_days=None if training is None else training.gpu_hours(flops) / 24.0,
-        training_usd=None if training is None else training.usd_per_flop * flops,
+        gpu_days=bill and bill.gpu_days,
+        training_usd=bill and bill.usd,
+        mfu=bill and bill.mfu,
+        mfu_from=bill and bill.mfu_from,
         loss=loss,
         beyond_law=beyond_law(law, e),
         extrapolation=extrapolation(law, size, model.tokens, e),
     )
     try:
-        served = cost(model.architecture, latency, deployment)
+        own, source = as_released(model, deployment, latency)
+        served = cost(model.architecture, source, own)
     except InfeasibleError as error:
         return replace(found, infeasible=error.what)
     usd, total = served.usd_per_mtok, None
     if found.training_usd is not None and lifetime_tokens is not None and usd is not None:
         total = found.training_usd + usd * lifetime_tokens / 1e6
+    found = replace(found, weights=own.weights)
     return replace(found, usd_per_mtok=usd, gpus=served.gpus, batch=served.batch, tpot_s=served.tpot_s, total_usd=total)
 
 

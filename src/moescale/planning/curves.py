@@ -12,7 +12,7 @@ from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import at_size, inputs_at, loss_optimal
 from moescale.planning.panel import some_draws
 from moescale.planning.question import Question, prepare
-from moescale.planning.search import FRONTIER_SIZES, costs_of, curve_models, known_model
+from moescale.planning.search import FRONTIER_SIZES, base_optimum, costs_of, curve_models, known_model
 from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import Deployment
 from moescale.serving.steady_state import Serving
@@ -55,15 +55,16 @@ def draft_plan(law: Law, question: Question, deployment: Deployment, latency: La
     The points are those of `Plan.curves`. Raises InputError for impossible questions.
     """
     law, question, notes = prepare(law, question)
-    experts = np.array(question.experts)
-    every, shape = curve_models(law, question, loss_optimal(law, question.budget, experts))
-    served = costs_of(law, question, deployment, latency).serving(every.n_params, every.experts)
+    experts, costs = np.array(question.experts), costs_of(law, question, deployment, latency)
+    best = loss_optimal(law, question.budget, experts)
+    every, shape = curve_models(law, question, best)
+    served = costs.serving(every.n_params, every.experts)
     if question.base is None:
-        at = question.experts.index(question.match_experts), OPTIMUM
-        base_experts, base_loss = question.match_experts, float(every.loss.reshape(shape)[at])
-        usd = float(served.usd_per_mtok.reshape(shape)[at])
+        base = base_optimum(law, question, best)
+        base_experts, base_loss = question.match_experts, float(base.loss[0])
+        usd = float(costs.usd_per_mtok(base.n_params, base.experts)[0])
     else:
-        base = known_model(law, question.base, costs_of(law, question, deployment, latency))[0]
+        base = known_model(law, question.base, costs)[0]
         base_experts, base_loss, usd = base.experts, base.loss, base.usd_per_mtok or math.inf
     return Draft(
         experts=experts,
@@ -92,8 +93,8 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
     best = loss_optimal(law, question.budget, np.array(question.experts))
     every, shape = curve_models(law, question, best)
     if question.base is None:
-        at = question.experts.index(question.match_experts)
-        n, tokens, e = best.n_params[[at]], best.tokens[[at]], best.experts[[at]]
+        own = base_optimum(law, question, best)
+        n, tokens, e = own.n_params, own.tokens, own.experts
     else:
         n, e = (np.array([value]) for value in question.base.in_letters_of(law.family))
         tokens = np.array([question.base.tokens])

@@ -85,9 +85,9 @@ class Panel:
             found[j] = tried[good.argmax()] if good.any() else np.nan
         return found
 
-    def most_sure(self) -> FloatArray:
-        """The largest probability with which one size of an expert count meets the goal, (m,): no confidence exceeds it."""
-        sizes = self.best.n_params.max(axis=0) * np.geomspace(SMALLEST, 1.0, TRIED)[:, None]
+    def most_sure(self, largest: FloatArray) -> FloatArray:
+        """The largest probability with which one size of an expert count, `largest` (m,) at most, meets the goal, (m,)."""
+        sizes = np.minimum(self.best.n_params.max(axis=0), largest) * np.geomspace(SMALLEST, 1.0, TRIED)[:, None]
         losses = self.losses(sizes.ravel(), np.broadcast_to(self.experts, sizes.shape).ravel())
         return self.probability(losses).reshape(sizes.shape).max(axis=0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -19,7 +20,7 @@ from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
-from moescale.planning.question import Objective, Question
+from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import (
     Recommendation,
     TrainingUse,
@@ -29,20 +30,18 @@ from moescale.planning.rationale import (
     training_words,
     why,
 )
-from moescale.planning.search import Search, choose, too_dear
+from moescale.planning.search import Search, choose, loss_goal, too_dear
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.host import NO_OVERHEAD
 
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
-    "max_num_seqs",
     "memory_fraction",
     "utilization",
     "weight_bytes_per_param",
     "kv_bytes_per_element",
-    "reserve_bytes",
     "expert_parallel",
     "max_ttft_s",
     "max_tpot_s",
@@ -95,6 +94,12 @@ class Plan:
         return own or next(c for c in self.loss_optimal if c.experts == self.base_experts)
 
     @property
+    def is_baseline(self) -> bool:
+        """Whether the model to train is the baseline itself, as built."""
+        model, base = self.decision.model, self.base_as_built
+        return base is not None and (model.experts, model.n_params) == (base.experts, base.n_params)
+
+    @property
     def decision(self) -> Recommendation[Candidate] | Recommendation[Life]:
         """What to train: of the whole life where that is the objective, else of the budget."""
         whole_life = self.objective == "lifetime" and self.lifetime is not None
@@ -135,18 +140,21 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         at_cost = search.within_cost(base.usd_per_mtok)
         at_cost = with_intervals(at_cost, panel and loss_limits(panel, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
-    notes = [*search.notes, *_notes(search, no_life)]
+    named = [*([] if question.base is None else [question.base]), *question.against]
+    notes = [*search.notes, *_notes(search, no_life), *release_notes(named, deployment)]
     rows = (
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )
-    reached = any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
-    if lifetime is not None and search.question.max_loss is not None and not reached:
+    goal = search.question.goal
+    if lifetime is not None and not _reached(search, rows):  # a life may train longer than the budget
+        instead = _reached(search, at_loss)
         notes.append(
-            f"no model of {question.budget.flops:.3g} FLOPs reaches a loss of {question.max_loss:g}: except for its "
-            f"lifetime part, this plan uses the loss of {search.question.base_name}"
+            f"no model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}: except for its lifetime "
+            f"part, this plan {f'uses the loss of {search.question.base_name}' if instead else 'is of the lowest loss'}"
         )
-        search = replace(search, question=replace(search.question, max_loss=None, max_usd_per_mtok=None))
-        rows = at_loss
+        relaxed = replace(search.question, max_loss=None, max_usd_per_mtok=None)
+        search = replace(search, question=relaxed if instead else replace(relaxed, objective="loss"))
+        rows = at_loss if instead else search.outright()
     advice, views, built_base = _recommendation(search, rows)
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])
     return Plan(
@@ -173,12 +181,12 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         asked=_asked(search.question, search.law.family.name, deployment),
         curves=search.curves(),
         # The dollars of a life were searched at the MFU of its expert count.
-        training=training_use(search.question, advice.model, search.law.family, advice.architecture)
+        training=training_use(search.question, advice.model, advice.architecture)
         if lifetime is None
-        else training_use(search.question, lifetime.recommendation.model, search.law.family),
+        else training_use(search.question, lifetime.recommendation.model),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
-        objective=search.question.goal,
+        objective=goal,
         confidence=search.confidence,
         laws=views,
         choices=choices(search, at_loss, at_cost, frontier),
@@ -190,22 +198,9 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     )
 
 
-def timed_as_exported(plan: Plan, days: float, gpus: int) -> Plan:
-    """A plan whose training takes what the split of its launch takes, in place of the fastest split there is."""
-    use = plan.training
-    if use is None or use.gpu_days is None or use.mfu is None or plan.lifetime is not None:
-        return plan
-    factor = days * gpus / use.gpu_days
-    own = replace(
-        use,
-        gpu_days=days * gpus,
-        days=days if use.days is not None else None,
-        mfu=use.mfu / factor,
-        usd=None if use.usd is None else use.usd * factor,
-    )
-    before, after = (training_words(each, plan.budget_flops) for each in (use, own))
-    advice = replace(plan.recommendation, why=plan.recommendation.why.replace(before, after))
-    return replace(plan, training=own, recommendation=advice)
+def _reached(search: Search, rows: Sequence[Row]) -> bool:
+    """Whether a row that the law may recommend is a model."""
+    return any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
 
 
 def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
@@ -249,14 +244,18 @@ def _recommendation(
         loss = question.max_loss or search.base.loss
         loss = loss if search.confidence is None else chosen.loss
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
-    built_base = search.base_as_built(at_most=loss is None)
-    base = built_base or search.base
-    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), Bounds(loss, limit))
+    base_built = search.base_as_built(at_most=loss is None)
+    base = base_built.model if base_built else search.base
+    if loss is not None and chosen.experts == base.experts and math.isclose(chosen.n_params, search.base.n_params):
+        loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+    bounds = Bounds(loss, limit, min_probability=None if loss is None else search.confidence)
+    search = search.judging_built(base_built)
+    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), bounds)
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
     views = law_views(search, model, replace(search.law, family=family_of(built.shape, search.law.family)))
-    use = training_use(question, model, search.law.family, built.shape)
+    use = training_use(question, model, built.shape)
     advice = Recommendation(
         model=model,
         rule=rule,
@@ -264,7 +263,7 @@ def _recommendation(
         caveats=(*built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
     )
-    return advice, views, built_base
+    return advice, views, base_built and base_built.model
 
 
 def _asked(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
@@ -285,5 +284,7 @@ def _asked(question: Question, family: str, deployment: Deployment) -> dict[str,
         "scheduling": d.scheduling,
         "host": None if d.host == NO_OVERHEAD else asdict(d.host),
     }
+    cap = float(np.asarray(batch_cap(d)))
+    limits |= {"max_num_seqs": cap if cap < math.inf else None, "reserve_bytes": float(np.asarray(reserved_bytes(d)))}
     limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in LIMITS}
     return {name: value for name, value in limits.items() if value is not None}

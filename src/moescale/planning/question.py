@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from moescale.bounds import Bound, check_bounds
-from moescale.errors import InputError
+from moescale.errors import InfeasibleError, InputError
+from moescale.latency import LatencySource, in_format
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
+from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
 from moescale.planning.total_cost import NEAR_EQUAL, POSITIVE, Lifetime, TrainingPrice
 from moescale.scaling_laws.law import Law
+from moescale.serving.deployment import Deployment
 from moescale.units import expert_model
 
 EXPERTS = Bound(1, whole=True)
@@ -31,6 +35,7 @@ class KnownModel:
     name: str
     architecture: Architecture
     tokens: float
+    weights: CheckpointWeights | None = None  # as they were released or its config says; None: it is not known
 
     def in_letters_of(self, family: ModelFamily) -> tuple[float, float]:
         """N and E of the family's model with the same active body and expansion."""
@@ -53,9 +58,10 @@ class Question:
     """
 
     budget: Budget
-    experts: Annotated[tuple[float, ...], EXPERTS] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-    match_experts: Annotated[float, EXPERTS] = 4.0  # the base: the loss-optimal model of so many experts
+    experts: Annotated[tuple[float, ...], EXPERTS] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
+    match_experts: Annotated[float, EXPERTS] = 4.0  # the base: the loss-optimal model of so many, which only compares
     base: KnownModel | None = None  # the base instead of that
+    flops_of_base: bool = False  # no budget is stated: it is the training FLOPs of `base`
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     max_loss: Annotated[float | None, POSITIVE] = None
     max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
@@ -132,6 +138,24 @@ class Question:
         return NEAR_EQUAL if self.max_total_usd is None else 0.0
 
 
+def as_released(model: KnownModel, deployment: Deployment, latency: LatencySource) -> tuple[Deployment, LatencySource]:
+    """The deployment and its latencies with the model's weights as they were released, unless it states their format."""
+    held = model.weights
+    if deployment.weights is not None or held is None or held.format is None or held.bytes_per_param >= 2.0:
+        return deployment, latency
+    own = replace(deployment, weights=held.format, weight_bytes_per_param=held.bytes_per_param)
+    return own, in_format(latency, held.format, held.bytes_per_param)
+
+
+def release_notes(models: Iterable[KnownModel], deployment: Deployment) -> list[str]:
+    """Which known models are priced in another format than the deployment's."""
+    formats = {m.name: m.weights.format for m in models if m.weights is not None and m.weights.bytes_per_param < 2.0}
+    if deployment.weights is not None or not formats:
+        return []
+    listed = ", ".join(f"{name} in {held}" for name, held in formats.items())
+    return [f"weights priced as released: {listed}; --weights sets one format for all models"]
+
+
 def only_experts(law: Law) -> float | None:
     """The one expert count that a law knows; None for laws of several."""
     # A form with experts that dense runs alone were fitted to has learnt nothing of experts.
@@ -142,12 +166,22 @@ def only_experts(law: Law) -> float | None:
 
 
 def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
-    """The law under the question's convention and the question that it can answer, with notes on what was left out."""
+    """The law under the question's convention and the question that it can answer, with notes on what was left out.
+
+    The base's expert count joins no candidates. Raises InfeasibleError where the law knows none of those that are asked about.
+    """
     notes: list[str] = []
     base = question.match_experts if question.base is None else min(question.experts)
-    experts = sorted({*question.experts, base})
+    experts = sorted(set(question.experts))
     if (only := only_experts(law)) is not None:
-        if experts != [only]:
+        if only not in experts:
+            raise InfeasibleError(
+                f"{law.name} knows {expert_model(only)}s only",
+                where="--experts",
+                nearest=f"{only:g}",
+                next_step="add this count, or name another --law",
+            )
+        if {*experts, base} != {only}:
             notes.append(f"{law.name} knows {expert_model(only)}s only: other expert counts are left out")
         experts, base = [only], only
     if question.convention is not None and question.convention != law.family.convention:

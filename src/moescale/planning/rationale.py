@@ -11,16 +11,16 @@ import numpy as np
 
 from moescale.io.records import record
 from moescale.models.coordinates import expansion
-from moescale.models.family import ModelFamily, law_size
+from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
-from moescale.planning.search import Search, fitted_up_to
-from moescale.planning.total_cost import NEAR_EQUAL
-from moescale.planning.training_rate import model_mfu, usual_gpus
+from moescale.planning.search import Search, fitted_up_to, size_bounds
+from moescale.planning.total_cost import NEAR_EQUAL, TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
+from moescale.serving.deployment import batch_cap
 from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
@@ -37,20 +37,23 @@ class TrainingUse:
     flops_used: float
     tokens_per_active_param: float
     budget_share: float  # of the budget's FLOPs; above 1 where a life is worth more training
+    budget_of: str | None = None  # the baseline whose FLOPs are the budget, where none is stated
     unused_because: str | None = None  # what bounds the training, where the budget is not spent
     train_gpu: str | None = None
     mfu: float | None = None
     gpu_days: float | None = None
     days: float | None = None  # on the GPUs that are stated
     usd: float | None = None
-    mfu_from: str | None = None  # stated, for one MFU of every model, or parts
+    mfu_from: str | None = None  # as TrainingBill
+    train_gpus: int | None = None  # that the MFU from parts is of
     error: StepError | None = None  # of an MFU from parts
 
     @property
     def mfu_words(self) -> str:
         """The MFU, and how far published runs lie from it where it comes from its parts."""
         if self.mfu is None or self.error is None:
-            return "" if self.mfu is None else f"{self.mfu:g}"
+            assumed = f" assumed: no split holds this model on any number of {self.train_gpu}"
+            return "" if self.mfu is None else f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
         kind = "MoE" if self.error.kind == "moe" else "dense"
         return f"{self.mfu:.2f} predicted (published {kind} runs spread {self.error.spread:.2f}x around predictions)"
 
@@ -89,46 +92,58 @@ def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
     )
 
 
-def training_use(
-    question: Question, model: Candidate, family: ModelFamily, shape: Buildable | None = None
-) -> TrainingUse:
+def training_use(question: Question, model: Candidate, shape: Buildable | None = None) -> TrainingUse:
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
     if flops / budget.flops < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
         because = f"--max-tokens limits training to {format_count(budget.max_tokens)} tokens, and "
-        if question.cost_limit is not None:
+        if question.budget_goal == "loss":
+            because += f"{size_bounds(question) or 'the law'} allows no larger model"
+        elif question.cost_limit is not None:
             because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
         else:
             because += "this size reaches the loss with them"
     price = question.training
-    if price is not None and price.rate is not None and shape is not None:
-        gpus = int(question.train_gpus or usual_gpus(flops, price.gpu))
-        timed = model_mfu(family, shape, model.n_params, model.tokens, price.gpu, gpus, question.vocab_size)
-        if timed is not None:
-            own = replace(price.rate, experts=(model.experts,), mfu=timed[:1], gpus=timed[1:2], errors=timed[2:])
-            price = replace(price, rate=own)
-    days = price and price.gpu_hours(flops, model.experts) / 24.0
-    return TrainingUse(
+    gpus = None if question.train_gpus is None else int(question.train_gpus)
+    use = TrainingUse(
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=flops / budget.flops,
+        budget_of=question.base.name if question.base is not None and question.flops_of_base else None,
         unused_because=because,
-        train_gpu=price and price.gpu.name,
-        mfu=price and float(price.mfu_at(model.experts)),
-        gpu_days=days,
-        days=days and question.train_gpus and days / question.train_gpus,
-        usd=price and float(price.usd_per_flop_at(model.experts)) * flops,
-        mfu_from=price and ("stated" if price.rate is None else "parts"),
-        error=price and price.rate and price.rate.error_at(model.experts),
+    )
+    if price is None:
+        return use
+    if shape is not None:
+        bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
+    else:  # at the MFU that a life was searched at
+        mfu, source = float(price.mfu_at(model.experts)), "assumed" if price.timed else "stated"
+        days, usd = price.gpu_hours(flops, model.experts) / 24.0, float(price.usd_per_flop_at(model.experts)) * flops
+        bill = TrainingBill(gpu_days=days, usd=usd, mfu=mfu, mfu_from=source if price.rate is None else "parts")
+        bill = bill if price.rate is None else replace(bill, error=price.rate.error_at(model.experts))
+    return replace(
+        use,
+        train_gpu=price.gpu.name,
+        mfu=bill.mfu,
+        gpu_days=bill.gpu_days,
+        days=bill.gpu_days / gpus if gpus else None,
+        usd=bill.usd,
+        mfu_from=bill.mfu_from,
+        train_gpus=bill.gpus,
+        error=bill.error,
     )
 
 
 def training_words(use: TrainingUse, budget_flops: float) -> str:
     """What training takes: share of the budget, tokens per active parameter, days and dollars, and what is left over."""
+    if use.budget_of is not None:
+        compute = f"{format_flops(use.flops_used)} FLOPs ({use.budget_share:.0%} of those of {use.budget_of})"
+    elif use.spent:
+        compute = "the whole budget"
+    else:
+        compute = f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})"
     parts = [
-        "the whole budget"
-        if use.spent
-        else f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})",
+        compute,
         f"{format_count(use.tokens_per_active_param)} tokens per active parameter",
     ]
     if use.gpu_days is not None and use.usd is not None:
@@ -136,7 +151,7 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
             f"{format_count(use.gpu_days)} GPU days on {use.train_gpu} at MFU {use.mfu_words}, {format_usd(use.usd)}"
         )
     text = f"Training uses {', '.join(parts)}."
-    if use.spent:
+    if use.spent or use.budget_of is not None:
         return text
     why_left = f": {use.unused_because}" if use.unused_because else ""
     return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."
@@ -161,11 +176,10 @@ def _unlimited(search: Search, model: Candidate) -> list[str]:
     """A batch that memory alone limits, where a server as it comes would take a smaller one."""
     deployment = search.costs.deployment
     usual = deployment.gpu.default_max_num_seqs
-    if deployment.max_num_seqs is not None or model.batch is None or model.batch <= usual:
+    if float(batch_cap(deployment)) < math.inf or model.batch is None or model.batch <= usual:
         return []
     return [
-        f"The price assumes {model.batch:,.0f} concurrent requests per replica; vLLM's default on {deployment.gpu.name} is {usual:g} "
-        f"(--max-num-seqs {usual:g})."
+        f"The price assumes {model.batch:,.0f} concurrent requests per replica; vLLM's default on {deployment.gpu.name} is {usual:g}."
     ]
 
 
@@ -230,7 +244,8 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
     notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)
     notes += _excluded(search, model, known, None if within else lambda c: c.total_usd)
     if training is not None and training.rate is None:
-        priced = f"Training is priced at MFU {training.mfu:g} for every size and expert count"
+        assumed = " assumed," if training.timed else ""
+        priced = f"Training is priced at MFU {training.mfu:g}{assumed} for every size and expert count"
         notes.append(f"{priced}; MoE runs often reach a lower MFU (--mfu).")
     return notes + _extrapolated(search, model) + _conditions(search)
 

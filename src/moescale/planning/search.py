@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from moescale.errors import InfeasibleError
+from moescale.errors import InfeasibleError, MoescaleError
 from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import n_active, n_total, with_convention
 from moescale.models.parameters import count_parameters
-from moescale.models.rounding import vocabulary
+from moescale.models.rounding import family_of, vocabulary
 from moescale.planning.allocation import (
     Allocation,
     at_size,
@@ -22,7 +23,7 @@ from moescale.planning.allocation import (
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.planning.as_built import rounded
+from moescale.planning.as_built import Built, rounded
 from moescale.planning.candidate import (
     Candidate,
     CostCurve,
@@ -35,9 +36,11 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.panel import Oracle, Panel, oracle_of, panel_of
-from moescale.planning.question import CONFIDENCE, KnownModel, Question, prepare
+from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, only_experts, prepare
 from moescale.planning.sampled_costs import SampledCosts, sample_costs
 from moescale.roots import bracket
+from moescale.scaling_laws import catalogue_names, find_law
+from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
@@ -55,10 +58,10 @@ class Search:
     law: Law  # under the question's convention
     question: Question  # what of it the law can speak of
     costs: Costs
-    best: Allocation  # the loss-optimal models
-    base: Trained  # what others are compared with
-    base_model: Allocation  # the same, (1,)
+    best: Allocation  # the loss-optimal models of the expert counts that are asked about, (m,)
     optima: tuple[Trained, ...]  # the same as rows
+    base: Trained  # what others are compared with; chosen only where its expert count is asked about
+    base_model: Allocation  # the same, (1,)
     notes: tuple[str, ...]  # on what was left out
     sampled: SampledCosts
     panel: Panel  # asks for the base's loss
@@ -70,12 +73,14 @@ class Search:
         """The search for a question; raises InputError for what the law cannot be asked, InfeasibleError without optima."""
         law, question, notes = prepare(law, question)
         costs = costs_of(law, question, deployment, latency)
+        _check_reach(law, question)
         experts = np.array(question.experts)
         best = loss_optimal(law, question.budget, experts)
         optima = tuple(trained_models(best, costs, lifetime_tokens=question.lifetime_tokens))
         if question.base is None:
-            at = question.experts.index(question.match_experts)
-            base, base_model = optima[at], Allocation(*(getattr(best, field.name)[[at]] for field in fields(best)))
+            base_model = base_optimum(law, question, best)
+            same = (c for c in optima if c.experts == question.match_experts)
+            base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=question.lifetime_tokens)[0]
         else:
             base, base_model = known_model(law, question.base, costs)
         sampled = sample_costs(costs, experts)
@@ -121,10 +126,10 @@ class Search:
                 "the baseline's loss" if loss is None else f"a loss of {loss:.5g}",
             )
             missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
-            reasons = [f"{missed}, {most:.0%} at most" for most in panel.most_sure()]
+            reasons = [f"{missed}, {most:.0%} at most" for most in panel.most_sure(self.largest)]
         reasons = [
-            f"{_over(self.question, most, e)} what reaches {target:.5g}" if n > most else reason
-            for n, most, e, reason in zip(sizes, self.largest, self.question.experts, reasons, strict=True)
+            f"{_over(self.question, most)} what reaches {target:.5g}" if n > most else reason
+            for n, most, reason in zip(sizes, self.largest, reasons, strict=True)
         ]
         return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), panel)
 
@@ -180,15 +185,22 @@ class Search:
             )
         return self.within_cost(limit)
 
-    def base_as_built(self, *, at_most: bool) -> Candidate | None:
+    def base_as_built(self, *, at_most: bool) -> Built[Candidate] | None:
         """The baseline in whole layers and heads, from its size up (`at_most`: down), priced at that shape.
 
         None where it is a published model, which is built already, and where it cannot be served.
         """
         if self.question.base is not None or not isinstance(self.base, Candidate):
             return None
-        found = rounded(self.law, self.costs, self.base, self._sized, at_most=at_most)
-        return found and found.model
+        return rounded(self.law, self.costs, self.base, self._sized, at_most=at_most)
+
+    def judging_built(self, base: Built[Candidate] | None) -> Search:
+        """The search that judges models as built: the baseline as built keeps its own loss under every draw, too."""
+        if base is None:
+            return self
+        law = replace(self.law, family=family_of(base.shape, self.law.family))
+        losses = self.panel.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
+        return replace(self, panel=replace(self.panel, goal=np.maximum(self.panel.goal, losses)))
 
     def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
         """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
@@ -235,12 +247,21 @@ class Search:
         return with_ratios(rows, self.optima, self.base)
 
 
+def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
+    """The loss-optimal model that others are compared with, (1,): one of `best` where its expert count is among them."""
+    if question.match_experts not in question.experts:
+        return loss_optimal(law, question.budget, question.match_experts)
+    at = question.experts.index(question.match_experts)
+    return Allocation(*(getattr(best, field.name)[[at]] for field in fields(best)))
+
+
 def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, Allocation]:
     """A known model as a row, and its place in the letters of the law; served as it is built."""
     n, e = (np.array([value]) for value in model.in_letters_of(law.family))
     x = inputs_at(law, {}, n, np.log([model.tokens]), e)
     at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
-    (row,) = trained_models(at, replace(costs, shape=model.architecture))
+    deployment, latency = as_released(model, costs.deployment, costs.latency)
+    (row,) = trained_models(at, replace(costs, shape=model.architecture, deployment=deployment, latency=latency))
     counted = count_parameters(model.architecture)
     sizes = {
         "n_params_active": float(counted.non_embedding_active),
@@ -261,11 +282,16 @@ def _largest(law: Law, question: Question, experts: float) -> float:
     return most
 
 
-def _over(question: Question, most: float, experts: float) -> str:
-    """Which bound on parameters a model exceeds, in words."""
+def size_bounds(question: Question) -> str:
+    """The bounds on parameters in words; empty without any."""
     stated = {"--max-active-params": question.max_active_params, "--max-total-params": question.max_total_params}
-    names = " and ".join(f"{name} {format_count(value)}" for name, value in stated.items() if value is not None)
-    return f"{names} leave{'s' if len(names.split(' and ')) == 1 else ''} N = {format_count(most)} at most, less than"
+    return " and ".join(f"{name} {format_count(value)}" for name, value in stated.items() if value is not None)
+
+
+def _over(question: Question, most: float) -> str:
+    """Which bound on parameters a model exceeds, in words."""
+    names = size_bounds(question)
+    return f"{names} leave{'' if ' and ' in names else 's'} N = {format_count(most)} at most, less than"
 
 
 def costs_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Costs:
@@ -291,19 +317,41 @@ def fitted_up_to(law: Law) -> str:
     return f"X = {float(expansion(law.family, most)):.3g} ({most:g} experts of this shape)"
 
 
+def _check_reach(law: Law, question: Question) -> None:
+    """InfeasibleError where a law may recommend none of the expert counts that are asked about."""
+    least = min(question.experts)
+    if law.max_experts is None or law.allows(least):
+        return
+    others = f", or give --law {_either(names)}" if (names := _laws_for(law, question)) else ""
+    raise InfeasibleError(
+        f"{law.name} was fitted up to {fitted_up_to(law)} and may not recommend {least:g} experts "
+        f"(X = {float(expansion(law.family, least)):.3g})",
+        where="--experts",
+        nearest=f"{math.floor(law.max_experts)}",
+        next_step=f"ask about fewer experts{others}",
+    )
+
+
+def _laws_for(law: Law, question: Question) -> list[str]:
+    """Laws of the catalogue that may recommend an expert count of the question, in the shape that it asks about."""
+    names, found = catalogue_names(), list[str]()
+    shaped = law.name in names and find_law(law.name).family.name != law.family.name  # else in that of each law
+    for name in names:
+        other = restate(find_law(name), law.family) if shaped else find_law(name)
+        counts = [e for e in question.experts if other.allows(e) and only_experts(other) in (None, e)]
+        with suppress(MoescaleError):  # a law without a trade-off, or of inputs that are not stated
+            found += [name] if counts and loss_optimal(other, question.budget, np.array(counts)).n_params.size else []
+    return found
+
+
 def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     """The recommended model among the rows that answer the question, and the rule that chose it.
 
     At a loss it is the model of least expected regret, or without draws the cheapest. Raises InfeasibleError when no model
     that the law may speak of meets the bounds and can be served.
     """
-    law, question = search.law, search.question
-    allowed = [c for c in rows if law.allows(c.experts)]
-    if not allowed:
-        raise InfeasibleError(
-            f"{law.name} was fitted up to {fitted_up_to(law)}, fewer than every count given",
-            next_step=f"add smaller counts to --experts, such as {law.max_experts:g}, and to --match-experts",
-        )
+    question = search.question
+    allowed = [c for c in rows if search.law.allows(c.experts)]
     served = [c for c in allowed if isinstance(c, Candidate)]
     if question.budget_goal in ("quality", "loss"):
         limit = question.max_usd_per_mtok or search.base.usd_per_mtok
@@ -312,12 +360,12 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
             if question.budget_goal == "quality" and limit
             else ""
         )
-        if not served:
+        if (best := _best_of(served)) is None:
             raise InfeasibleError(
                 f"no model of this budget serves{within}{_reasons(allowed)}",
                 next_step="raise --max-usd-per-mtok, or take another GPU",
             )
-        return min(served, key=lambda c: (c.loss, c.experts)), f"lowest loss{within}"
+        return best, f"lowest loss{within}"
     goal = loss_goal(question)
     if not served:
         raise _none_reaches(search, allowed, goal)
@@ -358,21 +406,66 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
             if "latency limit" in _reasons(allowed)
             else "allow more GPUs, take a GPU with more memory, or lower the budget",
         )
-    lowest = min(c.loss for c in search.optima if search.law.allows(c.experts))
-    bounds = [c for c in allowed if c.infeasible and "--max-" in c.infeasible]
+    question, nearest, bounds, possible = search.question, list[str](), size_bounds(search.question), False
+    goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
     if search.confidence is not None:
-        surest = np.where(
-            search.law.allows(search.best.experts), search.asked(search.question.max_loss).most_sure(), -1.0
+        goal += f" with a probability of {search.confidence:.0%}"
+        sure = search.asked(question.max_loss).most_sure(search.largest)
+        surest = int(np.where(search.law.allows(search.best.experts), sure, -1.0).argmax())
+        possible = bool(sure[surest] > 0.0)
+        nearest.append(
+            f"the highest probability is {sure[surest]:.0%}, with {plural(question.experts[surest], 'expert')}"
         )
-        most = f"{surest.max():.0%} at most, with {plural(search.question.experts[int(surest.argmax())], 'expert')}"
-        goal += f" with a probability of {search.confidence:.0%} ({most})"
+    best = _best_of([c for c in search.outright() if search.law.allows(c.experts)])
+    if best is not None:
+        of = f"within {bounds}" if bounds else "of this budget"
+        nearest.append(f"the lowest loss {of} is {best.loss:.4f}, with {plural(best.experts, 'expert')}")
+    goal += f" within {bounds}" if bounds else ""
     return InfeasibleError(
-        f"{budget} with at most {max(c.experts for c in allowed):g} experts reaches {goal}{_reasons(bounds)}",
-        nearest=f"the lowest loss of this budget is {lowest:.4f}",
-        next_step="raise --budget, relax --max-loss, or consider more experts"
-        if search.question.max_loss is not None
-        else "raise --budget, lower --confidence, relax the bounds, or consider more experts",
+        f"{budget} with at most {plural(max(c.experts for c in allowed), 'expert')} reaches {goal}",
+        nearest="; ".join(nearest) or None,
+        next_step=_towards(search, served=best is not None, possible=possible),
     )
+
+
+def _best_of(rows: Sequence[Row]) -> Candidate | None:
+    """The served model of the lowest loss."""
+    return min((c for c in rows if isinstance(c, Candidate)), key=lambda c: (c.loss, c.experts), default=None)
+
+
+def _towards(search: Search, *, served: bool, possible: bool) -> str:
+    """What to change where no model reaches the loss.
+
+    `served`: there is a model of the lowest loss to take instead. `possible`: some probability of the loss is reached.
+    """
+    question = search.question
+    more = [f"{e:g}" for e in _further_counts(search)]
+    steps = [f"allow {_either(more)} experts, which reach it"] if more else []
+    if served and question.goal == "serve" and question.max_loss is None:
+        steps.append("give --objective loss to take the model of the lowest loss")
+    if question.max_loss is not None or question.base is not None:  # else the baseline gains as much
+        steps.append("raise --budget")
+    steps.append("relax --max-loss" if question.max_loss is not None else "choose another baseline (--match)")
+    if possible:
+        steps.append("lower --confidence")
+    if size_bounds(question):
+        steps.append("relax the bounds")
+    return _either(steps)
+
+
+def _either(parts: Sequence[str]) -> str:
+    """Alternatives in words: a, b or c."""
+    return " or ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _further_counts(search: Search) -> list[float]:
+    """Expert counts of the law's family that were not asked about and have a served model which reaches the loss."""
+    law, question = search.law, search.question
+    rest = tuple(e for e in law.family.ladder if e not in question.experts and law.allows(e))
+    if not rest or only_experts(law) is not None:
+        return []
+    other = Search.of(law, replace(question, experts=rest), search.costs.deployment, search.costs.latency)
+    return [c.experts for c in other.at_loss(question.max_loss) if isinstance(c, Candidate)]
 
 
 def _reasons(rows: Sequence[Row]) -> str:

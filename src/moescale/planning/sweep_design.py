@@ -147,7 +147,8 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     if search.base.usd_per_mtok is None:
         what = f"{search.question.base_name} cannot be served on {search.costs.deployment.gpu.name}: {search.base.infeasible}"
         raise InfeasibleError(what, next_step="name a GPU with --gpu, or allow more with --max-gpus")
-    experts = tuple(float(e) for e in search.best.experts if law.allows(e))
+    counts = {*search.question.experts, search.question.match_experts}  # runs tell of the base, too
+    experts = tuple(sorted(float(e) for e in counts if law.allows(e)))
     family = law.family
     decision = decision_of(search)
     offered = candidate_runs(family, experts, limits)

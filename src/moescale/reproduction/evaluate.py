@@ -24,7 +24,7 @@ from moescale.reproduction.world import (
     of_the_papers_models,
 )
 from moescale.scaling_laws.law import Law, interval
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, batch_cap
 from moescale.typing import FloatArray
 
 
@@ -275,7 +275,7 @@ def _inputs(claim: Claim, world: World) -> dict[str, object]:
             "prompt_tokens": float(d.prompt_tokens),
             "output_tokens": float(d.output_tokens),
             "memory_fraction": float(d.memory_fraction),
-            "max_num_seqs": None if d.max_num_seqs is None else float(d.max_num_seqs),
+            "max_num_seqs": _number(float(batch_cap(d))),
         }
     return used
 
@@ -325,7 +325,7 @@ def host_times(
     """
     law = of_the_papers_models(law)
     found: list[HostTime] = []
-    for most in (None, float(deployment.gpu.default_max_num_seqs)):
+    for most in (math.inf, float(deployment.gpu.default_max_num_seqs)):
         capped = replace(as_in_the_paper(deployment), max_num_seqs=most)
         costs = Costs(law.family, kernels_alone(latency), capped, kv_heads)
         world = World(law, law.theta[None], ExactPricing(costs), costs)
@@ -339,7 +339,7 @@ def host_times(
                         claim=claim.id,
                         label=part.label,
                         paper=part.paper,
-                        max_num_seqs=most,
+                        max_num_seqs=_number(most),
                         kernels_alone=_number(float(ratio(np.zeros(1), np.zeros(1))[0])),
                         per_sequence_s=_crossing(lambda s, ratio=ratio: ratio(np.zeros(1), s), part.paper),
                         per_pass_s=_crossing(lambda s, ratio=ratio: ratio(s, np.zeros(1)), part.paper),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -197,9 +198,16 @@ def of_the_papers_models(law: Law) -> Law:
 
 
 def as_in_the_paper(deployment: Deployment) -> Deployment:
-    """The same deployment as the paper has it: every GPU count up to the largest, and batches that fill the memory."""
+    """The same deployment as the paper has it: every GPU count up to the largest, and batches that fill the memory.
+
+    Where the deployment does not state them, memory alone limits the batch and nothing is reserved.
+    """
     every = tuple(range(1, deployment.max_gpus + 1))
-    return replace(deployment, tensor_parallel_degrees=every, batching="largest")
+    cap = math.inf if deployment.max_num_seqs is None else deployment.max_num_seqs
+    reserve = 0.0 if deployment.reserve_bytes is None else deployment.reserve_bytes
+    return replace(
+        deployment, tensor_parallel_degrees=every, batching="largest", max_num_seqs=cap, reserve_bytes=reserve
+    )
 
 
 def costs_under(costs: Costs, setting: Setting) -> Costs:

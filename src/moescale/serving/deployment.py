@@ -9,7 +9,7 @@ import numpy as np
 
 from moescale.bounds import Bound, bounds_of, check_bounds
 from moescale.errors import InputError, unknown_name
-from moescale.hardware.gpus import Gpu
+from moescale.hardware.gpus import Gpu, measured_reserve_bytes
 from moescale.serving.host import NO_OVERHEAD, HostOverhead
 from moescale.serving.traffic import Traffic
 from moescale.typing import FloatArray, Real
@@ -48,13 +48,16 @@ class Deployment:
     output_tokens: Annotated[Real, AT_LEAST_ONE]  # n, mean output length
     max_gpus: int = 8  # of one replica
     tensor_parallel_degrees: tuple[int, ...] | None = None  # GPU counts to look at; None: powers of two (`degrees`)
-    max_num_seqs: Annotated[Real | None, CAP] = None  # None: memory alone limits the batch
+    max_num_seqs: Annotated[Real | None, CAP] = (
+        None  # None: vLLM's default (`batch_cap`); inf: memory alone limits the batch
+    )
     memory_fraction: Annotated[Real, SHARE] = 0.9  # for weights, reserve and cache: vLLM's gpu_memory_utilization
     utilization: Annotated[Real, SHARE] = 1.0  # share of the plateau throughput that traffic uses
     weight_bytes_per_param: Annotated[Real, POSITIVE] = 2.0  # bf16
     kv_bytes_per_element: Annotated[Real, POSITIVE] = 2.0  # bf16
     weights: str | None = None  # name of the weights' number format, such as nvfp4; None: the one with such bytes
-    reserve_bytes: Annotated[Real, NOT_NEGATIVE] = 0.0  # of each GPU, for activations: measured_reserve_bytes()
+    # Of each GPU, for activations and the runtime; None: the median of vLLM's logs (`reserved_bytes`).
+    reserve_bytes: Annotated[Real | None, NOT_NEGATIVE] = None
     expert_parallel: Annotated[Real, WAYS] = (
         1.0  # GPUs that split whole experts; 1: every expert is split; inf: all of a stage
     )
@@ -141,6 +144,20 @@ def context_tokens(deployment: Deployment) -> Real:
     """Tokens that a request holds on average while it is served."""
     d = deployment
     return d.prompt_tokens + d.output_tokens / 2 if d.context_tokens is None else d.context_tokens
+
+
+def batch_cap(deployment: Deployment) -> Real:
+    """Most concurrent requests of a replica; infinite where memory alone limits them.
+
+    By default vLLM's own cap for the GPU, of each attention group: each is an engine.
+    """
+    d = deployment
+    return d.gpu.default_max_num_seqs * d.attention_dp if d.max_num_seqs is None else d.max_num_seqs
+
+
+def reserved_bytes(deployment: Deployment) -> Real:
+    """Bytes of each GPU that activations and the runtime take."""
+    return measured_reserve_bytes() if deployment.reserve_bytes is None else deployment.reserve_bytes
 
 
 def stage_gpus(deployment: Deployment, gpus: Real) -> FloatArray:

@@ -13,7 +13,7 @@ from moescale.latency import LatencySource, common_shape
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
 from moescale.serving.closed_loop import Loop, loops
-from moescale.serving.deployment import Deployment, degrees, expert_ways
+from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
 from moescale.serving.steady_state import (
     LIMITS,
@@ -188,7 +188,7 @@ def _records(
             n_params_active=float(parameters.active),
             weight_bytes=float(serving.weight_bytes[i]),
             weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
-            reserve_bytes=float(d.reserve_bytes),
+            reserve_bytes=float(reserved_bytes(d)),
             kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
             latency_source=latency.name,
             tensor_parallel=int(gpus / float(np.asarray(d.attention_dp)) / float(np.asarray(d.pipeline_parallel))) or 1,

@@ -227,7 +227,7 @@ def operating_points(
     """Every GPU count (default: `serving.degrees`), expert-parallel degree and batch cap on every platform.
 
     Counts are of one replica. `batch_caps` default to `batch_grid` up to what memory holds; deployment.max_num_seqs is
-    above none of them.
+    above none of them where it is stated: a GPU's own default leaves no batch out.
     GPU, price and number formats of `deployment` are replaced by each platform's; its other numbers must be single ones.
     `left_out` is handed on, beside what is left out here.
     Raises InputError for arrays, for counts, degrees or caps below 1, and for more than MOST_CONFIGURATIONS of them;

@@ -9,7 +9,7 @@ import numpy as np
 from moescale.hardware.precisions import precisions
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, batch_cap
 
 PLAIN = (
     *("usd_per_gpu_hour", "prompt_tokens", "output_tokens", "max_num_seqs", "max_ttft_s", "max_tpot_s"),
@@ -23,7 +23,7 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
     d = deployment
     record: dict[str, object] = {"model": model.name, "gpu": d.gpu.name, "kv_cache": cache_format(d)}
     for name in (*PLAIN, *WHERE_NOT_ZERO):
-        value = getattr(d, name)
+        value = batch_cap(d) if name == "max_num_seqs" else getattr(d, name)
         if value is None or (name in WHERE_NOT_ZERO and not np.any(np.asarray(value))):
             continue
         number = value if isinstance(value, str) else float(np.asarray(value))
@@ -33,10 +33,18 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
     return record | ({} if engine is None else {"engine": engine, "engine_version": version})
 
 
+def weight_format(deployment: Deployment) -> str:
+    """The weights' number format by name, or its bytes an element."""
+    return deployment.weights or _named("weights", float(np.asarray(deployment.weight_bytes_per_param)))
+
+
 def cache_format(deployment: Deployment) -> str:
     """The KV cache's number format by name, or its bytes an element."""
-    held = float(np.asarray(deployment.kv_bytes_per_element))
-    known = (name for name, entry in precisions("kv_cache").items() if entry.bytes_per_element == held)
+    return _named("kv_cache", float(np.asarray(deployment.kv_bytes_per_element)))
+
+
+def _named(kind: str, held: float) -> str:
+    known = (name for name, entry in precisions(kind).items() if entry.bytes_per_element == held)
     return next(known, f"{held:g} bytes")
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.models.stages import fullest_stage
-from moescale.serving.deployment import Deployment, context_tokens, expert_ways, longest_request_tokens, stage_gpus
+from moescale.serving.deployment import (
+    Deployment,
+    batch_cap,
+    context_tokens,
+    expert_ways,
+    longest_request_tokens,
+    reserved_bytes,
+    stage_gpus,
+)
 from moescale.serving.steady_state import Reason, Servers, Serving, shares_heads
 from moescale.typing import Real
 from moescale.units import plural
@@ -41,7 +47,7 @@ def infeasible_reason(
     d, gpus, gpu = deployment, int(serving.gpus[index]), deployment.gpu
     on_gpus = f"on {plural(gpus, 'GPU')}"
     budget, fraction = gpu.memory_bytes * at(d.memory_fraction), at(d.memory_fraction)
-    per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(d.reserve_bytes)
+    per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(reserved_bytes(d))
     taken = _gb(per_gpu) + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
     free, usable = budget - per_gpu - reserve, f"{fraction:g} x {_gb(gpu.memory_bytes)} = {_gb(budget)}"
     match Reason(int(serving.infeasible[index])):
@@ -81,7 +87,7 @@ def infeasible_reason(
             allowed = " and ".join(f"{at(most) * 1e3:.3g} ms {kind}" for kind, most in limits if most is not None)
             return f"a batch of 1 {on_gpus} takes longer than {allowed}"
         case Reason.NO_LATENCY:
-            cap = math.inf if d.max_num_seqs is None else at(d.max_num_seqs)
+            cap = at(batch_cap(d))
             separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
             return (
                 f"the latency source has no answer for this model {on_gpus} at a batch of "

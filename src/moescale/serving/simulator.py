@@ -27,7 +27,7 @@ from moescale.latency import LatencySource, common_shape
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.models.parameters import weight_bytes_per_gpu
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.host import HostOverhead, default_overhead
 from moescale.typing import FloatArray, Real
 
@@ -218,7 +218,7 @@ def _one_replica(
         what = f"a prompt of {longest_prompt} tokens exceeds max_num_batched_tokens of {budget}"
         more = "allow chunked prefill, or raise max_num_batched_tokens to the longest prompt"
         raise InputError(what, where="burst", next_step=more)
-    most = math.inf if d.max_num_seqs is None else _number("max_num_seqs", d.max_num_seqs)
+    most = _number("max_num_seqs", batch_cap(d))
     usd_per_gpu_hour, ways = (_number(name, getattr(d, name)) for name in ("usd_per_gpu_hour", "expert_parallel"))
     longest = prompt + output - 1  # the last token is never fed back
     kv_bytes, available = _cache_bytes(model, d, gpus, int(np.max(longest)))
@@ -282,8 +282,8 @@ def _cache_bytes(model: Architecture, d: Deployment, gpus: int, most_tokens: int
 
     Raises InfeasibleError where the weights, or a request of the most tokens beside them, do not fit.
     """
-    names = ("memory_fraction", "expert_parallel", "reserve_bytes")
-    fraction, ways, reserve = (_number(name, getattr(d, name)) for name in names)
+    fraction, ways = (_number(name, getattr(d, name)) for name in ("memory_fraction", "expert_parallel"))
+    reserve = _number("reserve_bytes", reserved_bytes(d))
     weights = float(weight_bytes_per_gpu(model, d.weight_bytes_per_param, gpus, ways))
     usable, where = d.gpu.memory_bytes * fraction - reserve, f"{gpus} x {d.gpu.name}"
     if weights >= usable:

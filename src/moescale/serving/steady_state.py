@@ -57,10 +57,12 @@ from moescale.serving.deployment import (
     ARRAY_FIELDS,
     MOST_GPUS,
     Deployment,
+    batch_cap,
     context_tokens,
     drafted_tokens,
     expert_ways,
     longest_request_tokens,
+    reserved_bytes,
     stage_gpus,
 )
 from moescale.typing import FloatArray, Real
@@ -387,7 +389,7 @@ def largest_batches(servers: Servers) -> Batches:
     reasons += [Reason.WEIGHTS, Reason.LONGEST_REQUEST]
     reason = np.select([*impossible, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
     fits = reason == Reason.FEASIBLE
-    cap = math.inf if d.max_num_seqs is None else d.max_num_seqs
+    cap = batch_cap(d)
     by_memory = _held(model, servers.count, d, free)
     limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
     if d.max_num_batched_tokens is not None:
@@ -438,7 +440,7 @@ def _bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[Floa
     """Bytes of weights on the fullest GPU, and those that are left for the cache."""
     stages = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
     weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, stage_gpus(d, gpus), expert_ways(d, gpus), **stages)
-    return weights, d.gpu.memory_bytes * d.memory_fraction - weights - d.reserve_bytes
+    return weights, d.gpu.memory_bytes * d.memory_fraction - weights - reserved_bytes(d)
 
 
 def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> FloatArray:

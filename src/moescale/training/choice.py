@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -12,13 +12,51 @@ from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.flops import training_flops_per_token
-from moescale.models.recipe import Recipe
+from moescale.models.parameters import count_parameters
+from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
 from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, smallest_count, splits
 from moescale.training.step_time import StepError, StepTime, arithmetic_share, step_error, step_time
 from moescale.units import format_bytes, plural
 
 # Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
 NEAR = 0.02
+PLANNED = Trainer(states="optimizer", pipeline=True, tensor=True)  # splits models in every way, as Megatron-LM does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How a run is launched: what its trainer splits, and what is stated of its recipe (None: see `recipe_for`)."""
+
+    trainer: Trainer = PLANNED
+    rule: str | None = None
+    peak_lr: float | None = None
+    batch_tokens: float | None = None
+    sequence_tokens: int | None = None
+    schedule: str | None = None
+
+    def recipe(self, model: Architecture, tokens: float, gpus: int | None = None) -> Recipe:
+        """The recipe of a model's run; N counts one FFN in every layer, C the experts that a token meets.
+
+        Raises as `recipe_for` does.
+        """
+        sequence = self.sequence_tokens or sequence_for(find_rule(self.rule))
+
+        def flops(sequence_tokens: float) -> float:
+            return float(training_flops_per_token(model, counted="non-embedding", sequence_tokens=sequence_tokens))
+
+        return recipe_for(
+            float(count_parameters(replace(model, n_moe_layers=0.0)).non_embedding_total),
+            tokens,
+            # M of DeepSeek LLM counts attention over all pairs of a sequence, not the causal half.
+            flops=tokens * (2.0 * flops(sequence) - flops(0.0)),
+            rule=self.rule,
+            vocab_size=int(model.vocab_size) or None,
+            peak_lr=self.peak_lr,
+            batch_tokens=self.batch_tokens,
+            sequence_tokens=sequence,
+            schedule=self.schedule,
+            gpus=gpus,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +73,11 @@ class Choice:
     days: float
     error: StepError  # of published runs of this kind
     why: str
+
+    @property
+    def gpu_days(self) -> float:
+        """Days of all GPUs together."""
+        return self.days * self.split.gpus
 
     @property
     def time_in_words(self) -> str:
@@ -84,18 +127,36 @@ def choose(
     )
 
 
+@lru_cache(maxsize=64)  # a plan prices its model where it explains it and where it states it
+def choose_launch(
+    model: Architecture,
+    tokens: float,
+    gpu: Gpu,
+    launch: Launch,
+    *,
+    mfu: float | None = None,
+    gpus: int | None = None,
+) -> Choice:
+    """The choice for a model's run of so many tokens, see `choose`."""
+    return choose(model, launch.recipe(model, tokens, gpus), gpu, launch.trainer, mfu=mfu, gpus=gpus)
+
+
 @lru_cache(maxsize=64)  # a count is asked about again once it is chosen
 def fastest(
-    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer, *, most: int | None = None
+    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer
 ) -> tuple[Split, StepTime, int] | None:
     """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none.
 
-    With `most` the search ends after so many that fit, the most wanted first.
+    Layers are recomputed only where the same split does not fit without it.
     """
     timed: list[tuple[Split, StepTime]] = []
+    plain: set[Split] = set()
     for split in splits(model, recipe, gpus, trainer):
+        if replace(split, recompute=False) in plain:
+            continue
         memory = memory_of(model, recipe, gpu, split, trainer, in_words=False)
         if memory.total_bytes <= memory.available_bytes:
+            plain.add(split)
             timed.append(
                 (
                     split,
@@ -109,8 +170,6 @@ def fastest(
                     ),
                 )
             )
-            if len(timed) == most:
-                break
     if not timed:
         return None
     least = min(step.total_s for _, step in timed)

@@ -52,6 +52,17 @@ class Split:
     recompute: bool  # whether each layer runs again in the backward pass
 
 
+def stages_of(model: Architecture, pipeline: int) -> tuple[int, ...] | None:
+    """The layers of each of so many stages, as even as whole layers go, the fuller ones first; None where they do not suffice.
+
+    A stage holds whole periods of layers with and without experts; the last one also holds the output layer.
+    """
+    layers, moe = int(model.n_layers), int(model.n_moe_layers)
+    period = layers // moe if moe else 1
+    least, more = divmod(layers // period, pipeline)
+    return (period * (least + 1),) * more + (period * least,) * (pipeline - more) if least else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Bytes on the fullest GPU, and how each number comes about."""
@@ -107,6 +118,14 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     return attention + h + 2 * float(model.n_experts) + routed + shared
 
 
+@lru_cache(maxsize=16)  # as parts_of
+def _kept_bytes(model: Architecture, imbalance: float) -> tuple[float, float]:
+    """Bytes that a layer keeps for a token: one without experts, one with them."""
+    element = float(_facts()["activations"]["bytes_per_element"])
+    with_experts = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if model.n_moe_layers else 0.0
+    return element * layer_elements_per_token(model, moe=False), element * with_experts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Load:
     """What the fullest GPU of a split holds and keeps, before its bytes."""
@@ -126,28 +145,28 @@ class _Load:
 def _load_of(model: Architecture, recipe: Recipe, split: Split) -> _Load:
     facts, parts = _facts(), parts_of(model)
     t, p, e = split.tensor, split.pipeline, split.expert
+    stages = stages_of(model, p)
+    share = stages[0] / float(model.n_layers) if stages else 1.0 / p  # of the layers, on the fullest stage
     table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
-    whole = float(parts.norms + parts.router) / p  # on every GPU of a stage
+    whole = float(parts.norms + parts.router) * share  # on every GPU of a stage
     blocks, moe_blocks = int(model.n_layers), int(model.n_moe_layers)
     plain_blocks = blocks - moe_blocks
     attention = float(parts.attention) / blocks / t
     dense_block = attention + (float(parts.dense_ffn) / plain_blocks / t if plain_blocks else 0.0)
     moe_block = attention + float(parts.experts / e + parts.shared_experts / t) / moe_blocks if moe_blocks else 0.0
-    element = float(facts["activations"]["bytes_per_element"])
     imbalance = float(facts["choice"]["expert_imbalance"]) if e > 1 else 1.0
-    with_experts = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if moe_blocks else 0.0
     return _Load(
-        dense=float(parts.attention + parts.dense_ffn + parts.shared_experts) / (p * t)
+        dense=float(parts.attention + parts.dense_ffn + parts.shared_experts) * share / t
         + whole
         + (2 if p == 1 else 1) * table / t,
-        experts=float(parts.experts) / (p * e),
+        experts=float(parts.experts) * share / e,
         copies=t * split.data // e,
         block=max(dense_block, moe_block),
         table=table,
         micro_tokens=split.micro_batch * recipe.sequence_tokens,
         in_flight=min(p, split.accumulation),
-        layers=(plain_blocks / p, moe_blocks / p),
-        per_layer=(element * layer_elements_per_token(model, moe=False), element * with_experts),
+        layers=(plain_blocks * share, moe_blocks * share),
+        per_layer=_kept_bytes(model, imbalance),
         imbalance=imbalance,
     )
 
@@ -259,13 +278,12 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
     server, per_stage = int(choice["gpus_per_server"]), int(choice["micro_batches_per_stage"])
     most = max(1, int(choice["micro_batch_tokens"]) // recipe.sequence_tokens)
     heads, kv_heads, n_layers = int(model.n_heads), int(model.n_kv_heads), int(model.n_layers)
-    period = n_layers // int(model.n_moe_layers) if model.n_moe_layers else 1
     groups = int(model.n_experts) if trainer.expert and model.n_moe_layers else 1
     found: list[Split] = []
     for t in _divisors(math.gcd(heads, kv_heads, gpus, recipe.sequence_tokens), server if trainer.tensor else 1):
-        for p in _divisors(math.gcd(n_layers, gpus // t), n_layers if trainer.pipeline else 1):
+        for p in _divisors(gpus // t, n_layers if trainer.pipeline else 1):
             d = gpus // (t * p)
-            if (n_layers // p) % period or recipe.batch_sequences % d:
+            if recipe.batch_sequences % d or stages_of(model, p) is None:
                 continue
             rank = recipe.batch_sequences // d  # sequences of a step on each
             for e in _divisors(math.gcd(groups, t * d), groups):

@@ -26,7 +26,7 @@ from moescale.latency import network
 from moescale.models.architecture import Architecture
 from moescale.models.flops import training_flops_per_token
 from moescale.models.parameters import active_matmul_params
-from moescale.training.parallelism import Split, Trainer, layer_elements_per_token, parts_of
+from moescale.training.parallelism import Split, Trainer, layer_elements_per_token, parts_of, stages_of
 
 Precision = Literal["bf16", "fp8"]
 ELEMENT = 2.0  # bytes of an activation
@@ -219,8 +219,12 @@ def step_time(
         exchange = _exposed_s(exchange, (layer_work + 3.5 * attention) / 2.0)
     again_messages = (tensor + exchange) if split.recompute else 0.0
 
-    # A pipeline goes at the pace of its fullest stage: the last one holds the output layer where layers divide evenly.
-    uneven = vocabulary * (p - 1) if p > 1 and layers % p == 0 else 0.0
+    # A pipeline goes at the pace of its slowest stage, and the last one holds the output layer. Several stages a GPU of layers that
+    # do not divide are laid out evenly.
+    stages = stages_of(model, p) if stages_per_gpu == 1 or layers % p == 0 else None
+    per_layer = (layer_work + 3.5 * attention + again + again_messages + 2.0 * (tensor + exchange) + sequence) / layers
+    pace = max(stages[0] * per_layer, stages[-1] * per_layer + vocabulary) if stages else 0.0
+    uneven = max(0.0, p * pace - layers * per_layer - vocabulary) if p > 1 else 0.0
     per_step = micro_batches / p
     compute_s = (layer_work + vocabulary + uneven) * per_step
     attention_s = 3.5 * attention * per_step

@@ -15,6 +15,7 @@ from moescale.units import expert_label, format_count, format_flops, format_seco
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
     from moescale.fitting.holdout import Diagnosis, HoldOut, RunArrays
+    from moescale.fitting.isoflop import IsoFlop
     from moescale.latency.coverage import Coverage, Overview
     from moescale.models.rounding import Buildable
     from moescale.planning.candidate import Candidate, Life, Regret, Trained, Unreachable
@@ -259,6 +260,26 @@ def prediction_table(law: Law) -> Table | None:
     with_interval = ", with 90% intervals" if len(law.draws) else ""
     title = f"Predicted losses{with_interval}"
     return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
+
+
+def optima_table(found: IsoFlop) -> Table:
+    """The loss-optimal model of each budget whose sizes enclose one, of the first of them."""
+    optima = [(p, p.minimum) for p in found.budgets if p.minimum is not None]
+    more = len(optima) - PREDICTION_ROWS
+    return table_of(
+        "Loss-optimal model of each budget"
+        + (f" (the first {PREDICTION_ROWS}; {more:,} more with --json)" if more > 0 else ""),
+        optima[:PREDICTION_ROWS],
+        (
+            (Column("experts"), lambda o: f"{o[0].experts:g}"),
+            (Column("FLOPs"), lambda o: format_flops(o[0].flops)),
+            (Column("N"), lambda o: format_count(o[1].n_params)),
+            (Column("tokens"), lambda o: format_count(o[1].tokens)),
+            (Column("tokens per parameter"), lambda o: format_count(o[1].tokens / o[1].n_params)),
+            (Column("loss"), lambda o: f"{o[1].loss:.4f}"),
+            (Column("runs", rank=1), lambda o: f"{o[0].sizes.size}"),
+        ),
+    )
 
 
 def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Table:
@@ -596,7 +617,7 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         served = format_count(plan.lifetime.lifetime_tokens)
         facts.append(("lifetime", f"{format_usd(model.total_usd)} to train the model and serve {served} tokens"))
     facts.append(("loss", _loss_text(plan)))
-    if model.probability_at_least_base is not None:
+    if model.probability_at_least_base is not None and (not plan.is_baseline or "max_loss" in plan.asked):
         facts.append((_probability_name(plan), _probability_text(plan)))
     if model.regret is not None:
         facts.append(("regret", _regret_text(plan, model.regret)))
@@ -613,10 +634,11 @@ def _training_text(plan: Plan) -> str:
     if use is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
     text = f"{format_flops(use.flops_used)} FLOPs"
+    budget = "the budget" if use.budget_of is None else f"those of {use.budget_of}"
     if use.budget_share >= 2:
-        text += f" ({use.budget_share:.1f} times the budget)"
+        text += f" ({use.budget_share:.1f} times {budget})"
     elif not 0.99 <= use.budget_share <= 1.01:
-        text += f" ({use.budget_share:.0%} of the budget)"
+        text += f" ({use.budget_share:.0%} of {budget})"
     if use.gpu_days is None or use.usd is None:
         return text
     gpus = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
@@ -628,7 +650,7 @@ def _training_text(plan: Plan) -> str:
 def _unused_text(plan: Plan) -> str:
     """Why some of the budget is left over, and what it would buy; empty where it is spent."""
     use = plan.training
-    if use is None or use.spent:
+    if use is None or use.spent or use.budget_of is not None:
         return ""
     text = f"{1.0 - use.budget_share:.0%} of the budget"
     if use.unused_because:
@@ -648,6 +670,8 @@ def _serving_text(plan: Plan) -> str:
 
 def _loss_text(plan: Plan) -> str:
     model = plan.decision.model
+    if plan.is_baseline:
+        return f"{model.loss:.4f}; this model is the baseline"
     gains, limits = ((model.intervals or {}).get(name) for name in ("loss_gain", "loss"))
     gap, text = plan.base_loss - model.loss, f"{model.loss:.4f}; baseline {plan.base_loss:.4f}"
     text += f" ({abs(gap):.4f} {'lower' if gap >= 0 else 'higher'}" if abs(gap) >= 5e-5 else " (equal"
@@ -786,9 +810,15 @@ RATIOS: tuple[Cell[Trained], ...] = (
 
 
 def loss_optimal_table(plan: Plan) -> Table:
-    """The loss-optimal model of each expert count."""
-    cells = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f"))
-    return _models("Loss-optimal model of each expert count", plan.loss_optimal, cells)
+    """The loss-optimal model of each expert count that was asked about, and the baseline where it is of another."""
+    cells, rows = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f")), plan.loss_optimal
+    table = _models("Loss-optimal model of each expert count", rows, cells)
+    base = plan.base if plan.base_experts not in {c.experts for c in rows} and "match" not in plan.asked else None
+    if base is None:
+        return table
+    own = _models("", (base,), cells)
+    named = tuple((f"{name} (baseline)", *row) for name, *row in own.rows)
+    return replace(table, rows=(*table.rows, *named), experts=(*table.experts, *own.experts))
 
 
 def bounded_loss_table(plan: Plan) -> Table:
@@ -879,6 +909,10 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
         (Column("GPU days"), lambda c: _known(c.gpu_days, format_count)),
         (Column("training $"), lambda c: _known(c.training_usd, format_usd)),
+        (
+            Column("  MFU"),
+            lambda c: _known(c.mfu, "{:.2f}".format) + (f" {c.mfu_from}" if c.mfu_from == "assumed" else ""),
+        ),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
         (Column("  vs the first model"), lambda c: _known(c.loss_change, "{:+.1%}".format)),
@@ -893,11 +927,12 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
     rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
     unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
+    assumed = [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
     return Table(
         "",
         (Column("", text=True), *columns),
         [row for row in rows if any(text.strip("-") for text in row[1:])],
-        notes=(*beyond_notes(models), *unserved),
+        notes=(*beyond_notes(models), *assumed, *unserved),
     )
 
 

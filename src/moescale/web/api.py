@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.models.published import published_shapes
 from moescale.options.law import SHAPES
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
-from moescale.planning.plan import Plan, make_plan
+from moescale.planning.plan import Plan
 from moescale.planning.question import CONFIDENCE, KnownModel, prepare
 from moescale.planning.search import costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
@@ -137,7 +138,7 @@ def draft(query: Query, laws: Laws) -> Record:
 def plan(query: Query, laws: Laws) -> Record:
     """The plan as the command line gives it, and its first screen."""
     asked = read_state(query, laws.find)
-    found = make_plan(asked.law, asked.question, asked.deployment, asked.latency)
+    found = asked.plan()
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
         "command": asked.command,
@@ -276,8 +277,9 @@ def _figures(found: Plan) -> list[Record]:
     model, use, base = found.decision.model, found.training, found.built_base.usd_per_mtok
     of_budget = model is found.recommendation.model
     training = use.usd if of_budget and use is not None else model.training_usd
-    least = min(found.laws, key=lambda view: view.probability, default=None) if of_budget else None
-    gap, bound = found.base_loss - model.loss, found.asked.get("max_loss")
+    bound, facts = found.asked.get("max_loss"), dict(tables.decision_facts(found))
+    sure = tables.P_LOSS if bound is None else f"P(loss <= {bound})"
+    doubts = re.split(r", | (?=\(trust)", facts.get(sure, "").partition(" ")[2])
     life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
     headline: list[tuple[str, float, Callable[[float], str]]] = [
         ("experts", model.experts, "{:g}".format),
@@ -298,13 +300,9 @@ def _figures(found: Plan) -> list[Record]:
             ),
         ),
         ("lifetime", model.total_usd, format_usd, (f"to train it and serve {life} tokens",)),
-        ("loss", model.loss, "{:.4f}".format, (f"{abs(gap):.4f} {'below' if gap >= 0 else 'above'} the baseline's",)),
-        (
-            "P(loss <= baseline)" if bound is None else f"P(loss <= {bound})",
-            model.probability_at_least_base,
-            "{:.0%}".format,
-            (f"{least.probability:.0%} under {least.law}",) if least else (),
-        ),
+        # What the command line says of the number, beside it.
+        ("loss", model.loss, "{:.4f}".format, (facts["loss"].partition("; ")[2],)),
+        (sure, model.probability_at_least_base if sure in facts else None, "{:.0%}".format, doubts),
         (
             "expected regret",
             model.regret and model.regret.expected,
@@ -330,7 +328,7 @@ def _training_notes(found: Plan) -> list[str]:
     days = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
     if use.days is not None:
         days = f"{use.days:.3g} days on {format_count(use.gpu_days / use.days)} x {use.train_gpu}"
-    return [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu:g})"]
+    return [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu_words})"]
 
 
 def _accuracy_note(accuracy: Accuracy | None) -> str:
@@ -342,7 +340,7 @@ def _accuracy_note(accuracy: Accuracy | None) -> str:
 def _published() -> list[KnownModel]:
     """The published models whose training tokens are known."""
     return [
-        KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens)
+        KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens, weights=shape.weights)
         for name, shape in published_shapes().items()
         if shape.tokens is not None
     ]

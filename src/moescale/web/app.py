@@ -10,8 +10,8 @@ import socket
 import threading
 import webbrowser
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from importlib import resources
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from moescale.io.files import decode_utf8
 from moescale.options.fields import Quantity
 from moescale.web.jobs import Jobs
 from moescale.web.pool import BrokenError, BusyError, Pool
+from moescale.web.query import canonical
 from moescale.web.security import LAW_LIMIT_BYTES, TABLE_LIMIT_BYTES, Guard
 from moescale.web.store import PREFIX, Laws, Uploaded
 from moescale.web.worker import error_record
@@ -51,7 +52,9 @@ REQUEST_S = 10.0
 UPLOAD_S = 60.0
 READING_S = 60.0
 MOST_HEADER_BYTES = 32 * 2**10  # an address and its headers; a browser sends about 1 KiB
-MOST_CONNECTIONS = 100  # a browser opens six a page
+# Connections at a time; beyond, the one that has waited longest for a request is closed. A browser opens six a page.
+MOST_CONNECTIONS = 2000
+SPARE_FILES = 100  # open files besides connections: processes and libraries
 
 
 def static_files() -> dict[str, bytes]:
@@ -65,8 +68,11 @@ def static_files() -> dict[str, bytes]:
     return files
 
 
-def create_app(port: int, *, law_text: str | None = None, law_name: str = "") -> FastAPI:
-    """The application of a server on `port`; `law_text` is a law file's text, which is then the page's default law."""
+def create_app(port: int, token: str, *, law_text: str | None = None, law_name: str = "") -> FastAPI:
+    """The application of a server on `port`, which answers to who has the `token`.
+
+    `law_text` is a law file's text, which is then the page's default law.
+    """
     laws, defaults = Laws(), dict[str, str]()
     if law_text is not None:
         from moescale.web.api import read_law
@@ -84,7 +90,7 @@ def create_app(port: int, *, law_text: str | None = None, law_name: str = "") ->
         await end_work(app)
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.add_middleware(Guard, port=port)  # pyright: ignore[reportArgumentType]  # its scopes are plain mappings
+    app.add_middleware(Guard, port=port, token=token)  # pyright: ignore[reportArgumentType]  # its scopes are plain mappings
 
     app.add_exception_handler(MoescaleError, _refused)
     app.add_exception_handler(ClientDisconnect, _left)
@@ -108,7 +114,7 @@ async def _refused(_: Request, error: Exception) -> Response:
     # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
     assert isinstance(error, MoescaleError)
     if isinstance(error, BusyError):
-        return _json({"error": error_record(error)}, 503, {**NO_STORE, "retry-after": "1"})
+        return _json({"error": error_record(error)}, 503, {**NO_STORE, "retry-after": f"{error.retry_s}"})
     return _json({"error": error_record(error)}, 500 if isinstance(error, BrokenError) else 200)
 
 
@@ -133,8 +139,12 @@ def _file(name: str, data: bytes) -> Callable[[Request], Response]:
     return answer
 
 
-async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Uploaded]) -> bytes:
-    """The answer of a process to a question of this request, as JSON; ClientDisconnect where the client left first."""
+def _task(name: str, query: dict[str, str], laws: list[Uploaded]) -> dict[str, Any]:
+    return {"name": name, "query": query, "laws": laws}
+
+
+async def _ask(request: Request, task: dict[str, Any]) -> bytes:
+    """The answer of a process to a task of this request, as JSON; ClientDisconnect where the client left first."""
 
     async def leaves() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -142,7 +152,6 @@ async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Up
 
     left = asyncio.ensure_future(leaves())
     try:
-        task = {"name": name, "query": query, "laws": [asdict(law) for law in laws]}
         answer = await cast(Pool, request.app.state.pool).ask(task, left)
         if left.done():
             raise ClientDisconnect
@@ -158,28 +167,36 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
         law = laws.uploaded(query["law"])
         return [law if runs else replace(law, evidence={})]
 
+    def task_of(name: str, request: Request) -> dict[str, Any]:
+        query = canonical({**defaults, **_query(request)})
+        return _task(name, query, wanted(query, runs=name == "evidence"))
+
     def route(name: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            query = {**defaults, **_query(request)}
-            asked = await _ask(request, name, query, wanted(query, runs=name == "evidence"))
-            return Response(asked, media_type=JSON, headers=NO_STORE)
+            return Response(await _ask(request, task_of(name, request)), media_type=JSON, headers=NO_STORE)
 
         return answer
 
     for name in ("draft", "plan", "bands", "scales", "evidence"):
         app.add_api_route(f"/api/{name}", route(name), methods=["GET"])
 
+    @app.get("/api/place/{name}")
+    async def place(name: str, request: Request) -> Response:
+        """How many questions are before this one, and the seconds that they take; null where it does not wait."""
+        found = cast(Pool, request.app.state.pool).place(task_of(name, request))
+        return _json({"ahead": found and found[0], "seconds": found and found[1]})
+
     @app.get("/api/catalogue")
     async def catalogue(request: Request) -> Response:
         entries = [replace(law, text="", evidence={}) for law in laws.every()]
-        asked = await _ask(request, "catalogue", defaults, entries)
+        asked = await _ask(request, _task("catalogue", defaults, entries))
         return Response(asked, media_type=JSON, headers=NO_STORE)
 
     @app.get("/api/law")
     async def law(request: Request) -> Response:
         """The TOML file of a law, to save and to give to the command line."""
         query = {key: value for key, value in {**defaults, **_query(request)}.items() if key == "law"}
-        asked = json.loads(await _ask(request, "law", query, wanted(query, runs=False)))
+        asked = json.loads(await _ask(request, _task("law", query, wanted(query, runs=False))))
         if "error" in asked:
             return _json(asked)
         return Response(asked["text"], media_type="application/toml; charset=utf-8", headers=NO_STORE)
@@ -200,7 +217,7 @@ def _add_uploads(app: FastAPI, laws: Laws) -> None:
     async def upload_law(request: Request) -> Response:
         name = _file_name(_query(request))
         text = decode_utf8(await _body(request, name, LAW_LIMIT_BYTES), where=name)
-        asked = json.loads(await _ask(request, "read", {"text": text, "where": name}, []))
+        asked = json.loads(await _ask(request, _task("read", {"text": text, "where": name}, [])))
         if "error" in asked:
             return _json(asked)
         kept = Uploaded(**asked)
@@ -283,6 +300,20 @@ def listen(port: int) -> socket.socket:
     return bound
 
 
+def most_connections() -> int:
+    """MOST_CONNECTIONS, or fewer where this process may not open as many files."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MOST_CONNECTIONS + SPARE_FILES
+        if 0 <= soft < wanted:
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return min(MOST_CONNECTIONS, max(soft - SPARE_FILES, SPARE_FILES)) if soft >= 0 else MOST_CONNECTIONS
+    return MOST_CONNECTIONS
+
+
 class Patient(H11Protocol):
     """HTTP on a connection that is closed when its client keeps it waiting: uvicorn itself waits for ever for a request."""
 
@@ -292,6 +323,16 @@ class Patient(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
         self._expect_request()
+        self.limit_concurrency = None  # uvicorn would refuse the newest, whatever it asks
+        if len(self.connections) > (self.config.limit_concurrency or MOST_CONNECTIONS):
+            min(
+                filter(Patient.since, cast(set[Patient], self.connections)), key=Patient.since, default=self
+            ).transport.abort()
+
+    def since(self) -> float:
+        """When this connection began to wait for a request, in the loop's time; 0 where one is under way or it is closed."""
+        waits = self.waiting is not None and not self.waiting.cancelled() and not self.transport.is_closing()
+        return self.waiting.when() if self.waiting is not None and waits else 0.0
 
     def on_response_complete(self) -> None:
         self._expect_request()
@@ -337,11 +378,11 @@ def make_server(app: FastAPI) -> Server:
     config = uvicorn.Config(
         app,
         http=Patient,
-        log_level="warning",
+        log_level="error",  # a refused request is no line
         access_log=False,
         server_header=False,
         ws="none",
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=most_connections(),
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         timeout_graceful_shutdown=1,
     )

@@ -10,21 +10,21 @@ import shlex
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, located, unknown_name
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import LatencySource
-from moescale.options.fields import Described, FilePath, Group, described, option_name
+from moescale.options.fields import Group
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, ServingOptions
-from moescale.planning.plan import Question
-from moescale.planning.total_cost import default_mfu
+from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
+from moescale.web.query import BUDGETS, DEFAULT_BUDGET, OPTIONS, VIEW_KEYS
 
-VIEW_KEYS = ("theme", "bands", "size", "pins")  # how the page shows it; no part of the question
 LATENCIES = ("auto", "silicon", "roofline")  # never a table, whose name would be a path
 # What one request may ask for: expert counts x (GPU counts of a replica + the law's draws / DRAWS_PER_GPU). An answer takes
 # some 3 ms of processor time for each count and GPU, and as much for each count and 50 draws (measured over 1 to 64
@@ -43,21 +43,14 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# By key: the options that hold it, its field, and what it is. None opens a file.
-OPTIONS: Mapping[str, tuple[type, str, Described]] = {
-    option_name(name, kind).removeprefix("--"): (group, name, kind)
-    for group in (BoundOptions, LawOptions, ServingOptions)
-    for name, kind in described(group).items()
-    if not isinstance(kind, FilePath)
-}
-BUDGETS = ("budget", "days", "budget-usd")  # keys that state the budget
 KEYS = (*OPTIONS, *VIEW_KEYS)
 # What holds where a query leaves a key out, as the controls show it.
 DEFAULTS: Mapping[str, str] = {
-    "budget": "5.15e21",
+    "budget": DEFAULT_BUDGET,
     "prompt": f"{DEFAULT_TRAFFIC[0]:g}",
     "output": f"{DEFAULT_TRAFFIC[1]:g}",
-    "mfu": f"{default_mfu():g}",
+    "weights": "bf16",
+    "kv-cache": "bf16",
     **{key: _shown(getattr(group, name)) for key, (group, name, _) in OPTIONS.items() if getattr(group, name, None)},
 }
 
@@ -72,6 +65,7 @@ class Asked:
     latency: LatencySource
     command: str
     notes: tuple[str, ...]
+    plan: Callable[[], Plan]
 
 
 def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
@@ -92,7 +86,6 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
             with located(key):
                 given[key] = find_gpu(given[key]).name
     bounds, about, serving = _read(BoundOptions, given), _read(LawOptions, given), _read(ServingOptions, given)
-    bounds = replace(bounds, mfu=bounds.mfu or default_mfu())  # what its slider shows
     if serving.latency not in LATENCIES:
         raise unknown_name("latency source", serving.latency, LATENCIES, where="latency")
     notes: list[str] = []
@@ -116,6 +109,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         latency=source,
         command=_command((bounds, about, serving), given, law),
         notes=tuple(notes),
+        plan=partial(bounds.plan, law, deployment, source, about, kv_heads=serving.kv_heads, unpriced=True),
     )
 
 

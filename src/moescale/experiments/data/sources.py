@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError, nearest_names, unknown_name
+from moescale.errors import InputError, install, nearest_names, unknown_name
 from moescale.experiments.data import megatron
 from moescale.io.files import nearest_file_names, unpacked_limit_bytes
 from moescale.io.frames import require_arrow
@@ -301,7 +301,7 @@ def _table(source: Source, text_field: str) -> Iterator[Found]:
         datasets: Any = import_module("datasets")
     except ImportError as error:
         what = "the package datasets is not installed"
-        raise InputError(what, where=name, next_step="pip install 'moescale[train]'") from error
+        raise InputError(what, where=name, next_step=install("train")) from error
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # it reports to a server what kind of file is read
     try:
         path, options = _arguments(source, text_field, datasets)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError, nearest_names
+from moescale.errors import InputError, install, nearest_names
 from moescale.io.files import read_bytes
 
 Tokens = NDArray[np.int64]
@@ -160,6 +160,6 @@ def _library() -> Any:
     except ImportError as error:
         raise InputError(
             "the package tokenizers is not installed",
-            next_step="pip install 'moescale[train]', or use the tokenizer `bytes`, which needs none",
+            next_step=f"{install('train')}, or use the tokenizer `bytes`, which needs none",
         ) from error
     return library

@@ -26,7 +26,7 @@ from typing import IO, Any, Self
 
 import numpy as np
 
-from moescale.errors import InputError
+from moescale.errors import InputError, install
 from moescale.experiments.profiling.grid import Grid, Model
 from moescale.io.files import check_target, opened_to_append
 from moescale.io.locks import lock_beside, locked
@@ -50,7 +50,7 @@ HERE = Path(__file__).parent
 START_S = 60.0  # within which an interpreter says that it is one
 INSTALL = {
     "vllm": "name the interpreter that has it with --python, or make one with `moescale profile --setup vllm`",
-    "torch": "pip install 'moescale[profile]', or name the interpreter that has it with --python",
+    "torch": f"{install('profile')}, or name the interpreter that has it with --python",
 }
 NOTCH = 1.57  # half-width of the median's interval in IQR / sqrt(n): McGill, Tukey and Larsen 1978, Am. Stat. 32:12
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from moescale.errors import InputError, unknown_name
+from moescale.errors import InputError, install, unknown_name
 from moescale.io.files import open_plain, opened_to_append
 from moescale.io.locks import acquire
 from moescale.io.signals import sigterm_interrupts, uninterrupted
@@ -299,7 +299,7 @@ def _library(name: str, where: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise InputError(
-            f"needs {name}", where=f"[execute.{where}]", next_step="pip install 'moescale[cluster]', or on = \"local\""
+            f"needs {name}", where=f"[execute.{where}]", next_step=f'{install("cluster")}, or on = "local"'
         ) from error
 
 

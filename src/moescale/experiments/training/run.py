@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from moescale.errors import InputError, MoescaleError, UnwrittenError
+from moescale.errors import InputError, MoescaleError, UnwrittenError, install
 from moescale.experiments.data.pack import Corpus, open_corpus, pack
 from moescale.experiments.run_table import read_result
 from moescale.experiments.training.flops import mfu
@@ -119,9 +119,7 @@ def check_libraries() -> None:
     """Raise InputError, with what to install, where a library that trains is missing from this interpreter."""
     for name in LIBRARIES:
         if importlib.util.find_spec(name) is None:
-            raise InputError(
-                f"training needs {name}, which is not installed", next_step="pip install 'moescale[train]'"
-            )
+            raise InputError(f"training needs {name}, which is not installed", next_step=install("train"))
 
 
 def _corpus(settings: RunSettings) -> Corpus:

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from moescale.errors import InputError
+from moescale.errors import InputError, install
 from moescale.experiments.training.settings import TRACKERS, TrackingSettings
 from moescale.io.files import make_folder, read_text, write_atomically
 
@@ -100,7 +100,7 @@ def _require(target: str) -> None:
             raise InputError(
                 f"the tracker {target} needs {library}, which is not installed",
                 where="[tracking]",
-                next_step="pip install 'moescale[track]'",
+                next_step=install("track"),
             )
 
 

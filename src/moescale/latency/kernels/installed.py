@@ -10,12 +10,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from moescale.errors import InputError
+from moescale.errors import InputError, install
 from moescale.latency.kernels.packed import System
 from moescale.typing import FloatArray
 
 PACKAGE = "aiconfigurator_core"
-INSTALL = "pip install 'moescale[kernels]'"
+INSTALL = install("kernels")
 FAMILIES = ("gemm", "attention", "moe")  # what every engine must have tables of, to be priced
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from moescale.errors import unknown_name
+from moescale.runs.importers.guesses import plain
 from moescale.runs.importers.mapping import Imported, rows_of
 from moescale.runs.importers.rules import Rule, read_mapping, rule_of
 
@@ -36,7 +37,8 @@ def import_runs(
     named = " ".join(part for rule in rules.values() for part in (rule.name, rule.expression) if part)
 
     def wanted(metric: str) -> bool:
-        return "loss" in metric.lower() or "token" in metric or metric in named
+        words = plain(metric)
+        return "loss" in words or "token" in words or metric in named
 
     reader: Any = import_module(f"{__name__}.{tracker}")
     runs, warnings = getattr(reader, f"read_{tracker}")(str(source), wanted)

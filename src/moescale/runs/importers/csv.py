@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.io import frames
+from moescale.io.files import STANDARD_INPUT
 from moescale.io.filters import quoted_name
-from moescale.runs.importers.guesses import LOSS_COLUMN, bits, guess
+from moescale.runs.importers.guesses import CONVERTED, LOSS_COLUMN, guess, in_other_units, may_be, unit_of
 from moescale.runs.importers.rules import Rule
 from moescale.runs.importers.tracked_run import FINISHED, Scalar, TrackedRun, Wanted, scalar, scalars
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
@@ -42,7 +43,12 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     path = Path(source)
     if path.is_dir():
         raise InputError("is a folder", where=source, next_step=f"give one table: {frames.FORMATS}")
-    table = frames.read_table(source)
+    return _runs_of(frames.read_table(source))
+
+
+def _runs_of(table: frames.Table) -> tuple[list[TrackedRun], list[str]]:
+    """The rows of a table as runs, and warnings."""
+    source = table.source
     if any(name.endswith(("__MIN", "__MAX")) for name in table.columns):
         what = "is an export of a chart of W&B"
         raise InputError(what, where=source, next_step="export the table of runs: one row a run")
@@ -63,21 +69,24 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     return runs, warnings
 
 
-def import_command(source: str) -> str:
+def import_command(table: frames.Table) -> str:
     """The command that makes a run table of a table with columns of other names; `..` stands for an expression that
     no guess gives. Raises InputError as `read_csv`."""
-    runs, _ = read_csv(source, lambda _: True)
-    rules = {column: guess(runs, column) for column in (*SIZE_COLUMNS, EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)}
+    runs, _ = _runs_of(table)
+    rules = {
+        column: guess(runs, column).rules for column in (*SIZE_COLUMNS, EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
+    }
     missing = [column for column in (TOKENS_COLUMN, LOSS_COLUMN) if not _found_in(rules[column])]
     if not any(_found_in(rules[size]) for size in SIZE_COLUMNS):
         missing.insert(0, SIZE_COLUMNS[0])
-    bits_name = bits(runs)
     stated = {column: ".." for column in missing}
-    if bits_name is not None:
-        stated[LOSS_COLUMN] = f"{quoted_name(bits_name)} * 0.6931 * BYTES_A_TOKEN"
+    name = in_other_units(runs)
+    if name is not None and (converted := CONVERTED.get(unit_of(name) or "")) is not None:
+        stated[LOSS_COLUMN] = f"{quoted_name(name)} * {converted}"
     parts = [part for column, text in stated.items() for part in ("--set", shlex.quote(f"{column}={text}"))]
-    written = shlex.quote(f"{Path(source).stem}-runs.csv")
-    return " ".join(["moescale", "import", "csv", shlex.quote(source), *parts, "-o", written])
+    piped = table.source == STANDARD_INPUT
+    source, written = ("-", "runs.csv") if piped else (table.source, f"{Path(table.source).stem}-runs.csv")
+    return " ".join(["moescale", "import", "csv", shlex.quote(source), *parts, "-o", shlex.quote(written)])
 
 
 def _found_in(rules: list[Rule]) -> bool:
@@ -86,13 +95,15 @@ def _found_in(rules: list[Rule]) -> bool:
 
 
 def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
-    """The cells by column: floats (NaN: none), truths, or texts."""
+    """The cells by column: floats, truths, or texts; None where there is none, NaN where a loss is."""
     found: dict[str, list[Any]] = {}
     with_commas: dict[str, list[str]] = {}
     decimal = False
     for name, column in table.columns.items():
         values = frames.as_values(column)
         found[name] = values.tolist()
+        if values.dtype.kind == "f":
+            found[name] = _without_gaps(found[name], frames.as_texts(column).tolist(), ended=may_be(name, LOSS_COLUMN))
         if values.dtype != np.object_ or name.lower() in NAMES:
             continue
         texts = [_GAP.sub("", text.strip()) for text in found[name]]
@@ -116,12 +127,18 @@ def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _numbers(texts: list[str]) -> list[float] | None:
+def _without_gaps(cells: list[float], texts: Sequence[str], *, ended: bool) -> list[float | None]:
+    """The numbers of a column, None for a cell without one; "NaN" is what a loss `ended` as, and elsewhere none."""
+    kept = (ended and text.strip().lower() in ("nan", "-nan") for text in texts)
+    return [cell if keep or not math.isnan(cell) else None for cell, keep in zip(cells, kept, strict=True)]
+
+
+def _numbers(texts: list[str]) -> list[float | None] | None:
     """What every cell that is not empty states as a number, percentages as shares; None where one states none."""
-    numbers: list[float] = []
+    numbers: list[float | None] = []
     for text in texts:
         if text.lower() in frames.MISSING_TEXTS:
-            numbers.append(math.nan)
+            numbers.append(None)
             continue
         try:
             numbers.append(parse_count(text.removesuffix("%").rstrip()) / (100.0 if text.endswith("%") else 1.0))
@@ -142,7 +159,7 @@ def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
                 yield from scalars(mapping, f"{name}.").items()  # pyright: ignore[reportUnknownArgumentType]
                 return
     value = scalar(cell)
-    if value is not None and not (isinstance(value, float) and math.isnan(value)):
+    if value is not None:
         yield name, value
 
 

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from moescale import catalogue
 from moescale.io.filters import quoted_name
+from moescale.io.frames import COLUMN_LIMIT
+from moescale.runs.expansion import BODY_COLUMNS
 from moescale.runs.importers.rules import Rule
-from moescale.runs.importers.tracked_run import STEP, TrackedRun, bare
+from moescale.runs.importers.tracked_run import STEP, Scalar, TrackedRun, bare
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 LOSS_COLUMN = "loss"
+
+OTHER_UNITS = {"bits_per_byte": "in bits per byte", "bits_per_token": "in bits per token", "perplexity": "a perplexity"}
+"""Tiers of the catalogue that name losses in other units than nats per token, and what their values are."""
+
+CONVERTED = {"bits_per_byte": "0.6931 * BYTES", "bits_per_token": "0.6931"}
+"""What makes nats per token of a loss in such a unit: ln 2, and the bytes of a token."""
+
+SAME = 1e-6  # relative difference of two columns that state one value, each rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The rules to try in turn for a column; `unclear` are names that may be meant and state different values."""
+
+    rules: list[Rule]
+    unclear: tuple[str, ...] = ()
+
+
+class _UnclearError(Exception):
+    """Several names may be meant; its arguments are they."""
 
 
 @cache
@@ -23,90 +46,182 @@ def _catalogue() -> Mapping[str, Any]:
     return MappingProxyType(catalogue.read("tracked_names.toml"))
 
 
-_UNIT = re.compile(r"(.+?)_(?:in_)?(k|m|b|g|t|thousands?|millions?|mn|billions?|bn|trillions?)")
+@cache
+def _synonyms() -> tuple[re.Pattern[str], Mapping[str, str]]:
+    """A pattern of every phrase that stands for another, the longest first, and for which it stands."""
+    stands_for = {
+        phrase.replace(" ", "_"): word.replace(" ", "_")
+        for word, phrases in _catalogue()["words"].items()
+        for phrase in phrases
+    }
+    longest_first = "|".join(sorted(map(re.escape, stands_for), key=len, reverse=True))
+    return re.compile(rf"(?:(?<=_)|^)(?:{longest_first})(?=_|$)"), stands_for
+
+
+_UNIT = re.compile(
+    r"(?:(.+?)_)?(?:in_)?(k|m|b|g|t|thousands?|millions?|mn|billions?|bn|trillions?|1e\d{1,2}|10_\d{1,2})(_tokens|_params)?"
+)
 _FACTORS = {"k": "1e3", "m": "1e6", "b": "1e9", "g": "1e9", "t": "1e12"}
 _COUNTS = (*SIZE_COLUMNS, TOKENS_COLUMN, "batch_tokens")
 
 
-def _plain(name: str) -> str:
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", bare(name))
-    return re.sub(r"[/.\-\s:()\[\]]+", "_", words.lower()).strip("_")
+@lru_cache(maxsize=COLUMN_LIMIT)
+def plain(name: str) -> str:
+    """A name as its words in lower case, joined by _, synonyms replaced (see the catalogue's tracked_names.toml)."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", bare(name)).replace("#", " n ")
+    pattern, stands_for = _synonyms()
+    text = re.sub(r"[\W_]+", "_", words.lower()).strip("_")
+    found = [word for word in pattern.sub(lambda m: stands_for[m[0]], text).split("_") if word]
+    return "_".join(word for i, word in enumerate(found) if i == 0 or word != found[i - 1])
 
 
-def _stem(text: str, column: str) -> tuple[str, str]:
-    """A plain name without the unit that it ends in, and that unit's factor; without one where it is no count."""
-    found = _UNIT.fullmatch(text) if column in _COUNTS else None
-    if found is None:
-        return text, ""
-    factor = "1e3" if found[2].startswith("th") else "1e12" if found[2].startswith("tr") else _FACTORS[found[2][0]]
-    return found[1], factor
+def _factor(unit: str) -> str:
+    if unit[0] == "1":
+        return unit.replace("10_", "1e")
+    return "1e3" if unit.startswith("th") else "1e12" if unit.startswith("tr") else _FACTORS[unit[0]]
 
 
-def _usable(run: TrackedRun, name: str) -> bool:
-    value = run.params.get(name)
-    if value is None:
-        return name in run.metrics and len(run.metrics[name].values) > 0
-    return isinstance(value, float) and value > 0
+def _stems(text: str, column: str) -> Iterator[tuple[str, str]]:
+    """A plain name, and without the unit that it ends in, that unit's factor beside it; each also without n or count."""
+    units = _UNIT.fullmatch(text) if column in _COUNTS else None
+    stems = [(text, "")]
+    if units is not None and (units[1] or units[3]):
+        stems.append(("_".join(filter(None, (units[1], (units[3] or "")[1:]))), _factor(units[2])))
+    for stem, factor in stems:
+        yield stem, factor
+        yield stem.removeprefix("n_").removesuffix("_count"), factor
+
+
+@cache
+def _patterns(column: str) -> tuple[Mapping[str, tuple[str, ...]], ...]:
+    """The tiers of a column, patterns as plain names but for those that are exact."""
+    kinds = ("exact", "never", "names", "endings", "all", "without")
+    return tuple(
+        {kind: tuple(p if kind in ("exact", "never") else plain(p) for p in tier.get(kind, ())) for kind in kinds}
+        for tier in _catalogue()[column]
+    )
+
+
+def _place(name: str, stem: str, tier: Mapping[str, tuple[str, ...]]) -> int | None:
+    """The place of the first pattern of a tier that a name meets; None where it meets none."""
+    words = set(stem.split("_"))
+    if words & set(tier["without"]) or bare(name) in tier["never"]:
+        return None
+    listed = (*tier["exact"], *tier["names"], *tier["endings"])
+    met = (name if pattern in tier["exact"] else stem for pattern in listed)
+    for place, (pattern, text) in enumerate(zip(listed, met, strict=True)):
+        if text == pattern or (pattern in tier["endings"] and text.endswith(f"_{pattern}")):
+            return place
+    return len(listed) if tier["all"] and words >= set(tier["all"]) else None
+
+
+def _value(run: TrackedRun, name: str) -> float | None:
+    """The positive number that a run states under a name, of a metric its last; None where there is none."""
+    value: Any = run.params.get(name)
+    if value is None and name in run.metrics and len(run.metrics[name].values):
+        return float(run.metrics[name].values[-1])
+    return value if isinstance(value, float) and value > 0 else None
+
+
+def may_be(name: str, column: str) -> bool:
+    """Whether a name is one that a column is guessed from."""
+    return any(
+        _place(name, stem, tier) is not None for tier in _patterns(column) for stem, _ in _stems(plain(name), column)
+    )
+
+
+def unusable(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
+    """The name of the run that a column would be guessed from, and what stands there in place of a positive number."""
+    found = ((name, value) for name, value in run.params.items() if _value(run, name) is None and may_be(name, column))
+    return next(found, None)
 
 
 def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
-    """The name of the catalogue that most runs have, of the first tier that any has."""
-    plain = {name: _plain(name) for run in runs for name in (*run.params, *run.metrics)}
-    for tier in _catalogue()[column]:
-        exact, names, endings = tier.get("exact", []), tier.get("names", []), tier.get("endings", [])
-        ranked: list[tuple[int, int, str, str]] = []
-        for name, text in plain.items():
-            for stem, factor in dict.fromkeys(((text, ""), _stem(text, column))):
-                ended = next((ending for ending in endings if stem.endswith(f"_{ending}")), None)
-                pattern = name if name in exact else stem if stem in (*names, *endings) else ended
-                count = sum(_usable(run, name) for run in runs) if pattern is not None else 0
-                if count:
-                    ranked.append((-count, [*exact, *names, *endings].index(pattern), name, factor))
+    """The name of the catalogue that most runs have, of the first tier that any has; the column's own name before all.
+
+    Raises _UnclearError where others of that tier state other values.
+    """
+    names = {name: plain(name) for run in runs for name in (*run.params, *run.metrics) if name not in BODY_COLUMNS}
+    for tier, stated in zip(_patterns(column), _catalogue()[column], strict=True):
+        ranked: list[tuple[int, bool, int, int, str, str]] = []
+        for name, text in names.items():
+            for stem, factor in _stems(text, column):
+                if (place := _place(name, stem, tier)) is not None:
+                    count = sum(_value(run, name) is not None for run in runs)
+                    ranked += [(-count, name != column, place, len(text), name, factor)] * bool(count)
                     break
-        if ranked:
-            _, _, name, factor = min(ranked)
-            if factor:
-                return Rule(expression=f"{quoted_name(name)} * {factor}")
-            of_metric = any(name in run.metrics for run in runs)
-            return Rule(name=name, at=tier.get("at", "last") if of_metric else "last")
+        if not ranked:
+            continue
+        _, _, _, _, name, factor = min(ranked)
+        others = {other: scale for *_, other, scale in sorted(ranked) if other != name}
+        if name != column:
+            differ = [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]
+            if differ:
+                raise _UnclearError(name, *differ)
+        if factor:
+            return Rule(expression=f"{quoted_name(name)} * {factor}")
+        of_metric = any(name in run.metrics for run in runs)
+        return Rule(name=name, at=stated.get("at", "last") if of_metric else "last")
     return None
 
 
-def bits(runs: Sequence[TrackedRun]) -> str | None:
-    """The name of a loss in bits per byte, where that is the only loss that a guess finds."""
-    found = None if guess(runs, LOSS_COLUMN) else _guess_name(runs, "bits_per_byte")
-    return None if found is None else found.name
+def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Whether two names, each with the factor of its unit, state different values in any run that has both."""
+    for run in runs:
+        a, b = (_value(run, name) for name, _ in (one, other))
+        if a is not None and b is not None:
+            scaled = (value * float(factor or "1") for value, (_, factor) in zip((a, b), (one, other), strict=True))
+            if not math.isclose(*scaled, rel_tol=SAME) and not (math.isnan(a) and math.isnan(b)):
+                return True
+    return False
 
 
-def is_bits(name: str) -> bool:
-    """Whether a name says bits per byte."""
-    text, tier = _plain(name), _catalogue()["bits_per_byte"][0]
-    return any(text == ending or text.endswith(f"_{ending}") for ending in tier["endings"])
+def in_other_units(runs: Sequence[TrackedRun]) -> str | None:
+    """The name of a loss in another unit than nats per token, where no other loss may be meant."""
+    found = guess(runs, LOSS_COLUMN)
+    if found.rules or found.unclear:
+        return None
+    names = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics) if _value(run, name) is not None)
+    return next((name for name in names if unit_of(name) is not None), None)
 
 
-def guess(runs: Sequence[TrackedRun], column: str) -> list[Rule]:
+def unit_of(name: str) -> str | None:
+    """What a loss of this name is, where that is not nats per token: a key of OTHER_UNITS."""
+    return next((unit for unit in OTHER_UNITS if _place(name, plain(name), _patterns(unit)[0]) is not None), None)
+
+
+def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     """The rules to try in turn for a column that the mapping leaves open."""
-    named = _guess_name(runs, column) if column in _catalogue() else None
+    named, unclear = None, ()
+    try:
+        named = _guess_name(runs, column) if column in _catalogue() else None
+    except _UnclearError as found:
+        unclear = found.args
     if column == LOSS_COLUMN:
         own_row = {EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN, "n_params_dense"}  # that moescale's own trainer leaves
         if any(own_row <= set(run.params) for run in runs):
-            return [Rule(name=LOSS_COLUMN, of="param")]
+            return Guess([Rule(name=LOSS_COLUMN, of="param")])
         if named is not None and any(named.name in run.metrics for run in runs):
             named = replace(named, of="metric")
-        return [named] if named else []  # one for all: a training loss is not comparable with one of validation
+        return Guess([named] if named else [], unclear)  # one for all: a training loss is not one of validation
     shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
     own = [Rule(name=column, of="param")] if any(column in run.params for run in runs) else []
     rules = [*own, *shaped, *([named] if named and named.name != column else [])]
     if column == TOKENS_COLUMN:
+        if unclear:
+            return Guess([], unclear)
         rules = [named] if named else []
-        parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
+        try:
+            parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
+        except _UnclearError as found:
+            parts, unclear = [None] * 3, () if named else found.args
         whole, *factors = [_as_expression(part) for part in parts]
         if whole or all(factors):
             rules.append(Rule(expression=" * ".join([STEP, *([whole] if whole else factors)])))
         rules.append(Rule(derived="flos"))
-    if column == EXPERTS_COLUMN:
+    if column == EXPERTS_COLUMN and not unclear:
         rules.append(Rule(derived="dense"))
-    return rules
+    return Guess(rules, unclear)
 
 
 def _as_expression(rule: Rule | None) -> str:

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers, quoted_name
-from moescale.runs.importers.guesses import LOSS_COLUMN, bits, guess, is_bits
+from moescale.runs.importers.guesses import (
+    CONVERTED,
+    LOSS_COLUMN,
+    OTHER_UNITS,
+    guess,
+    in_other_units,
+    unit_of,
+    unusable,
+)
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
 from moescale.runs.importers.rules import DERIVED, Rule, mean_length
 from moescale.runs.importers.tracked_run import FINISHED, STEP, STEPS, Scalar, Series, TrackedRun, bare
@@ -39,7 +47,11 @@ _MISSING = {
 
 
 class _LeftOutError(Exception):
-    """A run makes no row, for the reason stated."""
+    """A run makes no row, for the reason stated; `lacking` are the columns that it lacks."""
+
+    def __init__(self, reason: str, lacking: Iterable[str] = ()) -> None:
+        super().__init__(reason)
+        self.lacking = tuple(lacking)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,28 +160,41 @@ def rows_of(
     as diverged. `where` filters the rows. Raises InputError where no run is left, and for names that no run has.
     """
     given = _resolved(mapping or {}, runs, source)
-    if LOSS_COLUMN not in given and (found := bits(runs)) is not None:
+    if LOSS_COLUMN not in given and (found := in_other_units(runs)) is not None:
         raise _no_nats(found, source)
     rules = {column: [rule] for column, rule in given.items()}
+    unclear: dict[str, tuple[str, ...]] = {}
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
-            rules[column] = guess(runs, column)
+            guessed = guess(runs, column)
+            rules[column] = guessed.rules
+            if guessed.unclear:
+                unclear[column] = guessed.unclear
     used: Counter[tuple[str, str]] = Counter()
     rows: list[Row] = []
     left_out: list[tuple[str, str]] = []
+    lacking: dict[str, None] = {}
     for run in runs:
         try:
-            row, taken = _row(run, rules, unfinished)
+            row, taken = _row(run, rules, unclear, unfinished)
         except _LeftOutError as reason:
             left_out.append((f"{run.name} ({run.where})", str(reason)))
+            lacking |= dict.fromkeys(reason.lacking)
         else:
             rows.append(row)
             used.update((column, str(rule)) for column, rule in taken.items())
-    notes = list(warnings)
+    notes = [
+        *warnings,
+        *(
+            f"{column} is left out: {_differing(names)}; --set {column}=EXPR chooses"
+            for column, names in unclear.items()
+            if not any(column in row for row in rows)
+        ),
+    ]
     rows = _one_size(rows, left_out, notes)
     if not rows:
         what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
-        raise InputError(what, where=source, next_step=_advice(runs, left_out))
+        raise InputError(what, where=source, next_step=_advice(runs, lacking))
     if where is not None:
         rows = _filtered(rows, where, source, left_out, notes)
     columns = MappingProxyType(_columns(rows))
@@ -184,19 +209,26 @@ def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
 
 
-def _advice(runs: Sequence[TrackedRun], left_out: Sequence[tuple[str, str]]) -> str:
-    """What states that which most runs lack, and the names that it may be an expression of."""
-    lacking = Counter(reason.split(":")[0].removeprefix("no ") for _, reason in left_out)
-    column = next((name for name, _ in lacking.most_common() if name in (*_REQUIRED, "size")), TOKENS_COLUMN)
+def _advice(runs: Sequence[TrackedRun], lacking: Iterable[str]) -> str:
+    """What states all that runs lack, and the names that it may be an expression of."""
     names = _listed(dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics)))
-    stated = SIZE_COLUMNS[0] if column == "size" else column
-    return f"state what is missing, --set {stated}=EXPR or --mapping MAP.toml; names: {names}"
+    stated = " ".join(f"--set {column}=EXPR" for column in sorted(lacking, key=_place) or ["COLUMN"])
+    return f"state what is missing, {stated} or --mapping MAP.toml; names: {names}"
+
+
+def _differing(names: Sequence[str]) -> str:
+    return f"{' and '.join(map(repr, names[:_MOST_STATED]))} may be meant, and their values differ"
 
 
 def _no_nats(name: str, where: str) -> InputError:
-    what = f"{name!r} is in bits per byte, and a run table in nats per token"
-    convert = f"--set 'loss={quoted_name(name)} * 0.6931 * BYTES'"
-    return InputError(what, where=where, next_step=f"{convert}, BYTES a token of your tokenizer (about 4 of English)")
+    unit = unit_of(name) or ""
+    advice = "add a column of its natural logarithm, and name that"
+    if unit in CONVERTED:
+        advice = f"--set 'loss={quoted_name(name)} * {CONVERTED[unit]}'"
+    if unit == "bits_per_byte":
+        advice += ", BYTES a token of your tokenizer (about 4 of English)"
+    what = f"{name!r} is {OTHER_UNITS[unit]}, and a loss of a run table in nats per token"
+    return InputError(what, where=where, next_step=advice)
 
 
 def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
@@ -247,7 +279,7 @@ def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: s
                 what, where = f"no run has a {rule.of or 'param or metric'} {name!r}", f"mapping of {column}"
                 advice = f"{source} has: {_listed(within)}; quote names with other signs as `a/b`"
                 raise UnknownNameError(what, where=where, nearest=nearest_names(name, within), next_step=advice)
-        if column == LOSS_COLUMN and made.name is not None and is_bits(made.name):
+        if column == LOSS_COLUMN and made.name is not None and unit_of(made.name):
             raise _no_nats(made.name, f"mapping of {column}")
         found[column] = made
     return found
@@ -273,16 +305,33 @@ def _listed(names: Iterable[str]) -> str:
     return (", ".join(all_names[:_MOST_STATED]) or "nothing") + more
 
 
-def _row(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unfinished: bool) -> tuple[Row, dict[str, Rule]]:
+def _row(
+    run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unclear: Mapping[str, Sequence[str]], unfinished: bool
+) -> tuple[Row, dict[str, Rule]]:
     """The row of a run and the rule that each column came from; raises _LeftOutError with the reason why there is none."""
     if run.state not in ("", FINISHED) and not unfinished:
         raise _LeftOutError(f"not finished: {run.state} (--unfinished keeps such runs)")
     loss, step = _loss(run, rules[LOSS_COLUMN])
     diverged = run.params.get("diverged") is True
+    row, taken = _cells(run, rules, step)
+    lacking = _lacking(row, rules)
     if loss is None and not diverged:
         wanted = rules[LOSS_COLUMN][0] if rules[LOSS_COLUMN] else "a validation or training loss"
-        raise _LeftOutError(f"no loss: {wanted} is not there; metrics: {_listed(run.metrics)}")
-    row, taken = _cells(run, rules, step)
+        lacking[LOSS_COLUMN] = f"{wanted} is not there"
+    for column in lacking:
+        found = next(filter(None, (_unusable(run, each, rules[each]) for each in _columns_of(column))), None)
+        if found is not None:
+            lacking[column] = found + "; dense models have 1" * (column == EXPERTS_COLUMN)
+    lacking |= {column: _differing(unclear[column]) for column in lacking if column in unclear}
+    size = next((size for size in SIZE_COLUMNS if size in unclear), SIZE_COLUMNS[0])
+    if "size" in lacking and size in unclear:
+        lacking["size"] = _differing(unclear[size])
+    if lacking:
+        reasons = "; ".join(f"no {column}: {reason}" for column, reason in lacking.items())
+        raise _LeftOutError(reasons, [size if column == "size" else column for column in lacking])
+    experts = row[EXPERTS_COLUMN]
+    if not isinstance(experts, float) or experts < 1:  # an expansion need not be whole
+        raise _LeftOutError(f"n_experts is {experts!r}, not a number of 1 or more")
     row[LOSS_COLUMN] = math.nan if loss is None else loss
     if not _positive(row[LOSS_COLUMN]):
         if loss is not None and math.isfinite(loss) and not diverged:
@@ -310,18 +359,34 @@ def _cells(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], step: float) ->
             if value is not None and (_positive(value) or column not in (*_REQUIRED, *SIZE_COLUMNS)):
                 row[column], taken[column] = value, rule
                 break
+    return row, taken
+
+
+def _columns_of(column: str) -> Sequence[str]:
+    return SIZE_COLUMNS if column == "size" else (column,)
+
+
+def _unusable(run: TrackedRun, column: str, rules: Sequence[Rule]) -> str | None:
+    """What stands where a column would be taken from, in place of a positive number; None where nothing does."""
+    found = unusable(run, column)
+    stated = [rule.name or rule.expression or "" for rule in rules if rule.derived is None]
+    if found is None or (stated and not any(found[0] in text for text in stated)):
+        return None
+    shown = repr(found[1][:_LONGEST_NAME]) if isinstance(found[1], str) else _cell(found[1])
+    return f"{found[0]!r} is {shown}, not a positive number"
+
+
+def _lacking(row: Row, rules: Mapping[str, Sequence[Rule]]) -> dict[str, str]:
+    """Why a row lacks what it needs beside the loss, by column."""
+    lacking: dict[str, str] = {}
+    if not any(size in row for size in SIZE_COLUMNS):
+        lacking["size"] = "neither parameters nor a configuration is there"
     for column, reason in _MISSING.items():
         if column not in row:
-            first, *others = rules[column]
-            mapped = not others and first.derived is None
-            raise _LeftOutError(f"no {column}: {f'{first} gives no positive number' if mapped else reason}")
-    experts = row[EXPERTS_COLUMN]
-    if not isinstance(experts, float) or experts < 1:  # an expansion need not be whole
-        raise _LeftOutError(f"n_experts is {experts!r}, not a number of 1 or more")
-    if not any(size in row for size in SIZE_COLUMNS):
-        params = _listed(run.params)
-        raise _LeftOutError(f"no size: neither parameters nor a configuration is there; params: {params}")
-    return row, taken
+            mapped = [rule for rule in rules[column] if rule.derived is None]
+            alone = len(rules[column]) == len(mapped) == 1
+            lacking[column] = f"{mapped[0]} gives no positive number" if alone else reason
+    return lacking
 
 
 def _loss(run: TrackedRun, rules: Sequence[Rule]) -> tuple[float | None, float]:

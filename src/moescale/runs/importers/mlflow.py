@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from moescale.errors import DamagedFileError, InputError
+from moescale.errors import DamagedFileError, InputError, install
 from moescale.io.files import read_text
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, curves, number, scalar, scalars
@@ -181,8 +181,9 @@ def _served(uri: str, wanted: Wanted) -> list[TrackedRun]:
     try:
         mlflow: Any = import_module("mlflow")
     except ImportError as error:
-        advice = "pip install 'moescale[track]'"
-        raise InputError("needs mlflow-skinny, which is not installed", where=uri, next_step=advice) from error
+        raise InputError(
+            "needs mlflow-skinny, which is not installed", where=uri, next_step=install("track")
+        ) from error
     # MLflow's own default is to try again for minutes.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     try:

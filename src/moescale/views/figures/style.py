@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-from moescale.errors import InputError
+from moescale.errors import InputError, install
 
 Look = dict[str, Any]  # keywords of matplotlib
 
@@ -136,7 +136,5 @@ def house_style() -> AbstractContextManager[None]:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise InputError(
-            "figures need matplotlib, which is not installed", next_step="pip install 'moescale[figures]'"
-        ) from error
+        raise InputError("figures need matplotlib, which is not installed", next_step=install("figures")) from error
     return mpl.rc_context(cast(Any, dict(STYLE)))

@@ -209,6 +209,8 @@ def _steps(plan: Plan) -> list[str]:
         "--output": f"{plan.output_tokens:g}",
         "--match-experts": f"{plan.base_experts:g}",
     }
+    if isinstance(counts := a.get("experts"), list):
+        options["--experts"] = ",".join(str(e) for e in cast("list[object]", counts))
     for name in ("max_gpus", "max_loss", "max_usd_per_mtok", "max_tokens", "lifetime_tokens", "max_total_usd"):
         if isinstance(value := a.get(name), int | float):
             options[f"--{name.replace('_', '-')}"] = f"{value:g}"

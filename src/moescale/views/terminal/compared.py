@@ -40,7 +40,7 @@ def show_compared_models(
     trained = ""
     if training is not None:
         usd = format_usd(training.usd_per_gpu_hour)
-        trained = f"; training on {training.gpu.name} at {usd} per GPU hour, MFU {training.mfu:g}"
+        trained = f"; training on {training.gpu.name} at {usd} per GPU hour, MFU {'predicted' if training.timed else f'{training.mfu:g}'}"
     life = "" if lifetime_tokens is None else f"; lifetime {format_count(lifetime_tokens)} output tokens"
     write_line(console)
     write_paragraph(

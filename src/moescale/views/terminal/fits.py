@@ -12,6 +12,7 @@ from moescale.views.tables import (
     Table,
     comparison_table,
     fit_remarks,
+    optima_table,
     parameter_table,
     range_text,
     run_prediction_table,
@@ -58,7 +59,8 @@ def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
 
 
 def show_isoflop(console: Console, found: IsoFlop) -> None:
-    """The exponents of each expert count: N ~ C^a and D ~ C^b with their 90% intervals."""
+    """The loss-optimal model of each budget, and the exponents of each expert count with their 90% intervals."""
+    write_table(console, optima_table(found))
     columns = (
         Column("experts"),
         Column("a (N ~ C^a)"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from moescale.serving.question import cache_format
+from moescale.serving.question import cache_format, weight_format
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import accuracy_text, cost_table, left_out_lines, pareto_table, platform_table, rate_text
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
@@ -125,6 +125,7 @@ def show_cost(
     traffic: str | None = None,
     *,
     name: str | None = None,
+    weights: str | None = None,
     price: str | None = None,
     latency: str | None = None,
     priced: bool = True,
@@ -133,7 +134,7 @@ def show_cost(
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
 
-    `traffic` names a trace, `name` a published model, `price` the terms of the GPU's price, `latency` the kernels. Without
+    `traffic` names a trace, `name` a published model, `weights` their format in words, `price` the terms of the GPU's price, `latency` the kernels. Without
     a price (`priced` False) all figures but the dollars. `accuracy` is what measurements of this `kind` gave.
     """
     gpu = deployment.gpu.name
@@ -158,7 +159,7 @@ def show_cost(
     write_paragraph(
         console,
         f"{f'{name}: ' if name else ''}{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
-        f"{format_bytes(cost.weight_bytes)}{f' in {deployment.weights}' if deployment.weights else ''}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB per token in "
+        f"{format_bytes(cost.weight_bytes)} in {weights or weight_format(deployment)}; KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB per token in "
         f"{cache_format(deployment)}{reserve}",
     )
     write_paragraph(
