@@ -899,7 +899,7 @@ def test_a_refusal_is_no_line_in_the_terminal() -> None:
                 assert connection.recv(100).startswith(b"HTTP/1.1 200" if given == token else b"HTTP/1.1 403")
         running.terminate()
         assert running.stderr is not None
-        assert running.stderr.read() == ""
+        assert running.stderr.read() == "moescale: ended by SIGTERM\n"
 
 
 def closes(connection: socket.socket, *, dribble: bytes = b"") -> bool:
