@@ -501,7 +501,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("fit RUNS --starts 1.5", 2, ("--starts", "'1.5'")),
     ("fit RUNS --bootstrap -1", 2, ("--bootstrap", "'-1'")),
     ("fit RUNS --bootstrap 1", 2, ("--bootstrap", "nearest: 0, or 2")),
-    ("fit RUNS --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 100000")),
+    ("fit RUNS --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 10000")),
     ("fit RUNS --seed -1", 2, ("--seed", "'-1'")),
     ("fit RUNS --seed 1.5", 2, ("--seed", "whole number")),
     ("fit RUNS --seed 1e300", 2, ("--seed", "whole number")),
@@ -696,7 +696,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5e21 --max-tokens 0", 2, ("--max-tokens", "nearest: 1")),
     ("plan --budget 5e21 --lifetime-tokens 1e308", 2, ("--lifetime-tokens", "nearest: 1e+24")),
     ("plan --budget 5e21 --bootstrap -1", 2, ("--bootstrap", "'-1'")),
-    ("plan --budget 5e21 --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 100000")),
+    ("plan --budget 5e21 --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 10000")),
     # What a newcomer types.
     ("plan --budget 5,15e21", 2, ("--budget", "decimals take a point")),
     ("plan --budget 5e21 --law chinchilla", 2, ("form of a law", "hoffmann2022", "moescale fit RUNS --law chinchilla")),
@@ -1019,7 +1019,7 @@ def test_interrupting_a_fit_ends_it_quietly(tmp_path: Path) -> None:
         "--law",
         "yun2024",
         "--bootstrap",
-        "100000",
+        "10000",
         "-o",
         str(target),
     ]
