@@ -299,12 +299,12 @@ def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
 @pytest.mark.parametrize(
     ("query", "command"),
     [
-        ({}, "--mfu 0.4 --budget 5.15e21"),
-        ({"gpu": "a100-sxm-40gb", "experts": "1,4,8,16"}, "--mfu 0.4 --budget 5.15e21 --experts 1,4,8,16"),
-        ({"budget": "2e22", "law": " yun2024-joint ", "theme": "dark"}, "--mfu 0.4 --budget 2e22 --law yun2024-joint"),
-        ({"mfu": "0.3", "days": "30", "train-gpus": "64"}, "--mfu 0.3 --train-gpus 64 --days 30"),
+        ({}, "--budget 5.15e21"),
+        ({"gpu": "a100-sxm-40gb", "experts": "1,4,8,16"}, "--budget 5.15e21 --experts 1,4,8,16"),
+        ({"budget": "2e22", "law": " yun2024-joint ", "theme": "dark"}, "--budget 2e22 --law yun2024-joint"),
+        ({"mfu": "0.3", "days": "30", "train-gpus": "64"}, "--train-gpus 64 --mfu 0.3 --days 30"),
         ({"train-gpu": "gb200", "mfu": "0.3"}, "--budget 5.15e21"),  # which has no price
-        ({"max-tpot": "50ms", "host": "in-line"}, "--mfu 0.4 --budget 5.15e21 --host in-line --max-tpot 50ms"),
+        ({"max-tpot": "50ms", "host": "in-line"}, "--budget 5.15e21 --host in-line --max-tpot 50ms"),
     ],
 )
 def test_the_command_has_what_is_no_default(query: dict[str, str], command: str) -> None:
