@@ -58,6 +58,8 @@ def test_a_form_is_fitted_alike_in_any_order(rows: list[int]) -> None:
     np.testing.assert_array_equal(found.law.draws, alone().law.draws)
     assert (found.intervals, found.fit.rmsle) == (alone().intervals, alone().fit.rmsle)
     np.testing.assert_array_equal(found.runs.loss, dense().loss[rows])  # in the order of the table
+    columns = (getattr(dense(), name)[rows] for name in ("n_params", "tokens", "experts", "loss"))
+    np.testing.assert_array_equal(fit(CHINCHILLA, *columns, starts=4).theta, alone().law.theta)
 
 
 @given(st.permutations(range(20)))
