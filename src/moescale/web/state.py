@@ -58,7 +58,6 @@ DEFAULTS: Mapping[str, str] = {
     "prompt": f"{DEFAULT_TRAFFIC[0]:g}",
     "output": f"{DEFAULT_TRAFFIC[1]:g}",
     "mfu": f"{default_mfu():g}",
-    "weights": "bf16",
     "kv-cache": "bf16",
     **{key: _shown(getattr(group, name)) for key, (group, name, _) in OPTIONS.items() if getattr(group, name, None)},
 }
