@@ -196,6 +196,7 @@ def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
         "--budget 5.15e21 --gpu a100-sxm-80gb --shape fine-grained --kv-cache fp8",
         "--budget 3e22 --gpu h200-sxm --shape deepseek --weights fp8",
         "--budget 1e22 --gpu b200-sxm --weights nvfp4 --kv-heads 4 --max-num-seqs none",
+        "--budget 1e23 --gpu b200-sxm --weights nvfp4 --shape deepseek",  # latent attention stays in bf16
     ],
 )
 def test_an_export_is_priced_as_in_its_plan(tmp_path: Path, asked: str) -> None:

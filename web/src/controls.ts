@@ -350,7 +350,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       c.slider({ key: "utilization", label: "Utilization", low: 0.05, high: 1, log: false, steps: 95, text: (v) => format.significant(v), spoken: format.percent }),
       more(
         "serving",
-        c.select("weights", "Weights", () => catalogue.weights.map((w) => [w, w])),
+        c.select("weights", "Weights", () => [["", "bf16; known models as released"], ...catalogue.weights.map((w): [string, string] => [w, w])]),
         c.select("kv-cache", "KV cache", () => catalogue.kv_cache.map((w) => [w, w])),
         c.select("latency", "Latency from", () => [["auto", "measured kernels, else roofline"], ["silicon", "measured kernels"], ["roofline", "roofline"]], true),
         c.text("max-num-seqs", "Batch at most", "vLLM's cap"),
