@@ -36,7 +36,7 @@ H100 = find_gpu("h100-sxm")
 
 
 def plan_of(shape: str, gpu: str, **bounds: float) -> Plan:
-    details, serving = LawOptions(shape=shape), ServingOptions(gpu=gpu, max_gpus=64)
+    details, serving = LawOptions(shape=shape), ServingOptions(gpu=gpu, max_gpus=64, latency="roofline")
     law, deployment = details.find_law(), serving.deployment()
     return BoundOptions(**bounds).plan(law, deployment, serving.open_latency(deployment), details)  # pyright: ignore[reportArgumentType]
 
