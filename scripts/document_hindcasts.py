@@ -137,7 +137,8 @@ def hindcast(name: str, ranges: Sequence[bool] = (False, True)) -> list[Row]:
 def answer(law: Law, question: Question) -> dict[str, float]:
     """What an ensemble, or a law alone by its own curve, would train."""
     search = Search.of(law, question if law.members[1:] else replace(question, draws=0), *served())
-    sure = {"most_sure": float(search.panel.most_sure(search.largest)[law.allows(search.best.experts)].max())}
+    allowed = law.allows(search.best.experts)
+    sure = {"most_sure": float(np.nanmax(search.panel.most_sure(search.largest, allowed)))}
     try:
         model, _ = choose(search, search.at_loss())
     except InfeasibleError:

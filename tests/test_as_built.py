@@ -24,6 +24,7 @@ from moescale.models.recipe import recipe_for
 from moescale.models.rounding import buildable, family_of, vocabulary
 from moescale.options.known import published_model
 from moescale.planning.allocation import Budget, at_size
+from moescale.planning.as_built import TRAINED
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import prepare
@@ -70,7 +71,7 @@ def assert_like_for_like(plan: Plan, question: Question, law_name: str, deployme
         assert model.cost_ratio == (None if own is None else pytest.approx(own, rel=1e-12))
         return
     rows = vocabulary(law.family, question.vocab_size)
-    shape = buildable(law.family, real.n_params, real.experts, gpus=real.gpus or 1, vocab_size=rows)
+    shape = buildable(law.family, real.n_params, real.experts, gpus=math.lcm(real.gpus or 1, TRAINED), vocab_size=rows)
     exported = from_config(json.loads(json.dumps(huggingface_config(shape, recipe_for(1e9, 1e11, vocab_size=rows)))))
     served = cost(exported, Roofline(deployment.gpu), deployment)
     assert served.usd_per_mtok is not None
@@ -196,6 +197,7 @@ def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
         "--budget 5.15e21 --gpu a100-sxm-80gb --shape fine-grained --kv-cache fp8",
         "--budget 3e22 --gpu h200-sxm --shape deepseek --weights fp8",
         "--budget 1e22 --gpu b200-sxm --weights nvfp4 --kv-heads 4 --max-num-seqs none",
+        "--budget 1e23 --gpu b200-sxm --weights nvfp4 --shape deepseek",  # latent attention stays in bf16
     ],
 )
 def test_an_export_is_priced_as_in_its_plan(tmp_path: Path, asked: str) -> None:

@@ -129,7 +129,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--train-gpu": ["h100-sxm", "l40s"],
         "--mfu": ["1e-6", "0.4", "1"],
         "--train-usd-per-gpu-hour": ["1e-6", "2", "1e6"],
-        "--bootstrap": ["0", "1", "2", "100000"],
+        "--bootstrap": ["0", "1", "2", "10000"],
         "--convention": ["paper", "exact", "dense"],
         "--top-k": ["1", "2"],
         **SERVED_OPTIONS,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from moescale.errors import MoescaleError
+from moescale.errors import InputError, MoescaleError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.coordinates import in_family, model_of
@@ -146,6 +146,12 @@ def test_the_public_ensemble_is_one_unit_and_equal_weights() -> None:
     each = [script.reference_loss(member.law) * np.exp(member.unit) for member in law.members]
     assert each == pytest.approx([script.reference_loss(find_law("ludziejewski2025"))] * 4, rel=1e-6)
     assert float(loss(law, 1e9, 2e10, 1)) == pytest.approx(each[0], rel=1e-6)  # the dense model's N is its body
+
+
+def test_more_draws_than_a_plan_can_hold_are_refused() -> None:
+    text = law_text(ensemble(0.5, 0.5))
+    with pytest.raises(InputError, match=r"n_draws: Input should be less than or equal to 10000"):
+        parse_law(text.replace("n_draws = ", "n_draws = 100000 #", 1), where="law.toml")
 
 
 def test_views_show_members_and_no_coefficients() -> None:

@@ -148,6 +148,6 @@ def test_what_a_message_tells_to_install_is_an_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     sources = (file.read_text(encoding="utf-8") for file in (ROOT / "src" / "moescale").rglob("*.py"))
     extras = {extra for text in sources for extra in re.findall(r"""\binstall\(["'](\w+)["']\)""", text)}
-    assert {"figures", "web", "fast"} < extras <= set(project["optional-dependencies"])
+    assert {"figures", "web"} < extras <= set(project["optional-dependencies"])
     assert install() == "pip install . in a clone of moescale"
     assert install("web") == "pip install '.[web]' in a clone of moescale"

@@ -716,7 +716,7 @@ def test_a_signal_ends_a_fit_in_one_line(number: signal.Signals, tmp_path: Path)
         main(sys.argv[1:])
     """
     ended = interrupted(
-        ["-c", textwrap.dedent(code), *FIT, "--bootstrap", "100000", "-o", "law.toml"], tmp_path,
+        ["-c", textwrap.dedent(code), *FIT, "--bootstrap", "10000", "-o", "law.toml"], tmp_path,
         (tmp_path / "busy").exists, number,
     )  # fmt: skip
     assert ended == (ENDS[number][0], f"moescale: {ENDS[number][1]}", [])

@@ -154,7 +154,11 @@ def test_what_a_line_cannot_say_is_noted() -> None:
 def test_the_checkpoint_of_gpt_oss_is_in_mxfp4() -> None:
     asked = ("cost", "gpt-oss-120b", "--gpu", "h100-sxm", "--latency", "roofline", "--launch", "vllm")
     assert "name a checkpoint" not in run(*asked, "--weights", "mxfp4").err
-    assert "the checkpoint is in mxfp4, priced: weights in bf16: add --weights mxfp4" in run(*asked).err
+    assert "name a checkpoint" not in run(*asked).err
+    assert (
+        "the checkpoint is in mxfp4, priced: weights in bf16: add --weights mxfp4"
+        in run(*asked, "--weights", "bf16").err
+    )
     other = run("cost", "llama-3.1-8b", *asked[2:], "--weights", "mxfp4")
     assert "name a checkpoint in mxfp4" in other.err
 

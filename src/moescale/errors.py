@@ -89,7 +89,7 @@ class BoundError(InputError):
 
 
 class UnwrittenError(InputError):
-    """A file or folder cannot be written (exit code 2); what was there before is unchanged."""
+    """A file or folder cannot be written (exit code 2); what was there before is unchanged, or lies where the message says."""
 
 
 class InfeasibleError(MoescaleError):

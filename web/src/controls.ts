@@ -20,6 +20,7 @@ export interface Slider {
   steps?: number;
   whole?: boolean;
   fallback?: () => number;
+  unset?: string; // shown where nothing is stated
   hint?: string;
 }
 
@@ -149,10 +150,10 @@ export class Controls {
         const stated = this.state.get(s.key);
         if (document.activeElement !== field) field.value = stated && Number.isFinite(value) ? s.text(value) : stated;
         if (!Number.isFinite(value)) return;
-        field.placeholder = s.text(value);
+        field.placeholder = s.unset ?? s.text(value);
         const share = s.log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
         range.value = String(Math.round(Math.min(Math.max(share, 0), 1) * steps));
-        range.setAttribute("aria-valuetext", (s.spoken ?? s.text)(value));
+        range.setAttribute("aria-valuetext", !stated && s.unset ? s.unset : (s.spoken ?? s.text)(value));
       },
     });
   }
@@ -259,6 +260,7 @@ export function plain(value: number): string {
   return Math.abs(value) >= 1e6 ? value.toExponential().replace("e+", "e") : String(value);
 }
 
+const USUAL_MFU = 0.4; // of a first guess of days or dollars: mfu.default of catalogue/training.toml
 const DAYS = 30; // of a training run, where GPUs and days are first asked for
 
 export function build(form: HTMLElement, state: State, catalogue: Catalogue, uploads: HTMLElement): Controls {
@@ -286,7 +288,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       "Training",
       c.radio("Budget in", [["flops", "FLOPs"], ["days", "GPUs, days"], ["usd", "dollars"]], budget, (value) => {
         const [card, flops] = [trains(), c.draft?.budget_flops ?? format.parse(state.get("budget"))];
-        const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu"))) : NaN;
+        const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu") || String(USUAL_MFU))) : NaN;
         const price = card === served() && state.has("usd-per-gpu-hour") ? format.parse(state.get("usd-per-gpu-hour")) : (card?.usd_per_gpu_hour ?? 1);
         const cards = Math.max(1, Math.round(hours / 24 / DAYS));
         state.set({
@@ -314,7 +316,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       more(
         "training",
         c.select("train-gpu", "Training GPU", () => [["", "the serving GPU"], ...gpus()]),
-        c.slider({ key: "mfu", label: "MFU: share of peak FLOP/s", low: 0.01, high: 1, log: false, steps: 99, text: format.significant }),
+        c.slider({ key: "mfu", label: "MFU: share of peak FLOP/s", low: 0.01, high: 1, log: false, steps: 99, text: format.significant, fallback: () => USUAL_MFU, unset: "predicted" }),
         c.text("max-tokens", "Training tokens at most", "no limit"),
         c.text("max-active-params", "Active parameters at most", "no limit"),
         c.text("max-total-params", "Total parameters at most", "no limit"),
@@ -348,7 +350,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       c.slider({ key: "utilization", label: "Utilization", low: 0.05, high: 1, log: false, steps: 95, text: (v) => format.significant(v), spoken: format.percent }),
       more(
         "serving",
-        c.select("weights", "Weights", () => catalogue.weights.map((w) => [w, w])),
+        c.select("weights", "Weights", () => [["", "bf16; known models as released"], ...catalogue.weights.map((w): [string, string] => [w, w])]),
         c.select("kv-cache", "KV cache", () => catalogue.kv_cache.map((w) => [w, w])),
         c.select("latency", "Latency from", () => [["auto", "measured kernels, else roofline"], ["silicon", "measured kernels"], ["roofline", "roofline"]], true),
         c.text("max-num-seqs", "Batch at most", "vLLM's cap"),

@@ -65,7 +65,7 @@ def cost(
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import savings
     from moescale.serving.question import latency_text, question_record, weight_format
-    from moescale.views.terminal import show_apart, show_burst, show_cost, show_load, terminal
+    from moescale.views.terminal import show_apart, show_burst, show_cost, show_load, show_warnings, terminal
 
     load.check(serving, sweep=sweep.sweep)
     launch.check(sweep=sweep.sweep)
@@ -96,18 +96,21 @@ def cost(
     opened = load.open_loop(model, source, deployment, serving, gpus)
     run = load.run(model, source, deployment, serving, gpus)
     apart = serving.apart(model, source, deployment)
+    warnings = serving.slow(deployment, answer, opened, apart)
     saved = savings(model, source, deployment, serving.gpus_of_replica(), answer.usd_per_mtok or 0.0)
     if json_:
         asked = {"question": question_record(model, deployment, source)}
         record = asked | answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
         parts = {"saved": saved, "open_loop": opened and opened.to_dict()}
         parts |= {"disaggregated": apart and apart.to_dict()}
+        parts |= {"warnings": warnings}
         record |= {name: part for name, part in parts.items() if part}
         record |= {} if run is None else {"burst": run.to_dict()}
         record |= {} if accuracy is None else {"accuracy": accuracy.to_dict()}
         record |= {} if line is None else {"launch": line}
         print_json(record if priced else _without_dollars(record))
         return
+    show_warnings(terminal(), warnings)
     show_cost(
         terminal(),
         answer,

@@ -12,7 +12,7 @@ from moescale.fitting.fit import Fit
 from moescale.fitting.newton import polish
 from moescale.fitting.objective import Problem, Progress
 from moescale.scaling_laws.form import Inputs
-from moescale.scaling_laws.law import interval
+from moescale.scaling_laws.law import MOST_DRAWS, interval
 from moescale.typing import FloatArray
 
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
@@ -40,9 +40,9 @@ def bootstrap(
     each run shares with others, such as the trunk that it branched off: whole clusters are drawn then. Without it runs
     are taken as independent, and where they are not the intervals come out too narrow.
     """
-    if not 2 <= replicates <= 100_000:
+    if not 2 <= replicates <= MOST_DRAWS:
         what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
-        raise InputError(what, nearest="2 to 100000", next_step=advice)
+        raise InputError(what, nearest=f"2 to {MOST_DRAWS}", next_step=advice)
     members = np.arange(ln_loss.size)
     if clusters is not None:
         check_clusters(clusters)

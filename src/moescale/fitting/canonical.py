@@ -6,12 +6,13 @@ of a file, the names of runs and the unit of the loss must be gone before a fit 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.fitting.fit import Fit
 from moescale.runs.expansion import LEAST
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.scaling_laws.covariates import FURTHER_INPUTS
@@ -26,13 +27,20 @@ READ = tuple(
 DECIMALS = 10  # of ln L: six more than losses are measured to, six fewer than a product keeps
 
 
+def by_numbers(
+    n_params: FloatArray, tokens: FloatArray, experts: FloatArray, loss: FloatArray, further: Sequence[NDArray[Any]]
+) -> Rows:
+    """The order of rows, (n,), that columns (n,) alone decide."""
+    return np.lexsort((*reversed(further), loss, n_params, experts, tokens))
+
+
 def order(runs: RunTable, cluster: NDArray[np.generic] | None = None) -> Rows:
     """The rows by tokens, experts, size, loss and the further columns that a fit reads, (n,); `cluster` (n,) breaks ties."""
     columns = [runs.columns[name] for name in READ if name in runs.columns]
-    keys = [runs.tokens, runs.experts, runs.n_params, runs.loss, *(c for c in columns if c.dtype.kind == "f")]
+    further = [c for c in columns if c.dtype.kind == "f"]
     if cluster is not None:
-        keys.append(np.unique(cluster, return_inverse=True)[1])
-    return np.lexsort(keys[::-1])
+        further.append(np.unique(cluster, return_inverse=True)[1])
+    return by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, further)
 
 
 def reordered(runs: RunTable, rows: Rows) -> RunTable:
@@ -57,10 +65,3 @@ def in_unit(form: LawForm, theta: FloatArray, unit: float) -> FloatArray:
     moved = np.array(theta)
     moved[..., list(form.linear.amplitudes)] += unit
     return moved
-
-
-def fit_in_unit(found: Fit, unit: float) -> Fit:
-    """The fit with the loss multiplied by e^unit; its errors are of ln L and stay."""
-    theta = in_unit(found.form, found.theta, unit)
-    values = found.form.decode(theta)
-    return replace(found, theta=theta, parameters={n: float(v) for n, v in zip(found.form.names, values, strict=True)})

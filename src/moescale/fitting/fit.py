@@ -10,6 +10,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting import multistart
+from moescale.fitting.canonical import by_numbers
 from moescale.fitting.newton import polish
 from moescale.fitting.objective import Problem, Progress, huber
 from moescale.fitting.scan import scan
@@ -106,7 +107,7 @@ def fit(
     `starts` is "auto" (scan, polish the best 128), an integer (how many scanned points to polish) or "paper" (every
     start of the publication's grid; Ctrl-C ends it early and keeps the best, with a warning). `free` replaces the box
     by limits that only keep the arithmetic finite: the optimum may then be unphysical. `finished` of the polished points, the
-    best, are carried on until they stop. Raises InputError for tables that cannot hold a fit.
+    best, are carried on until they stop. The order of the runs changes nothing. Raises InputError for tables that cannot hold a fit.
 
     `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
     "paper" the best 400 distinct ends are carried on, each counted as often as starts share it (the box makes many of
@@ -116,7 +117,10 @@ def fit(
     n_params, tokens, experts, loss = (np.asarray(v, dtype=float) for v in (n_params, tokens, experts, loss))
     further = further_inputs(form, extra)
     notes = check_runs(form, n_params, tokens, experts, further)
-    x = make_inputs(n_params, tokens, experts, further)
+    columns = {name: np.broadcast_to(np.asarray(v, dtype=float), loss.shape) for name, v in further.items()}
+    rows = by_numbers(n_params, tokens, experts, loss, list(columns.values()))
+    n_params, tokens, experts, loss = (values[rows] for values in (n_params, tokens, experts, loss))
+    x = make_inputs(n_params, tokens, experts, {name: values[rows] for name, values in columns.items()})
     problem = Problem.of((form.free or widened(form)) if free else form, x, np.log(loss))
     report: Progress = progress or (lambda step, share: None)
     few = problem.thinned(SCAN_ROWS)

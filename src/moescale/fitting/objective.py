@@ -10,10 +10,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from moescale.errors import InputError
 from moescale.scaling_laws.form import Inputs, LawForm, Observed
 from moescale.typing import FloatArray
 
 HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
+
+# Losses in any unit that is used lie well inside; far outside, the boxes of the forms, in nats, are empty.
+LOSSES = (1e-2, 1e6)
 
 Progress = Callable[[str, float], None]  # what is being done, and the share of it that is done
 
@@ -42,8 +46,15 @@ class Problem:
 
     @classmethod
     def of(cls, form: LawForm, x: Inputs, ln_loss: FloatArray) -> Problem:
-        """The problem in the form's own box for these runs."""
-        observed = Observed(float(x.experts.max()), float(np.exp(ln_loss.min())), float(np.exp(x.ln_n.mean())))
+        """The problem in the form's own box for these runs; InputError for losses that no box holds."""
+        low, high = float(np.exp(ln_loss.min())), float(np.exp(ln_loss.max()))
+        if not LOSSES[0] <= low <= high <= LOSSES[1]:
+            what = f"losses from {low:g} to {high:g} are in no unit that {form.name} can be fitted in"
+            nearest = f"losses from {LOSSES[0]:g} to {LOSSES[1]:g}"
+            raise InputError(
+                what, nearest=nearest, next_step="state them in nats per token, or leave rows out with --where"
+            )
+        observed = Observed(float(x.experts.max()), low, float(np.exp(x.ln_n.mean())))
         return cls(form, x, ln_loss, observed, form.bounds(observed))
 
     def thinned(self, most: int) -> Problem:

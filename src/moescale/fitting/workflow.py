@@ -194,7 +194,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
     members = _members(fits, arrays, choice, unit, runs, how, family, report)
     winner = int(np.argmax(choice.weights))
-    best, chosen = canonical.fit_in_unit(fits[winner], unit), _chosen([found.form for found in fits], choice)
+    best, chosen = _in_unit(fits[winner], unit), _chosen([found.form for found in fits], choice)
     own = replace(arrays[winner], loss=measured)
     remarks += table_remarks(best.form, residuals(best, own), runs)
     remarks += [f"{name} {_left_out(sound)}: it {fault}" for name, fault in faults.items() if fault]
@@ -256,9 +256,16 @@ def _members(
             draws = _draws(found, own, runs, how, wanted, _unheard, quick=True)
             about: dict[str, Any] = {**_about(runs, how, family), "name": found.form.name}
             about["draws"] = None if draws is None else canonical.in_unit(found.form, draws, unit)
-            law = fitted_law(canonical.fit_in_unit(found, unit), law_family(found.form, family), **about)
+            law = fitted_law(_in_unit(found, unit), law_family(found.form, family), **about)
             members.append(Member(law, weight))
     return members
+
+
+def _in_unit(found: Fit, unit: float) -> Fit:
+    """The fit with the loss multiplied by e^unit; its errors are of ln L and stay."""
+    theta = canonical.in_unit(found.form, found.theta, unit)
+    values = found.form.decode(theta)
+    return replace(found, theta=theta, parameters={n: float(v) for n, v in zip(found.form.names, values, strict=True)})
 
 
 def _unheard(step: str, share: float) -> None:

@@ -261,6 +261,18 @@ class CostServingOptions(ServingOptions):
         counts = [_pool(name, value) for name, value in stated.items()]
         return disaggregated(model, source, deployment, prefill_gpus=counts[0], decode_gpus=counts[1])
 
+    def slow(
+        self, deployment: Deployment, answer: Cost, opened: OpenLoop | None, apart: Disaggregated | None
+    ) -> list[str]:
+        """Warnings of latencies that are of little use and that no limit was stated for."""
+        from moescale.serving.use import slow_for_use
+
+        served = opened or answer.closed_loop or answer
+        found = slow_for_use(deployment, served.ttft_s, served.tpot_s)
+        if apart is not None:
+            found += slow_for_use(deployment, apart.ttft_s, apart.tpot_s, " with separate prefill and decode")
+        return found
+
     def has_price(self, remark: Remark = unsaid) -> bool:
         """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
         from moescale.hardware.prices import usd_per_gpu_hour

@@ -13,6 +13,8 @@ from moescale.scaling_laws.law import Law
 
 STEP = 0.01  # of the size: what a built model grows or shrinks by until it meets the bound
 MOST_STEPS = 12
+# Heads split over so many GPUs where the proportions allow it: an odd number of them shuts tensor parallelism out of training.
+TRAINED = 2
 SLACK = 1e-6  # of a bound, relative: rounding
 NEVER = 1e-3  # stands for a probability of zero, whose logarithm there is not
 
@@ -104,8 +106,9 @@ def rounded(
 
     `priced` as in `as_built`; it has no intervals.
     """
+    gpus = math.lcm(model.gpus, TRAINED)
     shape = buildable(
-        law.family, model.n_params, model.experts, gpus=model.gpus, vocab_size=costs.vocab_size, at_most=at_most
+        law.family, model.n_params, model.experts, gpus=gpus, vocab_size=costs.vocab_size, at_most=at_most
     )
     family = family_of(shape, law.family)
     sized = replace(model, n_params=shape.n_params, intervals=None)

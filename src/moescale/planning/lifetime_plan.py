@@ -15,7 +15,7 @@ from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Costs, Life, Regret, Unreachable, lives, with_intervals
 from moescale.planning.intervals import lifetime_limits
 from moescale.planning.panel import panel_of
-from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why
+from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, slow
 from moescale.planning.search import Search, loss_goal
 from moescale.planning.total_cost import (
     Lifetime,
@@ -302,7 +302,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             model=model,
             rule=rule,
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
-            caveats=(*built.notes, *lifetime_caveats(search, model, rows, dearer)),
+            caveats=(*slow(search, model), *built.notes, *lifetime_caveats(search, model, rows, dearer)),
             architecture=built.shape,
         ),
     )

@@ -85,11 +85,19 @@ class Panel:
             found[j] = tried[good.argmax()] if good.any() else np.nan
         return found
 
-    def most_sure(self, largest: FloatArray) -> FloatArray:
-        """The largest probability with which one size of an expert count, `largest` (m,) at most, meets the goal, (m,)."""
-        sizes = np.minimum(self.best.n_params.max(axis=0), largest) * np.geomspace(SMALLEST, 1.0, TRIED)[:, None]
-        losses = self.losses(sizes.ravel(), np.broadcast_to(self.experts, sizes.shape).ravel())
-        return self.probability(losses).reshape(sizes.shape).max(axis=0)
+    def most_sure(self, largest: FloatArray, wanted: NDArray[np.bool_]) -> FloatArray:
+        """The largest probability with which one size of an expert count, `largest` (m,) at most, meets the goal, (m,).
+
+        NaN for those that are not `wanted`, (m,).
+        """
+        sizes = (
+            np.minimum(self.best.n_params.max(axis=0), largest)[wanted] * np.geomspace(SMALLEST, 1.0, TRIED)[:, None]
+        )
+        found = np.full(wanted.shape, np.nan)
+        if sizes.size:
+            losses = self.losses(sizes.ravel(), np.broadcast_to(self.experts[wanted], sizes.shape).ravel())
+            found[wanted] = self.probability(losses).reshape(sizes.shape).max(axis=0)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

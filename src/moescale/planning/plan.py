@@ -26,6 +26,7 @@ from moescale.planning.rationale import (
     TrainingUse,
     caveats,
     no_interval_words,
+    slow,
     training_use,
     training_words,
     why,
@@ -260,7 +261,7 @@ def _recommendation(
         model=model,
         rule=rule,
         why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
-        caveats=(*built.notes, *caveats(search, model, rows, views)),
+        caveats=(*slow(search, model), *built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
     )
     return advice, views, base_built and base_built.model

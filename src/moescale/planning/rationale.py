@@ -21,6 +21,7 @@ from moescale.planning.total_cost import NEAR_EQUAL, TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap
+from moescale.serving.use import slow_for_use
 from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
@@ -166,6 +167,11 @@ def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequenc
     notes += _rivals(search.law, model, served, "cost", price)
     notes += _excluded(search, model, served, price)
     return notes + _extrapolated(search, model) + _conditions(search)
+
+
+def slow(search: Search, model: Candidate) -> list[str]:
+    """A server whose latencies are of little use, where no limit was stated."""
+    return slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s)
 
 
 def _usd_per_mtok(model: Candidate) -> float:

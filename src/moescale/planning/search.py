@@ -126,7 +126,7 @@ class Search:
                 "the baseline's loss" if loss is None else f"a loss of {loss:.5g}",
             )
             missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
-            reasons = [f"{missed}, {most:.0%} at most" for most in panel.most_sure(self.largest)]
+            reasons = [f"{missed}, {most:.0%} at most" for most in panel.most_sure(self.largest, np.isnan(sizes))]
         reasons = [
             f"{_over(self.question, most)} what reaches {target:.5g}" if n > most else reason
             for n, most, reason in zip(sizes, self.largest, reasons, strict=True)
@@ -410,8 +410,8 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
     if search.confidence is not None:
         goal += f" with a probability of {search.confidence:.0%}"
-        sure = search.asked(question.max_loss).most_sure(search.largest)
-        surest = int(np.where(search.law.allows(search.best.experts), sure, -1.0).argmax())
+        sure = search.asked(question.max_loss).most_sure(search.largest, search.law.allows(search.best.experts))
+        surest = int(np.nanargmax(sure))
         possible = bool(sure[surest] > 0.0)
         nearest.append(
             f"the highest probability is {sure[surest]:.0%}, with {plural(question.experts[surest], 'expert')}"

@@ -41,7 +41,7 @@ from moescale.scaling_laws import (
 )
 from moescale.scaling_laws.ensemble import combine
 from moescale.scaling_laws.form import LawForm
-from moescale.scaling_laws.law import Law, Member
+from moescale.scaling_laws.law import MOST_DRAWS, Law, Member
 
 FORMAT = 1
 AGAIN = "write it again with `moescale fit -o`"
@@ -137,10 +137,10 @@ class FamilyTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=Tr
     name: str
     top_k: int = Field(ge=1, le=1024)
     moe_every: int = Field(ge=1, le=1024)
-    ffn_ratio: float = Field(gt=0, le=1e3)
-    d_model_per_layer: float = Field(gt=0, le=1e5)
+    ffn_ratio: float = Field(ge=1e-3, le=1e3)
+    d_model_per_layer: float = Field(ge=1, le=1e5)
     ffn_matrices: int = Field(ge=2, le=3)
-    head_dim: float = Field(gt=0, le=1e4)
+    head_dim: float = Field(ge=1, le=1e4)
     vocab_size: float = Field(ge=0, le=1e9)
     embedding_matrices: int = Field(ge=0, le=2)
     convention: Literal["paper", "exact", "dense"]
@@ -174,7 +174,7 @@ class LawTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True)
     max_experts: float | None = Field(default=None, ge=1)
     notes: list[str] = Field(default_factory=list)
     evidence: dict[str, object] = Field(default_factory=dict)
-    draws: list[list[float]] = Field(default_factory=list)
+    draws: list[list[float]] = Field(default_factory=list, max_length=MOST_DRAWS)
     run_noise: float = Field(default=0.0, ge=0, le=10)
     drift: float = Field(default=0.0, ge=0, le=10)
 
@@ -196,7 +196,7 @@ class EnsembleTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=
     date: str
     family: FamilyTable | str
     members: list[MemberTable] = Field(min_length=1, max_length=64)
-    n_draws: int = Field(ge=0, le=100_000)
+    n_draws: int = Field(ge=0, le=MOST_DRAWS)
     fit_range: dict[str, tuple[float, float]] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     evidence: dict[str, object] = Field(default_factory=dict)

@@ -12,6 +12,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource, common_shape
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
+from moescale.models.quantisation import with_usual_shares
 from moescale.serving.closed_loop import Loop, loops
 from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
@@ -90,6 +91,7 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     of batches, as `cost` does. Ties go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and
     costs infinity.
     """
+    model = with_usual_shares(model, deployment.weights)
     shape = shape_of(model, 1.0, deployment)
     count = np.asarray(degrees(deployment), dtype=np.float64).reshape(-1, *(1 for _ in shape))
     servers = Servers(model, count, latency, deployment)
@@ -176,6 +178,7 @@ def _records(
         raise InputError("a record describes one model, but this architecture holds arrays", next_step="use serve()")
     if shape_of(model, 1.0, deployment):
         raise InputError("a record describes one deployment, but this one holds arrays", next_step="use serve()")
+    model = with_usual_shares(model, deployment.weights)
     serving = serve(model, np.asarray(counts, dtype=np.float64), latency, deployment, every=True)
     reasons = [Reason(int(reason)) for reason in serving.infeasible]
     parameters, d, replicas = count_parameters(model), deployment, int(np.asarray(deployment.replicas))

@@ -607,7 +607,10 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     model = plan.decision.model
     facts = [("training", _training_text(plan))]
     if plan.training is not None and plan.training.mfu_words:
-        facts.append(("MFU", plan.training.mfu_words))
+        if plan.training.mfu_from == "assumed":  # beside the dollars that rest on it
+            facts = [("training", f"{_training_text(plan)} (MFU {plan.training.mfu_words})")]
+        else:
+            facts.append(("MFU", plan.training.mfu_words))
     if unused := _unused_text(plan):
         facts.append(("unused", unused))
     facts.append(("serving", _serving_text(plan)))

@@ -49,7 +49,6 @@ DEFAULTS: Mapping[str, str] = {
     "budget": DEFAULT_BUDGET,
     "prompt": f"{DEFAULT_TRAFFIC[0]:g}",
     "output": f"{DEFAULT_TRAFFIC[1]:g}",
-    "weights": "bf16",
     "kv-cache": "bf16",
     **{key: _shown(getattr(group, name)) for key, (group, name, _) in OPTIONS.items() if getattr(group, name, None)},
 }

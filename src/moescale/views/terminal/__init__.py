@@ -21,4 +21,5 @@ from moescale.views.terminal.serving import show_cost as show_cost
 from moescale.views.terminal.serving import show_load as show_load
 from moescale.views.terminal.serving import show_models as show_models
 from moescale.views.terminal.serving import show_sweep as show_sweep
+from moescale.views.terminal.serving import show_warnings as show_warnings
 from moescale.views.terminal.text import terminal as terminal

@@ -118,6 +118,12 @@ def show_apart(console: Console, apart: Disaggregated, gpu: str, *, priced: bool
     )
 
 
+def show_warnings(console: Console, warnings: Sequence[str]) -> None:
+    """What to know before the answer."""
+    for warning in warnings:
+        write_paragraph(console, warning, lead="Warning:")
+
+
 def show_cost(
     console: Console,
     cost: Cost,
