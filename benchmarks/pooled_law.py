@@ -36,7 +36,9 @@ PAGE, OWNER = "evidence/pooled-law.md", "pooled"
 DECISIONS, ERRORS = "evidence/pooled-law-decisions.csv", "evidence/pooled-law-errors.csv"
 CONFIDENCES = (0.5, 0.8, 0.95)
 DRAWS, SEED = 800, 0
-SIZES = np.linspace(np.log(1e-3), np.log(8.0), 241)  # of a model, over the baseline's, in which the smallest is looked for
+SIZES = np.linspace(
+    np.log(1e-3), np.log(8.0), 241
+)  # of a model, over the baseline's, in which the smallest is looked for
 BUDGETS = (0.5, 0.9, 1.0)  # quantiles of a table's FLOPs
 EXPANSIONS = (8.0, 16.0, 32.0, 128.0)
 KINDS = ("dense, twice the budget", "MoE, equal budget", "MoE, equal tokens")
@@ -161,13 +163,23 @@ def judged(sources: Sequence[Source], lab: str, prior: Prior) -> Iterator[Kept]:
             true, drawn = smallest(found.theta, asked, own)[0], smallest(draws, asked, own)
             if np.isfinite(true):
                 promised = np.quantile(drawn, CONFIDENCES, method="higher")
-                yield Kept(lab, source.name, asked, float((drawn < true).mean()), tuple(bool(p >= true - 1e-9) for p in promised))
+                yield Kept(
+                    lab,
+                    source.name,
+                    asked,
+                    float((drawn < true).mean()),
+                    tuple(bool(p >= true - 1e-9) for p in promised),
+                )
 
 
 def table_source(runs: RunTable, name: str, lab: str) -> Source:
     """Dense runs of a public table."""
     columns, size = runs.columns, runs.n_params
-    body = columns["n_params_nonemb"] if "n_params_nonemb" in columns else model_of(find_law("muennighoff2023").family, size, 1.0)[0]
+    body = (
+        columns["n_params_nonemb"]
+        if "n_params_nonemb" in columns
+        else model_of(find_law("muennighoff2023").family, size, 1.0)[0]
+    )
     unique = np.asarray(columns["unique_tokens"], float) if "unique_tokens" in columns else np.full(size.size, np.inf)
     unique = np.where(unique >= runs.tokens, np.inf, unique)
     return made.source(name, lab, np.asarray(body, float), runs.tokens, 1.0, runs.loss, unique=unique)
@@ -224,9 +236,25 @@ def large(values: FloatArray) -> np.typing.NDArray[np.bool_]:
 
 def decisions_csv(found: Sequence[Kept]) -> str:
     """A row for each question."""
-    header = ("kind", "lab", "source", "flops", "expansion", "share_of_draws_below_truth", *(f"kept_{c:g}" for c in CONFIDENCES))
+    header = (
+        "kind",
+        "lab",
+        "source",
+        "flops",
+        "expansion",
+        "share_of_draws_below_truth",
+        *(f"kept_{c:g}" for c in CONFIDENCES),
+    )
     rows = [
-        [k.asked.kind, k.lab, k.source, f"{k.asked.flops:.3g}", f"{k.asked.x:g}", f"{k.below:.3f}", *(str(int(v)) for v in k.kept)]
+        [
+            k.asked.kind,
+            k.lab,
+            k.source,
+            f"{k.asked.flops:.3g}",
+            f"{k.asked.x:g}",
+            f"{k.below:.3f}",
+            *(str(int(v)) for v in k.kept),
+        ]
         for k in found
     ]
     return pages.csv_text(header, rows)
@@ -274,7 +302,9 @@ def dense_words(found: Sequence[Blind]) -> str:
     ratio = geometric(by_source(found, s, "rmsle") / by_source(found, s, "chinchilla") for s in DENSE)
     tables = [float(np.mean([b.covered for b in found if b.table == t])) for s in DENSE for t in SOURCES[s]]
     sources = [float(np.mean([b.covered for b in found if b.source == s])) for s in DENSE]
-    return f"{ratio:.2f} of chinchilla's error, {np.mean(sources):.0%} inside 90% intervals, worst table {min(tables):.0%}"
+    return (
+        f"{ratio:.2f} of chinchilla's error, {np.mean(sources):.0%} inside 90% intervals, worst table {min(tables):.0%}"
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,9 @@ LABS = {
 }  # fmt: skip
 PUBLISHED_POINTS = 6  # of each variable of a published law
 NAME, DATE, DRAWS, SEED = "pooled2026", "2026-11-23", 400, 0
-SOURCE = "fitted by scripts/fit_pooled2026.py to the public tables of tests/data/public and to published laws of MoE models"
+SOURCE = (
+    "fitted by scripts/fit_pooled2026.py to the public tables of tests/data/public and to published laws of MoE models"
+)
 UNIT_OF, REFERENCE = "ludziejewski2025", (1e9, 2e10, 1.0)  # dense, 20 tokens a parameter
 MOST_X = 128.0  # expansions that a plan may recommend: three times the largest of runs that vary N and D
 TARGET = Path(__file__).resolve().parents[1] / "src/moescale/catalogue/laws/pooled2026.toml"
@@ -125,7 +127,11 @@ def published(name: str, lab: str, body: tuple[float, float], tokens: tuple[floa
               x: tuple[float, float] = (1.0, 1.0), extra: Mapping[str, float] | None = None, **about: float) -> Source:  # fmt: skip
     """A published law of losses at points where `keep(body, tokens, x)` holds."""
     law = find_law(name)
-    n, d, expansion = grid(body, tokens, x, points=PUBLISHED_POINTS) if x != (1.0, 1.0) else [*grid(body, tokens), np.ones(PUBLISHED_POINTS**2)]
+    n, d, expansion = (
+        grid(body, tokens, x, points=PUBLISHED_POINTS)
+        if x != (1.0, 1.0)
+        else [*grid(body, tokens), np.ones(PUBLISHED_POINTS**2)]
+    )
     inside = keep(n, d, expansion)
     n, d, expansion = n[inside], d[inside], expansion[inside]
     size, experts = in_family(law.family, n, expansion)
@@ -136,6 +142,7 @@ def published(name: str, lab: str, body: tuple[float, float], tokens: tuple[floa
 
 def published_laws() -> list[Source]:
     """Laws of others at points of their ranges."""
+
     def ratio(low: float, high: float, flops: tuple[float, float] = (0.0, np.inf)) -> Callable[..., FloatArray]:
         return lambda n, d, x: (d / n >= low) & (d / n <= high) & (6 * n * d >= flops[0]) & (6 * n * d <= flops[1])
 
@@ -155,20 +162,31 @@ def published_laws() -> list[Source]:
 def joined(name: str, parts: list[Source]) -> Source:
     """Sources of one unit as one."""
     extra = {key: np.concatenate([p.x.extra[key] for p in parts]) for key in parts[0].x.extra}
-    n, d, x = (np.concatenate([f(p) for p in parts]) for f in (lambda p: p.x.ln_n, lambda p: p.x.ln_d, lambda p: p.x.experts))
+    n, d, x = (
+        np.concatenate([f(p) for p in parts]) for f in (lambda p: p.x.ln_n, lambda p: p.x.ln_d, lambda p: p.x.experts)
+    )
     made = make_inputs(np.exp(n), np.exp(d), x, extra)
-    return replace(parts[0], name=name, x=made, values=np.concatenate([p.values for p in parts]), group=np.zeros(n.size, np.intp))
+    return replace(
+        parts[0], name=name, x=made, values=np.concatenate([p.values for p in parts]), group=np.zeros(n.size, np.intp)
+    )
 
 
 def multipliers() -> list[Source]:
     """Published laws that say which dense model an MoE equals: tian2025, and krajewski2024 beside its law of dense models."""
-    ratio, grain, flops = (axis.ravel() for axis in np.meshgrid([1 / 4, 1 / 8, 1 / 16, 1 / 32], [2.0, 4.0, 8.0, 12.0], [3e18, 3e19, 3e20], indexing="ij"))
+    ratio, grain, flops = (
+        axis.ravel()
+        for axis in np.meshgrid(
+            [1 / 4, 1 / 8, 1 / 16, 1 / 32], [2.0, 4.0, 8.0, 12.0], [3e18, 3e19, 3e20], indexing="ij"
+        )
+    )
     leverage = efficiency_leverage(ratio, grain, flops)
     inside = leverage <= 6.0
     ratio, grain, flops, leverage = ratio[inside], grain[inside], flops[inside], leverage[inside]
     # For a multiplier that does not depend on N and D, FLOPs of equal loss differ by it; 40 tokens a parameter are their optimum.
     body = np.sqrt(flops / 240.0)
-    tian = source("tian2025", "ling", body, 40.0 * body, 1.0 / ratio, leverage, granularity=8.0 * grain / 6.0, of_multiplier=True)
+    tian = source(
+        "tian2025", "ling", body, 40.0 * body, 1.0 / ratio, leverage, granularity=8.0 * grain / 6.0, of_multiplier=True
+    )
     moe, dense = find_law("krajewski2024"), find_law("krajewski2024-dense")
     total, tokens, g = grid((1.29e8 * 8, 3.7e9), (1.6e10, 1.3e11), (1.0, 16.0), points=4)
     body = model_of(moe.family, in_dense(moe, total), 64.0)[0]
@@ -177,7 +195,16 @@ def multipliers() -> list[Source]:
     left = value - p["E"] - p["B"] * tokens ** -p["beta"]
     own = (p["A"] / left) ** (1.0 / p["alpha"])
     ok = (left > 0) & (own > body) & (own < 64 * body) & (tokens / body > 5)
-    kraj = source("krajewski2024", "llm-random", body[ok], tokens[ok], 64.0, (own / body)[ok], granularity=g[ok], of_multiplier=True)
+    kraj = source(
+        "krajewski2024",
+        "llm-random",
+        body[ok],
+        tokens[ok],
+        64.0,
+        (own / body)[ok],
+        granularity=g[ok],
+        of_multiplier=True,
+    )
     return [tian, kraj]
 
 
@@ -204,7 +231,10 @@ def main() -> None:
 
 def document(found: Pooled) -> dict[str, object]:
     """The law's file: the mean, draws of a new source in a common unit, and the prior that fits start from."""
-    prior, body = found.prior, replace(find_family("ludziejewski2025"), name="body", vocab_size=0.0, embedding_matrices=0)
+    prior, body = (
+        found.prior,
+        replace(find_family("ludziejewski2025"), name="body", vocab_size=0.0, embedding_matrices=0),
+    )
     unit = np.log(float(loss(find_law(UNIT_OF), *REFERENCE)))
     draws = in_unit(np.concatenate((prior.mean[None], prior.draws(DRAWS, SEED))), unit)
     rounded = np.array([[float(f"{value:.6g}") for value in row] for row in draws])
@@ -220,7 +250,16 @@ def document(found: Pooled) -> dict[str, object]:
         "parameters": dict(zip(FORM.names, rounded[0].tolist(), strict=True)),
         "draws": rounded[1:].tolist(),
         "family": record(replace(body, dataset="", tokenizer="")),
-        "fit_range": {"n_params": ends(np.exp(n)), "tokens": ends(np.exp(d)), "experts": [1.0, float(x.max())]},
+        "fit_range": {
+            "n_params": ends(np.exp(n)),
+            "tokens": ends(np.exp(d)),
+            "experts": [1.0, float(x.max())],
+            **{
+                name: ends(np.concatenate([s.x.extra[name] for s in found.sources]))
+                for name in ("granularity", "shared_ffn")
+            },
+            "unique_tokens": ends(np.concatenate([s.x.extra["unique_tokens"] for s in runs])),
+        },
         "evidence": {
             "prior_mean": [float(f"{value:.6g}") for value in prior.mean],
             "prior_covariance": [[float(f"{value:.6g}") for value in row] for row in prior.covariance],
@@ -255,16 +294,21 @@ def in_unit(theta: FloatArray, ln_reference: float) -> FloatArray:
 
 
 def ends(values: FloatArray) -> list[float]:
-    """The smallest and the largest."""
+    """The smallest and the largest of those that are finite."""
+    values = values[np.isfinite(values)]
     return [float(f"{values.min():.4g}"), float(f"{values.max():.4g}")]
 
 
 def show(found: Pooled) -> None:
     """The mean, the spread and the errors."""
     for k, j in enumerate(EFFECTS):
-        print(f"{FORM.names[j]:12} {found.prior.mean[j]:7.3f} sd {found.prior.covariance[k, k] ** 0.5:6.3f} labs {found.prior.labs[j]:.1f}")
+        print(
+            f"{FORM.names[j]:12} {found.prior.mean[j]:7.3f} sd {found.prior.covariance[k, k] ** 0.5:6.3f} labs {found.prior.labs[j]:.1f}"
+        )
     for s, m in zip(found.sources, found.modes, strict=True):
-        print(f"{s.name:18} {s.lab:12} {s.values.size:5d} points, error {float(np.sqrt((s.errors(m.theta) ** 2).mean())):.4f}")
+        print(
+            f"{s.name:18} {s.lab:12} {s.values.size:5d} points, error {float(np.sqrt((s.errors(m.theta) ** 2).mean())):.4f}"
+        )
 
 
 if __name__ == "__main__":

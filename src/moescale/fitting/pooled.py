@@ -22,9 +22,33 @@ from moescale.typing import FloatArray
 
 DENSE, GAIN = [1, 2, 3, 4, 5, 6, 14], [7, 8, 9, 10, 11, 12, 13]  # columns of theta that differ between sources
 EFFECTS = sorted(DENSE + GAIN)
-BEYOND, BEYOND_SD = [15, 16, 17], np.array([0.09, 0.01, 0.01])  # hidden X of the routing tables; docs/evidence/own-law.md
+BEYOND, BEYOND_SD = (
+    [15, 16, 17],
+    np.array([0.09, 0.01, 0.01]),
+)  # hidden X of the routing tables; docs/evidence/own-law.md
 # A first guess of the mean and the spread between sources, worth NU labs: exponents of published laws, and ignorance.
-MEAN = np.array([0.0, 1.0, 0.0, np.log(0.35), np.log(0.35), np.log(0.5), 0.0, 0.0, 0.3, 0.0, 0.0, -1.0, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0])
+MEAN = np.array(
+    [
+        0.0,
+        1.0,
+        0.0,
+        np.log(0.35),
+        np.log(0.35),
+        np.log(0.5),
+        0.0,
+        0.0,
+        0.3,
+        0.0,
+        0.0,
+        -1.0,
+        0.2,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
+)
 SPREAD = np.array([1.0, 0.6, 0.6, 0.25, 0.25, 0.35, 0.8, 0.4, 0.8, 0.1, 0.8, 0.8, 0.1, 0.3, 0.3, 1.0, 1.0, 1.0])
 NU, FIRM = 4.0, 3.0  # labs that SPREAD is worth; spreads of MEAN
 MOST_RUNS = 60  # that a table counts for: runs of one table share what is wrong with it
@@ -183,7 +207,9 @@ def pool(sources: Sequence[Source], iterations: int = ITERATIONS) -> Pooled:
     modes: list[Mode] = []
     weights = {tuple(DENSE): _weights(known, gain=False), tuple(GAIN): _weights(known, gain=True)}
     for iteration in range(iterations):
-        starts = [_start(m.theta, s, prior) for m, s in zip(modes, known, strict=True)] if modes else [None] * len(known)
+        starts = (
+            [_start(m.theta, s, prior) for m, s in zip(modes, known, strict=True)] if modes else [None] * len(known)
+        )
         modes = [mode(s, prior, t, STEPS if iteration < 2 else 12) for s, t in zip(known, starts, strict=True)]
         if iteration == 1:
             known = [cleaned(s, m.theta) for s, m in zip(known, modes, strict=True)]
@@ -195,7 +221,9 @@ def pool(sources: Sequence[Source], iterations: int = ITERATIONS) -> Pooled:
 def _weights(sources: Sequence[Source], *, gain: bool) -> FloatArray:
     """1 over the number of a lab's sources that know of the block, else 0, (sources,)."""
     knows = [s.has_experts if gain else not (s.of_multiplier or s.of_law) for s in sources]
-    counts = {lab: sum(k for s, k in zip(sources, knows, strict=True) if s.lab == lab) for lab in {s.lab for s in sources}}
+    counts = {
+        lab: sum(k for s, k in zip(sources, knows, strict=True) if s.lab == lab) for lab in {s.lab for s in sources}
+    }
     return np.array([1.0 / counts[s.lab] if k else 0.0 for s, k in zip(sources, knows, strict=True)])
 
 

@@ -12,7 +12,7 @@ from moescale.options.fields import LEAST, MOST_PARAMETERS, MOST_TOKENS, Group, 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
 
-DEFAULT_LAW = "public-2026"
+DEFAULT_LAW = "pooled2026"
 PAPER_LAW = "yun2024-recovered"  # what is asked about the paper itself
 DETAILS = "Law"
 SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-grained", "deepseek": "deepseek"}

@@ -354,11 +354,11 @@ class BoundOptions(TrainingOptions):
 
     def expert_counts(self, law: Law) -> tuple[float, ...]:
         """The expert counts to consider: those that are stated, else those of the law's family."""
-        from moescale.planning.question import only_experts
+        from moescale.planning.question import ladder, only_experts
 
         if self.experts is None:
             only = only_experts(law)
-            return law.family.ladder if only is None else tuple(sorted({*law.family.ladder, only}))
+            return ladder(law) if only is None else tuple(sorted({*law.family.ladder, only}))
         parts = [part for part in self.experts.split(",") if part.strip()]
         if not 1 <= len(parts) <= MOST_COUNTS:
             what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"

@@ -8,13 +8,16 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from moescale.io.records import record
-from moescale.models.family import n_active
+from moescale.models.family import ModelFamily, n_active
 from moescale.planning.allocation import Allocation, at_size
 from moescale.planning.candidate import Candidate, Row, whole_numbers, with_ratios
-from moescale.planning.panel import panel_of
+from moescale.planning.panel import oracle_of, panel_of
 from moescale.planning.search import Search
-from moescale.scaling_laws.law import Law
+from moescale.scaling_laws import find_law
+from moescale.scaling_laws.ensemble import restate
 from moescale.typing import FloatArray
+
+NAMED_LAWS = "public-2026"  # whose members a plan shows beside its own law, each by its coefficients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +88,26 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
     return Choices(quality=quality, balanced=kept[int(np.argmax(below[1:-1]))], cheapest=cheapest)
 
 
-def law_views(search: Search, model: Candidate, built: Law) -> tuple[LawView, ...]:
-    """What each law of an ensemble says; `built` is the law in the counts of the recommended model's shape."""
-    members = search.law.members
+def beside(search: Search) -> Search | None:
+    """The search under the named laws, which a law of sources stands beside; None where there are none to ask."""
+    law, budget = search.law, search.question.budget
+    if not law.form.of_sources or budget.extra:
+        return None
+    named = restate(find_law(NAMED_LAWS), law.family)
+    panel = panel_of(named, budget, search.best.experts, search.base_model, alone=True)
+    panel = panel if search.question.max_loss is None else panel.asking(search.question.max_loss)
+    return replace(search, law=named, panel=panel, oracle=oracle_of(panel, search.sampled, named.allows(panel.experts)))
+
+
+def law_views(search: Search, model: Candidate, family: ModelFamily) -> tuple[LawView, ...]:
+    """What each law of an ensemble says, or each named law beside a law of sources, without a vote.
+
+    `family` counts the recommended model's shape.
+    """
+    votes = len(search.law.members) > 1
+    if not votes and (named := beside(search)) is not None:
+        search = named
+    members, built = search.law.members, replace(search.law, family=family)
     if len(members) < 2:
         return ()
     panel = search.asked(search.question.max_loss)
@@ -110,7 +130,7 @@ def law_views(search: Search, model: Candidate, built: Law) -> tuple[LawView, ..
     for i, member in enumerate(members):
         view = LawView(
             law=member.law.name,
-            weight=member.weight,
+            weight=member.weight if votes else 0.0,
             probability=float(sure[i, 0]),
             regret=None if unit is None else float(lost[i, 0]),
         )

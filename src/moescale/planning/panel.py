@@ -26,6 +26,7 @@ from moescale.typing import FloatArray
 CURVE_SIZES = 40  # of a draw's curve of loss against cost, of each expert count
 SMALLEST = 0.01  # of a draw's loss-optimal size: where its curve begins
 TRIED = 33  # sizes that are tried where those that satisfy some draws are too large for others
+UNLIKELY = 0.95  # of draws: a regret that only one in 20 exceeds
 MET = 1e-9  # of a loss or a probability, relative: rounding
 TINY = 1e-300
 
@@ -50,6 +51,14 @@ class Panel:
         own = self.draws[:, :count].T != 0.0 if count > 1 else np.ones((1, len(self.draws)), dtype=np.bool_)
         weights = own * self.weights
         return weights / np.maximum(weights.sum(axis=1, keepdims=True), TINY)
+
+    def worst(self, lost: FloatArray) -> FloatArray:
+        """The mean of losses (k, j) under the worst law of several, (j,); of one law, what one draw in 20 exceeds."""
+        if len(self.by_law) > 1:
+            return (self.by_law @ lost).max(axis=0)
+        order = np.argsort(lost, axis=0, kind="stable")
+        most = (np.cumsum(self.weights[order], axis=0) >= UNLIKELY).argmax(axis=0)
+        return np.take_along_axis(np.take_along_axis(lost, order, axis=0), most[None], axis=0)[0]
 
     def asking(self, loss: float) -> Panel:
         """The panel that asks for a loss instead."""

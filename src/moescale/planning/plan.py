@@ -29,6 +29,7 @@ from moescale.planning.rationale import (
     slow,
     training_use,
     training_words,
+    undecided,
     why,
 )
 from moescale.planning.search import Search, choose, loss_goal, too_dear
@@ -93,6 +94,11 @@ class Plan:
         """The baseline that a model as built is compared with: as built itself, else as it is."""
         own = self.base_as_built or self.base
         return own or next(c for c in self.loss_optimal if c.experts == self.base_experts)
+
+    @property
+    def voting_laws(self) -> tuple[LawView, ...]:
+        """The laws whose draws the decision rests on, where they are several; others are shown beside it."""
+        return tuple(view for view in self.laws if view.weight > 0.0)
 
     @property
     def is_baseline(self) -> bool:
@@ -255,7 +261,7 @@ def _recommendation(
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
-    views = law_views(search, model, replace(search.law, family=family_of(built.shape, search.law.family)))
+    views = law_views(search, model, family_of(built.shape, search.law.family))
     use = training_use(question, model, built.shape)
     advice = Recommendation(
         model=model,
@@ -263,6 +269,7 @@ def _recommendation(
         why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
         caveats=(*slow(search, model), *built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
+        undecided=undecided(search, model, rows),
     )
     return advice, views, base_built and base_built.model
 

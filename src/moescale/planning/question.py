@@ -165,6 +165,14 @@ def only_experts(law: Law) -> float | None:
     return least if least == most else 1.0
 
 
+def ladder(law: Law) -> tuple[float, ...]:
+    """The expert counts that a plan compares by default: those of the family, and doublings as far as a law of sources speaks."""
+    counts = list(law.family.ladder)
+    while law.form.of_sources and law.allows(2.0 * counts[-1]):
+        counts.append(2.0 * counts[-1])
+    return tuple(counts)
+
+
 def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
     """The law under the question's convention and the question that it can answer, with notes on what was left out.
 

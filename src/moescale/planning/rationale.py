@@ -25,6 +25,8 @@ from moescale.serving.use import slow_for_use
 from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
+SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
+TINY = 1e-9
 SPENT = 0.99  # of a budget: a plan that uses less says so
 FLAT = 1.001  # of a loss: as good
 
@@ -73,6 +75,7 @@ class Recommendation(Generic[Model]):
     why: str
     caveats: tuple[str, ...]
     architecture: Buildable
+    undecided: str | None = None  # between which expert counts, and what separates them
 
     def to_dict(self) -> dict[str, object]:
         """The model's record with the reasons beside it."""
@@ -158,10 +161,33 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
     return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."
 
 
+def undecided(search: Search, model: Candidate, rows: Sequence[Row]) -> str | None:
+    """Between which expert counts a law of sources leaves the choice, and what separates them; None where it is made.
+
+    `rows` are the models that each count matches the loss with. The ends hold SETTLED of the draws.
+    """
+    if not search.law.form.of_sources or search.question.budget_goal != "serve" or len(search.panel.draws) < 2:
+        return None
+    shares, counts = np.cumsum(search.cheapest_counts()), search.best.experts
+    tail = (1.0 - SETTLED) / 2.0
+    low, high = (float(counts[int((shares >= level - TINY).argmax())]) for level in (tail, 1.0 - tail))
+    found = {c.experts: c for c in rows if isinstance(c, Candidate)}
+    ends = [found[e] for e in (min(low, model.experts), max(high, model.experts)) if e in found]
+    if len(ends) < 2 or ends[0].experts == ends[1].experts:
+        return None
+    first, last = ends
+    text = (
+        f"undecided between {first.experts:g} and {last.experts:g} ({SETTLED:.0%} of draws): {format_usd(first.usd_per_mtok)} "
+        f"against {format_usd(last.usd_per_mtok)}/Mtok, loss {first.loss:.4f} against {last.loss:.4f}"
+    )
+    most = float(counts[search.law.allows(counts)].max())
+    return f"{text}; {search.law.name} speaks no further" if last.experts == most else text
+
+
 def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView]) -> list[str]:
     """What could change the decision, the worst first; `rows` are the models that it was chosen from."""
     question = search.question
-    notes = _unlimited(search, model) + _doubting(model, laws)
+    notes = _unlimited(search, model) + _doubting(model, [view for view in laws if view.weight > 0.0])
     served = [c for c in rows if isinstance(c, Candidate)]
     price: Callable[[Candidate], float] | None = None if question.budget_goal in ("quality", "loss") else _usd_per_mtok
     notes += _rivals(search.law, model, served, "cost", price)

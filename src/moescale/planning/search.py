@@ -48,6 +48,7 @@ from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd, plural
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
+TINY = 1e-300
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
 
 
@@ -104,7 +105,17 @@ class Search:
     def confidence(self) -> float | None:
         """The probability with which a loss is promised; None where the law's own curve promises it."""
         stated = self.question.confidence
-        return CONFIDENCE if stated is None and len(self.law.members) > 1 else stated
+        return CONFIDENCE if stated is None and self.law.promises_by_draws else stated
+
+    def cheapest_counts(self) -> FloatArray:
+        """Share of the draws under which each expert count, of those allowed, matches the loss for the fewest dollars, (m,)."""
+        panel = self.asked(self.question.max_loss)
+        usd = self.sampled.usd_per_mtok(panel.smallest.n_params)
+        usd = np.where(np.isfinite(usd) & self.law.allows(self.best.experts), usd, np.inf)
+        known = np.isfinite(usd).any(axis=1)
+        shares = np.zeros(usd.shape[1])
+        np.add.at(shares, usd.argmin(axis=1)[known], panel.weights[known])
+        return shares / max(shares.sum(), TINY)
 
     def own(self, experts: float) -> Trained:
         """The loss-optimal model of an expert count."""
@@ -159,13 +170,13 @@ class Search:
         usd = np.array([np.nan if c.usd_per_mtok is None else c.usd_per_mtok for c in known])
         unit = self.base.usd_per_mtok
         lost = self.oracle.regrets(panel, losses, usd, unit or 1.0)
-        expected, by_law = iter(panel.weights @ lost), iter((panel.by_law @ lost).max(axis=0))
+        expected, worst = iter(panel.weights @ lost), iter(panel.worst(lost))
         found: list[Row] = []
         for c in rows:
             if not isinstance(c, Trained):
                 found.append(c)
                 continue
-            regret = Regret(expected=float(next(expected)), worst=float(next(by_law)))
+            regret = Regret(expected=float(next(expected)), worst=float(next(worst)))
             priced = unit is not None and c.usd_per_mtok is not None
             found.append(replace(c, probability_at_least_base=next(probable), regret=regret if priced else None))
         return found

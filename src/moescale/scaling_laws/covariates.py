@@ -43,7 +43,9 @@ FURTHER_INPUTS = {
     "sparsity": FurtherInput("share of weights or of experts that is not used, as the law says", 0.0, 1.0, True),
     "activated_experts": FurtherInput("experts that a token meets in a layer, shared ones included", 1.0, np.inf, True),
     "shared_ratio": FurtherInput("shared experts over all that a token meets in a layer", 0.0, 1.0, True),
-    "shared_ffn": FurtherInput("share of the FFN weights that a token meets which shared experts hold", 0.0, np.inf, True),
+    "shared_ffn": FurtherInput(
+        "share of the FFN weights that a token meets which shared experts hold", 0.0, np.inf, True
+    ),
     "active_body": FurtherInput("parameters without embeddings that one token meets", 0.0, np.inf, False),
     "expansion": FurtherInput("FFN weights of all experts over those that one token meets", 1.0, np.inf, True),
 }

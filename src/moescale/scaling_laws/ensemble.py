@@ -111,7 +111,11 @@ class _Part:
         extra = {name: x.extra[name] for name in form.extra_inputs if name in x.extra}
         if form.of_models:
             shape = shape_inputs(self.family)
-            extra |= {name: _stated(x, name, np.full(x.experts.shape, shape[name])) for name in shape if name in form.extra_inputs}
+            extra |= {
+                name: _stated(x, name, np.full(x.experts.shape, shape[name]))
+                for name in shape
+                if name in form.extra_inputs
+            }
         if self.same and not form.implied_inputs:
             return replace(x, extra=extra)
         e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))
@@ -184,6 +188,7 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
         encode=partial(_recode, parts, "encode"),
         decode=partial(_recode, parts, "decode"),
         uses_experts=any(form.uses_experts or form.implied_inputs for form in forms),
+        of_sources=alone is not None and alone.of_sources,
         uses_tokens=any(form.uses_tokens for form in forms),
         extra_inputs=needed,
         no_allocation=next((form.no_allocation for form in forms if form.no_allocation), None),

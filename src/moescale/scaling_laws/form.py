@@ -143,6 +143,7 @@ class LawForm:
     bounds: Limits
     uses_experts: bool
     uses_tokens: bool = True
+    of_sources: bool = False  # draws are coefficients of sources that were not seen: a plan promises by them
     of_models: bool = False  # N is the active body and E the expansion of models.coordinates, whatever the family
     encode: Coordinates = DERIVED  # public units -> search coordinates; default: log_coordinates
     decode: Coordinates = DERIVED  # and back; both of any leading shape

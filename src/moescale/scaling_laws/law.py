@@ -53,6 +53,11 @@ class Law:
         """Whether a plan may recommend so many experts, same shape."""
         return np.asarray(experts) <= (math.inf if self.max_experts is None else self.max_experts)
 
+    @property
+    def promises_by_draws(self) -> bool:
+        """Whether a plan holds the law's draws to a probability unless told otherwise: several laws, or unseen sources."""
+        return len(self.members) > 1 or (self.form.of_sources and len(self.draws) > 0)
+
     def summary(self) -> dict[str, object]:
         """The law in the record of the command line's contract."""
         return {

@@ -96,7 +96,9 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     return _values(theta, x, _gain(theta, x)[0], _effective_tokens(theta, x)[0])[0]
 
 
-def _values(theta: FloatArray, x: Inputs, gain: FloatArray, ln_d: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _values(
+    theta: FloatArray, x: Inputs, gain: FloatArray, ln_d: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """ln L, minus its slopes in ln N_eff and in ln D_eff, and the share of D_eff in D; (..., n) each."""
     t = theta[..., None, :]
     k, tau, f = np.exp(t[..., 5]), _sigmoid(t[..., 2]), _sigmoid(t[..., 1])
@@ -144,5 +146,6 @@ FORM = LawForm(
     region=bounds,
     uses_experts=True,
     of_models=True,
+    of_sources=True,
     extra_inputs={"granularity": 1.0, "shared_ffn": 0.0, "unique_tokens": float("inf")},
 )

@@ -622,6 +622,8 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     facts.append(("loss", _loss_text(plan)))
     if model.probability_at_least_base is not None and (not plan.is_baseline or "max_loss" in plan.asked):
         facts.append((_probability_name(plan), _probability_text(plan)))
+    if plan.decision.undecided:
+        facts.append(("experts", plan.decision.undecided))
     if model.regret is not None:
         facts.append(("regret", _regret_text(plan, model.regret)))
     facts.append(("build", build_sentence(plan.decision.architecture)))
@@ -692,11 +694,14 @@ def _probability_name(plan: Plan) -> str:
 
 def _probability_text(plan: Plan) -> str:
     sure = _percentage(plan.decision.model.probability_at_least_base)
-    laws, probability = len(plan.laws), plan.decision.model.probability_at_least_base
-    text = f"{sure} over {laws} laws" if laws else f"{sure} under {plan.law}"
-    if laws and probability is not None and probability > laws / (laws + 1) + 0.005:
+    voting, probability = plan.voting_laws, plan.decision.model.probability_at_least_base
+    if not voting:
+        return f"{sure} over the draws of {plan.law}" if plan.laws else f"{sure} under {plan.law}"
+    laws = len(voting)
+    text = f"{sure} over {laws} laws"
+    if probability is not None and probability > laws / (laws + 1) + 0.005:
         text += f" (trust at most {laws / (laws + 1):.0%})"
-    if plan.laws and plan.decision is plan.recommendation:
+    if plan.decision is plan.recommendation:
         least = min(plan.laws, key=lambda view: view.probability)
         each = f", {least.probability:.0%} under the most sceptical ({least.law})"
         text += each if least.probability < 0.995 else " and under each of them"
@@ -706,8 +711,10 @@ def _probability_text(plan: Plan) -> str:
 def _regret_text(plan: Plan, regret: Regret) -> str:
     """Shares of the baseline's cost, and the dollars that they come to."""
     shares = (regret.expected, regret.worst)
-    what = "if another law is true" if plan.laws else f"over the draws of {plan.law}"
-    text = f"{shares[0]:.0%} of the baseline's cost expected {what}, {shares[1]:.0%} at worst"
+    several = bool(plan.voting_laws)
+    what = "if another law is true" if several else f"over the draws of {plan.law}"
+    worst = "at worst" if several else "in one draw of 20"
+    text = f"{shares[0]:.0%} of the baseline's cost expected {what}, {shares[1]:.0%} {worst}"
     if plan.base_usd_per_mtok is None:
         return text
     first, last = (format_usd(share * plan.base_usd_per_mtok) for share in shares)
@@ -763,7 +770,7 @@ def laws_table(plan: Plan) -> Table:
 
     cells: tuple[Cell[LawView], ...] = (
         (Column("law", text=True), lambda v: v.law),
-        (Column("weight", rank=2), lambda v: f"{v.weight:.0%}"),
+        *([(Column("weight", rank=2), lambda v: f"{v.weight:.0%}")] if plan.voting_laws else []),
         (Column(P_LOSS), lambda v: f"{v.probability:.0%}"),
         (Column("regret"), lambda v: "-" if v.regret is None else f"{v.regret:.0%}"),
         (Column("choice: E"), lambda v: "none" if v.experts is None else f"{v.experts:g}"),
@@ -772,7 +779,8 @@ def laws_table(plan: Plan) -> Table:
         (Column("its cost vs baseline"), lambda v: _percentage(v.cost_ratio)),
     )
     model = "this model" if plan.decision is plan.recommendation else "the recommended model of the budget"
-    return table_of(f"What each law says of {model}, and which model it would choose", plan.laws, cells)
+    law = "law" if plan.voting_laws else "named law"
+    return table_of(f"What each {law} says of {model}, and which model it would choose", plan.laws, cells)
 
 
 def regrets_table(plan: Plan) -> Table:

@@ -116,7 +116,7 @@ def draft(query: Query, laws: Laws) -> Record:
         "base_name": asked.question.base_name,
         "base_experts": _plain(found.base_experts),
         "base_loss": _number(found.base_loss),
-        "confidence": asked.question.confidence or (CONFIDENCE if len(asked.law.members) > 1 else None),
+        "confidence": asked.question.confidence or (CONFIDENCE if asked.law.promises_by_draws else None),
         "base_usd_per_mtok": found.base_usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
