@@ -348,7 +348,7 @@ def test_budgets_in_days_and_dollars_and_a_life(browser: Any, address: str) -> N
             page.get_by_label(choice, exact=True).check()
             settled(page)
             assert keys < set(parse_qs(urlsplit(page.url).query))
-            assert answer(address, page)["budget_flops"] == pytest.approx(flops, rel=0.05)  # the same plan again
+            assert answer(address, page)["budget_flops"] == pytest.approx(flops, rel=0.1)  # the MFU is of other GPUs
         page.get_by_label("cheapest to train and serve").check()
         page.wait_for_timeout(600)
         settled(page)

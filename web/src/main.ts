@@ -189,6 +189,7 @@ class Page {
         for (const key of ["days", "max-days", "budget-usd"]) bought.delete(key);
         bought.set("budget", String(plan.budget_flops));
         this.draft = { ...(await get<Draft>("draft", bought.toString(), signal)), command: this.draft.command };
+        this.controls.reach(this.draft);
         around = get<Around>("bands", bought.toString(), signal);
         around.catch(() => undefined);
       }
