@@ -50,6 +50,7 @@ export class Controls {
   private all: Control[] = [];
   private errors = new Map<string, { note: HTMLElement; field: HTMLElement; label: string }>();
   draft?: Draft;
+  mfu?: number; // of the last plan's model
   private bounds: Record<string, { low: number; high: number }> = {};
 
   constructor(
@@ -288,7 +289,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       "Training",
       c.radio("Budget in", [["flops", "FLOPs"], ["days", "GPUs, days"], ["usd", "dollars"]], budget, (value) => {
         const [card, flops] = [trains(), c.draft?.budget_flops ?? format.parse(state.get("budget"))];
-        const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu") || String(USUAL_MFU))) : NaN;
+        const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu") || String(c.mfu ?? USUAL_MFU))) : NaN;
         const price = card === served() && state.has("usd-per-gpu-hour") ? format.parse(state.get("usd-per-gpu-hour")) : (card?.usd_per_gpu_hour ?? 1);
         const cards = Math.max(1, Math.round(hours / 24 / DAYS));
         state.set({

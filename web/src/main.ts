@@ -178,10 +178,22 @@ class Page {
     if (this.state.query() !== query) return;
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
-    const around = get<Around>("bands", query, signal);
+    let around = get<Around>("bands", query, signal);
     around.catch(() => undefined); // said where it is drawn
     try {
-      await this.show(await get<Plan>("plan", query, signal));
+      const plan = await get<Plan>("plan", query, signal);
+      this.controls.mfu = plan.training?.mfu;
+      if (this.draft && plan.budget_flops !== this.draft.budget_flops) {
+        // What days and dollars buy is known with the model: the curves are of its budget.
+        const bought = new URLSearchParams(query);
+        for (const key of ["days", "max-days", "budget-usd"]) bought.delete(key);
+        bought.set("budget", String(plan.budget_flops));
+        this.draft = { ...(await get<Draft>("draft", bought.toString(), signal)), command: this.draft.command };
+        this.controls.reach(this.draft);
+        around = get<Around>("bands", bought.toString(), signal);
+        around.catch(() => undefined);
+      }
+      await this.show(plan);
       document.body.dataset.answered = query;
       this.around = await around;
       await this.drawPlanChart();

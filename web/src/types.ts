@@ -175,6 +175,7 @@ export interface Plan {
   decision: Decision;
   command: string;
   warnings: string[];
+  training?: { mfu?: number };
 }
 
 export interface Known {

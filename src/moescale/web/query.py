@@ -21,7 +21,11 @@ OPTIONS: Mapping[str, tuple[type, str, Described]] = {
     for name, kind in described(group).items()
     if not isinstance(kind, FilePath)
 }
-HELD = {"prompt": f"{DEFAULT_TRAFFIC[0]:g}", "output": f"{DEFAULT_TRAFFIC[1]:g}"}  # where they are left out
+HELD = {
+    "kv-cache": "bf16",
+    "prompt": f"{DEFAULT_TRAFFIC[0]:g}",
+    "output": f"{DEFAULT_TRAFFIC[1]:g}",
+}  # where they are left out
 UNITS = {Quantity: {"T": 1e12, "B": 1e9, "M": 1e6}, Seconds: {"s": 1.0, "ms": 1e-3}}
 
 
