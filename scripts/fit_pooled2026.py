@@ -224,9 +224,9 @@ def main() -> None:
     parser.add_argument("--print", action="store_true")
     options = parser.parse_args()
     found = pool(sources())
-    show(found)
     if not options.print:
         write_atomically(TARGET, tomli_w.dumps(document(found)))
+    show(found)
 
 
 def document(found: Pooled) -> dict[str, object]:
