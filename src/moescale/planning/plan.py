@@ -12,6 +12,7 @@ import numpy as np
 from moescale.errors import InfeasibleError
 from moescale.io.records import record
 from moescale.latency import LatencySource
+from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
 from moescale.models.rounding import family_of
 from moescale.planning.as_built import Bounds, as_built
@@ -269,6 +270,7 @@ def _recommendation(
         why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
         caveats=(*slow(search, model), *built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
+        expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, rows),
     )
     return advice, views, base_built and base_built.model

@@ -25,6 +25,7 @@ from moescale.serving.use import slow_for_use
 from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
+NEARLY = 0.05  # of a cost: rivals within it are named
 SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
 TINY = 1e-9
 SPENT = 0.99  # of a budget: a plan that uses less says so
@@ -75,6 +76,7 @@ class Recommendation(Generic[Model]):
     why: str
     caveats: tuple[str, ...]
     architecture: Buildable
+    expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
 
     def to_dict(self) -> dict[str, object]:
@@ -335,9 +337,12 @@ def _rivals(
     if cost is None:
         close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if c.loss <= FLAT * model.loss]
         return [f"Loss within 0.1% of the recommended model's: {', '.join(close)}."] if close else []
-    dearer = {c.experts: cost(c) / cost(model) - 1.0 for c in rivals}
-    close = [f"{e:g} experts ({more:+.1%})" for e, more in dearer.items() if more <= 0.05]
-    return [f"Within 5% of the recommended model's {what}: {', '.join(close)}."] if close else []
+    chosen = next((c for c in rows if c.experts == model.experts), model)  # before rounding, as its rivals are
+    dearer = {c.experts: cost(c) / cost(chosen) - 1.0 for c in rivals}
+    close = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if abs(more) <= NEARLY]
+    less = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if more < -NEARLY]
+    notes = [f"Within {NEARLY:.0%} of the recommended model's {what}, before rounding: {', '.join(close)}."] if close else []
+    return [*notes, *([f"Of lower {what}, but of more expected regret: {', '.join(less)}."] if less else [])]
 
 
 def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callable[[Model], float] | None) -> list[str]:
@@ -365,7 +370,7 @@ def _conditions(search: Search) -> list[str]:
             f"{laws} laws cannot support a probability of {search.confidence:.0%}: one more law would demand more than all of "
             f"them with probability 1/{laws + 1}. Read it as {laws / (laws + 1):.0%} at most."
         )
-    if law.family.expert_width < 1.0:
+    if law.family.expert_width < 1.0 and "granularity" not in law.form.extra_inputs:
         notes.append(
             "No law was fitted on experts narrower than a dense FFN: such experts are judged by their expansion X alone."
         )

@@ -349,7 +349,7 @@ def _laws_for(law: Law, question: Question) -> list[str]:
     shaped = law.name in names and find_law(law.name).family.name != law.family.name  # else in that of each law
     for name in names:
         other = restate(find_law(name), law.family) if shaped else find_law(name)
-        counts = [e for e in question.experts if other.allows(e) and only_experts(other) in (None, e)]
+        counts = [e for e in question.experts if other.allows(e) and only_experts(other) is None]
         with suppress(MoescaleError):  # a law without a trade-off, or of inputs that are not stated
             found += [name] if counts and loss_optimal(other, question.budget, np.array(counts)).n_params.size else []
     return found

@@ -696,7 +696,7 @@ def _probability_text(plan: Plan) -> str:
     sure = _percentage(plan.decision.model.probability_at_least_base)
     voting, probability = plan.voting_laws, plan.decision.model.probability_at_least_base
     if not voting:
-        return f"{sure} over the draws of {plan.law}" if plan.laws else f"{sure} under {plan.law}"
+        return f"{sure} under {plan.law}"
     laws = len(voting)
     text = f"{sure} over {laws} laws"
     if probability is not None and probability > laws / (laws + 1) + 0.005:
