@@ -20,6 +20,7 @@ from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
 SIZES = 10.0 ** np.linspace(4.0, 15.0, 177)  # where the optimum is bracketed before it is refined: 16 to a decade
+COARSE = 4  # of them one in so many, for draws: there are hundreds, and refining is cheap
 SECTIONS = 40  # of an interval in each step of a search that prices models
 CLOSE = 1e-6  # of a size, relative: far below what any price depends on
 NEARBY = 0.03  # of ln N around a size that is expected to be the answer
@@ -140,9 +141,10 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
     """
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
     check_trade_off(law)
-    flat = loss_on_budget(law, budget, np.tile(SIZES, e.size), np.repeat(e, SIZES.size), theta=use)
-    best = np.argmin(flat.reshape(*use.shape[:-1], e.size, SIZES.size), axis=-1)
-    if theta is None and np.any((best == 0) | (best == SIZES.size - 1)):
+    sizes = SIZES if theta is None else SIZES[::COARSE]
+    flat = loss_on_budget(law, budget, np.tile(sizes, e.size), np.repeat(e, sizes.size), theta=use)
+    best = np.argmin(flat.reshape(*use.shape[:-1], e.size, sizes.size), axis=-1)
+    if theta is None and np.any((best == 0) | (best == sizes.size - 1)):
         scarce = budget.max_tokens is not None and budget.max_tokens < SIZES[0]
         raise InfeasibleError(
             f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters "
@@ -151,8 +153,8 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
             if scarce
             else "give a budget closer to the fitted range, or another law",
         )
-    ln = np.log(SIZES)
-    low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, SIZES.size - 1)]
+    ln = np.log(sizes)
+    low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, sizes.size - 1)]
     low, high = bracket(lambda at: _slope_on_budget(law, budget, at, e, use), low, high, close=FLAT)
     return at_size(law, budget, np.exp(0.5 * (low + high)), e, theta=theta)
 
