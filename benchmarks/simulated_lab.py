@@ -293,8 +293,9 @@ def page(lab: Rows, one_question: Rows) -> str:
     """The text of docs/evidence/decisions.md with the part of the simulated lab, from its tables."""
     found = {(row["planner"], row["confidence"], row["true_law"]): row for row in lab}
 
-    def kept(planner: str, confidence: float, law: str) -> str:
-        return percent(found[planner, f"{confidence:g}", law]["promise_kept"])
+    def by_law(figure: str) -> str:
+        rows = {law: found[POOLED, f"{DEFAULT:g}", law] for law in truths}
+        return ", ".join(f"{law} {percent(row[figure])}" for law, row in rows.items())
 
     truths = dict.fromkeys(row["true_law"] for row in lab if row["true_law"] != ANY)
     worst: dict[str, float] = {}
@@ -305,7 +306,8 @@ def page(lab: Rows, one_question: Rows) -> str:
     plan = [row for row in one_question if row["choice_of"] == THIS_PLAN]
     parts = {
         "planners": planner_lines(found),
-        "kept-by-law": ", ".join(f"{law} {kept(POOLED, DEFAULT, law)}" for law in truths),
+        "kept-by-law": by_law("promise_kept"),
+        "regret-by-law": by_law("regret"),
         "question-alone": f"{percent(min(alone))} to {percent(max(alone))}",
         "question-costs": f"{percent(min(costs))} to {percent(max(costs))}",
         "question-plan": percent(worst[THIS_PLAN]),
