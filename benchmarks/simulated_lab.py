@@ -93,7 +93,7 @@ class Score:
     regret: FloatArray
 
 
-Plans = Mapping[tuple[str, float | None], Model | None]  # by planner and confidence, None where it has none
+Plans = dict[tuple[str, float | None], Model | None]  # by planner and confidence, None where it has none
 
 
 def main() -> None:
@@ -128,7 +128,9 @@ def simulated(
             search, plans = known[labs]
             plans = plans | dict(compared(search, ensemble_without(public, truth)))
             panel = true_panel(search, truth)
-            scores += [judged(search, panel, truth, asked, *by, model) for by, model in plans.items()]
+            scores += [
+                judged(search, panel, truth, asked, planner, sure, model) for (planner, sure), model in plans.items()
+            ]
     return scores
 
 
@@ -294,10 +296,9 @@ def page(lab: Rows, one_question: Rows) -> str:
     found = {(row["planner"], row["confidence"], row["true_law"]): row for row in lab}
 
     def by_law(figure: str) -> str:
-        rows = {law: found[POOLED, f"{DEFAULT:g}", law] for law in truths}
+        rows = {law: found[POOLED, f"{DEFAULT:g}", law] for law in TRUTHS}
         return ", ".join(f"{law} {percent(row[figure])}" for law, row in rows.items())
 
-    truths = dict.fromkeys(row["true_law"] for row in lab if row["true_law"] != ANY)
     worst: dict[str, float] = {}
     for row in one_question:
         worst[row["choice_of"]] = max(worst.get(row["choice_of"], 0.0), float(row["regret"]))
