@@ -316,7 +316,7 @@ def by_law_csv(studies: Sequence[Study]) -> str:
     for s in studies:
         groups.setdefault((s.truth, s.sweep, s.planner), []).append(s)
     rows = ([*about, f"{mean(mine):.4f}", f"{np.mean([s.kept for s in mine]):.4f}"] for about, mine in groups.items())
-    return pages().csv_text(("true_law", "sweep", "planner", "regret", "promise_kept"), rows)
+    return pages.csv_text(("true_law", "sweep", "planner", "regret", "promise_kept"), rows)
 
 
 def mean(studies: Sequence[Study]) -> float:
@@ -369,7 +369,7 @@ def page(studies: Sequence[Study]) -> str:
         "kept-grid": percent(kept["plain grid"]),
         "kept-designed": f"{percent(min(designed))} to {percent(max(designed))}",
     }
-    return str(pages().filled(PAGE, parts, OWNER))
+    return str(pages.filled(PAGE, parts, OWNER))
 
 
 def over_laws(studies: Sequence[Study]) -> float:
@@ -381,8 +381,8 @@ def over_laws(studies: Sequence[Study]) -> float:
 
 def publish(studies: Sequence[Study]) -> None:
     """Write the table by law, and the page's part."""
-    pages().write(BY_LAW, by_law_csv(studies))
-    pages().write(PAGE, page(studies))
+    pages.write(BY_LAW, by_law_csv(studies))
+    pages.write(PAGE, page(studies))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 those models.
 
 The budget is 6 FLOPs for each active parameter of the body and token of the published model, the shape that of its kind
-(`shape_of`), the expert counts those at EXPANSIONS. Two questions: the budget alone (the base: the default, X = 2), and with
-the published model as the base. The ensemble answers as `plan` does, a law alone by its own curve. Each is asked within its
-range, and beyond: as if it went on to the end of EXPANSIONS. Distances from the frontier are by the ensemble's mean, or a
-law's own curve.
+(`shape_of`), the law and the expert counts those of `plan`. Two questions: the budget alone (the base: the default, X = 2), and
+with the published model as the base. The distance from the frontier is by the law's mean coefficients.
 
 python scripts/document_hindcasts.py [--stored]   (--stored: the page anew from the table that is there)
 """
@@ -27,19 +25,18 @@ from moescale.errors import InfeasibleError
 from moescale.io.files import write_atomically
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.models.coordinates import expansion, experts_at, of_architecture
+from moescale.models.coordinates import expansion, of_architecture
 from moescale.models.family import find_family
 from moescale.models.published import find_shape
 from moescale.models.recipe import text_ceiling
 from moescale.options.law import DEFAULT_LAW, SHAPES
 from moescale.options.serving import ServingOptions
-from moescale.planning.allocation import Budget, smallest_at_loss
+from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Candidate
-from moescale.planning.question import CONFIDENCE, KnownModel, Question
+from moescale.planning.question import CONFIDENCE, KnownModel, Question, ladder
 from moescale.planning.search import Search, choose
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
-from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.units import format_count
 from moescale.views.figures.axes import headline, new_figure, point
@@ -55,10 +52,7 @@ MODELS = (
     *("olmoe-1b-7b", "llama-4-scout", "llama-4-maverick"),
     *("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "qwen3-32b"),
 )
-LAWS = tuple(member.law.name for member in find_law(DEFAULT_LAW).members)
-# X; the fifth is where the default law's range ends, the last the sparsest of the published models.
-EXPANSIONS = (1.0, 2.0, 4.0, 8.0, 11.0, 16.0, 24.0, 32.0, 42.0)
-RANGE = EXPANSIONS[4]
+NEAR = 1.5  # times: as close in active size and in tokens counts as a hit
 NARROW = 0.5  # of a dense FFN's width: experts below are fine-grained
 SERVING = ServingOptions(gpu="h200-sxm", weights="fp8", prompt=1155, output=211, max_num_seqs="256")
 STORED = DOCS / "evidence/hindcasts.csv"
@@ -68,18 +62,15 @@ MISSING = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A published model, or what a law answers on its budget: what a token meets, X, tokens, dollars; NaN where there is none.
+    """A published model, or the answer on its budget: what a token meets, X, tokens, dollars; NaN where there is none.
 
-    The distances are of the published model from the frontier of loss against serving cost: of ln loss at its cost, and of
-    ln dollars at its loss; NaN where nothing on the frontier is as cheap, or as good.
+    `ln_loss_above` is how far the published model lies above the least loss at its serving cost; NaN where nothing is as cheap.
     """
 
     model: str
     shape: str
     budget_flops: float
     asked: str  # published; budget: the budget alone; model: the published model is the base
-    law: str = ""
-    beyond: bool = False  # as if the law went on to the end of EXPANSIONS
     active: float = math.nan
     expansion: float = math.nan
     tokens: float = math.nan
@@ -87,7 +78,6 @@ class Row:
     probability: float = math.nan  # that it is at least as good as the base
     most_sure: float = math.nan  # of any model of the budget
     ln_loss_above: float = math.nan
-    ln_usd_above: float = math.nan
 
 
 def shape_of(model: Architecture) -> str:
@@ -105,79 +95,61 @@ def served() -> tuple[Deployment, LatencySource]:
     return deployment, SERVING.open_latency(deployment)
 
 
-def hindcast(name: str, ranges: Sequence[bool] = (False, True)) -> list[Row]:
-    """The published model and all answers on its budget."""
+def hindcast(name: str) -> list[Row]:
+    """The published model and both answers on its budget."""
     known = find_shape(name)
     assert known.tokens is not None
     base = KnownModel(name=name, architecture=known.architecture, tokens=known.tokens)
     active, x = (float(value) for value in of_architecture(known.architecture))
     shape = shape_of(known.architecture)
     family = find_family(SHAPES[shape])
-    counts = tuple(float(np.floor(experts_at(family, at) + 1e-9)) for at in EXPANSIONS)
-    budget = Budget(base.training_flops, text_ceiling().largest_trained_tokens)
-    as_good = Question(budget=budget, experts=counts, base=base)
-    alone = Question(budget=budget, experts=counts, match_experts=family.base_experts)
-    ensemble = find_law(DEFAULT_LAW)
-    laws = [restate(law, family) for law in (ensemble, *(member.law for member in ensemble.members))]
-    usd = Search.of(laws[1], replace(as_good, draws=0), *served()).base.usd_per_mtok
-    start = Row(model=name, shape=shape, budget_flops=budget.flops, asked="published")
-    rows = [replace(start, active=active, expansion=x, tokens=known.tokens, usd_per_mtok=usd or math.nan)]
-    for beyond in ranges:
-        asked = [replace(law, max_experts=counts[-1]) if beyond else law for law in laws]
-        rows.append(replace(start, asked="budget", law=ensemble.name, beyond=beyond, **answer(asked[0], alone)))
-        rows += [
-            replace(
-                start, asked="model", law=law.name, beyond=beyond, **answer(law, as_good), **distances(law, as_good)
-            )
-            for law in asked
-        ]
-    return rows
+    law = restate(find_law(DEFAULT_LAW), family)
+    question = Question(
+        budget=Budget(base.training_flops, text_ceiling().largest_trained_tokens),
+        experts=ladder(law),
+        match_experts=family.base_experts,
+    )
+    alone, as_good = (Search.of(law, replace(question, base=known_base), *served()) for known_base in (None, base))
+    start = Row(model=name, shape=shape, budget_flops=question.budget.flops, asked="published")
+    usd = as_good.base.usd_per_mtok
+    assert usd is not None
+    return [
+        replace(start, active=active, expansion=x, tokens=known.tokens, usd_per_mtok=usd, ln_loss_above=above(as_good)),
+        replace(start, asked="budget", **answer(alone)),
+        replace(start, asked="model", **answer(as_good)),
+    ]
 
 
-def answer(law: Law, question: Question) -> dict[str, float]:
-    """What an ensemble, or a law alone by its own curve, would train."""
-    search = Search.of(law, question if law.members[1:] else replace(question, draws=0), *served())
-    allowed = law.allows(search.best.experts)
+def answer(search: Search) -> dict[str, float]:
+    """What `plan` would train."""
+    allowed = search.law.allows(search.best.experts)
     sure = {"most_sure": float(np.nanmax(search.panel.most_sure(search.largest, allowed)))}
     try:
         model, _ = choose(search, search.at_loss())
     except InfeasibleError:
         return sure
-    probability = model.probability_at_least_base
+    assert model.probability_at_least_base is not None
     return sure | {
         "active": model.n_params_active,
-        "expansion": float(expansion(law.family, model.experts)),
+        "expansion": float(expansion(search.law.family, model.experts)),
         "tokens": model.tokens,
         "usd_per_mtok": model.usd_per_mtok,
-        "probability": 1.0 if probability is None else probability,
+        "probability": model.probability_at_least_base,
     }
 
 
-def distances(law: Law, question: Question) -> dict[str, float]:
-    """How far the base lies above the frontier: of ln loss at its serving cost, and of ln dollars at its loss."""
-    search = Search.of(law, replace(question, draws=0), *served())
-    base, e = search.base, search.best.experts[law.allows(search.best.experts)]
-    assert base.usd_per_mtok is not None
-    losses = [
-        c.loss for c in search.within_cost(base.usd_per_mtok) if isinstance(c, Candidate) and law.allows(c.experts)
-    ]
-    sizes = smallest_at_loss(law, question.budget, e, base.loss).n_params
-    reached = np.isfinite(sizes)
-    least = (
-        float(search.costs.usd_per_mtok(sizes[reached], e[reached]).min(initial=np.inf)) if reached.any() else np.inf
-    )
-    return {
-        "ln_loss_above": math.log(base.loss / min(losses)) if losses else math.nan,
-        "ln_usd_above": math.log(base.usd_per_mtok / least) if math.isfinite(least) else math.nan,
-    }
+def above(search: Search) -> float:
+    """ln of the base's loss over the least loss at its serving cost."""
+    assert search.base.usd_per_mtok is not None
+    rows = search.within_cost(search.base.usd_per_mtok)
+    losses = [c.loss for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    return math.log(search.base.loss / min(losses)) if losses else math.nan
 
 
 def to_csv(rows: Sequence[Row]) -> str:
     """The rows as a table; figures with five digits, empty where there is none."""
 
     def cell(value: Any) -> str:
-        if isinstance(value, bool):
-            return "yes" if value else "no"
         return value if isinstance(value, str) else "" if math.isnan(value) else f"{value:.5g}"
 
     out = io.StringIO()
@@ -195,99 +167,88 @@ def stored() -> list[Row]:
         values: dict[str, Any] = {
             name: float(text) if text else math.nan for name, text in record.items() if name not in TEXT
         }
-        values |= {name: record[name] for name in TEXT} | {"beyond": record["beyond"] == "yes"}
+        values |= {name: record[name] for name in TEXT}
         rows.append(Row(**values))
     return rows
 
 
-TEXT = ("model", "shape", "asked", "law", "beyond")
+TEXT = ("model", "shape", "asked")
 
 
 class Hindcasts:
     """Rows by what they answer."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = {(row.model, row.asked, row.law, row.beyond): row for row in rows}
+        self.rows = {(row.model, row.asked): row for row in rows}
         self.models = tuple(dict.fromkeys(row.model for row in rows))
 
-    def published(self, model: str) -> Row:
-        return self.rows[model, "published", "", False]
+    @property
+    def sparse(self) -> list[str]:
+        """The models with experts."""
+        return [model for model in self.models if self.of(model, "published").expansion > 1.0]
 
-    def of(self, model: str, asked: str = "model", law: str = DEFAULT_LAW, *, beyond: bool = False) -> Row:
-        return self.rows[model, asked, law, beyond]
+    def of(self, model: str, asked: str) -> Row:
+        return self.rows[model, asked]
+
+    def ratios(self, model: str, asked: str) -> tuple[float, float]:
+        """Active size and tokens of an answer over the published model's."""
+        row, at = self.of(model, asked), self.of(model, "published")
+        return row.active / at.active, row.tokens / at.tokens
+
+    def near(self, model: str, asked: str) -> bool:
+        """Whether both are within NEAR times."""
+        return all(abs(math.log(ratio)) <= math.log(NEAR) for ratio in self.ratios(model, asked))
 
 
 def page(found: Hindcasts) -> str:
     """The page's text."""
-    above = [found.of(m, beyond=True) for m in found.models]
-    near = found.of("deepseek-v3", "budget")
-    v3, as_good = found.published("deepseek-v3"), found.of("deepseek-v3", beyond=True)
-    spreads = [spread(found, model, "active") for model in found.models]
-    parts = {
+    parts: dict[str, str | list[str]] = {
         "answers": _answers(found),
-        "by-law": _by_law(found),
-        "v3-active": f"{near.active / v3.active:.2f}",
-        "v3-tokens": f"{near.tokens / v3.tokens:.2f}",
-        "v3-like": f"{as_good.active / v3.active:.2f}",
-        "v3-x": f"{as_good.expansion:.0f}",
-        "none-within": f"{sum(math.isnan(found.of(m).active) for m in found.models)}",
         "models": f"{len(found.models)}",
-        "beaten": f"{sum(found.of(m).ln_loss_above < 0.0 for m in found.models)}",
-        "least-spread": f"{min(spreads):.2f}",
-        "median-spread": f"{np.median(spreads):.1f}",
-        "largest-spread": f"{max(spreads):.1f}",
-        "sparse-above": _span([row.ln_loss_above for row in above if found.published(row.model).expansion > 1.0]),
-        "dense-above": _span([row.ln_loss_above for row in above if found.published(row.model).expansion <= 1.0]),
-    }  # fmt: skip
+        "sparse": f"{len(found.sparse)}",
+    }
+    for asked in ("budget", "model"):
+        parts[f"missed-{asked}"] = (
+            ", ".join(_missed(found, m, asked) for m in found.sparse if not found.near(m, asked)) or "none"
+        )
+        parts[f"near-{asked}"] = f"{sum(found.near(m, asked) for m in found.sparse)}"
+    for kind, dense in (("sparse", False), ("dense", True)):
+        rows = [found.of(m, "published") for m in found.models if (m not in found.sparse) is dense]
+        parts[f"{kind}-above"] = _span([row.ln_loss_above for row in rows])
     return filled(PAGE, parts, OWNER)
 
 
+def _missed(found: Hindcasts, model: str, asked: str) -> str:
+    active, tokens = found.ratios(model, asked)
+    return f"{model} (no plan)" if math.isnan(active) else f"{model} ({active:.2f}, {tokens:.2f})"
+
+
 def _span(values: Sequence[float]) -> str:
-    return f"{100 * min(values):.1f}% to {100 * max(values):.1f}%"
-
-
-def spread(found: Hindcasts, model: str, figure: str, *, beyond: bool = True) -> float:
-    """The geometric standard deviation of what the laws answer, those that do."""
-    values = np.log([getattr(found.of(model, law=law, beyond=beyond), figure) for law in LAWS])
-    return math.exp(float(np.nanstd(values)))
-
-
-def _times(value: float, over: float) -> str:
-    return MISSING if math.isnan(value) else f"{value / over:.2f}"
+    return f"{100 * min(values):+.1f}% to {100 * max(values):+.1f}%"
 
 
 def _answers(found: Hindcasts) -> list[str]:
-    """Each model, and the ensemble's answers as ratios to it: the budget alone, as good as the model within the range, beyond."""
+    """Each model, and the answers as ratios to it: the budget alone, and as good as the model."""
 
-    def cells(row: Row, at: Row) -> list[str]:
+    def cells(model: str, asked: str) -> list[str]:
+        row = found.of(model, asked)
         if math.isnan(row.active):
-            return [f"none ({row.most_sure:.0%})" if row.most_sure < CONFIDENCE else "none fits", ""]
-        return [_times(getattr(row, name), getattr(at, name)) for name in ("active", "usd_per_mtok")]
+            return [f"none ({row.most_sure:.0%})" if row.most_sure < CONFIDENCE else "none fits", "", "", ""]
+        ratios = (*found.ratios(model, asked), row.usd_per_mtok / found.of(model, "published").usd_per_mtok)
+        active, tokens, usd = (f"{ratio:.2f}" for ratio in ratios)
+        return [active, tokens, f"{row.expansion:.3g}", usd]
 
     rows: list[list[str]] = []
     for model in found.models:
-        at, beyond = found.published(model), found.of(model, beyond=True)
-        told = [model, format_count(at.active), f"{at.expansion:.3g}", *cells(found.of(model, "budget"), at)]
-        rows.append([*told, *cells(found.of(model), at), *cells(beyond, at), f"{beyond.expansion:.3g}"])
-    names = [f"{head} {mark}" for mark in ("(a)", "(b)", "(c)") for head in ("active", "$/Mtok")]
-    return table(("model", "active", "X", *names, "X (c)"), rows, numbers=9)
-
-
-def _by_law(found: Hindcasts) -> list[str]:
-    """Each law alone, beyond its range: active parameters over the published model's, the median model and the range."""
-    rows: list[list[str]] = []
-    for law in LAWS:
-        at = [(found.of(m, law=law, beyond=True), found.published(m)) for m in found.models]
-        active = [row.active / model.active for row, model in at if not math.isnan(row.active)]
-        above = [100 * row.ln_loss_above for row, _ in at if not math.isnan(row.ln_loss_above)]
-        median_x = np.median([row.expansion for row, _ in at if not math.isnan(row.active)])
-        spans = [f"{min(active):.2f}-{max(active):.2f}", f"{median_x:.2g}", f"{min(above):+.1f}% to {max(above):+.1f}%"]
-        rows.append([law, f"{np.median(active):.2f}", *spans])
-    return table(("law", "active, median", "range", "X, median", "loss above its frontier"), rows, numbers=4)
+        at = found.of(model, "published")
+        about = [format_count(at.active), format_count(at.tokens), f"{at.expansion:.3g}"]
+        rows.append([model, *about, *cells(model, "budget"), *cells(model, "model")])
+    names = [f"{head} {mark}" for mark in ("(a)", "(b)") for head in ("active", "tokens", "X", "$/Mtok")]
+    return table(("model", "active", "tokens", "X", *names), rows, numbers=11)
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """A panel a model: the published model, and what the ensemble and each law would train as good as it, active against X."""
+    """A panel a model: the published model, and what a plan would train on its budget and to be as good, active against X."""
     found = Hindcasts(rows)
     columns = 5
     with house_style():
@@ -312,27 +273,20 @@ def _panel(ax: Axes, found: Hindcasts, model: str) -> None:
     def place(row: Row) -> tuple[float, float]:
         return row.active, row.expansion
 
-    lab, blind = found.published(model), found.of(model, "budget")
-    chosen = found.of(model, beyond=True)
+    lab, alone, as_good = (found.of(model, asked) for asked in ("published", "budget", "model"))
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(1.6e8, 8e11)
-    ax.set_ylim(0.8, 60.0)
-    ax.axhspan(RANGE * 1.03, 60.0, color="#f0f0f0", linewidth=0, zorder=0)
-    for law, colour in zip(LAWS, CATEGORIES[2:], strict=False):
-        row = found.of(model, law=law, beyond=True)
-        point(ax, *place(row), "D", colour, 3.2, zorder=3)
-        ax.plot(*zip(place(lab), place(row), strict=True), color=colour, linewidth=0.5, alpha=0.7)
-    ax.plot(*zip(place(lab), place(chosen), strict=True), color=ACCENT, linewidth=1.4)
-    for row, size, inside in ((found.of(model), 6.4, "white"), (chosen, 4.4, ACCENT)):
-        if not math.isnan(row.active):
-            point(ax, *place(row), "s", ACCENT, size, zorder=5, markerfacecolor=inside)
-    point(ax, *place(blind), "x", CATEGORIES[0], 4.6, zorder=4)
+    ax.set_ylim(0.8, 160.0)
+    if not math.isnan(as_good.active):
+        ax.plot(*zip(place(lab), place(as_good), strict=True), color=ACCENT, linewidth=1.4)
+        point(ax, *place(as_good), "s", ACCENT, 4.4, zorder=5)
+    point(ax, *place(alone), "x", CATEGORIES[0], 4.6, zorder=4)
     point(ax, *place(lab), "o", INK, 5.0, zorder=6)
     ax.set_title(f"{model}\n{format_count(lab.tokens)} tokens", fontsize=7)
     for axis, places, text in (
         (ax.xaxis, (1e9, 1e10, 1e11), format_count),
-        (ax.yaxis, (1, 3, 11, 42), "{:g}".format),
+        (ax.yaxis, (1, 4, 16, 64), "{:g}".format),
     ):
         axis.set_major_locator(FixedLocator(places))
         axis.set_major_formatter(FuncFormatter(_written(text)))
@@ -348,13 +302,11 @@ def _key(ax: Axes) -> None:
 
     ax.axis("off")
     entries = [
-        ("o", INK, INK, "the model"), ("s", ACCENT, "white", "the plan, X to 11"), ("s", ACCENT, ACCENT, "as if laws went on"),
-        ("x", CATEGORIES[0], INK, "budget alone"),
-        *(("D", colour, colour, law) for law, colour in zip(LAWS, CATEGORIES[2:], strict=False)),
+        ("o", INK, "the model"), ("s", ACCENT, "a plan that is as good"), ("x", CATEGORIES[0], "budget alone"),
     ]  # fmt: skip
     handles = [
-        Line2D([], [], linestyle="none", marker=marker, color=colour, markerfacecolor=face, markersize=4, label=label)
-        for marker, colour, face, label in entries
+        Line2D([], [], linestyle="none", marker=marker, color=colour, markersize=4, label=label)
+        for marker, colour, label in entries
     ]
     ax.legend(handles=handles, loc="center left", frameon=False, fontsize=6.5, borderpad=0, handletextpad=0.3)
 

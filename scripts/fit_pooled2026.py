@@ -11,6 +11,7 @@ import argparse
 import csv
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,10 @@ from moescale.io.files import write_atomically
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import find_family, law_size, with_convention
-from moescale.scaling_laws import find_law, loss, make_inputs
+from moescale.scaling_laws import Law, find_law, loss, make_inputs
 from moescale.scaling_laws.leverage import efficiency_leverage
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
-from moescale.scaling_laws.store import FORMAT
+from moescale.scaling_laws.store import FORMAT, parse_law
 from moescale.typing import FloatArray
 
 PUBLIC = Path(__file__).resolve().parents[1] / "tests/data/public"
@@ -227,6 +228,13 @@ def main() -> None:
     if not options.print:
         write_atomically(TARGET, tomli_w.dumps(document(found)))
     show(found)
+
+
+@cache
+def fitted_without(labs: frozenset[str]) -> Law:
+    """The law as its file would be if these labs had published nothing."""
+    found = pool([source for source in sources() if source.lab not in labs])
+    return parse_law(tomli_w.dumps(document(found)), where=f"{NAME} without {', '.join(sorted(labs)) or 'no lab'}")
 
 
 def document(found: Pooled) -> dict[str, object]:

@@ -18,9 +18,11 @@ from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.family import find_family
+from moescale.models.published import find_shape
 from moescale.planning.allocation import Budget, inputs_at
 from moescale.planning.candidate import Candidate, Row
 from moescale.planning.plan import Plan, Question, make_plan
+from moescale.planning.question import KnownModel
 from moescale.planning.search import Search
 from moescale.planning.total_cost import TrainingPrice
 from moescale.scaling_laws import find_law
@@ -283,6 +285,20 @@ def test_what_is_nearest_lies_within_the_bounds_on_parameters() -> None:
     assert sure < 0.8
     assert f"the highest probability is {sure:.0%}, with" in str(refused.value)
     assert "give --objective loss to take the model of the lowest loss" in str(refused.value)
+
+
+def test_the_surest_size_is_found_where_draws_differ_by_decades() -> None:
+    law = restate(find_law("pooled2026"), find_family("deepseek"))
+    shape = find_shape("kimi-k2")
+    assert shape.tokens is not None
+    base = KnownModel(name="kimi-k2", architecture=shape.architecture, tokens=shape.tokens)
+    question = replace(MAIN, budget=Budget(base.training_flops), experts=(64.0, 256.0, 512.0), base=base)
+    search = Search.of(law, question, SERVED, Roofline(GPU))
+    found = search.panel.most_sure(search.largest, np.ones(3, dtype=np.bool_))
+    fine = search.base_model.n_params * np.geomspace(1 / 30, 30, 400)
+    for experts, sure in zip(question.experts, found, strict=True):
+        probable = search.panel.probability(search.panel.losses(fine, np.full(fine.size, experts)))
+        assert sure == pytest.approx(probable.max(), abs=0.05)
 
 
 @pytest.mark.parametrize(("shape", "experts", "most"), [("mixtral", "32", 22), ("deepseek", "256", 98)])

@@ -89,7 +89,7 @@ class Panel:
         found = np.where(sure & np.isfinite(found), found, np.nan)
         # On a budget large models see fewer tokens: a size may be large enough for most draws and too large for some.
         for j in np.flatnonzero(~sure & np.isfinite(needed[0])):
-            tried = np.geomspace(needed[0, j], self.best.n_params[:, j].max(), TRIED)
+            tried = self._tried()[:, j]
             good = self.probability(self.losses(tried, np.full(TRIED, self.experts[j]))) >= confidence - MET
             found[j] = tried[good.argmax()] if good.any() else np.nan
         return found
@@ -99,14 +99,18 @@ class Panel:
 
         NaN for those that are not `wanted`, (m,).
         """
-        sizes = (
-            np.minimum(self.best.n_params.max(axis=0), largest)[wanted] * np.geomspace(SMALLEST, 1.0, TRIED)[:, None]
-        )
+        sizes = np.minimum(self._tried(), largest)[:, wanted]
         found = np.full(wanted.shape, np.nan)
         if sizes.size:
             losses = self.losses(sizes.ravel(), np.broadcast_to(self.experts[wanted], sizes.shape).ravel())
             found[wanted] = self.probability(losses).reshape(sizes.shape).max(axis=0)
         return found
+
+    def _tried(self) -> FloatArray:
+        """Sizes among those that draws need or know as best, at even steps of their number, (TRIED, m): draws differ by decades."""
+        return np.nanquantile(
+            np.concatenate((self.smallest.n_params, self.best.n_params)), np.linspace(0.0, 1.0, TRIED), axis=0
+        )
 
 
 @dataclass(frozen=True, slots=True)
