@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from laws import DENSE, SOURCES, geometric, splits_of
 
-from moescale.fitting.pooled import Mode, Prior, Source, fit_source, pool, posterior
+from laws import DENSE, SOURCES, geometric, splits_of
+from moescale.fitting.pooled import OF_DECISIONS, Mode, Prior, Source, fit_source, pool, posterior
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.models.coordinates import model_of
 from moescale.runs.table import RunTable
@@ -91,8 +91,13 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)
     sources: list[Source] = made.sources()
-    priors = {lab: pool([s for s in sources if s.lab != lab]).prior for lab in sorted({s.lab for s in sources})}
-    decisions = [kept for lab, prior in priors.items() for kept in judged(sources, lab, prior)]
+    others = {lab: [s for s in sources if s.lab != lab] for lab in sorted({s.lab for s in sources})}
+    priors = {lab: pool(left).prior for lab, left in others.items()}
+    decisions = [
+        kept
+        for lab, left in others.items()
+        for kept in judged(sources, lab, priors[lab], pool(left, guess=OF_DECISIONS).prior.draws(DRAWS, SEED))
+    ]
     errors = list(blind(priors)) + list(routed({s.name: s for s in sources}, priors))
     tables = {DECISIONS: decisions_csv(decisions), ERRORS: errors_csv(errors)}
     parts = {"decisions": decision_lines(decisions), "errors": error_lines(errors), "dense": dense_words(errors)}
@@ -152,9 +157,8 @@ def questions(source: Source, truth: FloatArray) -> Iterator[Asked]:
                 yield Asked(KINDS[2], flops, each, base, 1.0, seen, seen)
 
 
-def judged(sources: Sequence[Source], lab: str, prior: Prior) -> Iterator[Kept]:
-    """The questions of a lab under a prior that does not know it."""
-    draws = prior.draws(DRAWS, SEED)
+def judged(sources: Sequence[Source], lab: str, prior: Prior, draws: FloatArray) -> Iterator[Kept]:
+    """The questions of a lab under a prior, and draws, that do not know it."""
     for source in sources:
         if source.lab != lab or source.of_multiplier:
             continue

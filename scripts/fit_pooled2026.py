@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
-from moescale.fitting.pooled import EFFECTS, MULTIPLIER_NOISE, Pooled, Source, pool
+from moescale.fitting.pooled import EFFECTS, MULTIPLIER_NOISE, OF_DECISIONS, Pooled, Prior, Source, pool
 from moescale.io.files import write_atomically
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, model_of
@@ -224,27 +224,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--print", action="store_true")
     options = parser.parse_args()
-    found = pool(sources())
+    every = sources()
+    found, decisions = pool(every), pool(every, guess=OF_DECISIONS).prior
     if not options.print:
-        write_atomically(TARGET, tomli_w.dumps(document(found)))
+        write_atomically(TARGET, tomli_w.dumps(document(found, decisions)))
     show(found)
 
 
 @cache
 def fitted_without(labs: frozenset[str]) -> Law:
     """The law as its file would be if these labs had published nothing."""
-    found = pool([source for source in sources() if source.lab not in labs])
-    return parse_law(tomli_w.dumps(document(found)), where=f"{NAME} without {', '.join(sorted(labs)) or 'no lab'}")
+    left = [source for source in sources() if source.lab not in labs]
+    text = tomli_w.dumps(document(pool(left), pool(left, guess=OF_DECISIONS).prior))
+    return parse_law(text, where=f"{NAME} without {', '.join(sorted(labs)) or 'no lab'}")
 
 
-def document(found: Pooled) -> dict[str, object]:
-    """The law's file: the mean, draws of a new source in a common unit, and the prior that fits start from."""
+def document(found: Pooled, decisions: Prior) -> dict[str, object]:
+    """The law's file: mean and draws of a new source by `decisions`, in a common unit, and the prior that fits start from."""
     prior, body = (
         found.prior,
         replace(find_family("ludziejewski2025"), name="body", vocab_size=0.0, embedding_matrices=0),
     )
     unit = np.log(float(loss(find_law(UNIT_OF), *REFERENCE)))
-    draws = in_unit(np.concatenate((prior.mean[None], prior.draws(DRAWS, SEED))), unit)
+    draws = in_unit(np.concatenate((decisions.mean[None], decisions.draws(DRAWS, SEED))), unit)
     rounded = np.array([[float(f"{value:.6g}") for value in row] for row in draws])
     runs = [s for s in found.sources if not (s.of_law or s.of_multiplier)]
     n, d, x = (np.concatenate([np.asarray(getattr(s.x, key)) for s in runs]) for key in ("ln_n", "ln_d", "experts"))

@@ -26,8 +26,7 @@ BEYOND, BEYOND_SD = (
     [15, 16, 17],
     np.array([0.09, 0.01, 0.01]),
 )  # hidden X of the routing tables; docs/evidence/own-law.md
-# A first guess of the mean and the spread between sources, worth NU labs: exponents of published laws, and ignorance. NU and 0.7 are
-# chosen by leaving labs out (docs/evidence/pooled-law.md).
+# A first guess of the mean between sources: exponents of published laws, and ignorance.
 MEAN = np.array(
     [
         0.0,
@@ -50,13 +49,25 @@ MEAN = np.array(
         0.0,
     ]
 )
-SPREAD = 0.7 * np.array([1.0, 0.6, 0.6, 0.25, 0.25, 0.35, 0.8, 0.4, 0.8, 0.1, 0.8, 0.8, 0.1, 0.3, 0.3, 1.0, 1.0, 1.0])
-NU, FIRM = 1.0, 3.0  # labs that SPREAD is worth; spreads of MEAN
+SPREAD = np.array([1.0, 0.6, 0.6, 0.25, 0.25, 0.35, 0.8, 0.4, 0.8, 0.1, 0.8, 0.8, 0.1, 0.3, 0.3, 1.0, 1.0, 1.0])
+FIRM = 3.0  # spreads of MEAN
 MOST_RUNS = 60  # that a table counts for: runs of one table share what is wrong with it
 LEAST_NOISE = 0.003  # of ln L, between seeds of one run
 MULTIPLIER_NOISE = 0.06  # of ln of a size multiplier that a published law states
 OUTLIER = 5.0  # robust standard deviations
 ITERATIONS, STEPS, LONGEST_STEP = 15, 40, 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The spread between sources before any table, as a multiple of SPREAD, and how many labs it is worth."""
+
+    scale: float
+    labs: float
+
+
+# By leaving labs out: the first errs least on tables of their own, the second on decisions (docs/evidence/pooled-law.md).
+OF_FITS, OF_DECISIONS = Guess(1.0, 4.0), Guess(0.7, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +141,9 @@ class Mode:
     objective: float
 
 
-def flat_prior() -> Prior:
+def flat_prior(guess: Guess = OF_FITS) -> Prior:
     """What is known before any table."""
-    return Prior(MEAN.copy(), np.diag(SPREAD[EFFECTS] ** 2), np.zeros(COUNT))
+    return Prior(MEAN.copy(), np.diag((guess.scale * SPREAD[EFFECTS]) ** 2), np.zeros(COUNT))
 
 
 def mode(source: Source, prior: Prior, start: FloatArray | None = None, steps: int = STEPS) -> Mode:
@@ -202,9 +213,9 @@ class Pooled:
     modes: tuple[Mode, ...]
 
 
-def pool(sources: Sequence[Source], iterations: int = ITERATIONS) -> Pooled:
+def pool(sources: Sequence[Source], iterations: int = ITERATIONS, guess: Guess = OF_FITS) -> Pooled:
     """Fit the spread between sources and every source's own coefficients."""
-    prior, known = flat_prior(), list(sources)
+    prior, known = flat_prior(guess), list(sources)
     modes: list[Mode] = []
     weights = {tuple(DENSE): _weights(known, gain=False), tuple(GAIN): _weights(known, gain=True)}
     for iteration in range(iterations):
@@ -215,7 +226,7 @@ def pool(sources: Sequence[Source], iterations: int = ITERATIONS) -> Pooled:
         if iteration == 1:
             known = [cleaned(s, m.theta) for s, m in zip(known, modes, strict=True)]
         known = [with_noise(s, m, prior) for s, m in zip(known, modes, strict=True)]
-        prior = _updated(prior, modes, weights)
+        prior = _updated(prior, modes, weights, guess)
     return Pooled(prior, tuple(known), tuple(modes))
 
 
@@ -237,18 +248,19 @@ def _start(theta: FloatArray, source: Source, prior: Prior) -> FloatArray:
     return start
 
 
-def _updated(prior: Prior, modes: Sequence[Mode], weights: dict[tuple[int, ...], FloatArray]) -> Prior:
+def _updated(prior: Prior, modes: Sequence[Mode], weights: dict[tuple[int, ...], FloatArray], guess: Guess) -> Prior:
     thetas, variances = np.array([m.theta for m in modes]), np.array([m.covariance for m in modes])
+    spreads = guess.scale * SPREAD
     mean, covariance, labs = prior.mean.copy(), np.zeros_like(prior.covariance), np.zeros(COUNT)
     for block, w in weights.items():
         columns = list(block)
         at = [EFFECTS.index(j) for j in columns]
         spread = np.diag(prior.covariance)[at]
-        firm = (FIRM * SPREAD[columns]) ** -2.0
+        firm = (FIRM * spreads[columns]) ** -2.0
         mean[columns] = (w @ thetas[:, columns] / spread + MEAN[columns] * firm) / (w.sum() / spread + firm)
         away = thetas[:, columns] - mean[columns]
         scatter = np.einsum("s,si,sj->ij", w, away, away) + np.einsum("s,sij->ij", w, variances[:, at][:, :, at])
-        covariance[np.ix_(at, at)] = (NU * np.diag(SPREAD[columns] ** 2) + scatter) / (NU + w.sum())
+        covariance[np.ix_(at, at)] = (guess.labs * np.diag(spreads[columns] ** 2) + scatter) / (guess.labs + w.sum())
         known = 1.0 - np.array([np.diag(v)[at] for v in variances]) / np.diag(covariance)[at]
         labs[columns] = w @ np.maximum(known, 0.0)
     return Prior(mean, covariance, labs)

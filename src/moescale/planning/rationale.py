@@ -341,7 +341,11 @@ def _rivals(
     dearer = {c.experts: cost(c) / cost(chosen) - 1.0 for c in rivals}
     close = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if abs(more) <= NEARLY]
     less = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if more < -NEARLY]
-    notes = [f"Within {NEARLY:.0%} of the recommended model's {what}, before rounding: {', '.join(close)}."] if close else []
+    notes = (
+        [f"Within {NEARLY:.0%} of the recommended model's {what}, before rounding: {', '.join(close)}."]
+        if close
+        else []
+    )
     return [*notes, *([f"Of lower {what}, but of more expected regret: {', '.join(less)}."] if less else [])]
 
 
