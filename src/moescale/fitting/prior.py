@@ -15,7 +15,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, check_runs, fit_range, robust_spread
 from moescale.fitting.objective import Problem, huber
-from moescale.fitting.pooled import BEYOND, COUNT, EFFECTS, MOST_RUNS, Mode, Prior, Source, fit_source, mode, posterior
+from moescale.fitting.pooled import BEYOND, COUNT, EFFECTS, LEAST_NOISE, MOST_RUNS, Mode, Prior, Source, fit_source, mode, posterior
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
@@ -104,8 +104,16 @@ def fit_under(
         ),
         draws=theta[1:],
         covariance=found.covariance,
-        run_noise=source.noise,
+        run_noise=_noise(source, found, prior),
     )
+
+
+def _noise(source: Source, found: Mode, prior: Prior) -> float:
+    """Standard deviation of ln L between runs, by the errors of a mode on the half of most N D: small models scatter more."""
+    error, size = source.errors(found.theta), source.x.ln_n + source.x.ln_d
+    used = 1.0 + len(EFFECTS) - float(np.trace(np.linalg.solve(prior.covariance, found.covariance)))
+    square = float((error[size >= np.median(size)] ** 2).mean())
+    return max(LEAST_NOISE, float(np.sqrt(square * error.size / max(error.size - used, 0.4 * error.size))))
 
 
 def _remarks(found: Mode, prior: Prior) -> tuple[str, ...]:
