@@ -15,16 +15,17 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, check_runs, fit_range, robust_spread
 from moescale.fitting.objective import Problem, huber
-from moescale.fitting.pooled import BEYOND, COUNT, EFFECTS, LEAST_NOISE, MOST_RUNS, Mode, Prior, Source, fit_source, mode, posterior
+from moescale.fitting.pooled import BEYOND, COUNT, EFFECTS, GAIN, MOST_RUNS, Mode, Prior, Source, fit_source, mode, posterior
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
 from moescale.typing import FloatArray
 
 STARTS = 3  # the mean of the prior, and draws from it: 20 of 20 reach one optimum (docs/evidence/pooled-law.md)
+STEPS = 100  # of each: from afar, more than from the last mode
 SAME_OPTIMUM = 1e-4  # relative difference of objectives at which steps end; far below what draws differ by
 DRAWS = 400
-DRIFT = 0.01  # standard deviation of ln L for each e-fold beyond the runs (docs/evidence/pooled-law.md)
+DRIFT = 0.0075  # standard deviation of ln L for each e-fold beyond the runs (docs/evidence/pooled-law.md)
 TOLD = 0.5  # of a coefficient's variance between labs: runs that take away less leave it to the prior
 DECIMALS = 10  # of ln L, as in canonical.without_unit
 
@@ -76,7 +77,9 @@ def fit_under(
     runs = Source(name="", lab="", x=x, values=values, group=np.zeros(values.size, np.intp))
     runs = replace(runs, most=min(MOST_RUNS, independent or MOST_RUNS))
     source, found = fit_source(runs, prior)
-    others = [mode(source, prior, start) for start in prior.draws(starts - 1, seed)]
+    begin = prior.draws(starts - 1, seed)
+    begin[:, BEYOND] = prior.mean[BEYOND]
+    others = [mode(source, prior, start, STEPS) for start in begin]
     reached = np.array([found.objective, *(other.objective for other in others)])
     found = [found, *others][int(reached.argmin())]
     theta = posterior(source, found, draws, seed)
@@ -100,24 +103,17 @@ def fit_under(
             standard_error={name: float(v) for name, v in zip(FORM.names, theta[1:].std(axis=0), strict=True)},
             seconds=time.perf_counter() - began,
             fit_range=fit_range({"n_params": np.exp(x.ln_n), "tokens": np.exp(x.ln_d), "experts": x.experts}),
-            warnings=_remarks(found, prior),
+            warnings=_remarks(source, found, prior),
         ),
         draws=theta[1:],
         covariance=found.covariance,
-        run_noise=_noise(source, found, prior),
+        run_noise=source.noise,
     )
 
 
-def _noise(source: Source, found: Mode, prior: Prior) -> float:
-    """Standard deviation of ln L between runs, by the errors of a mode on the half of most N D: small models scatter more."""
-    error, size = source.errors(found.theta), source.x.ln_n + source.x.ln_d
-    used = 1.0 + len(EFFECTS) - float(np.trace(np.linalg.solve(prior.covariance, found.covariance)))
-    square = float((error[size >= np.median(size)] ** 2).mean())
-    return max(LEAST_NOISE, float(np.sqrt(square * error.size / max(error.size - used, 0.4 * error.size))))
-
-
-def _remarks(found: Mode, prior: Prior) -> tuple[str, ...]:
-    """Which coefficients the runs leave to the prior."""
+def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:
+    """What the runs leave to the prior."""
     kept = np.diag(found.covariance) > (1.0 - TOLD) * np.diag(prior.covariance)
-    names = [FORM.names[j] for j, left in zip(EFFECTS, kept, strict=True) if left] + [FORM.names[j] for j in BEYOND]
-    return (f"mostly from the prior, since these runs hardly tell it: {', '.join(names)}",)
+    left = [j for j, of_prior in zip(EFFECTS, kept, strict=True) if of_prior and (source.has_experts or j not in GAIN)]
+    said = [f"these runs hardly tell {', '.join(FORM.names[j] for j in left)}: other labs' runs do"] if left else []
+    return (*said, *([] if source.has_experts else ["these runs have no experts: what experts gain is that of other labs"]))
