@@ -15,7 +15,19 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, check_runs, fit_range, robust_spread
 from moescale.fitting.objective import Problem, huber
-from moescale.fitting.pooled import BEYOND, COUNT, EFFECTS, GAIN, MOST_RUNS, Mode, Prior, Source, fit_source, mode, posterior
+from moescale.fitting.pooled import (
+    BEYOND,
+    COUNT,
+    EFFECTS,
+    GAIN,
+    MOST_RUNS,
+    Mode,
+    Prior,
+    Source,
+    fit_source,
+    mode,
+    posterior,
+)
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
@@ -114,6 +126,7 @@ def fit_under(
 def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:
     """What the runs leave to the prior."""
     kept = np.diag(found.covariance) > (1.0 - TOLD) * np.diag(prior.covariance)
-    left = [j for j, of_prior in zip(EFFECTS, kept, strict=True) if of_prior and (source.has_experts or j not in GAIN)]
+    alone = np.ptp(source.x.experts) == 0.0
+    left = [j for j, of_prior in zip(EFFECTS, kept, strict=True) if of_prior and not (alone and j in GAIN)]
     said = [f"these runs hardly tell {', '.join(FORM.names[j] for j in left)}: other labs' runs do"] if left else []
-    return (*said, *([] if source.has_experts else ["these runs have no experts: what experts gain is that of other labs"]))
+    return (*said, *(["all runs have one expansion: what experts gain is known from other labs only"] if alone else []))

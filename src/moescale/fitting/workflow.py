@@ -142,7 +142,9 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     _check_search(how, f"{pooled2026.FORM.name} is fitted under its prior")
     if family.n_counts == "total":
         what = "the sizes count all experts, and the prior speaks of what a token meets"
-        raise InputError(what, where="--size-column", next_step="give n_params_dense or n_params_active, or another --law")
+        raise InputError(
+            what, where="--size-column", next_step="give n_params_dense or n_params_active, or another --law"
+        )
     form, law = pooled2026.FORM, how.prior or find_law(pooled2026.FORM.name)
     with located("--prior"):
         prior = prior_of(law)
@@ -156,7 +158,9 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
         draws=max(how.bootstrap, PRIOR_DRAWS), seed=how.seed, independent=None if clusters is None else np.unique(clusters).size,
     )  # fmt: skip
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
-    found = replace(result.fit, warnings=(*runs.warnings, *remarks, *notes, *result.fit.warnings))
+    ranges = fit_range({"n_params": arrays.n_params, "tokens": arrays.tokens, "experts": arrays.experts})
+    notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
+    found = replace(result.fit, warnings=notes, fit_range=ranges)
     about: dict[str, Any] = _about(runs, replace(how, prior=law), family)
     held = {"prior_mean": result.fit.theta.tolist(), "prior_covariance": result.covariance.tolist()}
     own = {**about, "name": form.name, "evidence": about["evidence"] | held}
