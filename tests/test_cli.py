@@ -1223,46 +1223,38 @@ def test_a_law_of_unknown_range_says_so() -> None:
     assert "fitted range of" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
 
 
-def test_a_law_of_few_runs_and_a_prior_warns_of_what_it_rests_on(tmp_path: Path) -> None:
+def test_a_law_of_few_runs_rests_on_a_prior(tmp_path: Path) -> None:
     runs, saved = Path(__file__).parents[1] / "examples" / "runs.csv", tmp_path / "mine.toml"
     asked = ("--where", "n_experts <= 4 and tokens <= 3e9 and n_params_dense < 6e8")
-    assert run("fit", runs, *asked, "--prior", "yun2024-joint", "-o", saved).code == 0
-    assert find_law(str(saved)).evidence["n_runs"] == 6
+    assert run("fit", runs, *asked, "-o", saved).code == 0
+    evidence = find_law(str(saved)).evidence
+    assert (evidence["n_runs"], evidence["prior"]) == (6, "pooled2026")
     found = run("plan", "--budget", "1e21", "--law", saved)
     assert found.code == 0
-    assert "mine carries no draws, so this plan has no intervals" in found.err
-    assert "its 10 parameters were calibrated from yun2024-joint on 6 runs" in found.err
-    assert "intervals" not in run("plan", "--budget", "1e21", "--law", saved, "--bootstrap", "0").err
+    assert "no intervals" not in found.err
+    alone = tmp_path / "alone.toml"
+    assert run("fit", runs, *asked, "--law", "yun2024", "-o", alone).code == 0
+    assert (
+        "alone carries no draws, so this plan has no intervals" in run("plan", "--budget", "1e21", "--law", alone).err
+    )
+    assert "intervals" not in run("plan", "--budget", "1e21", "--law", alone, "--bootstrap", "0").err
     assert "intervals" not in run(*BUDGET, "--latency", "roofline").err
-
-
-def test_fit_calibrates_a_law_to_few_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    runs, saved = Path(__file__).parents[1] / "examples" / "runs.csv", tmp_path / "mine.toml"
-    asked = ["fit", str(runs), "--where", "n_experts <= 4 and tokens <= 5e9", "--prior", "yun2024-recovered"]
-    main([*asked, "--fix", "alpha, d", "-o", str(saved), "--json"])
-    printed = capsys.readouterr()
-    answer, law = json.loads(printed.out), find_law("yun2024-recovered")
-    assert answer["parameters"]["alpha"] == pytest.approx(law.parameters["alpha"], rel=1e-14)
-    assert "calibrated from yun2024-recovered; kept alpha, d" in printed.err
-    assert find_law(str(saved)).max_experts == law.max_experts
-    assert find_law(str(saved)).evidence["fixed"] == "alpha, d"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--fix", "alpha"], "--fix: no law to take the values from; name one with --prior"),
-        (["--prior", "yun2024-recovered", "--fix", "alfa"], "--fix: yun2024 has no parameter 'alfa'; nearest: alpha"),
+        (["--prior", "yun2024-recovered"], "--prior: yun2024-recovered says nothing of how coefficients differ"),
         (["--prior", "nope"], "--prior"),
         (
-            ["--prior", "yun2024-recovered", "--bootstrap", "9"],
-            "--prior: does not go with --free, --bootstrap or --starts",
+            ["--prior", "pooled2026", "--law", "chinchilla"],
+            "--prior: only pooled2026 is fitted under a prior",
         ),
         (["--bootstrap", "9", "--cluster", "trunc"], "--cluster: unknown column 'trunc'"),
         (["--bootstrap", "9", "--cluster", "origin"], "--cluster: 1 clusters are too few"),
     ],
 )
-def test_calibration_and_clusters_refuse(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_priors_and_clusters_refuse(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["fit", str(Path(__file__).parents[1] / "examples" / "runs.csv"), *options])
     assert done.value.code == 2

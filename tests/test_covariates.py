@@ -34,8 +34,8 @@ PUBLISHED = {
 OWN = {
     "yun2024-centred",
     "moescale2026",
-    "moescale2026-repeated",
     "moescale2026-late",
+    "pooled2026",
 }  # forms of this project, which no publication has coefficients for
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from moescale.errors import InputError, MoescaleError
+from moescale.fitting.prior import prior_of
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import find_family
-from moescale.options.runs import FitOptions
 from moescale.planning.allocation import Budget
 from moescale.planning.plan import make_plan
 from moescale.planning.question import Question
@@ -165,9 +165,9 @@ def test_views_show_members_and_no_coefficients() -> None:
         assert "E_start" not in page
 
 
-def test_an_ensemble_is_no_prior() -> None:
-    with pytest.raises(MoescaleError, match="averages laws; calibrate one of them: yun2024-recovered"):
-        FitOptions(prior="public-2026").settings({})
+def test_an_ensemble_of_others_is_no_prior() -> None:
+    with pytest.raises(MoescaleError, match="says nothing of how coefficients differ between labs; give pooled2026"):
+        prior_of(find_law("public-2026"))
 
 
 @pytest.mark.system

@@ -62,6 +62,7 @@ EXTRA_RANGES: dict[str, tuple[float, float]] = {
     "sparsity": (0.0, 0.95),
     "activated_experts": (1.0, 16.0),
     "shared_ratio": (0.0, 0.9),
+    "shared_ffn": (0.0, 0.9),
 }
 # Parameters with which size or data may lose their worth at some expert count.
 INTERACTIONS = {
@@ -70,7 +71,6 @@ INTERACTIONS = {
     "clark2022": ["c"],
     "ludziejewski2025": ["gamma", "zeta"],
     "moescale2026": ["g"],
-    "moescale2026-repeated": ["g", "a", "b", "e"],
 }
 
 
@@ -246,8 +246,7 @@ def made_up(form: str, draws: int = 3) -> Law:
     """A law with every optional part filled in."""
     ours = {"yun2024": YUN, "yun2024-centred": YUN | {"N0": 3e8}}
     shipped = {law.form.name: law.parameters for law in map(find_law, catalogue_names())}
-    repeats = {"R_D": 10.0, "C": 6.0, "c": 1e-3, "a": 0.8, "b": 1.2, "e": 0.2}
-    ours["moescale2026-repeated"] = shipped["moescale2026"] | repeats
+    ours["pooled2026"] = find_law("pooled2026").members[0].law.parameters
     ours["moescale2026-late"] = shipped["moescale2026"] | {"E_start": 1.5}
     law = law_of(form, (shipped | ours)[form])
     spread = 1.0 + 0.01 * np.random.default_rng(0).normal(size=(draws, law.theta.size))

@@ -1,4 +1,4 @@
-"""moescale2026: its limits, what it promises about N, D and X, repeated data, and what it reaches on public runs."""
+"""moescale2026: its limits, what it promises about N, D and X, and what it reaches on public runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from moescale.scaling_laws.form import Observed
 from moescale.typing import FloatArray
 from reference_data import JOINT_MOE_RUNS
 
-FORM, REPEATED, LATE = moescale2026.FORM, moescale2026.FORM_REPEATED, moescale2026.FORM_LATE
+FORM, LATE = moescale2026.FORM, moescale2026.FORM_LATE
 LAW = find_law("moescale2026-joint")
 P = LAW.parameters | {"F": 1.2}  # the fit has no floor; the formula has
 THETA = FORM.encode(np.array([P[name] for name in FORM.names]))
-OVERFITTING = {"R_D": 5.0, "C": 6.0, "c": 1e-3, "a": 0.8, "b": 1.2, "e": 0.2}
-THETA_REPEATED = REPEATED.encode(np.array([(P | OVERFITTING)[name] for name in REPEATED.names]))
 
 sizes = st.floats(1e7, 1e12)
 ratios = st.floats(0.01, 1e5)  # tokens per parameter
@@ -41,10 +39,6 @@ def runs() -> RunTable:
 
 def at(n: float, d: float, x: float) -> float:
     return float(np.exp(FORM.log_loss(THETA, make_inputs(n, d, x)))[0])
-
-
-def repeated(n: float, d: float, unique: float) -> float:
-    return float(np.exp(REPEATED.log_loss(THETA_REPEATED, make_inputs(n, d, 1.0, {"unique_tokens": unique})))[0])
 
 
 def as_written(n: float, d: float, x: float) -> float:
@@ -129,25 +123,6 @@ def test_late_experts_leave_dense_models_alone_and_help_less_at_first(n: float, 
     assert np.all(np.diff(losses) <= 1e-12)
 
 
-@given(sizes, ratios, st.floats(1.0, 100.0))
-def test_data_that_are_not_repeated_are_those_of_the_plain_form(n: float, ratio: float, spare: float) -> None:
-    d = n * ratio
-    assert repeated(n, d, d * spare) == pytest.approx(at(n, d, 1.0), rel=1e-12)
-    assert repeated(n, d, math.inf) == pytest.approx(at(n, d, 1.0), rel=1e-12)
-
-
-@given(st.floats(1e7, 1e11), st.floats(1e8, 1e12), st.floats(1.01, 1e3))
-def test_repeated_tokens_are_worth_less_than_fresh_ones(n: float, d: float, epochs: float) -> None:
-    assert repeated(n, d, d / epochs) >= at(n, d, 1.0) * (1 - 1e-12)
-
-
-def test_overfitting_raises_the_loss_of_large_models_on_few_tokens() -> None:
-    few = [repeated(1e9, 1e8 * epochs, 1e8) for epochs in (1, 4, 30, 300)]
-    assert few[3] > few[2] > few[0] > few[1]
-    assert repeated(1e9, 3e10, 1e8) > repeated(1e8, 3e10, 1e8)
-    assert repeated(1e9, 1e20, 1e8) < P["F"] + 20 + OVERFITTING["C"]
-
-
 @pytest.mark.parametrize("flops", [1e19, 1e21, 5.15e21, 1e24])
 @pytest.mark.parametrize("experts", [1.0, 8.0, 32.0])
 def test_one_optimum_on_a_budget(flops: float, experts: float) -> None:
@@ -162,7 +137,6 @@ def test_one_optimum_on_a_budget(flops: float, experts: float) -> None:
 
 def test_the_shipped_law_speaks_of_bodies_and_carries_its_draws() -> None:
     assert FORM.of_models
-    assert REPEATED.of_models
     assert (LAW.family.embedding_matrices, LAW.family.vocab_size) == (0, 0)
     assert LAW.draws.shape == (60, 10)
     inside = predict(LAW, 3.2e8, 8e9, 8.0)

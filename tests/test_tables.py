@@ -63,9 +63,13 @@ def test_dense_tables_are_of_the_dense_family() -> None:
 
 
 @pytest.mark.system
-def test_a_plan_with_the_law_of_a_dense_table_has_one_expert(tmp_path: Path) -> None:
+def test_a_plan_with_the_law_of_a_dense_table_has_one_expert_unless_a_prior_knows_others(tmp_path: Path) -> None:
     path = write_runs(_columns(), tmp_path / "dense.csv")
-    for form in ("chinchilla", "yun2024", "auto"):
+    found = run("fit", path, "-o", tmp_path / "prior.toml")
+    assert "all runs have one expansion: what experts gain is known from other labs only" in found.err
+    told = answer_of("plan", "--budget", "1e21", "--law", tmp_path / "prior.toml", "--latency", "roofline")
+    assert {row["experts"] for row in told["loss_optimal"]} > {1}
+    for form in ("chinchilla", "yun2024"):
         law = tmp_path / f"{form}.toml"
         assert run("fit", path, "--law", form, "-o", law).code == 0
         told = answer_of("plan", "--budget", "1e21", "--law", law, "--latency", "roofline")
@@ -141,7 +145,7 @@ def test_repeated_data_that_a_form_has_no_term_for_is_told() -> None:
     (note,) = [text for text in _warnings(columns) if "unique_tokens" in text]
     assert note == (
         "column 'unique_tokens' is not used by chinchilla: 7 runs that repeat data count as fresh; fit --law muennighoff2023 "
-        "or moescale2026-repeated"
+        "or pooled2026"
     )
     assert not [text for text in _warnings(columns, "muennighoff2023") if "not used" in text]
 

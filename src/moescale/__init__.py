@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from moescale.fitting.fit import Fit, fit
     from moescale.fitting.holdout import RunArrays, added_terms, diagnose, hold_out
     from moescale.fitting.isoflop import IsoFlop, isoflop
-    from moescale.fitting.prior import calibrate
     from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, fitted_law
     from moescale.hardware.gpus import Gpu, find_gpu, gpus, measured_reserve_bytes, read_gpu
     from moescale.hardware.prices import owned_usd_per_gpu_hour, price
@@ -70,7 +69,6 @@ _HOMES = {
         "IsoFlop",
         "isoflop",
     ),
-    "fitting.prior": ("calibrate",),
     "fitting.workflow": (
         "FitSettings",
         "FittedLaw",
@@ -217,7 +215,6 @@ __all__ = [
     "best_within_cost",
     "best_within_total",
     "bootstrap",
-    "calibrate",
     "cheapest",
     "cheapest_at_loss",
     "closed_loop",

@@ -23,8 +23,6 @@ from moescale.typing import FloatArray
 BoolArray = NDArray[np.bool_]
 
 NAME = "auto"
-# Runs of one E: the sum with a floor, which contains chinchilla's, and the p-norm with a floor, for repeated data with repeats.
-DENSE, REPEATED = ("muennighoff2023", "moescale2026"), ("muennighoff2023", "moescale2026-repeated")
 # Runs of several E, where E of three routers was extrapolated best; abnar2025 counts all experts and needs the sparsity.
 WITH_EXPERTS, BY_SPARSITY = ("moescale2026-late", "yun2024-centred", "ludziejewski2025"), "abnar2025"
 

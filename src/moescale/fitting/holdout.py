@@ -10,9 +10,12 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, fit, robust_spread
 from moescale.fitting.objective import Progress
+from moescale.fitting.prior import fit_under, prior_of
+from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.covariates import further_inputs, known_to
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
 from moescale.scaling_laws.law import Prediction
+from moescale.scaling_laws.store import find_law
 from moescale.typing import FloatArray
 
 
@@ -92,8 +95,12 @@ def hold_out(
         what = f"the hold-out expression marks {test.loss.size} of {runs.loss.size} runs"
         advice = "choose an expression that holds for some runs and not for others"
         raise InputError(what, where="--holdout", next_step=advice)
-    extra = known_to(form, train.extra)
-    found = fit(form, train.n_params, train.tokens, train.experts, train.loss, extra=extra, progress=progress)
+    if form == pooled2026.FORM:
+        prior = prior_of(find_law(form.name))
+        found = fit_under(prior, inputs_of(form, train), np.log(train.loss)).fit
+    else:
+        extra = known_to(form, train.extra)
+        found = fit(form, train.n_params, train.tokens, train.experts, train.loss, extra=extra, progress=progress)
     error = residuals(found, test)
     rmsle, bias, parameters = float(np.sqrt(np.mean(error**2))), float(np.mean(error)), len(form.parameters)
     sizes = (train.loss.size, test.loss.size)

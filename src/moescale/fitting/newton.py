@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,25 +14,11 @@ LENGTHS = np.array([1.0, 0.5, 2.0])
 PATIENCE = 12  # steps without a gain after which a search ends, where no other number is given
 
 
-@dataclass(frozen=True, slots=True)
-class Penalty:
-    """A quadratic that a prior adds to the objective: (theta - centre)' precision (theta - centre) / 2."""
-
-    centre: FloatArray  # (p,)
-    precision: FloatArray  # (p, p), in units of the objective
-
-    def value(self, theta: FloatArray) -> FloatArray:
-        """The penalty at each theta, (...)."""
-        off = theta - self.centre
-        return 0.5 * np.einsum("...i,ij,...j->...", off, self.precision, off)
-
-
 def polish(
     problem: Problem,
     starts: FloatArray,
     *,
     weights: FloatArray | None = None,
-    penalty: Penalty | None = None,
     max_iterations: int = 2000,
     tolerance: float = 1e-13,
     patience: int = PATIENCE,
@@ -48,21 +32,17 @@ def polish(
     count = len(theta)
     w = np.broadcast_to(1.0 if weights is None else weights, (count, problem.ln_loss.size))
 
-    def value(at: FloatArray, residual: FloatArray, weight: FloatArray) -> FloatArray:
-        terms = (weight * huber(residual)).sum(axis=-1)
-        return terms if penalty is None else terms + penalty.value(at)
-
     residual = problem.residual(theta)  # kept beside theta: half of the evaluations of the law
-    best, damping = value(theta, residual, w), np.full(count, 1e-3)
+    best, damping = (w * huber(residual)).sum(axis=-1), np.full(count, 1e-3)
     active, stalled = np.arange(count), np.zeros(count, dtype=int)
     for _ in range(max_iterations):
         if active.size == 0:
             break
         at, weight = theta[active], w[active]
-        step = _step(problem, at, residual[active], weight, penalty, damping[active])
+        step = _step(problem, at, residual[active], weight, damping[active])
         trials = problem.clipped(at + LENGTHS[:, None, None] * step)
         missed = problem.residual(trials)
-        values = value(trials, missed, weight)
+        values = (weight * huber(missed)).sum(axis=-1)
         chosen, every = values.argmin(axis=0), np.arange(active.size)
         trial, misses, reached = trials[chosen, every], missed[chosen, every], values[chosen, every]
         gain = best[active] - reached
@@ -83,12 +63,11 @@ def _step(
     at: FloatArray,
     residual: FloatArray,
     weight: FloatArray,
-    penalty: Penalty | None,
     damping: FloatArray,
 ) -> FloatArray:
     """The Newton step of k searches, (k, p); coordinates on a bound that would leave the box stay there."""
     low, high = problem.box.T
-    gradient, hessian, norm = _derivatives(problem, at, residual, weight, penalty)
+    gradient, hessian, norm = _derivatives(problem, at, residual, weight)
     held = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
     scaled, pull = hessian / (norm[:, :, None] * norm[:, None, :]), gradient / norm
     move = _damped_step(scaled, pull, held, np.zeros_like(at), damping) / norm
@@ -103,7 +82,7 @@ def _step(
 
 
 def _derivatives(
-    problem: Problem, at: FloatArray, residual: FloatArray, weight: FloatArray, penalty: Penalty | None
+    problem: Problem, at: FloatArray, residual: FloatArray, weight: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Gradient (k, p), Hessian (k, p, p) and scale (k, p) of the coordinates.
 
@@ -115,10 +94,6 @@ def _derivatives(
     gradient = (pull[:, None, :] @ slope)[:, 0, :]
     hessian = np.swapaxes(slope * inside[..., None], 1, 2) @ slope + _curvature(problem, at, pull)
     norm = np.sqrt(np.einsum("kn,knp->kp", weight, slope**2)) + 1e-12
-    if penalty is not None:
-        gradient = gradient + (at - penalty.centre) @ penalty.precision
-        hessian = hessian + penalty.precision
-        norm = np.sqrt(norm**2 + np.diag(penalty.precision))
     return gradient, hessian, norm
 
 

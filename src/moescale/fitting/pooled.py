@@ -82,6 +82,7 @@ class Source:
     of_multiplier: bool = False
     of_law: bool = False  # points of a published law, whose formula fixes what its runs did not test
     noise: float = 0.01  # of a value
+    most: int = MOST_RUNS  # values that it counts for
 
     @property
     def has_experts(self) -> bool:
@@ -101,8 +102,8 @@ class Source:
 
     @property
     def weight(self) -> float:
-        """The square root of the precision of a value: many runs of one table count as MOST_RUNS."""
-        return float(np.sqrt(min(1.0, MOST_RUNS / self.values.size))) / self.noise
+        """The square root of the precision of a value: many runs of one table count as `most`."""
+        return float(np.sqrt(min(1.0, self.most / self.values.size))) / self.noise
 
 
 def centred(values: FloatArray, group: np.typing.NDArray[np.intp]) -> FloatArray:

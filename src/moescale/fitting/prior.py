@@ -1,95 +1,132 @@
-"""Calibrate a known law to a few runs of one's own: refit what they can tell, keep the rest.
+"""Fit a table of runs under what others' runs say of their coefficients: the mode of the posterior, and draws from it.
 
-Losses of other tokenizers and datasets differ by a factor and an offset, so a catalogue law's absolute loss misleads. Five
-to thirty runs cannot identify ten parameters, but they can set the amplitudes; exponents and the effective experts come from
-the law, as firmly as its own draws hold them.
+Dense runs, or a few runs with experts, do not determine how experts gain, how data saturate, or even two exponents. The spread
+between labs does: coefficients are normal around their mean (moescale.fitting.pooled), and the runs move what they speak of.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
-from moescale.errors import InputError, nearest_names
-from moescale.fitting.fit import Fit, describe, fit_range
-from moescale.fitting.newton import Penalty, polish
-from moescale.fitting.objective import HUBER_DELTA, Problem
-from moescale.fitting.scan import project
+from moescale.errors import InputError
+from moescale.fitting.fit import Fit, check_runs, fit_range, robust_spread
+from moescale.fitting.objective import Problem, huber
+from moescale.fitting.pooled import (
+    BEYOND,
+    COUNT,
+    EFFECTS,
+    GAIN,
+    MOST_RUNS,
+    Mode,
+    Prior,
+    Source,
+    fit_source,
+    mode,
+    posterior,
+)
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.pooled2026 import FORM, log_loss
 from moescale.typing import FloatArray
 
-NOISE = 0.003  # of ln L, between seeds: what weighs runs against the law's draws; the public runs of 2502.05172 show 2e-3 to 4e-3
-STARTS = 64
+STARTS = 3  # the mean of the prior, and draws from it: 20 of 20 reach one optimum (docs/evidence/pooled-law.md)
+STEPS = 100  # of each: from afar, more than from the last mode
+SAME_OPTIMUM = 1e-4  # relative difference of objectives at which steps end; far below what draws differ by
+DRAWS = 400
+DRIFT = 0.0075  # standard deviation of ln L for each e-fold beyond the runs (docs/evidence/pooled-law.md)
+TOLD = 0.5  # of a coefficient's variance between labs: runs that take away less leave it to the prior
+DECIMALS = 10  # of ln L, as in canonical.without_unit
 
 
-def calibrate(law: Law, x: Inputs, ln_loss: FloatArray, *, fix: Sequence[str] | None = None) -> Fit:
-    """Refit a law's form to runs with the law as a prior.
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The mode as a fit, draws of the posterior (k, p), its covariance (e, e) in EFFECTS, and the noise of a run."""
 
-    Parameters in `fix` stay at the law's values. Amplitudes are free, because they carry the units of the loss. The other
-    parameters are drawn towards the law: by the covariance of its draws where it has any, else they are fixed too. Raises InputError for unknown names and fewer runs than free amplitudes.
+    fit: Fit
+    draws: FloatArray
+    covariance: FloatArray
+    run_noise: float
+
+
+def prior_of(law: Law) -> Prior:
+    """The prior of fits that a law holds, the doubt of its mean included; InputError for a law without one."""
+    held = (law.members[0].law if law.members else law).evidence
+    names = ("prior_mean", "prior_covariance")
+    mean, covariance = (np.array(cast(list[float], held.get(name, [])), dtype=float) for name in names)
+    if mean.shape != (COUNT,) or covariance.shape != (len(EFFECTS), len(EFFECTS)):
+        advice = "give pooled2026, or a law that `fit` made with it"
+        raise InputError(f"{law.name} says nothing of how coefficients differ between labs", next_step=advice)
+    labs = np.array(cast(list[float], held.get("labs", [np.inf] * COUNT)), dtype=float)
+    doubt = np.diag(covariance) / np.maximum(labs[EFFECTS], 1.0)
+    return Prior(mean, covariance + np.diag(doubt), labs)
+
+
+def fit_under(
+    prior: Prior,
+    x: Inputs,
+    ln_loss: FloatArray,
+    *,
+    starts: int = STARTS,
+    draws: int = DRAWS,
+    seed: int = 0,
+    independent: int | None = None,
+) -> Fitted:
+    """The most probable coefficients of runs (n,), and draws of what else they may be.
+
+    `starts` searches begin at the mean and at draws of the prior. `independent` is how many of the runs are (default: all).
+    Neither the unit of the loss nor, in the order of `canonical`, that of the runs changes a digit. Raises InputError for
+    fewer than three runs and for losses in no unit.
     """
     began = time.perf_counter()
-    form = law.form
-    fixed, pulled = _kept(law, fix)
-    amplitudes = [j for j in range(len(form.parameters)) if j not in fixed and j not in pulled]
-    if ln_loss.size < (fewest := max(2, len(amplitudes))):
-        what = f"{ln_loss.size} runs cannot set the {len(amplitudes)} free parameters of {form.name}"
-        raise InputError(what, next_step=f"give at least {fewest} runs, or name more in --fix")
-    problem = Problem.of(form, x, ln_loss)
-    low, high = problem.box.T
-    # The law may lie outside the box that these few runs would have by themselves.
-    box = np.stack((np.minimum(low, law.theta), np.maximum(high, law.theta)), axis=-1)
-    box[fixed] = law.theta[fixed, None]
-    problem = replace(problem, box=box)
-    penalty = None
-    if pulled:
-        spread = np.cov(law.draws[:, pulled], rowvar=False).reshape(len(pulled), len(pulled))
-        spread += np.diag(1e-6 * np.diag(spread) + 1e-12)
-        precision = np.zeros((box.shape[0], box.shape[0]))
-        # Far out a Huber term is delta |r|, while the negative log likelihood of Laplace noise is |r| / noise.
-        precision[np.ix_(pulled, pulled)] = HUBER_DELTA * NOISE * np.linalg.inv(spread)
-        penalty = Penalty(law.theta, precision)
-    found = describe(problem, *polish(problem, _starts(law, problem), penalty=penalty), [])
-    kept = {form.names[j] for j in (*fixed, *pulled)}
-    # What the law supplies is not a fault of the runs.
-    return replace(
-        found,
-        seconds=time.perf_counter() - began,
-        fit_range=fit_range({"n_params": np.exp(x.ln_n), "tokens": np.exp(x.ln_d), "experts": x.experts}),
-        at_bound=tuple(name for name in found.at_bound if name not in kept),
-        not_identified=tuple(name for name in found.not_identified if name not in kept),
-        warnings=(_remark(law, fixed, pulled),),
+    check_runs(FORM, np.exp(x.ln_n), np.exp(x.ln_d), x.experts, {})
+    Problem.of(FORM, x, ln_loss)
+    unit = float(ln_loss.mean())
+    values = np.round(ln_loss - unit, DECIMALS)
+    runs = Source(name="", lab="", x=x, values=values, group=np.zeros(values.size, np.intp))
+    runs = replace(runs, most=min(MOST_RUNS, independent or MOST_RUNS))
+    source, found = fit_source(runs, prior)
+    begin = prior.draws(starts - 1, seed)
+    begin[:, BEYOND] = prior.mean[BEYOND]
+    others = [mode(source, prior, start, STEPS) for start in begin]
+    reached = np.array([found.objective, *(other.objective for other in others)])
+    found = [found, *others][int(reached.argmin())]
+    theta = posterior(source, found, draws, seed)
+    at_optimum = int((reached <= reached.min() * (1.0 + SAME_OPTIMUM)).sum())
+    error = log_loss(theta[0], x) - values
+    theta[:, 0] += unit
+    return Fitted(
+        fit=Fit(
+            form=FORM,
+            theta=theta[0],
+            parameters={name: float(v) for name, v in zip(FORM.names, theta[0], strict=True)},
+            n_runs=int(values.size),
+            rmsle=float(np.sqrt(np.mean(error**2))),
+            mad=robust_spread(error),
+            huber=float(huber(error).mean()),
+            objective=float(reached.min()),
+            starts=starts,
+            starts_at_optimum=at_optimum,
+            at_bound=(),
+            not_identified=(),
+            standard_error={name: float(v) for name, v in zip(FORM.names, theta[1:].std(axis=0), strict=True)},
+            seconds=time.perf_counter() - began,
+            fit_range=fit_range({"n_params": np.exp(x.ln_n), "tokens": np.exp(x.ln_d), "experts": x.experts}),
+            warnings=_remarks(source, found, prior),
+        ),
+        draws=theta[1:],
+        covariance=found.covariance,
+        run_noise=source.noise,
     )
 
 
-def _kept(law: Law, fix: Sequence[str] | None) -> tuple[list[int], list[int]]:
-    """Columns that stay at the law's values, and columns that are drawn towards it."""
-    names = law.form.names
-    for name in fix or ():
-        if name not in names:
-            what, advice = f"{law.form.name} has no parameter {name!r}", f"its parameters: {', '.join(names)}"
-            raise InputError(what, where="--fix", nearest=nearest_names(name, names), next_step=advice)
-    part = law.form.linear
-    shape = list(part.shape) if part else [j for j, p in enumerate(law.form.parameters) if not p.log]
-    fixed = [names.index(name) for name in fix or ()]
-    others = [j for j in shape if j not in fixed]
-    return (fixed, others) if len(law.draws) > len(others) + 1 else (sorted({*fixed, *others}), [])
-
-
-def _starts(law: Law, problem: Problem) -> FloatArray:
-    """The law and its draws, each with the amplitudes that suit the runs best."""
-    points, part = problem.clipped(np.concatenate((law.theta[None], law.draws[:STARTS]))), law.form.linear
-    return points if part is None else project(problem, part, points[:, part.shape])[0]
-
-
-def _remark(law: Law, fixed: list[int], pulled: list[int]) -> str:
-    names, parts = law.form.names, [f"calibrated from {law.name}"]
-    if fixed:
-        parts.append(f"kept {', '.join(names[j] for j in fixed)}")
-    if pulled:
-        parts.append(f"held {', '.join(names[j] for j in pulled)} to its draws")
-    return "; ".join(parts)
+def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:
+    """What the runs leave to the prior."""
+    kept = np.diag(found.covariance) > (1.0 - TOLD) * np.diag(prior.covariance)
+    alone = np.ptp(source.x.experts) == 0.0
+    left = [j for j, of_prior in zip(EFFECTS, kept, strict=True) if of_prior and not (alone and j in GAIN)]
+    said = [f"these runs hardly tell {', '.join(FORM.names[j] for j in left)}: other labs' runs do"] if left else []
+    return (*said, *(["all runs have one expansion: what experts gain is known from other labs only"] if alone else []))

@@ -12,6 +12,7 @@ from moescale.fitting.fit import robust_spread
 from moescale.io.filters import quoted_name
 from moescale.runs.groups import RUN_COLUMNS
 from moescale.runs.table import RunTable
+from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.store import FORMS
 from moescale.typing import FloatArray
@@ -127,7 +128,7 @@ def _unused(form: LawForm, runs: RunTable, name: str) -> FloatArray | None:
 def table_remarks(form: LawForm, residuals: FloatArray, runs: RunTable) -> Sequence[str]:
     """All remarks of a fit of the form on its table, with the residuals ln(predicted / measured) of the runs."""
     return (
-        *constant_experts(runs),
+        *([] if form == pooled2026.FORM else constant_experts(runs)),  # its prior knows others
         *unused_columns(form, runs),
         *source_remarks(residuals, runs),
         *far_off_remarks(residuals, runs),

@@ -12,26 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError, unknown_name
+from moescale.errors import InputError, located, unknown_name
 from moescale.fitting import auto, canonical, physics
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.auto import Choice, Chosen
-from moescale.fitting.fit import FINISHED_STARTS, NO_REPEATS, Fit, fit, fit_range
+from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
-from moescale.fitting.prior import calibrate
+from moescale.fitting.pooled import MOST_RUNS
+from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
+from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
 from moescale.fitting.remarks import table_remarks
 from moescale.io.files import as_text
 from moescale.io.records import record
 from moescale.models.coordinates import expansion, in_family, model_of
 from moescale.models.family import ModelFamily, match_family, width
-from moescale.runs.expansion import OF_ROUTED
+from moescale.runs.expansion import OF_ROUTED, expert_shape
 from moescale.runs.table import RunTable
+from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.covariates import check_names, from_columns, further_inputs, known_to, option
-from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, combine
+from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, SHAPE_INPUTS, combine, shape_inputs
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, predict_many
-from moescale.scaling_laws.store import find_form
+from moescale.scaling_laws.store import find_form, find_law
 from moescale.typing import FloatArray
 
 AUTO_STARTS, AUTO_FINISHED = 32, 6  # polished for each form of an ensemble, and carried on
@@ -42,9 +45,9 @@ OPTIMISER = "scan by variable projection, damped Newton with the exact Hessian, 
 class FitSettings:
     """How a law is fitted to a table of runs; settings that contradict each other raise InputError.
 
-    `starts` and `free` are those of `fit`, `extra` further inputs that hold for all runs. `prior` is a law to calibrate
-    instead, with the parameters of `fix` at its values. `bootstrap` replicates give intervals and the law its draws;
-    whole values of the column `cluster` are drawn.
+    `starts` and `free` are those of `fit`, `extra` further inputs that hold for all runs. `prior` is a law that holds a prior of
+    fits (default: pooled2026). `bootstrap` replicates give intervals and the law its draws; whole values of the column
+    `cluster` are drawn. A fit under a prior has draws without them, and counts a cluster as one run.
     """
 
     starts: str | int = "auto"
@@ -52,7 +55,6 @@ class FitSettings:
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
     family: ModelFamily | None = None
     prior: Law | None = None
-    fix: tuple[str, ...] | None = None
     bootstrap: int = 0
     cluster: str | None = None
     seed: int = 0
@@ -60,11 +62,6 @@ class FitSettings:
     def __post_init__(self) -> None:
         if self.bootstrap == 1:
             raise InputError("one replicate makes no interval", where="--bootstrap", nearest="0, or 2 and more")
-        if self.prior is None and self.fix is not None:
-            raise InputError("no law to take the values from", where="--fix", next_step="name one with --prior")
-        if self.prior is not None and (self.free or self.bootstrap or self.starts != "auto"):
-            what = "does not go with --free, --bootstrap or --starts"
-            raise InputError(what, where="--prior", next_step="leave them out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +94,10 @@ def fit_runs(
     *,
     progress: Progress | None = None,
 ) -> FittedLaw:
-    """Fit a form, or the form of that name, to a table of runs, or calibrate `settings.prior` to it.
+    """Fit a form, or the form of that name, to a table of runs.
 
-    "auto" fits several forms, scores them by inner hold-outs and gives their ensemble (docs/evidence/own-law.md). The order and
+    "auto" gives `pooled2026` under its prior where the runs have one expansion or are few, else an ensemble of forms that it
+    scores by inner hold-outs (docs/evidence/pooled-law.md, own-law.md). `settings.prior` asks for the first. The order and
     the names of the runs change nothing; the runs of the answer are in the order of the table. Raises InputError for
     a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
     """
@@ -110,12 +108,15 @@ def fit_runs(
 
 
 def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: Progress) -> FittedLaw:
-    family = how.family or (how.prior.family if how.prior else None)
-    family, remarks = (family, list[str]()) if family else family_of(runs)
-    if how.prior is None and form == auto.NAME:
+    family, remarks = (how.family, list[str]()) if how.family else family_of(runs)
+    form = find_form(form) if isinstance(form, str) and form != auto.NAME else form
+    if form == pooled2026.FORM or (form == auto.NAME and (how.prior or _left_to_prior(runs, family))):
+        return _fit_under_prior(runs, how, family, remarks)
+    if how.prior is not None:
+        what = f"only {pooled2026.FORM.name} is fitted under a prior"
+        raise InputError(what, where="--prior", next_step="leave out --prior or --law")
+    if isinstance(form, str):
         return _fit_auto(runs, how, family, remarks, report)
-    prior = how.prior
-    form = prior.form if prior else find_form(form) if isinstance(form, str) else form
     arrays, notes = _letters(form, runs, how.extra, family)
     found = _fit_one(form, arrays, how, report)
     draws = _draws(found, arrays, runs, how, how.bootstrap, report)
@@ -128,17 +129,62 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
         )
     found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
     law = fitted_law(found, counted, draws=draws, **_about(runs, how, family))
-    if prior and prior.max_experts is not None:  # the law speaks of more experts than these few runs
-        law = replace(law, max_experts=max(prior.max_experts, law.max_experts or 1.0))
     return FittedLaw(law, found, None if draws is None else resampling.parameter_intervals(found, draws), arrays)
+
+
+def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
+    """Whether auto fits a table under the prior: runs of one expansion, or fewer than a table counts for in the prior."""
+    return family.n_counts == "dense" and (len(runs) < MOST_RUNS or _one_expansion(runs))
+
+
+def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str]) -> FittedLaw:
+    """The mode of the posterior, with its draws."""
+    _check_search(how, f"{pooled2026.FORM.name} is fitted under its prior")
+    if family.n_counts == "total":
+        what = "the sizes count all experts, and the prior speaks of what a token meets"
+        raise InputError(
+            what, where="--size-column", next_step="give n_params_dense or n_params_active, or another --law"
+        )
+    form, law = pooled2026.FORM, how.prior or find_law(pooled2026.FORM.name)
+    with located("--prior"):
+        prior = prior_of(law)
+    family = _with_tables(family, runs)
+    arrays, notes = _letters(form, runs, how.extra, family)
+    x, clusters = inputs_of(form, arrays), _clusters(runs, how)
+    if clusters is not None:
+        resampling.check_clusters(clusters)
+    result = fit_under(
+        prior, x, np.log(arrays.loss), starts=STARTS if how.starts == "auto" else int(how.starts),
+        draws=max(how.bootstrap, PRIOR_DRAWS), seed=how.seed, independent=None if clusters is None else np.unique(clusters).size,
+    )  # fmt: skip
+    remarks += table_remarks(form, residuals(result.fit, arrays), runs)
+    ranges = fit_range({"n_params": arrays.n_params, "tokens": arrays.tokens, "experts": arrays.experts})
+    notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
+    found = replace(result.fit, warnings=notes, fit_range=ranges)
+    about: dict[str, Any] = _about(runs, replace(how, prior=law), family)
+    held = {"prior_mean": result.fit.theta.tolist(), "prior_covariance": result.covariance.tolist()}
+    own = {**about, "name": form.name, "evidence": about["evidence"] | held}
+    member = fitted_law(found, law_family(form, family), draws=result.draws, **own)
+    member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
+    n, e = in_family(family, arrays.n_params, arrays.experts) if _active_sizes(runs) else (runs.n_params, runs.experts)
+    ranges = fit_range({"n_params": n, "tokens": runs.tokens, "experts": e})
+    about |= {"notes": found.warnings, "run_noise": result.run_noise, "drift": DRIFT, "draws": len(result.draws)}
+    about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
+    fitted = combine([Member(member, 1.0)], family=family, fit_range=ranges, **about)
+    intervals = resampling.parameter_intervals(found, result.draws)
+    return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, None),))
+
+
+def _check_search(how: FitSettings, what: str) -> None:
+    """Refuse settings of a search that only a single form has."""
+    if how.free or how.starts == "paper":
+        raise InputError(what, where="--free" if how.free else "--starts", next_step="name another form with --law")
 
 
 def _fit_one(
     form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, finished: int = FINISHED_STARTS
 ) -> Fit:
-    """The form as fitted, or the prior as calibrated, to runs in its letters."""
-    if how.prior:
-        return calibrate(how.prior, inputs_of(form, arrays), np.log(arrays.loss), fix=how.fix)
+    """The form as fitted to runs in its letters."""
     given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
     return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, finished=finished, progress=report)
 
@@ -174,9 +220,7 @@ def _clusters(runs: RunTable, how: FitSettings) -> NDArray[Any] | None:
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
     """The ensemble of the candidates by inner hold-outs."""
-    if how.free or how.starts == "paper":
-        what = f"{auto.NAME} compares forms in their physical boxes by the default search"
-        raise InputError(what, where="--free" if how.free else "--starts", next_step="name one with --law")
+    _check_search(how, f"{auto.NAME} compares forms in their physical boxes by the default search")
     family = _with_tables(family, runs)
     measured = runs.loss
     runs, unit = canonical.without_unit(runs)
@@ -289,34 +333,32 @@ def _auto_notes(choice: Choice, members: Sequence[Member], runs: RunTable) -> li
         alone = f"only {members[0].law.form.name}, the form with the fewest parameters, is fitted"
         shared = "the forms have equal weights, and their ranking is unknown"
         notes.append(f"too few runs for inner hold-outs: {shared if len(members) > 1 else alone}")
-    if any("unique_tokens" in member.law.form.extra_inputs for member in members) and not _repeats(runs):
-        notes.append(NO_REPEATS)
     return notes
 
 
 def candidates(runs: RunTable) -> list[LawForm]:
-    """The forms that auto compares on a table, in the letters that its models are told apart by."""
-    # Sizes of the body that a token meets are not the N of a family: every form takes them as models.
-    of_models = runs.active_body is not None or _active_sizes(runs)
-    expansions = np.unique(np.round(runs.expansion, 9)).size if of_models else 1
-    if max(np.unique(runs.experts).size, expansions) == 1:
-        return [find_form(name) for name in (auto.REPEATED if _repeats(runs) else auto.DENSE)]
+    """The forms that auto compares on a table of several expansions, in the letters that its models are told apart by."""
     forms = [find_form(name) for name in auto.WITH_EXPERTS]
-    if of_models:
+    if _of_models(runs):
         forms = [replace(form, of_models=True) for form in forms]
     by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
     return [*forms, find_form(auto.BY_SPARSITY)] if by_sparsity else forms
 
 
+def _of_models(runs: RunTable) -> bool:
+    """Whether sizes are those of the body that a token meets, not the N of a family: every form takes them as models."""
+    return runs.active_body is not None or _active_sizes(runs)
+
+
+def _one_expansion(runs: RunTable) -> bool:
+    """Whether all runs have as many experts, and expand as far where their bodies are known."""
+    expansions = np.unique(np.round(runs.expansion, 9)).size if _of_models(runs) else 1
+    return max(np.unique(runs.experts).size, expansions) == 1
+
+
 def _active_sizes(runs: RunTable) -> bool:
     """Whether the sizes of a table are what a token meets, not those of dense models."""
     return runs.size_column == "n_params_active"
-
-
-def _repeats(runs: RunTable) -> bool:
-    """Whether some run of a table repeats data."""
-    unique = runs.columns.get("unique_tokens")
-    return unique is not None and unique.dtype.kind == "f" and bool((unique < runs.tokens).any())
 
 
 def compare_laws(
@@ -389,6 +431,10 @@ def _letters(
             n, e = body, x
         else:
             found |= dict(zip(MODEL_INPUTS, (body, x), strict=True))
+    if SHAPE_INPUTS[0] in form.extra_inputs and (form.of_models or MODEL_INPUTS[0] in form.extra_inputs):
+        # What the table leaves open, an ensemble takes from its own family.
+        shape = shape_inputs(family) if form.of_models and family else {}
+        found = {**shape, **expert_shape(runs.experts, runs.columns), **found}
     further = further_inputs(form, found)
     extra = {name: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for name, v in further.items()}
     return RunArrays(n, runs.tokens, e, runs.loss, extra), [f"{form.name}: {note}" for note in notes]
@@ -487,7 +533,6 @@ def _evidence(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str
             "bootstrap": how.bootstrap,
             "cluster": how.cluster or "",
             "prior": how.prior.name if how.prior else "",
-            "fixed": ", ".join(how.fix or ()),
             "definition_of_n": f"column {runs.size_column}; family {family.name}",
             "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
             "starts_option": str(how.starts),

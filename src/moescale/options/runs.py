@@ -148,9 +148,8 @@ class FitOptions(Group):
     )
     seed: int = quantity("Seed of the bootstrap.", 0, MOST_SEED, default=0, whole=True)
     prior: str | None = text(
-        "Law to calibrate to these runs; it fills in what the runs do not determine.", metavar="LAW"
+        "Law whose prior fills in what the runs do not determine: pooled2026, or one fitted with it.", metavar="LAW"
     )
-    fix: str | None = text("Parameters to keep at the values of --prior.", metavar="NAMES")
     family: str | None = text("Family of the runs: yun2024, ludziejewski2025 or dense; default: by the columns.")
 
     def settings(self, inputs: Mapping[str, float]) -> FitSettings:
@@ -161,22 +160,17 @@ class FitOptions(Group):
 
         with located("--prior"):
             prior = None if self.prior is None else find_law(self.prior)
-            if prior is not None and prior.members:
-                members = ", ".join(dict.fromkeys(member.law.name for member in prior.members))
-                raise InputError(f"{prior.name} averages laws", next_step=f"calibrate one of them: {members}")
         with located("--law"):
-            if prior is None and self.law != "auto":
+            if self.law != "auto":
                 find_form(self.law)
         with located("--family"):
             family = None if self.family is None else find_family(self.family)
-        fix = None if self.fix is None else tuple(name.strip() for name in self.fix.split(",") if name.strip())
         return FitSettings(
             starts=self._starts(),
             free=self.free,
             extra=inputs,
             family=family,
             prior=prior,
-            fix=fix,
             bootstrap=self.bootstrap,
             cluster=self.cluster,
             seed=self.seed,

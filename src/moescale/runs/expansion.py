@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from moescale.typing import FloatArray, Real
 
+NEURONS = 32.0  # no published expert is narrower; a width below is a multiple of some layer's
+
 Columns = Mapping[str, NDArray[Any]]
 
 BODY_COLUMNS = ("n_params_active_nonemb", "n_params_nonemb")
@@ -85,6 +87,30 @@ def expansion(experts: FloatArray, columns: Columns) -> FloatArray:
         ),
         experts.shape,
     )
+
+
+def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]:
+    """Granularity and the share of shared experts of each run, (n,) each, as far as its columns tell; 1 and 0 of dense runs.
+
+    Granularity is 8 d_model^2 over the parameters of a routed expert. A width is in neurons where a column d_model says what a
+    neuron costs and no width is below NEURONS; else it is one of a dense FFN, `ffn_width` or 1, of granularity 1.
+    """
+    width, top_k = usable(columns, "expert_width", experts), usable(columns, "top_k", experts)
+    if width is None:
+        return {}
+    models = (usable(columns, name, experts) for name in WIDTH_COLUMNS)
+    model, dense = (
+        next((values for values in models if values is not None), None),
+        usable(columns, "ffn_width", experts),
+    )
+    routed = experts > 1.0
+    if model is not None and (width[routed] >= NEURONS).all():
+        dense = 8.0 / 3.0 * model
+    found = {"granularity": np.where(routed, (1.0 if dense is None else dense) / width, 1.0)}
+    if (shared := usable(columns, "shared_width", experts)) is not None:
+        met = shared + np.minimum(1.0 if top_k is None else top_k, experts) * width
+        found["shared_ffn"] = np.where(routed, shared / met, 0.0)
+    return found
 
 
 def active_body(n_params: FloatArray, experts: FloatArray, size_column: str, columns: Columns) -> FloatArray | None:

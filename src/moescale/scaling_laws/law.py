@@ -148,8 +148,9 @@ def extrapolation(
 def unknown_ranges(law: Law) -> tuple[str, ...]:
     """Inputs of the law whose fitted range is not known, so that `extrapolation` says nothing of them."""
     used = {"n_params": True, "tokens": law.form.uses_tokens, "experts": law.form.uses_experts}
-    names = [name for name, is_used in used.items() if is_used] + list(law.form.extra_inputs)
-    names = [name for name in names if name not in ("active_body", "expansion")]  # N and E in other letters
+    names = [name for name, is_used in used.items() if is_used]
+    # Where infinity stands for none, nothing is asked of an input that is not given.
+    names += [name for name, default in law.form.extra_inputs.items() if default is None or math.isfinite(default)]
     return tuple(name for name in names if name not in law.fit_range)
 
 

@@ -1,4 +1,4 @@
-"""moescale's own law, of models rather than of letters: body size, expansion, tokens, repeated or not.
+"""moescale's own law, of models rather than of letters: body size, expansion, tokens.
 
     L     = F + ((A (1e9 / N_eff)^alpha)^(1/kappa) + (B (1e10 / D_eff)^beta)^(1/kappa))^kappa
     N_eff = N Xhat^(g r / (r + R)), r = D / N        experts are worth size, once there are tokens enough to train them
@@ -8,10 +8,6 @@
 N is the ACTIVE BODY (parameters that a token meets, without embedding tables), X the EXPANSION (FFN weights of all experts over
 those that one token meets; 1 is dense), D training tokens. 1e9 and 1e10 are units, not parameters: A is what a body of 1e9
 loses by its size, B what 1e10 tokens lose by being few, F what no model of the family avoids.
-
-`moescale2026-repeated` is the same law of data with `unique_tokens` U < D: D gives way to the effective tokens of Muennighoff et
-al. (arXiv 2305.16264), U + U R_D (1 - exp(-(D/U - 1) / R_D)), and overfitting adds
-C / (1 + 1 / odds), odds = c (N/U)^a (D/U - 1)^b (U/1e10)^e.
 
 `moescale2026-late` has Clark et al.'s other saturation too: E_start >= 1, how many experts start to help, with Xhat / E_start
 in place of Xhat, so that X = 1 stays dense. E_start = 1 gives the plain form.
@@ -38,7 +34,6 @@ from moescale.scaling_laws.form import (
     ln_sum,
     log_coordinates,
 )
-from moescale.scaling_laws.muennighoff2023 import ln_unique, saturated
 from moescale.typing import FloatArray
 
 LN_N_REF, LN_D_REF = float(np.log(1e9)), float(np.log(1e10))
@@ -57,50 +52,30 @@ PARAMETERS = (
 )
 F, A, B, ALPHA, BETA, KAPPA, D_0, G, R, MAX = range(len(PARAMETERS))
 Q = B  # its column holds ln(B / A) during a search
-REPEATED = (
-    *PARAMETERS,
-    Parameter("R_D", True, "epochs of repetition after which more add little"),
-    Parameter("C", True, "largest loss that overfitting adds"),
-    Parameter("c", True, "odds of that loss at one parameter a unique token, two epochs and 1e10 unique tokens"),
-    Parameter("a", False, "exponent of parameters per unique token in these odds"),
-    Parameter("b", False, "exponent of repeats in these odds"),
-    Parameter("e", False, "exponent of unique tokens, in 1e10, in these odds"),
-)
-R_D, OVER, ODDS, BY_SIZE, BY_REPEATS, BY_UNIQUE = range(len(PARAMETERS), len(REPEATED))
 LATE = (*PARAMETERS, effective_experts.PARAMETERS[0])
 START = len(PARAMETERS)
 LEAST_FLOOR = 1e-3  # nats per token: as good as none
-FEWEST_REPEATS = 1e-9  # D/U - 1 below which nothing is repeated, and nothing overfitted
-NO_ODDS = -700.0  # its logarithm, as good as none
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What ln L is made of at each point: values, derivatives by column of theta, second ones by pairs of columns.
 
-    `size` and `data` are ln of the two terms over A; `reducible` is ln of their norm; `over` what overfitting adds.
+    `size` and `data` are ln of the two terms over A.
     """
 
     size: FloatArray
     data: FloatArray
-    over: FloatArray | None
     size_rows: dict[int, FloatArray]
     data_rows: dict[int, FloatArray]
-    over_rows: dict[int, FloatArray]
     size_bends: dict[tuple[int, int], FloatArray]
     data_bends: dict[tuple[int, int], FloatArray]
-    over_bends: dict[tuple[int, int], FloatArray]
     size_slopes: tuple[FloatArray, FloatArray]  # in ln N and ln D
     data_slope: FloatArray
-    over_slopes: tuple[FloatArray, FloatArray]
 
 
 def _is_late(theta: FloatArray) -> bool:
     return theta.shape[-1] == len(LATE)
-
-
-def _is_repeated(theta: FloatArray) -> bool:
-    return theta.shape[-1] == len(REPEATED)
 
 
 def _start(theta: FloatArray) -> FloatArray:
@@ -128,46 +103,27 @@ def _softplus(z: FloatArray) -> FloatArray:
     return np.where(positive, z, 0.0) + np.log1p(np.exp(np.where(positive, -z, z)))
 
 
-def _values(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray | None]:
-    """`size`, `data` and `over` of `Terms` alone, for searches that look at many theta."""
+def _values(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """`size` and `data` of `Terms` alone, for searches that look at many theta."""
     t = theta[..., None, :]
-    tokens, over = x.ln_d, None
-    if _is_repeated(theta):
-        tokens = saturated(x.ln_d, ln_unique(x), t[..., R_D])[0]
-        over = t[..., OVER] - _softplus(-_ln_odds(theta, x)[0])
     gain = t[..., G] * _ln_gain(theta, x)
-    body = x.ln_n - LN_N_REF + gain / (1.0 + np.exp(t[..., R] + x.ln_n - tokens))
-    data = tokens - LN_D_REF - _softplus(t[..., D_0] - tokens)
-    return -t[..., ALPHA] * body, t[..., Q] - t[..., BETA] * data, over
-
-
-def _ln_odds(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """ln of the odds of overfitting, (..., n), and its variables, (n,): ln N / U, ln of repeats, repeats."""
-    t = theta[..., None, :]
-    per_unique = x.ln_n - ln_unique(x)
-    extra = np.expm1(np.clip(x.ln_d - ln_unique(x), 0.0, 300.0))
-    repeats = np.log(np.maximum(extra, FEWEST_REPEATS))
-    odds = t[..., ODDS] + t[..., BY_SIZE] * per_unique + t[..., BY_REPEATS] * repeats
-    odds = odds + t[..., BY_UNIQUE] * (ln_unique(x) - LN_D_REF)
-    return np.where(extra > FEWEST_REPEATS, odds, NO_ODDS), per_unique, repeats, extra
+    body = x.ln_n - LN_N_REF + gain / (1.0 + np.exp(t[..., R] + x.ln_n - x.ln_d))
+    data = x.ln_d - LN_D_REF - _softplus(t[..., D_0] - x.ln_d)
+    return -t[..., ALPHA] * body, t[..., Q] - t[..., BETA] * data
 
 
 def _terms(theta: FloatArray, x: Inputs) -> Terms:
     t = theta[..., None, :]
-    repeated = _is_repeated(theta)
     alpha, beta, g, zero = t[..., ALPHA], t[..., BETA], t[..., G], np.zeros_like(x.ln_n)
     e, e_u, e_m, e_uu, e_um, e_mm = _gain(theta, x)
-    tokens, per_d, _, tokens_r, tokens_rr = (
-        saturated(x.ln_d, ln_unique(x), t[..., R_D]) if repeated else (x.ln_d, 1.0, zero, zero, zero)
-    )
-    ripe = 1.0 / (1.0 + np.exp(t[..., R] + x.ln_n - tokens))  # r / (r + R)
+    ripe = 1.0 / (1.0 + np.exp(t[..., R] + x.ln_n - x.ln_d))  # r / (r + R)
     turn = ripe * (1.0 - ripe)  # its derivative in ln r
     bend = turn * (1.0 - 2.0 * ripe)
     body = x.ln_n - LN_N_REF + g * ripe * e
-    start = _softplus(t[..., D_0] - tokens)  # ln(1 + D_0 / D)
+    start = _softplus(t[..., D_0] - x.ln_d)  # ln(1 + D_0 / D)
     spent = -np.expm1(-start)
     left = spent * (1.0 - spent)
-    data = tokens - LN_D_REF - start
+    data = x.ln_d - LN_D_REF - start
     pull = alpha * g
     size_rows = {
         ALPHA: -body,
@@ -196,48 +152,15 @@ def _terms(theta: FloatArray, x: Inputs) -> Terms:
         }
     data_rows = {Q: zero + 1.0, BETA: -data, D_0: beta * spent}
     data_bends = {(BETA, D_0): spent, (D_0, D_0): beta * left}
-    over, over_rows, over_bends, over_slopes = None, {}, {}, (zero, zero)
-    if repeated:
-        size_rows[R_D] = -pull * turn * e * tokens_r
-        data_rows[R_D] = -beta * (1.0 + spent) * tokens_r
-        size_bends |= {
-            (ALPHA, R_D): -g * turn * e * tokens_r,
-            (G, R_D): -alpha * turn * e * tokens_r,
-            (R, R_D): pull * bend * e * tokens_r,
-            (MAX, R_D): -pull * turn * e_m * tokens_r,
-            (R_D, R_D): -pull * e * (bend * tokens_r**2 + turn * tokens_rr),
-        }
-        data_bends |= {
-            (BETA, R_D): -(1.0 + spent) * tokens_r,
-            (D_0, R_D): -beta * left * tokens_r,
-            (R_D, R_D): -beta * ((1.0 + spent) * tokens_rr - left * tokens_r**2),
-        }
-        odds, per_unique, repeats, extra = _ln_odds(theta, x)
-        rest = np.exp(-_softplus(odds))  # what is left of the way to C
-        over = t[..., OVER] - _softplus(-odds)
-        within = {
-            ODDS: zero + 1.0,
-            BY_SIZE: per_unique,
-            BY_REPEATS: repeats,
-            BY_UNIQUE: ln_unique(x) - LN_D_REF,
-        }
-        over_rows = {OVER: zero + 1.0} | {column: rest * value for column, value in within.items()}
-        over_bends = {(i, j): -rest * (1.0 - rest) * within[i] * within[j] for i in within for j in within if i <= j}
-        per_repeat = np.where(extra > FEWEST_REPEATS, 1.0 + 1.0 / np.maximum(extra, FEWEST_REPEATS), 0.0)
-        over_slopes = rest * t[..., BY_SIZE], rest * t[..., BY_REPEATS] * per_repeat
     return Terms(
         size=-alpha * body,
         data=t[..., Q] - beta * data,
-        over=over,
         size_rows=size_rows,
         data_rows=data_rows,
-        over_rows=over_rows,
         size_bends=size_bends,
         data_bends=data_bends,
-        over_bends=over_bends,
-        size_slopes=(-alpha * (1.0 - g * turn * e), -alpha * g * turn * e * per_d),
-        data_slope=-beta * (1.0 + spent) * per_d,
-        over_slopes=over_slopes,
+        size_slopes=(-alpha * (1.0 - g * turn * e), -alpha * g * turn * e),
+        data_slope=-beta * (1.0 + spent),
     )
 
 
@@ -254,16 +177,14 @@ def _norm(theta: FloatArray, terms: Terms) -> tuple[FloatArray, FloatArray, Floa
 
 
 def _shares(theta: FloatArray, terms: Terms, norm: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln L, and the shares of F, of the reducible part and of overfitting in L, (2 or 3, ..., n)."""
-    over = [] if terms.over is None else [terms.over]
-    return ln_sum(theta[..., F, None], theta[..., A, None] + norm, *over)
+    """ln L, and the shares of F and of the reducible part in L, (2, ..., n)."""
+    return ln_sum(theta[..., F, None], theta[..., A, None] + norm)
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    size, data, over = _values(theta, x)
-    loss = np.exp(theta[..., F, None]) + np.exp(theta[..., A, None] + _ln_norm(theta, size, data))
-    return np.log(loss if over is None else loss + np.exp(over))
+    norm = _ln_norm(theta, *_values(theta, x))
+    return np.log(np.exp(theta[..., F, None]) + np.exp(theta[..., A, None] + norm))
 
 
 def _rows(shape: tuple[int, ...], columns: dict[int, FloatArray]) -> FloatArray:
@@ -286,8 +207,7 @@ def _slopes_in_theta(theta: FloatArray, terms: Terms) -> tuple[FloatArray, list[
     reducible[..., A, :] = 1.0
     reducible[..., KAPPA, :] = norm - by_size * terms.size - by_data * terms.data
     floor = _rows(shape, {F: np.ones_like(norm)})
-    over = [] if terms.over is None else [_rows(shape, terms.over_rows)]
-    return shares, [floor, reducible, *over], apart, np.stack((by_size, by_data))
+    return shares, [floor, reducible], apart, np.stack((by_size, by_data))
 
 
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
@@ -308,8 +228,6 @@ def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
     h[..., KAPPA, KAPPA] += (pull * rows[1][..., KAPPA, :]).sum(axis=-1)
     bends = [(*pair, pull * by_size * value) for pair, value in terms.size_bends.items()]
     bends += [(*pair, pull * by_data * value) for pair, value in terms.data_bends.items()]
-    if terms.over is not None:
-        bends += [(*pair, w * shares[2] * value) for pair, value in terms.over_bends.items()]
     return add_bends(h, bends)
 
 
@@ -318,18 +236,13 @@ def _squares(rows: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n); unique tokens stay as they are."""
+    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
     terms = _terms(theta, x)
     norm, by_size, by_data = _norm(theta, terms)
-    _, reducible, *over = _shares(theta, terms, norm)[1]
+    _, reducible = _shares(theta, terms, norm)[1]
     in_n = reducible * by_size * terms.size_slopes[0]
     in_d = reducible * (by_size * terms.size_slopes[1] + by_data * terms.data_slope)
-    for share in over:
-        in_n, in_d = in_n + share * terms.over_slopes[0], in_d + share * terms.over_slopes[1]
     return in_n, in_d
-
-
-SATURATION = (float(np.log(0.01)), float(np.log(1e4)))
 
 
 def bounds(observed: Observed) -> FloatArray:
@@ -341,25 +254,18 @@ def bounds(observed: Observed) -> FloatArray:
     return np.array([floor, *size_and_data, softness, start, *experts])
 
 
-def bounds_repeated(observed: Observed) -> FloatArray:
-    """That of `bounds` with repetition, (16, 2): R_D in [0.01, 1e4], odds of overfitting that rise with N / U and D / U."""
-    over = [np.log((0.1, 100.0)), (-60.0, 30.0), (0.0, 6.0), (0.1, 6.0), (-3.0, 3.0)]
-    return np.array([*bounds(observed), SATURATION, *over])
-
-
 def bounds_late(observed: Observed) -> FloatArray:
     """That of `bounds` with E_start, (11, 2): 1 <= E_start < E_max."""
     return np.array([*bounds(observed), effective_experts.box(observed)[0]])
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
-    """1, the norm and, with repeats, the share of C: what F, A and C multiply."""
-    columns = next(each for each in (SHAPE, SHAPE_LATE, SHAPE_REPEATED) if len(each) == shape.shape[-1])
+    """1 and the norm: what F and A multiply."""
+    columns = next(each for each in (SHAPE, SHAPE_LATE) if len(each) == shape.shape[-1])
     theta = np.zeros((*shape.shape[:-1], max(columns) + 1))
     theta[..., columns] = shape
-    size, data, over = _values(theta, x)
-    norm = np.exp(_ln_norm(theta, size, data))
-    return np.stack([np.ones_like(norm), norm, *([] if over is None else [np.exp(over)])], axis=-1)
+    norm = np.exp(_ln_norm(theta, *_values(theta, x)))
+    return np.stack([np.ones_like(norm), norm], axis=-1)
 
 
 def _region(observed: Observed) -> FloatArray:
@@ -368,24 +274,17 @@ def _region(observed: Observed) -> FloatArray:
     return np.array([(-2.0, 2.0), (0.05, 0.5), (0.05, 0.5), softness, start, *experts])
 
 
-def _region_repeated(observed: Observed) -> FloatArray:
-    over = [(-12.0, 2.0), (0.2, 2.0), (0.2, 2.0), (-0.5, 1.0)]
-    return np.array([*_region(observed), np.log((2.0, 100.0)), *over])
-
-
 def _region_late(observed: Observed) -> FloatArray:
     return np.array([*_region(observed), effective_experts.region(observed)[0]])
 
 
 SHAPE = (Q, ALPHA, BETA, KAPPA, D_0, G, R, MAX)
 SHAPE_LATE = (*SHAPE, START)
-SHAPE_REPEATED = (*SHAPE, R_D, ODDS, BY_SIZE, BY_REPEATS, BY_UNIQUE)
 
 
 _CODERS = {
     len(PARAMETERS): log_coordinates(PARAMETERS),
     len(LATE): effective_experts.pair_coordinates(LATE),
-    len(REPEATED): log_coordinates(REPEATED),
 }
 
 
@@ -422,17 +321,6 @@ FORM = LawForm(
     uses_experts=True,
     of_models=True,
     domain="amplitudes are positive and E_max > 1",
-)
-FORM_REPEATED = replace(
-    FORM,
-    name="moescale2026-repeated",
-    title="the same for repeated data",
-    equation=FORM.equation.replace("D_0/D);", "D_0/D), D repeating U as in muennighoff2023;")
-    + "; and L + C/(1 + 1/(c (N/U)^a (D/U - 1)^b (U/1e10)^e)) for overfitting",
-    parameters=REPEATED,
-    bounds=bounds_repeated,
-    linear=LinearPart((F, A, OVER), SHAPE_REPEATED, _basis, _region_repeated),
-    extra_inputs={"unique_tokens": float("inf")},
 )
 FORM_LATE = replace(
     FORM,

@@ -60,7 +60,6 @@ FORMS: dict[str, LawForm] = {
         abnar2025.FORM,
         yun2024_centred.FORM,
         moescale2026.FORM,
-        moescale2026.FORM_REPEATED,
         moescale2026.FORM_LATE,
         zhao2025.FORM,
         pooled2026.FORM,

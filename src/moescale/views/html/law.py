@@ -29,8 +29,7 @@ EVIDENCE = {  # what a law's file may say of its fit, and how a page calls it
     "bootstrap": "bootstrap replicates",
     "seed": "seed",
     "cluster": "drawn together",
-    "prior": "calibrated from",
-    "fixed": "kept from the prior",
+    "prior": "under the prior of",
 }
 
 

@@ -49,7 +49,7 @@ def show_fit(
 
 def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
     """The forms of an ensemble with their weights and scores; nothing for a single form."""
-    if not chosen:
+    if len(chosen) < 2:
         return
     columns = (Column("form"), Column("weight"), Column("held-out RMSLE"))
     rows = tuple((c.law, f"{c.weight:.2f}", "unknown" if c.score is None else f"{c.score:.4f}") for c in chosen)
