@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from command_line import answer_of, run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import answer_of, run
 from moescale.fitting.pooled import EFFECTS, Source, fit_source, flat_prior, mode, pool, posterior
 from moescale.scaling_laws import find_law, make_inputs
 from moescale.scaling_laws.form import Inputs, complex_slopes
