@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,7 @@ LABS = {
     "gadre_c4": "gadre", "gadre_rpj": "gadre", "gadre_rw": "gadre", "porian_rw_chin": "porian", "porian_owt_chin": "porian",
     "gemstones_cool": "gemstones", "olmo_ladder": "ai2", "datablations": "datablations",
 }  # fmt: skip
+USUAL_RATIO = (5.0, 300.0)  # tokens a parameter at which published laws are asked
 PUBLISHED_POINTS = 6  # of each variable of a published law
 NAME, DATE, DRAWS, SEED = "pooled2026", "2026-11-23", 400, 0
 SOURCE = (
@@ -68,7 +69,7 @@ def source(
     granularity: FloatArray | float = 1.0,
     shared: FloatArray | float = 0.0,
     unique: FloatArray | float = np.inf,
-    group: FloatArray | None = None,
+    group: Sequence[str] | None = None,
     of_multiplier: bool = False,
 ) -> Source:
     """A source of these runs: `values` are losses, or size multipliers."""
@@ -113,7 +114,7 @@ def moe_tables() -> list[Source]:
         "marin", "marin", marin["n_params_active_nonemb"], marin["tokens"], marin["X"], marin["loss"],
         granularity=np.where(marin["X"] > 1.0, 8.0 * marin["d_model"] ** 2 / width, 1.0),
         shared=marin["shared_width"] / active,
-        group=np.char.replace(np.char.replace(marin["group"].astype(str), "-dense", "-moe"), "-moe-depth", "-moe"),
+        group=np.char.replace(np.char.replace(marin["group"].astype(str), "-dense", "-moe"), "-moe-depth", "-moe").tolist(),
     )  # fmt: skip
     found.append(made.rows(marin["tokens"] / marin["n_params_active_nonemb"] >= FEWEST_TOKENS))
     return found
@@ -124,48 +125,45 @@ def grid(*ranges: tuple[float, float], points: int = PUBLISHED_POINTS) -> list[F
     return [axis.ravel() for axis in np.meshgrid(*(np.geomspace(*ends, points) for ends in ranges), indexing="ij")]
 
 
-def published(name: str, lab: str, body: tuple[float, float], tokens: tuple[float, float], keep: Callable[..., FloatArray],
-              x: tuple[float, float] = (1.0, 1.0), extra: Mapping[str, float] | None = None, **about: float) -> Source:  # fmt: skip
-    """A published law of losses at points where `keep(body, tokens, x)` holds."""
+def published(
+    name: str,
+    lab: str,
+    body: tuple[float, float],
+    tokens: tuple[float, float],
+    x: tuple[float, float],
+    extra: Mapping[str, float] | None = None,
+    *,
+    flops: tuple[float, float] = (0.0, np.inf),
+    granularity: float = 1.0,
+    shared: float = 0.0,
+) -> Source:
+    """A published law of losses at points of its ranges with USUAL_RATIO tokens a parameter."""
     law = find_law(name)
-    n, d, expansion = (
-        grid(body, tokens, x, points=PUBLISHED_POINTS)
-        if x != (1.0, 1.0)
-        else [*grid(body, tokens), np.ones(PUBLISHED_POINTS**2)]
-    )
-    inside = keep(n, d, expansion)
+    n, d, expansion = grid(body, tokens, x)
+    inside = (d / n >= USUAL_RATIO[0]) & (d / n <= USUAL_RATIO[1]) & (6 * n * d >= flops[0]) & (6 * n * d <= flops[1])
     n, d, expansion = n[inside], d[inside], expansion[inside]
     size, experts = in_family(law.family, n, expansion)
     implied = law.form.implied_inputs(experts, law.family.top_k) if law.form.implied_inputs else {}
     predicted = loss(law, law_size(law.family, size, experts), d, experts, extra={**implied, **(extra or {})})
-    return replace(source(name, lab, n, d, expansion, predicted, **about), of_law=True)
+    return replace(source(name, lab, n, d, expansion, predicted, granularity=granularity, shared=shared), of_law=True)
 
 
 def published_laws() -> list[Source]:
     """Laws of others at points of their ranges."""
-
-    def ratio(low: float, high: float, flops: tuple[float, float] = (0.0, np.inf)) -> Callable[..., FloatArray]:
-        return lambda n, d, x: (d / n >= low) & (d / n <= high) & (6 * n * d >= flops[0]) & (6 * n * d <= flops[1])
-
-    laws = [
-        published("abnar2025", "apple", (3e7, 3e9), (5e9, 1e11), ratio(5, 300, (3e19, 1e21)), (1.0, 20.0)),
-    ]
-    for s in (0.0, 0.15, 0.31):
+    parts: list[Source] = []
+    for shared in (0.0, 0.15, 0.31):
         for active in (2.0, 4.0, 7.0):
-            about = {"granularity": active, "shared": s}
-            extra = {"activated_experts": active, "shared_ratio": s}
-            each = published("zhao2025", "tencent", (1e8, 1e9), (5e9, 1e11), ratio(5, 300), (4.0, 20.0), extra, **about)
-            laws.append(replace(each, name=f"zhao2025 G={active:g} S={s:g}"))
-    zhao = [law for law in laws if law.name.startswith("zhao")]
-    return [law for law in laws if law not in zhao] + [joined("zhao2025", zhao)]
+            extra = {"activated_experts": active, "shared_ratio": shared}
+            ends = (1e8, 1e9), (5e9, 1e11), (4.0, 20.0)
+            parts.append(published("zhao2025", "tencent", *ends, extra, granularity=active, shared=shared))
+    abnar = published("abnar2025", "apple", (3e7, 3e9), (5e9, 1e11), (1.0, 20.0), flops=(3e19, 1e21))
+    return [abnar, joined("zhao2025", parts)]
 
 
 def joined(name: str, parts: list[Source]) -> Source:
     """Sources of one unit as one."""
     extra = {key: np.concatenate([p.x.extra[key] for p in parts]) for key in parts[0].x.extra}
-    n, d, x = (
-        np.concatenate([f(p) for p in parts]) for f in (lambda p: p.x.ln_n, lambda p: p.x.ln_d, lambda p: p.x.experts)
-    )
+    n, d, x = (np.concatenate([getattr(p.x, key) for p in parts]) for key in ("ln_n", "ln_d", "experts"))
     made = make_inputs(np.exp(n), np.exp(d), x, extra)
     return replace(
         parts[0], name=name, x=made, values=np.concatenate([p.values for p in parts]), group=np.zeros(n.size, np.intp)

@@ -163,7 +163,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     found = replace(result.fit, warnings=notes, fit_range=ranges)
     about: dict[str, Any] = _about(runs, replace(how, prior=law), family)
     held = {"prior_mean": result.fit.theta.tolist(), "prior_covariance": result.covariance.tolist()}
-    own = {**about, "name": form.name, "evidence": about["evidence"] | held}
+    own: dict[str, Any] = {**about, "name": form.name, "evidence": about["evidence"] | held}
     member = fitted_law(found, law_family(form, family), draws=result.draws, **own)
     member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
     n, e = in_family(family, arrays.n_params, arrays.experts) if _active_sizes(runs) else (runs.n_params, runs.experts)
