@@ -86,7 +86,7 @@ def test_the_record_says_what_was_chosen_and_how_sure_it_is() -> None:
     assert fitted.law.run_noise == pytest.approx(0.006, rel=0.3)
     assert (fitted.law.drift, len(fitted.law.draws)) == (DRIFT, DRAWS)
     assert (fitted.law.members[0].law.draws[:, BEYOND].std(axis=0) > 0.0).all()
-    assert fitted.law.max_experts == find_law("pooled2026").max_experts
+    assert fitted.law.members[0].law.max_experts == find_law("pooled2026").members[0].law.max_experts
 
 
 def test_the_law_without_its_draws_is_the_mode_and_reads_back() -> None:
