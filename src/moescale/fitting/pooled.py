@@ -140,7 +140,7 @@ def mode(source: Source, prior: Prior, start: FloatArray | None = None, steps: i
         if done:
             break
     slope = _slope(source, theta)
-    return Mode(theta, np.linalg.inv(slope.T @ slope + precision), best)
+    return Mode(theta, np.asarray(np.linalg.inv(slope.T @ slope + precision), dtype=float), best)
 
 
 def _slope(source: Source, theta: FloatArray) -> FloatArray:

@@ -19,7 +19,6 @@ from moescale.fitting.auto import Choice, Chosen
 from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
-from moescale.fitting.pooled import MOST_RUNS
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
 from moescale.fitting.remarks import table_remarks
@@ -133,8 +132,8 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
 
 
 def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
-    """Whether auto fits a table under the prior: runs of one expansion, or fewer than a table counts for in the prior."""
-    return family.n_counts == "dense" and (len(runs) < MOST_RUNS or _one_expansion(runs))
+    """Whether auto fits a table under the prior: runs of one expansion, or too few for its forms."""
+    return family.n_counts == "dense" and (len(runs) < auto.FEWEST_RUNS or _one_expansion(runs))
 
 
 def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str]) -> FittedLaw:
@@ -163,7 +162,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     found = replace(result.fit, warnings=notes, fit_range=ranges)
     about: dict[str, Any] = _about(runs, replace(how, prior=law), family)
     held = {"prior_mean": result.fit.theta.tolist(), "prior_covariance": result.covariance.tolist()}
-    own = {**about, "name": form.name, "evidence": about["evidence"] | held}
+    own: dict[str, Any] = {**about, "name": form.name, "evidence": about["evidence"] | held}
     member = fitted_law(found, law_family(form, family), draws=result.draws, **own)
     member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
     n, e = in_family(family, arrays.n_params, arrays.experts) if _active_sizes(runs) else (runs.n_params, runs.experts)
