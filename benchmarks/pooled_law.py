@@ -19,12 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from laws import DENSE, SOURCES, geometric, splits_of
+from laws import DENSE, SOURCES, TABLES, Split, geometric, splits_of
+from laws import predicted as predicted_by
+from moescale.fitting import canonical
 from moescale.fitting.pooled import OF_DECISIONS, Mode, Prior, Source, fit_source, pool, posterior
+from moescale.fitting.prior import DRIFT
 from moescale.fitting.workflow import FitSettings, fit_runs
-from moescale.models.coordinates import model_of
-from moescale.runs.table import RunTable
-from moescale.scaling_laws import find_law, make_inputs, predict_many
+from moescale.runs.table import read_runs
+from moescale.scaling_laws import Law, find_law, make_inputs
+from moescale.scaling_laws.law import Member
 from moescale.scaling_laws.pooled2026 import log_loss
 from moescale.typing import FloatArray
 
@@ -42,8 +45,9 @@ SIZES = np.linspace(
 BUDGETS = (0.5, 0.9, 1.0)  # quantiles of a table's FLOPs
 EXPANSIONS = (8.0, 16.0, 32.0, 128.0)
 KINDS = ("dense, twice the budget", "MoE, equal budget", "MoE, equal tokens")
+TWELVE = "12 runs"
 FIXED_TOKENS = "routing"  # its runs all have as many tokens
-DRIFT = 0.01  # of ln L for each e-fold beyond a table's own runs
+
 INTERVAL = (0.05, 0.95)
 
 
@@ -82,6 +86,7 @@ class Blind:
     chinchilla: float
     covered: float
     n_runs: int
+    reach: bool = False
 
 
 def main() -> None:
@@ -100,7 +105,12 @@ def main() -> None:
     ]
     errors = list(blind(priors)) + list(routed({s.name: s for s in sources}, priors))
     tables = {DECISIONS: decisions_csv(decisions), ERRORS: errors_csv(errors)}
-    parts = {"decisions": decision_lines(decisions), "errors": error_lines(errors), "dense": dense_words(errors)}
+    parts = {
+        "decisions": decision_lines(decisions),
+        "errors": error_lines(errors),
+        "dense": dense_words(errors),
+        "twelve": twelve_words(errors),
+    }
     for part in parts.values():
         print(*([part] if isinstance(part, str) else part), "", sep="\n")
     if options.write:
@@ -176,33 +186,50 @@ def judged(sources: Sequence[Source], lab: str, prior: Prior, draws: FloatArray)
                 )
 
 
-def table_source(runs: RunTable, name: str, lab: str) -> Source:
-    """Dense runs of a public table."""
-    columns, size = runs.columns, runs.n_params
-    body = (
-        columns["n_params_nonemb"]
-        if "n_params_nonemb" in columns
-        else model_of(find_law("muennighoff2023").family, size, 1.0)[0]
-    )
-    unique = np.asarray(columns["unique_tokens"], float) if "unique_tokens" in columns else np.full(size.size, np.inf)
-    unique = np.where(unique >= runs.tokens, np.inf, unique)
-    return made.source(name, lab, np.asarray(body, float), runs.tokens, 1.0, runs.loss, unique=unique)
+def with_prior(prior: Prior) -> Law:
+    """The shipped law with another prior of fits."""
+    law = find_law("pooled2026")
+    held = {
+        "prior_mean": prior.mean.tolist(),
+        "prior_covariance": prior.covariance.tolist(),
+        "labs": prior.labs.tolist(),
+    }
+    return replace(law, members=(Member(replace(law.members[0].law, evidence=held), 1.0),))
+
+
+def twelve(source: str, table: str) -> Split:
+    """Twelve runs of a dense table, at equal steps of rank among the 3/4 of smallest N D; the others are predicted."""
+    runs = read_runs(TABLES / f"{table}.csv", where="tokens / n_params_dense >= 2")
+    size = runs.n_params * runs.tokens
+    small, large = (runs.select(mask) for mask in (size <= np.quantile(size, 0.75), size > np.quantile(size, 0.75)))
+    small = canonical.reordered(small, canonical.order(small))
+    chosen = np.zeros(len(small), dtype=np.bool_)
+    chosen[np.round(np.linspace(0, len(small) - 1, 12)).astype(int)] = True
+    return Split(source, table, TWELVE, small.select(chosen), large)
 
 
 def blind(priors: Mapping[str, Prior]) -> Iterator[Blind]:
-    """Dense tables under a prior that does not know their lab: what each split holds out."""
+    """`fit` of dense tables under a prior that does not know their lab: what each split holds out."""
     for source in DENSE:
         for table in SOURCES[source]:
-            for split in splits_of(source, table):
-                if split.reach or split.name == "public":
+            how = FitSettings(prior=with_prior(priors[made.LABS[table]]))
+            for split in (*splits_of(source, table), twelve(source, table)):
+                if split.name == "public":
                     continue
-                lab = made.LABS[table]
-                inside, outside = (table_source(runs, table, lab) for runs in (split.inside, split.outside))
-                error, covered = predicted(*fit_source(inside, priors[lab]), outside)
-                law = fit_runs(split.inside, "chinchilla", FitSettings(starts=32)).law
-                value = predict_many(law, split.outside.n_params, split.outside.tokens, split.outside.experts)[0]
-                other = float(np.sqrt(np.mean(np.log(value / split.outside.loss) ** 2)))
-                yield Blind(source, table, split.name, error, other, covered, split.outside.loss.size)
+                error, covered = missed(split, fit_runs(split.inside, settings=how).law)
+                other = (
+                    np.nan
+                    if split.reach
+                    else missed(split, fit_runs(split.inside, "chinchilla", FitSettings(starts=32)).law)[0]
+                )
+                yield Blind(source, table, split.name, error, other, covered, len(split.outside), split.reach)
+
+
+def missed(split: Split, law: Law) -> tuple[float, float]:
+    """Root mean square error of ln L of the held-out runs, and the share inside their 90% intervals."""
+    value, low, high = predicted_by(law, split.outside)
+    held = (low <= split.outside.loss) & (split.outside.loss <= high)
+    return float(np.sqrt(np.mean(np.log(value / split.outside.loss) ** 2))), float(held.mean())
 
 
 def predicted(fitted: Source, found: Mode, held_out: Source) -> tuple[float, float]:
@@ -285,6 +312,7 @@ def decision_lines(found: Sequence[Kept]) -> list[str]:
 
 def by_source(found: Sequence[Blind], source: str, value: str) -> float:
     """Geometric mean over splits, then over tables."""
+    found = [b for b in found if not b.reach and b.split != TWELVE]
     tables = {b.table for b in found if b.source == source}
     return geometric(geometric(getattr(b, value) for b in found if b.table == table) for table in tables)
 
@@ -293,7 +321,7 @@ def error_lines(found: Sequence[Blind]) -> list[str]:
     """Errors and coverage by source."""
     rows = [["source", "error, 1e-3", "over chinchilla", "inside 90% intervals"], ["---", "---:", "---:", "---:"]]
     for source in dict.fromkeys(b.source for b in found):
-        mine = [b for b in found if b.source == source]
+        mine = [b for b in found if b.source == source and not b.reach and b.split != TWELVE]
         covered = float(np.mean([b.covered for b in mine]))
         error = by_source(found, source, "rmsle")
         ratio = f"{error / by_source(found, source, 'chinchilla'):.2f}" if source in DENSE else "-"
@@ -301,14 +329,36 @@ def error_lines(found: Sequence[Blind]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
+def held(found: Sequence[Blind], key: str) -> dict[str, float]:
+    """The mean share inside 90% intervals by source or table."""
+    return {
+        name: float(np.mean([b.covered for b in found if getattr(b, key) == name]))
+        for name in {getattr(b, key) for b in found}
+    }
+
+
 def dense_words(found: Sequence[Blind]) -> str:
     """The ratio to chinchilla over dense sources, the coverage, and that of the worst table."""
     ratio = geometric(by_source(found, s, "rmsle") / by_source(found, s, "chinchilla") for s in DENSE)
-    tables = [float(np.mean([b.covered for b in found if b.table == t])) for s in DENSE for t in SOURCES[s]]
-    sources = [float(np.mean([b.covered for b in found if b.source == s])) for s in DENSE]
+    dense = [b for b in found if b.source in DENSE and b.split != TWELVE]
+    near, far = ([b for b in dense if b.reach == reach] for reach in (False, True))
+    tables, shares = held(near, "table"), [np.mean(list(held(some, "source").values())) for some in (near, far, dense)]
+    worst = min(tables, key=lambda name: tables[name])
     return (
-        f"{ratio:.2f} of chinchilla's error, {np.mean(sources):.0%} inside 90% intervals, worst table {min(tables):.0%}"
+        f"{ratio:.2f} of chinchilla's error, {shares[0]:.0%} inside 90% intervals, worst table {tables[worst]:.0%} ({worst}); "
+        f"{shares[1]:.0%} where 1/4, 1/16 or 1/64 of the largest N D is fitted, {shares[2]:.0%} of all"
     )
+
+
+def twelve_words(found: Sequence[Blind]) -> str:
+    """Errors of twelve runs of each dense table, and the coverage."""
+    few = [b for b in found if b.split == TWELVE]
+    ours, other = (
+        geometric(geometric(getattr(b, name) for b in few if b.source == s) for s in DENSE)
+        for name in ("rmsle", "chinchilla")
+    )
+    covered = np.mean(list(held(few, "source").values()))
+    return f"{1e3 * ours:.1f}e-3, {1e3 * other:.1f}e-3 for chinchilla, {covered:.0%} inside 90% intervals"
 
 
 if __name__ == "__main__":

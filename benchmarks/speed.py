@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-RUNS = Path(__file__).parents[1] / "tests" / "data" / "public" / "joint_moe_runs.csv"
+PUBLIC = Path(__file__).parents[1] / "tests" / "data" / "public"
+RUNS, DENSE_RUNS = PUBLIC / "joint_moe_runs.csv", PUBLIC / "gemstones_cool.csv"
 REPEATS = 5
 
 
@@ -175,6 +176,10 @@ def main() -> int:
     arguments = ("fit", str(RUNS), "--size-column", "n_params_active", "--json")
     where = ("--where", "tokens / n_params_active >= 2")
     rows.insert(1, ("moescale fit of 234 public runs, cold process", 5.0, cold("-m", "moescale", *arguments, *where)))
+    rows.insert(
+        2,
+        ("moescale fit of 199 dense runs, cold process", 1.0, cold("-m", "moescale", "fit", str(DENSE_RUNS), "--json")),
+    )
     missed = 0
     print(f"{'what':<56} {'limit':>8} {'best of 5':>10}")
     for what, limit, action in rows:

@@ -66,7 +66,7 @@ def fit(
     held_back = HeldBack()
     if output is not None:
         made = made_with(context)
-        origin = {"where": runs.where or "", "prior": wanted.prior or "", "command": made.get("command", "")}
+        origin = {"where": runs.where or "", "command": made.get("command", "")}
         origin |= runs.choices()
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
         with held_back, at_option("-o"):

@@ -26,6 +26,9 @@ NAME = "auto"
 # Runs of several E, where E of three routers was extrapolated best; abnar2025 counts all experts and needs the sparsity.
 WITH_EXPERTS, BY_SPARSITY = ("moescale2026-late", "yun2024-centred", "ludziejewski2025"), "abnar2025"
 
+FEWEST_RUNS = (
+    22  # twice the parameters of its forms; of fewer, the pooled prior makes more (docs/evidence/pooled-law.md)
+)
 QUANTILE = 0.75  # what lies strictly above it is held out, as in the splits that laws are judged by
 FEWEST_HELD_OUT = 3
 VARIES = 1.1  # the largest value over the smallest of a variable that can be extrapolated in

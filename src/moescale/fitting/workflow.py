@@ -19,7 +19,6 @@ from moescale.fitting.auto import Choice, Chosen
 from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
-from moescale.fitting.pooled import MOST_RUNS
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
 from moescale.fitting.remarks import table_remarks
@@ -133,8 +132,8 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
 
 
 def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
-    """Whether auto fits a table under the prior: runs of one expansion, or fewer than a table counts for in the prior."""
-    return family.n_counts == "dense" and (len(runs) < MOST_RUNS or _one_expansion(runs))
+    """Whether auto fits a table under the prior: runs of one expansion, or too few for its forms."""
+    return family.n_counts == "dense" and (len(runs) < auto.FEWEST_RUNS or _one_expansion(runs))
 
 
 def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str]) -> FittedLaw:
