@@ -176,7 +176,10 @@ def main() -> int:
     arguments = ("fit", str(RUNS), "--size-column", "n_params_active", "--json")
     where = ("--where", "tokens / n_params_active >= 2")
     rows.insert(1, ("moescale fit of 234 public runs, cold process", 5.0, cold("-m", "moescale", *arguments, *where)))
-    rows.insert(2, ("moescale fit of 199 dense runs, cold process", 1.0, cold("-m", "moescale", "fit", str(DENSE_RUNS), "--json")))
+    rows.insert(
+        2,
+        ("moescale fit of 199 dense runs, cold process", 1.0, cold("-m", "moescale", "fit", str(DENSE_RUNS), "--json")),
+    )
     missed = 0
     print(f"{'what':<56} {'limit':>8} {'best of 5':>10}")
     for what, limit, action in rows:
