@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moescale.errors import InputError
 from moescale.models import coordinates
 from moescale.models.family import ModelFamily
-from moescale.runs.expansion import layer_expansion
+from moescale.runs.expansion import expert_shape, layer_expansion
 from moescale.runs.table import RunTable, read_runs
 from reference_data import JOINT_MOE_RUNS, PUBLIC
 
@@ -157,3 +157,21 @@ def test_sizes_of_our_own_runs_count_no_embeddings() -> None:
     np.testing.assert_array_equal(older.active_body, body)
     # Top-2 of 8 in every other layer; in the others an FFN as wide as one expert.
     np.testing.assert_allclose(runs.expansion[runs.experts == 8], layer_expansion(8, 2, 0.5, dense_width=1.0))
+
+
+def test_the_shape_of_experts_follows_from_widths_in_neurons_or_in_dense_layers() -> None:
+    experts, d = np.array([1.0, 64.0]), np.full(2, 512.0)
+    columns = {
+        "expert_width": np.array([np.nan, 256.0]),
+        "shared_width": np.array([np.nan, 512.0]),
+        "top_k": np.full(2, 4.0),
+    }
+    found = expert_shape(experts, columns | {"d_model": d})
+    np.testing.assert_allclose(found["granularity"], [1.0, 8.0 * 512.0 / (3.0 * 256.0)])
+    np.testing.assert_allclose(found["shared_ffn"], [0.0, 512.0 / (512.0 + 4.0 * 256.0)])
+    np.testing.assert_allclose(
+        expert_shape(experts, columns | {"ffn_width": np.full(2, 1024.0)})["granularity"], [1.0, 4.0]
+    )
+    quarter = {"expert_width": np.array([np.nan, 0.25]), "d_model": d}
+    np.testing.assert_allclose(expert_shape(experts, quarter)["granularity"], [1.0, 4.0])
+    assert expert_shape(experts, {"d_model": d}) == {}

@@ -287,11 +287,8 @@ def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: M
 def no_interval_words(law: Law) -> str:
     """Why a plan has no intervals, and on how many runs its law rests where that is few."""
     runs, count = law.evidence.get("n_runs"), len(law.form.parameters)
-    prior = law.evidence.get("prior")
     parts = [f"{law.name} carries no draws, so this plan has no intervals"]
-    if prior:
-        parts.append(f"its {count} parameters were calibrated from {prior} on {runs} runs")
-    elif isinstance(runs, int):
+    if isinstance(runs, int):
         parts.append(f"its {count} parameters were fitted to {runs} runs only" if runs <= count else "")
         parts.append("for intervals, fit it with --bootstrap")
     return "; ".join(filter(None, parts))
