@@ -38,7 +38,7 @@ from moescale.scaling_laws.power_terms import Term, power_law
 from moescale.typing import FloatArray
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
-SHIPPED = ("besiroglu2024", "hoffmann2022", "moescale2026-joint", "public-2026", "yun2024-joint", "yun2024-recovered")
+SHIPPED = ("besiroglu2024", "hoffmann2022", "moescale2026-joint", "pooled2026", "public-2026", "yun2024-joint", "yun2024-recovered")
 YUN = {
     "A": 90.97,
     "alpha": 0.2766,
@@ -71,6 +71,7 @@ INTERACTIONS = {
     "clark2022": ["c"],
     "ludziejewski2025": ["gamma", "zeta"],
     "moescale2026": ["g"],
+    "pooled2026": ["a", "nu", "g", "s", "w_x", "w_n", "w_d", "ln_R"],
 }
 
 

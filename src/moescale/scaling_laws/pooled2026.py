@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, LawForm, Observed, Parameter, limits
+from moescale.scaling_laws.form import Inputs, LawForm, Parameter, limits
 from moescale.typing import FloatArray
 
 PARAMETERS = tuple(
@@ -128,9 +128,13 @@ def _above(z: FloatArray) -> FloatArray:
     return np.where(np.real(z) > 0.0, z, 0.0)
 
 
-def bounds(observed: Observed) -> FloatArray:
-    """The box, (p, 2): far beyond what any source has, so that exponentials stay finite."""
-    return limits([(-20.0, 20.0)] * COUNT)(observed)
+# The box, in the order of PARAMETERS: beyond what any source has, and within what keeps exponentials finite.
+BOX = [
+    *((-10.0, 10.0), (-8.0, 8.0), (-8.0, 8.0), (-5.0, 1.0), (-5.0, 1.0), (-4.0, 1.0), (-8.0, 8.0)),
+    *((-6.0, 6.0), (-15.0, 10.0), (-2.0, 2.0), (-6.0, 5.0), (-6.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-5.0, 5.0)),
+    *((-1.0, 1.0), (-0.1, 0.1), (-0.1, 0.1)),
+]
+BOUNDS = limits(BOX)
 
 
 FORM = LawForm(
@@ -142,8 +146,8 @@ FORM = LawForm(
     parameters=PARAMETERS,
     log_loss=log_loss,
     slopes=slopes,
-    bounds=bounds,
-    region=bounds,
+    bounds=BOUNDS,
+    region=BOUNDS,
     uses_experts=True,
     of_models=True,
     of_sources=True,
