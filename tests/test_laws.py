@@ -38,7 +38,15 @@ from moescale.scaling_laws.power_terms import Term, power_law
 from moescale.typing import FloatArray
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
-SHIPPED = ("besiroglu2024", "hoffmann2022", "moescale2026-joint", "pooled2026", "public-2026", "yun2024-joint", "yun2024-recovered")
+SHIPPED = (
+    "besiroglu2024",
+    "hoffmann2022",
+    "moescale2026-joint",
+    "pooled2026",
+    "public-2026",
+    "yun2024-joint",
+    "yun2024-recovered",
+)
 YUN = {
     "A": 90.97,
     "alpha": 0.2766,
