@@ -76,7 +76,7 @@ def _key(ax: Axes, plan: Plan) -> None:
 
     model = plan.decision.model
     entries = [entry("recommended", color=ACCENT, marker="*", markersize=9, linestyle="none", markeredgecolor="white")]
-    if "loss" in (model.intervals or {}):
+    if _spread(plan) is not None:
         entries.append(entry("its loss, 90%", color=ACCENT, linewidth=1.0))
     entries.append(entry("loss-optimal", marker="o", markersize=4.5, linestyle="none"))
     if plan.curves:
@@ -147,12 +147,19 @@ def _known(ax: Axes, plan: Plan) -> None:
         ax.annotate(c.name, (c.usd_per_mtok, c.loss), color=readable(FAINT), zorder=5, **look)
 
 
+def _spread(plan: Plan) -> tuple[float, float] | None:
+    """The 90% interval of the recommended loss against the baseline's, which all draws share; else of the loss itself."""
+    limits = plan.decision.model.intervals or {}
+    if (gain := limits.get("loss_gain")) is not None:
+        return plan.base_loss - gain[1], plan.base_loss - gain[0]
+    return limits.get("loss")
+
+
 def _recommendation(ax: Axes, plan: Plan) -> None:
     model = plan.decision.model
     x, y = model.usd_per_mtok, model.loss
-    spread = model.intervals or {}
-    if "loss" in spread:
-        ax.vlines(x, *spread["loss"], color=ACCENT, linewidth=1.0, zorder=5)
+    if (spread := _spread(plan)) is not None:
+        ax.vlines(x, *spread, color=ACCENT, linewidth=1.0, zorder=5)
     point(ax, x, y, "*", ACCENT, 13, markeredgecolor="white", zorder=6)
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
     share = "" if model.cost_ratio is None else f" ({model.cost_ratio:.0%} of the baseline's)"
