@@ -167,7 +167,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
         assert "accuracy unknown" in page.inner_text("#strip")
         assert page.inner_text("#command") == "moescale plan --budget 5.15e21"
         assert page.locator("canvas:visible").count() == 2
-        assert page.locator("#plans tbody tr").count() == 12
+        assert page.locator("#plans tbody tr").count() == 16
         unnamed = page.evaluate(
             """() => [...document.querySelectorAll('input, select, button, [role=img], [role=region], [role=group]')]
               .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby')
@@ -178,7 +178,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
 
 
 def test_a_probability_that_laws_cannot_support_is_not_shown_alone(browser: Any, address: str) -> None:
-    with opened(browser, f"{address}&confidence=0.95&latency=roofline") as page:
+    with opened(browser, f"{address}&confidence=0.95&latency=roofline&law=public-2026") as page:
         told = " ".join(run("plan", *page.inner_text("#command").split()[2:]).out.split())
         figure = (
             page.locator("#strip div").filter(has_text="P(loss <= baseline)").locator("dd").inner_text().splitlines()
@@ -269,7 +269,7 @@ def test_bounds_experts_and_the_base_are_chosen(browser: Any, address: str) -> N
         page.get_by_label("Baseline", exact=True).select_option("8")
         settled(page)
         query = parse_qs(urlsplit(page.url).query)
-        assert query["experts"] == ["4,8,16,32"]
+        assert query["experts"] == ["4,8,16,32,128,256"]
         assert query["match"] == ["8"]
         field = page.get_by_label("Loss at most, exact")
         assert field.input_value() == ""
@@ -367,9 +367,9 @@ def test_keys_price_the_models_of_the_chart(browser: Any, address: str) -> None:
         chart.focus()
         for key in ("ArrowUp", "ArrowRight", "ArrowRight"):
             chart.press(key)
-        page.wait_for_function("() => document.getElementById('live').textContent.includes('E = 16')")
+        page.wait_for_function("() => document.getElementById('live').textContent.includes('E = 8')")
         words = page.inner_text("#picked")
-        assert words.startswith("E = 16, ")
+        assert words.startswith("E = 8, ")
         assert page.inner_text("#live") == words
         assert "limited by max_num_seqs" in page.inner_text("#serving")
         box = chart.bounding_box()
