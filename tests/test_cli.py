@@ -678,7 +678,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     (
         "plan --budget 5e21 --experts 1024 --match-experts 100",
         1,
-        ("--experts", "up to X = 11 (32 experts", "nearest: 32"),
+        ("--experts", "up to X = 128 (383 experts", "nearest: 383"),
     ),
     ("plan --budget 5e21 --match-experts 0", 2, ("--match-experts", "nearest: 1")),
     ("plan --budget 5e21 --match-experts 1e300", 2, ("--match-experts", "nearest: 1e+06")),
