@@ -74,7 +74,6 @@ def _key(ax: Axes, plan: Plan) -> None:
         settings: Look = {"color": FAINT, "label": label, **look}
         return Line2D([], [], **settings)
 
-    model = plan.decision.model
     entries = [entry("recommended", color=ACCENT, marker="*", markersize=9, linestyle="none", markeredgecolor="white")]
     if _spread(plan) is not None:
         entries.append(entry("its loss, 90%", color=ACCENT, linewidth=1.0))
