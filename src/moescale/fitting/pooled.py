@@ -25,7 +25,7 @@ EFFECTS = sorted(DENSE + GAIN)
 BEYOND, BEYOND_SD = (
     [15, 16, 17],
     np.array([0.09, 0.01, 0.01]),
-)  # hidden X of the routing tables; docs/evidence/own-law.md
+)  # hidden X of the routing tables; docs/evidence/pooled-law.md
 # A first guess of the mean between sources: exponents of published laws, and ignorance.
 MEAN = np.array(
     [
