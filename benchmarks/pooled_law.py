@@ -103,13 +103,16 @@ def main() -> None:
         for lab, left in others.items()
         for kept in judged(sources, lab, priors[lab], pool(left, guess=OF_DECISIONS).prior.draws(DRAWS, SEED))
     ]
-    errors = list(blind(priors)) + list(routed({s.name: s for s in sources}, priors))
-    tables = {DECISIONS: decisions_csv(decisions), ERRORS: errors_csv(errors)}
+    named = {s.name: s for s in sources}
+    errors = [*blind(priors), *routed(named, priors)]
+    unseen = list(left_out(named, priors))
+    tables = {DECISIONS: decisions_csv(decisions), ERRORS: errors_csv([*errors, *unseen])}
     parts = {
         "decisions": decision_lines(decisions),
         "errors": error_lines(errors),
         "dense": dense_words(errors),
         "twelve": twelve_words(errors),
+        "unseen": unseen_lines(unseen),
     }
     for part in parts.values():
         print(*([part] if isinstance(part, str) else part), "", sep="\n")
@@ -254,10 +257,56 @@ def routed(sources: Mapping[str, Source], priors: Mapping[str, Prior]) -> Iterat
         (joint, {"X > 8": joint.x.experts > 8.0, "D": joint.x.ln_d >= np.log(12e9), "N": large(joint.x.ln_n)}),
         (routing, {"X > 11": routing.x.experts > 11.0, "N": large(routing.x.ln_n)}),
         (marin, {"N": large(marin.x.ln_n), "D": large(marin.x.ln_d)}),
+        (routing.rows(routing.x.experts <= 43.0), {"X 16 to 33": routing.x.experts[routing.x.experts <= 43.0] > 11.0}),
     ):
         for name, out in splits.items():
             error, covered = predicted(*fit_source(source.rows(~out), priors[source.lab]), source.rows(out))
             yield Blind(source.name, source.name, name, error, np.nan, covered, int(out.sum()))
+
+
+def left_out(sources: Mapping[str, Source], priors: Mapping[str, Prior]) -> Iterator[Blind]:
+    """Whole tables by the prior of other labs, and each group of Marin's by the others; one offset of ln L is free."""
+    for source in (sources["joint"], sources["routing"]):
+        theta = np.concatenate((priors[source.lab].mean[None], priors[source.lab].draws(DRAWS, SEED)))
+        error, covered = shaped(theta, source)
+        yield Blind(source.name, source.name, "whole table", error, np.nan, covered, source.values.size)
+    marin = sources["marin"]
+    sparse = [g for g in range(int(marin.group.max()) + 1) if (marin.x.experts[marin.group == g] > 12.0).any()]
+    fitted, found = fit_source(regrouped(marin.rows(~np.isin(marin.group, sparse))), priors[marin.lab])
+    theta = posterior(fitted, found, DRAWS, SEED)
+    for group in sparse:
+        one = replace(marin.rows(marin.group == group), noise=fitted.noise)
+        error, covered = shaped(theta, one)
+        yield Blind(
+            marin.name, marin.name, f"X above 12, group {named_by_x(one)}", error, np.nan, covered, one.values.size
+        )
+    for group in range(int(marin.group.max()) + 1):
+        out = marin.group == group
+        fitted, found = fit_source(regrouped(marin.rows(~out)), priors[marin.lab])
+        held_out = replace(marin.rows(out), noise=fitted.noise)
+        error, covered = shaped(posterior(fitted, found, DRAWS, SEED), held_out)
+        yield Blind(marin.name, marin.name, f"group {named_by_x(held_out)}", error, np.nan, covered, int(out.sum()))
+
+
+def regrouped(source: Source) -> Source:
+    """A source whose groups count from 0."""
+    return replace(source, group=np.unique(source.group, return_inverse=True)[1])
+
+
+def named_by_x(source: Source) -> str:
+    """The expansions of a group."""
+    x = np.unique(np.round(source.x.experts))
+    return "X " + (f"{x[0]:g}" if x.size == 1 else f"{x[0]:g} to {x[-1]:g}")
+
+
+def shaped(theta: FloatArray, source: Source) -> tuple[float, float]:
+    """Error and coverage of runs, but for one offset of ln L: by coefficients (k, p), the first the central ones."""
+    value, rng = log_loss(theta, source.x), np.random.default_rng(SEED)
+    error = value - source.values
+    error -= error.mean(axis=1, keepdims=True)
+    noise = rng.standard_normal(error[1:].shape) * source.noise
+    low, high = np.quantile(error[1:] + noise, INTERVAL, axis=0)
+    return float(np.sqrt((error[0] ** 2).mean())), float(((low <= 0.0) & (high >= 0.0)).mean())
 
 
 def large(values: FloatArray) -> np.typing.NDArray[np.bool_]:
@@ -326,6 +375,13 @@ def error_lines(found: Sequence[Blind]) -> list[str]:
         error = by_source(found, source, "rmsle")
         ratio = f"{error / by_source(found, source, 'chinchilla'):.2f}" if source in DENSE else "-"
         rows.append([source, f"{1e3 * error:.1f}", ratio, f"{covered:.0%}"])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def unseen_lines(found: Sequence[Blind]) -> list[str]:
+    """What was left out whole."""
+    rows = [["source", "left out", "runs", "error, 1e-3", "inside 90% intervals"], ["---", "---", *["---:"] * 3]]
+    rows += [[b.source, b.split, str(b.n_runs), f"{1e3 * b.rmsle:.1f}", f"{b.covered:.0%}"] for b in found]
     return [f"| {' | '.join(row)} |" for row in rows]
 
 

@@ -17,39 +17,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moescale.scaling_laws.form import Inputs, complex_jacobian
-from moescale.scaling_laws.pooled2026 import COUNT, ln_multiplier, log_loss
+from moescale.scaling_laws.pooled2026 import COUNT, RUNS_X, ln_multiplier, log_loss
 from moescale.typing import FloatArray
 
-DENSE, GAIN = [1, 2, 3, 4, 5, 6, 14], [7, 8, 9, 10, 11, 12, 13]  # columns of theta that differ between sources
+DENSE, GAIN = [1, 2, 3, 4, 5, 6, 14, 18], [7, 8, 9, 10, 11, 12, 13]  # columns of theta that differ between sources
 EFFECTS = sorted(DENSE + GAIN)
-BEYOND, BEYOND_SD = (
-    [15, 16, 17],
-    np.array([0.09, 0.01, 0.01]),
-)  # hidden X of the routing tables; docs/evidence/pooled-law.md
+BEYOND, BEYOND_SD = [15, 16, 17], np.array([0.09, 0.01, 0.01])  # docs/evidence/pooled-law.md
 # A first guess of the mean between sources: exponents of published laws, and ignorance.
-MEAN = np.array(
-    [
-        0.0,
-        1.0,
-        0.0,
-        np.log(0.35),
-        np.log(0.35),
-        np.log(0.5),
-        0.0,
-        0.0,
-        0.3,
-        0.0,
-        0.0,
-        -1.0,
-        0.2,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-    ]
-)
-SPREAD = np.array([1.0, 0.6, 0.6, 0.25, 0.25, 0.35, 0.8, 0.4, 0.8, 0.1, 0.8, 0.8, 0.1, 0.3, 0.3, 1.0, 1.0, 1.0])
+# fmt: off
+MEAN = np.array([
+    0.0, 1.0, 0.0, np.log(0.35), np.log(0.35), np.log(0.5), 0.0,
+    0.0, 0.3, 0.0, 0.0, -1.0, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, np.log(RUNS_X),
+])
+SPREAD = np.array([
+    1.0, 0.6, 0.6, 0.25, 0.25, 0.35, 0.8, 0.4, 0.8, 0.1, 0.8, 0.8, 0.1, 0.3, 0.3, 1.0, 1.0, 1.0, 1.0, 1.0,
+])
+# fmt: on
+SIZES = [2, 3, 4]  # tau, alpha and beta, which say where the optimal size lies
+# They from ln(alpha beta)/2, r = ln(beta/alpha) and q = ln of the optimal size at 1.2e20 FLOPs, at MEAN.
+OF_OPTIMUM = np.array([[0.0, 1.0, 1.4], [1.0, -0.5, 0.0], [1.0, 0.5, 0.0]])
+EMBEDDINGS, RUNS_END = 18, 19
 FIRM = 3.0  # spreads of MEAN
 MOST_RUNS = 60  # that a table counts for: runs of one table share what is wrong with it
 LEAST_NOISE = 0.003  # of ln L, between seeds of one run
@@ -60,14 +47,27 @@ ITERATIONS, STEPS, LONGEST_STEP = 15, 40, 1.5
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The spread between sources before any table, as a multiple of SPREAD, and how many labs it is worth."""
+    """The spread between sources before any table, as a multiple of SPREAD, and how many labs it is worth.
+
+    `optimum`: standard deviations of r and q, in place of those of tau, alpha and beta apart (OF_OPTIMUM).
+    """
 
     scale: float
     labs: float
+    optimum: tuple[float, float] | None = None
+
+    @property
+    def covariance(self) -> FloatArray:
+        """(p, p)."""
+        found = np.diag((self.scale * SPREAD) ** 2)
+        if self.optimum is not None:
+            spread = np.array([self.scale * SPREAD[3], *self.optimum])
+            found[np.ix_(SIZES, SIZES)] = OF_OPTIMUM * spread**2 @ OF_OPTIMUM.T
+        return found
 
 
 # By leaving labs out: the first errs least on tables of their own, the second on decisions (docs/evidence/pooled-law.md).
-OF_FITS, OF_DECISIONS = Guess(1.0, 4.0), Guess(0.7, 1.0)
+OF_FITS, OF_DECISIONS = Guess(1.0, 4.0), Guess(0.7, 1.0, (0.1, 0.35))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +127,10 @@ class Prior:
         rng = np.random.default_rng(seed)
         theta = np.tile(self.mean, (count, 1))
         theta[:, EFFECTS] += rng.standard_normal((count, len(EFFECTS))) @ np.linalg.cholesky(self.covariance).T
-        doubt = np.sqrt(np.diag(self.covariance) / np.maximum(self.labs[EFFECTS], 1.0))
-        theta[:, EFFECTS] += doubt * rng.standard_normal((count, len(EFFECTS)))
+        root = np.linalg.cholesky(self.covariance) / np.sqrt(np.maximum(self.labs[EFFECTS], 1.0))[:, None]
+        theta[:, EFFECTS] += rng.standard_normal((count, len(EFFECTS))) @ root.T
+        # No plan asks for models so small that embeddings decide; its spread would ask for none at all.
+        theta[:, EMBEDDINGS] = self.mean[EMBEDDINGS]
         theta[:, BEYOND] = BEYOND_SD * rng.standard_normal((count, len(BEYOND)))
         return theta
 
@@ -144,7 +146,7 @@ class Mode:
 
 def flat_prior(guess: Guess = OF_FITS) -> Prior:
     """What is known before any table."""
-    return Prior(MEAN.copy(), np.diag((guess.scale * SPREAD[EFFECTS]) ** 2), np.zeros(COUNT))
+    return Prior(MEAN.copy(), guess.covariance[np.ix_(EFFECTS, EFFECTS)], np.zeros(COUNT))
 
 
 def mode(source: Source, prior: Prior, start: FloatArray | None = None, steps: int = STEPS) -> Mode:
@@ -251,17 +253,17 @@ def _start(theta: FloatArray, source: Source, prior: Prior) -> FloatArray:
 
 def _updated(prior: Prior, modes: Sequence[Mode], weights: dict[tuple[int, ...], FloatArray], guess: Guess) -> Prior:
     thetas, variances = np.array([m.theta for m in modes]), np.array([m.covariance for m in modes])
-    spreads = guess.scale * SPREAD
+    guessed = guess.covariance
     mean, covariance, labs = prior.mean.copy(), np.zeros_like(prior.covariance), np.zeros(COUNT)
     for block, w in weights.items():
         columns = list(block)
         at = [EFFECTS.index(j) for j in columns]
         spread = np.diag(prior.covariance)[at]
-        firm = (FIRM * spreads[columns]) ** -2.0
+        firm = 1.0 / (FIRM**2 * np.diag(guessed)[columns])
         mean[columns] = (w @ thetas[:, columns] / spread + MEAN[columns] * firm) / (w.sum() / spread + firm)
         away = thetas[:, columns] - mean[columns]
         scatter = np.einsum("s,si,sj->ij", w, away, away) + np.einsum("s,sij->ij", w, variances[:, at][:, :, at])
-        covariance[np.ix_(at, at)] = (guess.labs * np.diag(spreads[columns] ** 2) + scatter) / (guess.labs + w.sum())
+        covariance[np.ix_(at, at)] = (guess.labs * guessed[np.ix_(columns, columns)] + scatter) / (guess.labs + w.sum())
         known = 1.0 - np.array([np.diag(v)[at] for v in variances]) / np.diag(covariance)[at]
         labs[columns] = w @ np.maximum(known, 0.0)
     return Prior(mean, covariance, labs)
@@ -282,6 +284,8 @@ def posterior(source: Source, found: Mode, count: int, seed: int) -> FloatArray:
     theta = np.tile(found.theta, (count + 1, 1))
     theta[1:, EFFECTS] += rng.standard_normal((count, len(EFFECTS))) @ np.linalg.cholesky(found.covariance).T
     theta[1:, BEYOND] = BEYOND_SD * rng.standard_normal((count, len(BEYOND)))
+    if source.has_experts:  # else the gain is the prior's, whose runs end where they end
+        theta[:, RUNS_END] = np.log(source.x.experts.max())
     unit = source.group == 0
     theta[:, 0] += (source.values - log_loss(theta, source.x))[:, unit].mean(axis=1)
     return theta

@@ -1,12 +1,12 @@
 """A law whose coefficients differ between sources: experts as size, never better than a dense model of the MoE's total size.
 
     L     = u (f + (1 - f) (tau (1e9/N_eff)^(alpha/kappa) + (1 - tau) (2e10/D_eff)^(beta/kappa))^kappa)
-    N_eff = N m,  m = (Xhat/E_start)^h exp(w_x x)
+    N_eff = N m + N_0 m,  m = (Xhat/E_start)^h exp(w_x x)
     h     = sigmoid(a + nu ln(N/1e9) + g ln(G) + s S) / (1 + R N/D)  <= 1
     D_eff = D' / (1 + D_0 / D')
     1/Xhat = 1/(X - 1 + 1/(1/E_start - 1/E_max)) + 1/E_max
 
-N is the active body, X the expansion, D tokens as in `moescale2026`. G is the granularity, 8 d_model^2 over the parameters of one
+N is the active body, N_0 what embeddings add to it, X the expansion, D tokens as in `moescale2026`. G is the granularity, 8 d_model^2 over the parameters of one
 routed expert (16 at most), S the share of the FFN weights that a token meets which shared experts hold. D' counts repeated data
 as Muennighoff et al. do (arXiv 2305.16264), with R_D epochs. w_x, w_n and w_d are what a source does beyond the runs: x, and the
 e-folds of N and D that multiply L by exp(w_n ..) exp(w_d ..), begin at the ends of the runs (RUNS). theta is in the coordinates in
@@ -41,6 +41,8 @@ PARAMETERS = tuple(
         "w_x": "ln of the size multiplier for each e-fold of X beyond the runs",
         "w_n": "ln of the loss for each e-fold of N beyond the runs",
         "w_d": "ln of the loss for each e-fold of D beyond the runs",
+        "ln_N_0": "body that embeddings are worth, in 1e7",
+        "ln_X_runs": "ln of the expansion where the runs end",
     }.items()
 )
 COUNT = len(PARAMETERS)
@@ -63,7 +65,7 @@ def _gain(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatAr
     # Of each expansion once: there are few.
     each = x.experts_distinct
     ln_x = -np.log((1.0 / (each - 1.0 + 1.0 / (1.0 / start - 1.0 / most)) + 1.0 / most) * start)
-    beyond = t[..., 15] * np.maximum(np.log(each / RUNS_X), 0.0)
+    beyond = t[..., 15] * _above(np.log(each) - t[..., 19])
     at = x.experts_index
     grain = np.log(np.clip(x.extra["granularity"], 1.0 / MOST_GRANULAR, MOST_GRANULAR))
     logit = t[..., 7] + t[..., 9] * (x.ln_n - LN_N) + t[..., 12] * grain + t[..., 13] * x.extra["shared_ffn"]
@@ -104,12 +106,17 @@ def _values(
     k, tau, f = np.exp(t[..., 5]), _sigmoid(t[..., 2]), _sigmoid(t[..., 1])
     alpha, beta = np.exp(t[..., 3]), np.exp(t[..., 4])
     spent = 1.0 + 1e8 * np.exp(t[..., 6] - ln_d)
-    size = tau * np.exp(-alpha / k * (x.ln_n - LN_N + gain))
+    size = tau * np.exp(-alpha / k * (x.ln_n - LN_N + gain + _with_embeddings(t, x)))
     data = (1.0 - tau) * np.exp(-beta / k * (ln_d - LN_D - np.log(spent)))
     rest = (1.0 - f) * (size + data) ** k
     per = rest / ((f + rest) * (size + data))
     beyond = t[..., 16] * _above(x.ln_n - np.log(RUNS_N)) + t[..., 17] * _above(x.ln_d - np.log(RUNS_D))
     return t[..., 0] + np.log(f + rest) + beyond, alpha * per * size, beta * per * data, (2.0 * spent - 1.0) / spent
+
+
+def _with_embeddings(t: FloatArray, x: Inputs) -> FloatArray:
+    """ln of the body with what embeddings are worth over the body, (..., n)."""
+    return np.log1p(1e7 * np.exp(t[..., 18] - x.ln_n))
 
 
 def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
@@ -118,7 +125,8 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     gain, pull, left, crowded = _gain(theta, x)
     ln_d, per_d = _effective_tokens(theta, x)
     _, by_size, by_data, started = _values(theta, x, gain, ln_d)
-    in_n = -by_size * (1.0 + pull * (left * t[..., 9] - crowded)) + t[..., 16] * (x.ln_n > np.log(RUNS_N))
+    with_body = 1.0 / (1.0 + 1e7 * np.exp(t[..., 18] - x.ln_n))
+    in_n = -by_size * (with_body + pull * (left * t[..., 9] - crowded)) + t[..., 16] * (x.ln_n > np.log(RUNS_N))
     in_d = -by_size * pull * crowded - by_data * started * per_d + t[..., 17] * (x.ln_d > np.log(RUNS_D))
     return in_n, in_d
 
@@ -132,7 +140,7 @@ def _above(z: FloatArray) -> FloatArray:
 BOX = [
     *((-10.0, 10.0), (-8.0, 8.0), (-8.0, 8.0), (-5.0, 1.0), (-5.0, 1.0), (-4.0, 1.0), (-8.0, 8.0)),
     *((-6.0, 6.0), (-15.0, 10.0), (-2.0, 2.0), (-6.0, 5.0), (-6.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-5.0, 5.0)),
-    *((-1.0, 1.0), (-0.1, 0.1), (-0.1, 0.1)),
+    *((-1.0, 1.0), (-0.1, 0.1), (-0.1, 0.1), (-8.0, 8.0), (0.0, 12.0)),
 ]
 BOUNDS = limits(BOX)
 
@@ -141,7 +149,7 @@ FORM = LawForm(
     name="pooled2026",
     title="law with random effects over sources",
     equation="L = u (f + (1-f) (tau (1e9/N_eff)^(alpha/kappa) + (1-tau) (2e10/D_eff)^(beta/kappa))^kappa); "
-    "N_eff = N (Xhat/E_start)^h, h = sigmoid(a + nu ln(N/1e9) + g ln G + s S)/(1 + R N/D) <= 1, D_eff = D/(1 + D_0/D)",
+    "N_eff = (N + N_0) (Xhat/E_start)^h, h = sigmoid(a + nu ln(N/1e9) + g ln G + s S)/(1 + R N/D) <= 1, D_eff = D/(1 + D_0/D)",
     source="moescale (docs/evidence/pooled-law.md)",
     parameters=PARAMETERS,
     log_loss=log_loss,
