@@ -29,16 +29,12 @@ def _theta(form: LawForm, public: np.ndarray = PUBLIC) -> np.ndarray:
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-def test_jacobian_and_curvature_are_the_derivatives(form: LawForm) -> None:
+def test_jacobian_is_the_derivative(form: LawForm) -> None:
     x, theta = _inputs(), _theta(form)
-    weights = np.random.default_rng(0).normal(size=x.ln_n.size)
     h = 1e-5 * np.maximum(1.0, np.abs(theta))
     steps = np.diag(h)
     slope = (form.log_loss(theta + steps, x) - form.log_loss(theta - steps, x)) / (2.0 * h[:, None])
     np.testing.assert_allclose(form.jacobian(theta, x), slope.T, rtol=1e-6, atol=1e-8)
-    assert form.curvature is not None
-    bend = weights @ (form.jacobian(theta + steps, x) - form.jacobian(theta - steps, x)) / (2.0 * h[:, None])
-    np.testing.assert_allclose(form.curvature(theta, x, weights), bend, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())

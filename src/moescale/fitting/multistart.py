@@ -163,7 +163,7 @@ def factorised(problem: Problem) -> Evaluate:
     def at(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         ln_a, alpha, ln_b, beta, ln_c, gamma, ln_f, d, u, m = theta[:10]
         centre = theta[10] if len(theta) > 10 else np.zeros_like(d)
-        e, e_u, e_m = (v.T for v in effective_experts.derivatives(u, m, distinct, how=how)[:3])  # (counts, k)
+        e, e_u, e_m = (v.T for v in effective_experts.derivatives(u, m, distinct, how=how))  # (counts, k)
         size = _exp(ln_a - alpha * ln_n[:, None])[n_of]
         data = _exp(ln_c - gamma * ln_d[:, None])[d_of]
         routing, floor = _exp(ln_b - beta * e), np.exp(ln_f)

@@ -16,7 +16,7 @@ from moescale.errors import InputError, located, unknown_name
 from moescale.fitting import auto, canonical, physics
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.auto import Choice, Chosen
-from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
+from moescale.fitting.fit import THOROUGH, Fit, Search, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
@@ -36,8 +36,7 @@ from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, pr
 from moescale.scaling_laws.store import find_form, find_law
 from moescale.typing import FloatArray
 
-AUTO_STARTS, AUTO_FINISHED = 32, 6  # polished for each form of an ensemble, and carried on
-OPTIMISER = "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective"
+OPTIMISER = "scan by variable projection, damped Gauss-Newton on reweighted squares, tolerance 1e-13 of the objective"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,12 +179,10 @@ def _check_search(how: FitSettings, what: str) -> None:
         raise InputError(what, where="--free" if how.free else "--starts", next_step="name another form with --law")
 
 
-def _fit_one(
-    form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, finished: int = FINISHED_STARTS
-) -> Fit:
+def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, search: Search = THOROUGH) -> Fit:
     """The form as fitted to runs in its letters."""
     given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
-    return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, finished=finished, progress=report)
+    return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, search=search, progress=report)
 
 
 def _draws(
@@ -223,12 +220,11 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     family = _with_tables(family, runs)
     measured = runs.loss
     runs, unit = canonical.without_unit(runs)
-    quick = replace(how, starts=AUTO_STARTS if how.starts == "auto" else how.starts)
     letters = _candidate_letters(runs, how, family)
     fits: list[Fit] = []
     for i, (form, own, _) in enumerate(letters):
         report(f"fit {form.name}", i / len(letters))
-        fits.append(_fit_one(form, own, quick, _unheard, AUTO_FINISHED))
+        fits.append(_fit_one(form, own, how, _unheard, auto.SEARCH))
     arrays = [own for _, own, _ in letters]
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)

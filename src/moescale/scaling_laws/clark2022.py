@@ -50,7 +50,7 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
 
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     """Derivatives of ln L in search coordinates, shape (..., n, 6)."""
-    e, e_u, e_m, *_ = effective_experts.derivatives(theta[..., START], theta[..., MAX], x)
+    e, e_u, e_m = effective_experts.derivatives(theta[..., START], theta[..., MAX], x)
     slope = theta[..., None, B] + theta[..., None, C] * x.ln_n / LN10
     columns = (x.ln_n, e, x.ln_n * e / LN10, np.ones_like(e), slope * e_u, slope * e_m)
     return stacked(columns, -1)

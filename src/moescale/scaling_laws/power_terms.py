@@ -1,8 +1,7 @@
 """Laws that are a sum of power terms, L = sum_k a_k / (v^p w^q ..): all of their calculus follows from a list of terms.
 
 The logarithm of every term is linear in the search coordinates (ln amplitudes and exponents), so ln L is a log-sum-exp of
-linear functions: its jacobian is the mean of the terms' slopes, its curvature their variance, both weighted by the terms'
-shares of the loss.
+linear functions: its jacobian is the mean of the terms' slopes, weighted by their shares of the loss.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ def power_law(
         bounds=bounds,
         log_loss=calculus.log_loss,
         jacobian=calculus.jacobian,
-        curvature=calculus.curvature,
         slopes=calculus.slopes,
         linear=calculus.linear({columns[name]: scanned for name, scanned in scan.items()}),
         uses_experts=uses_experts,
@@ -94,35 +92,19 @@ class PowerTerms:
             )
         )
 
-    def _slopes(self, x: Inputs) -> list[tuple[list[int], list[FloatArray]]]:
-        """For each term the columns it depends on and the derivatives of its logarithm in them, whatever theta."""
-        values, one = self._values(x), np.ones_like(x.ln_n)
-        return [
-            ([amplitude, *exponents.values()], [one, *(-values[name] * one for name in exponents)])
-            for amplitude, exponents in self.terms
-        ]
-
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
         return self._shares(theta, x)[0]
 
     def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """Derivatives of ln L in search coordinates, shape (..., n, p)."""
-        shares = self._shares(theta, x)[1]
+        values, shares = self._values(x), self._shares(theta, x)[1]
         out = np.zeros((*shares.shape[1:], theta.shape[-1]))
-        for share, (columns, rows) in zip(shares, self._slopes(x), strict=True):
-            for column, slope in zip(columns, rows, strict=True):
-                out[..., column] += share * slope
+        for share, (amplitude, exponents) in zip(shares, self.terms, strict=True):
+            out[..., amplitude] += share
+            for name, column in exponents.items():
+                out[..., column] -= share * values[name]
         return out
-
-    def curvature(self, theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
-        """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
-        mean = self.jacobian(theta, x)
-        h = -np.swapaxes(mean * w[..., None], -1, -2) @ mean
-        for share, (columns, rows) in zip(self._shares(theta, x)[1], self._slopes(x), strict=True):
-            v = np.stack(rows, axis=-2)
-            h[..., np.array(columns)[:, None], columns] += (v * (w * share)[..., None, :]) @ np.swapaxes(v, -1, -2)
-        return h
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""

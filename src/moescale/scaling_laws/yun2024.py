@@ -25,7 +25,6 @@ from moescale.scaling_laws.form import (
     LinearPart,
     Observed,
     Parameter,
-    add_bends,
     limits,
     ln_sum,
     stacked,
@@ -63,9 +62,6 @@ class Equation4:
     def _ln_effective(self, coordinate: FloatArray, ln_max: FloatArray, x: Inputs) -> FloatArray:
         return effective_experts.ln_effective(coordinate, ln_max, x, how=self.how)
 
-    def _derivatives(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-        return effective_experts.derivatives(theta[..., START], theta[..., MAX], x, how=self.how)
-
     def _terms(self, theta: FloatArray, x: Inputs, ln_e: FloatArray) -> tuple[FloatArray, FloatArray]:
         """ln of the sum of the four terms, and the share of each in it, shapes (..., n) and (4, ..., n)."""
         t = theta[..., None, :]
@@ -83,7 +79,7 @@ class Equation4:
 
     def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """Derivatives of ln L in search coordinates, shape (..., n, 10 or 11)."""
-        e, e_s, e_m, *_ = self._derivatives(theta, x)
+        e, e_s, e_m = effective_experts.derivatives(theta[..., START], theta[..., MAX], x, how=self.how)
         _, (a, b, c, f) = self._terms(theta, x, e)
         d, lever = theta[..., None, D], self._lever(theta, x)
         slope = d * lever - theta[..., None, BETA] * b  # of ln L in ln Ehat
@@ -91,38 +87,6 @@ class Equation4:
         if theta.shape[-1] > CENTRE:
             columns.append(-d * e)
         return stacked(columns, -1)
-
-    def curvature(self, theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
-        """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
-        e, e_s, e_m, e_ss, e_sm, e_mm = self._derivatives(theta, x)
-        _, (a, b, c, f) = self._terms(theta, x, e)
-        beta, d, lever = theta[..., None, BETA], theta[..., None, D], self._lever(theta, x)
-        zero, one = np.zeros_like(a), np.ones_like(a)
-        h = np.zeros((*theta.shape, theta.shape[-1]))
-        # Second derivatives of a log-sum-exp: sum of share * z' z'^T, minus the outer product of the mean z'.
-        mean = [a, -a * x.ln_n, b, -b * e, c, -c * x.ln_d, f, -beta * b * e_s, -beta * b * e_m]
-        for columns, rows, weight in (
-            ([A, ALPHA], [one, -x.ln_n + zero], w * a),
-            ([B, BETA, START, MAX], [one, -e, -beta * e_s, -beta * e_m], w * b),
-            ([C, GAMMA], [one, -x.ln_d + zero], w * c),
-            ([A, ALPHA, B, BETA, C, GAMMA, F, START, MAX], mean, -w),
-        ):
-            v = stacked(rows, -2)
-            h[..., np.array(columns)[:, None], columns] += (v * weight[..., None, :]) @ np.swapaxes(v, -1, -2)
-        slope = w * (d * lever - beta * b)
-        bends = [
-            (F, F, w * f),
-            (START, START, slope * e_ss),
-            (START, MAX, slope * e_sm),
-            (MAX, MAX, slope * e_mm),
-            (BETA, START, -w * b * e_s),
-            (BETA, MAX, -w * b * e_m),
-            (D, START, w * lever * e_s),
-            (D, MAX, w * lever * e_m),
-        ]
-        if theta.shape[-1] > CENTRE:
-            bends += [(D, CENTRE, -w * e), (START, CENTRE, -w * d * e_s), (MAX, CENTRE, -w * d * e_m)]
-        return add_bends(h, bends)
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
@@ -187,7 +151,6 @@ def _form(how: Start, box: form.Limits, searched: form.Limits, domain: str, free
         decode=decode,
         log_loss=calculus.log_loss,
         jacobian=calculus.jacobian,
-        curvature=calculus.curvature,
         slopes=calculus.slopes,
         bounds=box,
         linear=LinearPart(AMPLITUDES, SHAPE, calculus.basis, searched, calculus.offset),
