@@ -117,7 +117,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
         return _fit_auto(runs, how, family, remarks, report)
     arrays, notes = _letters(form, runs, how.extra, family)
     found = _fit_one(form, arrays, how, report)
-    draws = _draws(found, arrays, runs, how, how.bootstrap, report)
+    draws = _bootstrap(found, arrays, runs, how, how.bootstrap, report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = law_family(form, family)
     if _active_sizes(runs) and not form.of_models and counted.n_counts == "dense" and np.any(runs.experts > 1.0):
@@ -132,7 +132,9 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
 
 def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
     """Whether auto fits a table under the prior: runs of one expansion, or too few for its forms."""
-    return family.n_counts == "dense" and (len(runs) < auto.FEWEST_RUNS or _one_expansion(runs))
+    varied = (runs.experts, np.round(runs.expansion, 9) if _of_models(runs) else runs.experts)
+    few = len(runs) < auto.FEWEST_RUNS or max(np.unique(values).size for values in varied) == 1
+    return few and family.n_counts == "dense"
 
 
 def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str]) -> FittedLaw:
@@ -180,26 +182,21 @@ def _check_search(how: FitSettings, what: str) -> None:
 
 
 def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, search: Search = THOROUGH) -> Fit:
-    """The form as fitted to runs in its letters."""
     given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
     return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, search=search, progress=report)
 
 
-def _draws(
+def _bootstrap(
     found: Fit,
     arrays: RunArrays,
     runs: RunTable,
     how: FitSettings,
-    replicates: int,
+    count: int,
     report: Progress,
     *,
     quick: bool = False,
-) -> FloatArray | None:
-    """The bootstrap's replicates (k, p), or None for none."""
-    if not replicates:
-        return None
-    x, ln_loss = inputs_of(found.form, arrays), np.log(arrays.loss)
-    given = (found, x, ln_loss, replicates, how.seed)
+) -> FloatArray:
+    given = (found, inputs_of(found.form, arrays), np.log(arrays.loss), count, how.seed)
     return resampling.bootstrap(*given, clusters=_clusters(runs, how), progress=report, quick=quick)
 
 
@@ -228,20 +225,37 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     arrays = [own for _, own, _ in letters]
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)
-    faults = {f.form.name: physics.fault(f, family, n, runs.tokens, e, runs.loss) for f in fits}
-    sound = np.array([fault is None for fault in faults.values()])
+    faults = [physics.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
+    sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
-    members = _members(fits, arrays, choice, unit, runs, how, family, report)
+    about: dict[str, Any] = _about(runs, how, family)
+    members: list[Member] = []
+    for i in np.flatnonzero(choice.weights):
+        found, own, weight = fits[i], arrays[i], choice.weights[i]
+        report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
+        wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
+        draws = canonical.in_unit(found.form, _bootstrap(found, own, runs, how, wanted, _unheard, quick=True), unit)
+        own_facts: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
+        law = fitted_law(_in_unit(found, unit), law_family(found.form, family), **own_facts)
+        members.append(Member(law, weight))
     winner = int(np.argmax(choice.weights))
     best, chosen = _in_unit(fits[winner], unit), _chosen([found.form for found in fits], choice)
     own = replace(arrays[winner], loss=measured)
+    left_out = (
+        "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
+    )
     remarks += table_remarks(best.form, residuals(best, own), runs)
-    remarks += [f"{name} {_left_out(sound)}: it {fault}" for name, fault in faults.items() if fault]
-    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice, members, runs), *best.warnings)
-    best = replace(best, warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
+    remarks += [f"{found.form.name} {left_out}: it {fault}" for found, fault in zip(fits, faults, strict=True) if fault]
+    notes = [*runs.warnings, *remarks, *letters[winner][2]]
+    if not choice.splits:
+        alone = f"only {best.form.name}, the form with the fewest parameters, is fitted"
+        shared = "the forms have equal weights, and their ranking is unknown"
+        notes.append(f"too few runs for inner hold-outs: {shared if len(members) > 1 else alone}")
+    best = replace(
+        best, warnings=tuple(dict.fromkeys((*notes, *best.warnings))), seconds=sum(found.seconds for found in fits)
+    )
     leading = max(members, key=lambda member: member.weight).law
     intervals = resampling.parameter_intervals(best, leading.draws) if how.bootstrap else None
-    about: dict[str, Any] = _about(runs, how, family)
     about["evidence"] |= {
         "law": auto.NAME,
         "chosen": "; ".join(_said(each) for each in chosen),
@@ -256,11 +270,6 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     return FittedLaw(law, best, intervals, own, chosen)
 
 
-def _left_out(sound: NDArray[np.bool_]) -> str:
-    """What becomes of a form whose predictions are impossible, where `sound` (forms,) says whose are not."""
-    return "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
-
-
 def _candidate_letters(
     runs: RunTable, how: FitSettings, family: ModelFamily
 ) -> list[tuple[LawForm, RunArrays, list[str]]]:
@@ -271,33 +280,6 @@ def _candidate_letters(
     counts = [auto.acting_parameters(form, own) for form, own, _ in letters]
     ranked = sorted(zip(counts, letters, strict=True), key=lambda each: each[0])
     return [each for count, each in ranked if 2 * count <= len(runs)] or [ranked[0][1]]
-
-
-def _members(
-    fits: Sequence[Fit],
-    arrays: Sequence[RunArrays],
-    choice: Choice,
-    unit: float,
-    runs: RunTable,
-    how: FitSettings,
-    family: ModelFamily,
-    report: Progress,
-) -> list[Member]:
-    """The laws of an ensemble, those of some weight, with bootstrap draws as many as their weights say.
-
-    `unit` is ln of what the losses of the table, which the fits are to, are divided by.
-    """
-    members: list[Member] = []
-    for i, (found, own, weight) in enumerate(zip(fits, arrays, choice.weights, strict=True)):
-        if weight > 0.0:
-            report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
-            wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-            draws = _draws(found, own, runs, how, wanted, _unheard, quick=True)
-            about: dict[str, Any] = {**_about(runs, how, family), "name": found.form.name}
-            about["draws"] = None if draws is None else canonical.in_unit(found.form, draws, unit)
-            law = fitted_law(_in_unit(found, unit), law_family(found.form, family), **about)
-            members.append(Member(law, weight))
-    return members
 
 
 def _in_unit(found: Fit, unit: float) -> Fit:
@@ -322,15 +304,6 @@ def _said(each: Chosen) -> str:
     return f"{each.law} {each.weight:.3f}" + ("" if each.score is None else f" (held-out RMSLE {each.score:.4g})")
 
 
-def _auto_notes(choice: Choice, members: Sequence[Member], runs: RunTable) -> list[str]:
-    notes: list[str] = []
-    if not choice.splits:
-        alone = f"only {members[0].law.form.name}, the form with the fewest parameters, is fitted"
-        shared = "the forms have equal weights, and their ranking is unknown"
-        notes.append(f"too few runs for inner hold-outs: {shared if len(members) > 1 else alone}")
-    return notes
-
-
 def candidates(runs: RunTable) -> list[LawForm]:
     """The forms that auto compares on a table of several expansions, in the letters that its models are told apart by."""
     forms = [find_form(name) for name in auto.WITH_EXPERTS]
@@ -345,14 +318,7 @@ def _of_models(runs: RunTable) -> bool:
     return runs.active_body is not None or _active_sizes(runs)
 
 
-def _one_expansion(runs: RunTable) -> bool:
-    """Whether all runs have as many experts, and expand as far where their bodies are known."""
-    expansions = np.unique(np.round(runs.expansion, 9)).size if _of_models(runs) else 1
-    return max(np.unique(runs.experts).size, expansions) == 1
-
-
 def _active_sizes(runs: RunTable) -> bool:
-    """Whether the sizes of a table are what a token meets, not those of dense models."""
     return runs.size_column == "n_params_active"
 
 
@@ -510,32 +476,23 @@ def fitted_law(
 
 def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, Any]:
     """What a law says of itself."""
+    evidence = {
+        "table": os.path.basename(runs.source),
+        "table_sha256": runs.sha256 or "",
+        **{f"{name}_column": getattr(runs, f"{name}_column") for name in ("size", "tokens", "experts", "loss")},
+        "seed": how.seed,
+        "bootstrap": how.bootstrap,
+        "cluster": how.cluster or "",
+        "prior": how.prior.name if how.prior else "",
+        "definition_of_n": f"column {runs.size_column}; family {family.name}",
+        "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
+        "starts_option": str(how.starts),
+        "box": "none (--free)" if how.free else "the form's physical box",
+        "optimiser": OPTIMISER,
+        "versions": f"numpy {np.__version__}, Python {platform.python_version()}",
+    }
     source = f"fitted to {as_text(os.path.basename(runs.source))}"
-    today = date.today().isoformat()
-    return {"name": "fitted", "source": source, "date": today, "evidence": _evidence(runs, how, family)}
-
-
-def _evidence(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, object]:
-    return _texts(
-        {
-            "table": os.path.basename(runs.source),
-            "table_sha256": runs.sha256 or "",
-            "size_column": runs.size_column,
-            "tokens_column": runs.tokens_column,
-            "experts_column": runs.experts_column,
-            "loss_column": runs.loss_column,
-            "seed": how.seed,
-            "bootstrap": how.bootstrap,
-            "cluster": how.cluster or "",
-            "prior": how.prior.name if how.prior else "",
-            "definition_of_n": f"column {runs.size_column}; family {family.name}",
-            "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
-            "starts_option": str(how.starts),
-            "box": "none (--free)" if how.free else "the form's physical box",
-            "optimiser": OPTIMISER,
-            "versions": f"numpy {np.__version__}, Python {platform.python_version()}",
-        }
-    )
+    return {"name": "fitted", "source": source, "date": date.today().isoformat(), "evidence": _texts(evidence)}
 
 
 def _texts(evidence: Mapping[str, object]) -> dict[str, object]:

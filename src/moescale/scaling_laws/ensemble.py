@@ -182,7 +182,6 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
         source="; ".join(dict.fromkeys(form.source for form in forms)),
         parameters=tuple(parameters),
         log_loss=partial(_log_loss, parts),
-        jacobian=partial(_jacobian, parts),
         slopes=partial(_slopes, parts),
         bounds=lambda _: np.tile((-np.inf, np.inf), (len(parameters), 1)),
         encode=partial(_recode, parts, "encode"),
@@ -210,7 +209,7 @@ def _sums(
 ) -> tuple[FloatArray, ...]:
     """sum_k w_k value_k of each of `count` values, (..., n), where a draw that gives a member no weight does not evaluate it."""
     shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
-    outs = tuple(np.zeros(shape) for _ in range(count))
+    outs = tuple(np.zeros(shape, theta.dtype) for _ in range(count))  # of complex steps too
     for part in parts:
         weight = theta[..., part.weight]
         if theta.ndim != 2 or np.all(weight != 0.0):
@@ -246,16 +245,6 @@ def _slopes(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> tuple[Float
 
     in_n, in_d = _sums(parts, values, 2, theta, x)
     return in_n, in_d
-
-
-def _jacobian(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> FloatArray:
-    values: list[FloatArray] = []
-    slopes: list[FloatArray] = []
-    for part in parts:
-        own, at = theta[..., part.columns], part.inputs(x)
-        values.append(part.unit + part.law.form.log_loss(own, at))
-        slopes.append(theta[..., None, [part.weight]] * part.law.form.jacobian(own, at))
-    return np.concatenate((np.stack(values, axis=-1), *slopes), axis=-1)
 
 
 def _recode(parts: Sequence[_Part], direction: str, values: FloatArray) -> FloatArray:
