@@ -14,7 +14,7 @@ from moescale.fitting import multistart
 from moescale.fitting.fit import SAME_OPTIMUM, Fit, fit
 from moescale.fitting.objective import Problem
 from moescale.runs.table import read_runs
-from moescale.scaling_laws import LawForm, Observed, find_form, find_law, loss, make_inputs, yun2024, yun2024_centred
+from moescale.scaling_laws import LawForm, Observed, find_form, find_law, loss, make_inputs, yun2024
 from moescale.typing import FloatArray
 from reference_data import JOINT_MOE_RUNS
 
@@ -52,7 +52,7 @@ def _silent(step: str, share: float) -> None:
     """Report to nobody."""
 
 
-FORMS = (yun2024.FORM, yun2024.FREE, yun2024_centred.FORM, yun2024_centred.FORM.free)
+FORMS = (yun2024.FORM, yun2024.FORM.free, yun2024.CENTRED, yun2024.CENTRED.free)
 
 
 @pytest.mark.system
@@ -210,7 +210,7 @@ def test_without_the_box_a_law_with_less_than_one_expert_wins_on_real_runs() -> 
     assert free.parameters["E_start"] < free.parameters["E_max"] < 1.0
     assert free.objective < 0.9 * boxed.objective
     # Cured: the centred law is better still, with physical parameters.
-    centred = fit(yun2024_centred.FORM, *runs, starts=48)
+    centred = fit(yun2024.CENTRED, *runs, starts=48)
     assert centred.parameters["E_start"] >= 1.0
     assert centred.objective < free.objective
 

@@ -66,7 +66,7 @@ def bootstrap(
         near = fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size)))
         starts = np.concatenate((np.repeat(fit.theta[None], size, axis=0), near))
         weights = np.concatenate((drawn, drawn))
-        theta, value = polish(problem, starts, weights=weights, max_iterations=60)
+        theta, value = polish(problem, starts, weights=weights, max_iterations=120)
         second = value[size:] < value[:size]
         found[first : first + size] = np.where(second[:, None], theta[size:], theta[:size])
     # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.

@@ -117,7 +117,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
         return _fit_auto(runs, how, family, remarks, report)
     arrays, notes = _letters(form, runs, how.extra, family)
     found = _fit_one(form, arrays, how, report)
-    draws = _bootstrap(found, arrays, runs, how, how.bootstrap, report) if how.bootstrap else None
+    draws = _bootstrap(found, arrays, runs, how, how.bootstrap, progress=report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = law_family(form, family)
     if _active_sizes(runs) and not form.of_models and counted.n_counts == "dense" and np.any(runs.experts > 1.0):
@@ -151,8 +151,6 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     family = _with_tables(family, runs)
     arrays, notes = _letters(form, runs, how.extra, family)
     x, clusters = inputs_of(form, arrays), _clusters(runs, how)
-    if clusters is not None:
-        resampling.check_clusters(clusters)
     result = fit_under(
         prior, x, np.log(arrays.loss), starts=STARTS if how.starts == "auto" else int(how.starts),
         draws=max(how.bootstrap, PRIOR_DRAWS), seed=how.seed, independent=None if clusters is None else np.unique(clusters).size,
@@ -186,18 +184,9 @@ def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progres
     return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, search=search, progress=report)
 
 
-def _bootstrap(
-    found: Fit,
-    arrays: RunArrays,
-    runs: RunTable,
-    how: FitSettings,
-    count: int,
-    report: Progress,
-    *,
-    quick: bool = False,
-) -> FloatArray:
+def _bootstrap(found: Fit, arrays: RunArrays, runs: RunTable, how: FitSettings, count: int, **more: Any) -> FloatArray:
     given = (found, inputs_of(found.form, arrays), np.log(arrays.loss), count, how.seed)
-    return resampling.bootstrap(*given, clusters=_clusters(runs, how), progress=report, quick=quick)
+    return resampling.bootstrap(*given, clusters=_clusters(runs, how), **more)
 
 
 def _clusters(runs: RunTable, how: FitSettings) -> NDArray[Any] | None:
@@ -234,7 +223,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         found, own, weight = fits[i], arrays[i], choice.weights[i]
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-        draws = canonical.in_unit(found.form, _bootstrap(found, own, runs, how, wanted, _unheard, quick=True), unit)
+        draws = canonical.in_unit(found.form, _bootstrap(found, own, runs, how, wanted, quick=True), unit)
         own_facts: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
         law = fitted_law(_in_unit(found, unit), law_family(found.form, family), **own_facts)
         members.append(Member(law, weight))

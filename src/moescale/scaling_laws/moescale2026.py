@@ -57,13 +57,9 @@ START = len(PARAMETERS)
 LEAST_FLOOR = 1e-3  # nats per token: as good as none
 
 
-def _is_late(theta: FloatArray) -> bool:
-    return theta.shape[-1] == len(LATE)
-
-
 def _start(theta: FloatArray) -> FloatArray:
-    """ln E_start / ln E_max, (...): 0 of the forms without it."""
-    return theta[..., START] if _is_late(theta) else np.zeros_like(theta[..., MAX])
+    """ln E_start / ln E_max, (...): 0 of the form without it."""
+    return theta[..., START] if theta.shape[-1] > START else np.zeros_like(theta[..., MAX])
 
 
 def _ln_gain(theta: FloatArray, x: Inputs) -> FloatArray:
@@ -159,14 +155,13 @@ def bounds(observed: Observed) -> FloatArray:
 
 def bounds_late(observed: Observed) -> FloatArray:
     """That of `bounds` with E_start, (11, 2): 1 <= E_start < E_max."""
-    return np.array([*bounds(observed), effective_experts.box(observed)[0]])
+    return np.vstack((bounds(observed), effective_experts.box(observed)[0]))
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     """1 and the norm: what F and A multiply."""
-    columns = next(each for each in (SHAPE, SHAPE_LATE) if len(each) == shape.shape[-1])
-    theta = np.zeros((*shape.shape[:-1], max(columns) + 1))
-    theta[..., columns] = shape
+    theta = np.zeros((*shape.shape[:-1], shape.shape[-1] + 2))
+    theta[..., SHAPE_LATE[: shape.shape[-1]]] = shape
     norm = np.exp(_ln_norm(theta, *_values(theta, x)))
     return np.stack([np.ones_like(norm), norm], axis=-1)
 
@@ -177,18 +172,9 @@ def _region(observed: Observed) -> FloatArray:
     return np.array([(-2.0, 2.0), (0.05, 0.5), (0.05, 0.5), softness, start, *experts])
 
 
-def _region_late(observed: Observed) -> FloatArray:
-    return np.array([*_region(observed), effective_experts.region(observed)[0]])
-
-
 SHAPE = (Q, ALPHA, BETA, KAPPA, D_0, G, R, MAX)
 SHAPE_LATE = (*SHAPE, START)
-
-
-_CODERS = {
-    len(PARAMETERS): log_coordinates(PARAMETERS),
-    len(LATE): effective_experts.pair_coordinates(LATE),
-}
+_CODERS = {len(PARAMETERS): log_coordinates(PARAMETERS), len(LATE): effective_experts.pair_coordinates(LATE)}
 
 
 def encode(public: FloatArray) -> FloatArray:
@@ -231,6 +217,8 @@ FORM_LATE = replace(
     equation=FORM.equation.replace("Xhat^", "(Xhat/E_start)^"),
     parameters=LATE,
     bounds=bounds_late,
-    linear=LinearPart((F, A), SHAPE_LATE, _basis, _region_late),
+    linear=LinearPart(
+        (F, A), SHAPE_LATE, _basis, lambda seen: np.vstack((_region(seen), effective_experts.region(seen)[0]))
+    ),
     domain="amplitudes are positive and 1 <= E_start < E_max",
 )

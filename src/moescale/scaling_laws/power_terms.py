@@ -52,14 +52,8 @@ def power_law(
         usual = {p.name: form.AMPLITUDE if p.log else form.EXPONENT for p in parameters}
         return np.array(list((usual | dict.fromkeys(constants, observed.irreducible) | own).values()))
 
-    uses_experts = any("e" in term.exponents for term in terms)
-
-    def given(x: Inputs) -> dict[str, FloatArray]:
-        return ({"e": np.log(x.experts)} if uses_experts else {}) | variables(x)
-
-    calculus = PowerTerms(
-        [(columns[t.amplitude], {name: columns[e] for name, e in t.exponents.items()}) for t in terms], given
-    )
+    numbered = [(columns[t.amplitude], {name: columns[e] for name, e in t.exponents.items()}) for t in terms]
+    calculus = PowerTerms(numbered, variables)
     return LawForm(
         parameters=parameters,
         bounds=bounds,
@@ -67,7 +61,7 @@ def power_law(
         jacobian=calculus.jacobian,
         slopes=calculus.slopes,
         linear=calculus.linear({columns[name]: scanned for name, scanned in scan.items()}),
-        uses_experts=uses_experts,
+        uses_experts=any("e" in term.exponents for term in terms),
         **about,
     )
 
@@ -80,7 +74,7 @@ class PowerTerms:
     variables: Variables
 
     def _values(self, x: Inputs) -> dict[str, FloatArray]:
-        return {"n": x.ln_n, "d": x.ln_d, **self.variables(x)}
+        return {"n": x.ln_n, "d": x.ln_d, "e": np.log(x.experts), **self.variables(x)}
 
     def _shares(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """ln L (..., n), and the share of each term in L, (k, ..., n)."""
@@ -109,16 +103,12 @@ class PowerTerms:
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
         shares = self._shares(theta, x)[1]
-
-        def along(name: str) -> FloatArray:
-            parts = (
-                -theta[..., None, exponents[name]] * share
-                for share, (_, exponents) in zip(shares, self.terms, strict=True)
-                if name in exponents
-            )
-            return sum(parts, start=np.zeros(shares.shape[1:]))
-
-        return along("n"), along("d")
+        slope = np.zeros((2, *shares.shape[1:]))
+        for share, (_, exponents) in zip(shares, self.terms, strict=True):
+            for along, name in enumerate("nd"):
+                if name in exponents:
+                    slope[along] -= theta[..., None, exponents[name]] * share
+        return slope[0], slope[1]
 
     def linear(self, scan: Mapping[int, tuple[float, float]]) -> LinearPart:
         """The form as linear in its amplitudes; `scan` gives the scanned range of each exponent by its column."""

@@ -36,7 +36,6 @@ from moescale.scaling_laws import (
     muennighoff2023,
     pooled2026,
     yun2024,
-    yun2024_centred,
     zhao2025,
 )
 from moescale.scaling_laws.ensemble import combine
@@ -59,7 +58,7 @@ FORMS: dict[str, LawForm] = {
         krajewski2024.FORM,
         ludziejewski2025.FORM,
         abnar2025.FORM,
-        yun2024_centred.FORM,
+        yun2024.CENTRED,
         moescale2026.FORM,
         moescale2026.FORM_LATE,
         zhao2025.FORM,
