@@ -26,9 +26,7 @@ NAME = "auto"
 # Runs of several E, where E of three routers was extrapolated best; abnar2025 counts all experts and needs the sparsity.
 WITH_EXPERTS, BY_SPARSITY = ("moescale2026-late", "yun2024-centred", "ludziejewski2025"), "abnar2025"
 
-FEWEST_RUNS = (
-    22  # twice the parameters of its forms; of fewer, the pooled prior makes more (docs/evidence/pooled-law.md)
-)
+FEWEST_RUNS = 22  # twice the parameters of its forms; of fewer, the prior makes more (docs/evidence/pooled-law.md)
 QUANTILE = 0.75  # what lies strictly above it is held out, as in the splits that laws are judged by
 FEWEST_HELD_OUT = 3
 VARIES = 1.1  # the largest value over the smallest of a variable that can be extrapolated in
@@ -104,12 +102,9 @@ def choose(
 
 def acting_parameters(form: LawForm, runs: RunArrays) -> int:
     """How many parameters of a form act on these runs at all: those of the experts do not count where all runs are dense."""
-    x = inputs_of(form, runs)
-    box = (form.linear.region if form.linear else form.region or form.bounds)(
-        Problem.of(form, x, np.log(runs.loss)).observed
-    )
+    problem = Problem.of(form, x := inputs_of(form, runs), np.log(runs.loss))
     theta = np.zeros(len(form.parameters))
-    theta[list(form.linear.shape) if form.linear else slice(None)] = box @ (0.45, 0.55)
+    theta[list(form.linear.shape) if form.linear else slice(None)] = problem.region @ (0.45, 0.55)
     return int((np.abs(form.jacobian(theta, x)) > 1e-12).any(axis=0).sum())
 
 

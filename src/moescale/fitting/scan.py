@@ -17,8 +17,7 @@ def scan(problem: Problem, count: int) -> tuple[FloatArray, FloatArray]:
     Where the form is linear in some parameters this is variable projection: only the others are scanned.
     """
     form = problem.form
-    region = form.linear.region if form.linear else form.region or form.bounds
-    low, high = region(problem.observed).T
+    low, high = problem.region.T
     points = low + _lattice(count, low.size) * (high - low)
     if form.linear is not None:
         return project(problem, form.linear, points)

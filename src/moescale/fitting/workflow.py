@@ -230,11 +230,9 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     winner = int(np.argmax(choice.weights))
     best, chosen = _in_unit(fits[winner], unit), _chosen([found.form for found in fits], choice)
     own = replace(arrays[winner], loss=measured)
-    left_out = (
-        "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
-    )
+    then = "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
     remarks += table_remarks(best.form, residuals(best, own), runs)
-    remarks += [f"{found.form.name} {left_out}: it {fault}" for found, fault in zip(fits, faults, strict=True) if fault]
+    remarks += [f"{found.form.name} {then}: it {fault}" for found, fault in zip(fits, faults, strict=True) if fault]
     notes = [*runs.warnings, *remarks, *letters[winner][2]]
     if not choice.splits:
         alone = f"only {best.form.name}, the form with the fewest parameters, is fitted"

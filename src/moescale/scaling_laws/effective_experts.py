@@ -53,10 +53,8 @@ def _ln_start(coordinate: FloatArray, ln_max: FloatArray, how: Start) -> FloatAr
 
 def box(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
     """The box of (u, m): 1 <= E_start < E_max, and E_max in [max(4, E_observed / 2), 1e4]."""
-    return (0.0, 0.999), (
-        float(np.log(max(4.0, observed.experts_max / 2.0))),
-        float(np.log(1e4)),
-    )  # more experts than anyone has trained
+    most = float(np.log(1e4))  # more experts than anyone has trained
+    return (0.0, 0.999), (float(np.log(max(4.0, observed.experts_max / 2.0))), most)
 
 
 def region(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:

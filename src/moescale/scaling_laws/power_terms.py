@@ -16,9 +16,8 @@ from moescale.scaling_laws import form
 from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum
 from moescale.typing import FloatArray
 
-Variables = Callable[
-    [Inputs], dict[str, FloatArray]
-]  # logarithms by name, each (n,), beside those of N, D and E, "n", "d" and "e"
+# Logarithms by name, each (n,), beside those of N, D and E, "n", "d" and "e".
+Variables = Callable[[Inputs], dict[str, FloatArray]]
 Ranges = Mapping[str, tuple[float, float]]  # of parameters by name
 
 
