@@ -142,9 +142,8 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     _check_search(how, f"{pooled2026.FORM.name} is fitted under its prior")
     if family.n_counts == "total":
         what = "the sizes count all experts, and the prior speaks of what a token meets"
-        raise InputError(
-            what, where="--size-column", next_step="give n_params_dense or n_params_active, or another --law"
-        )
+        advice = "give n_params_dense or n_params_active, or another --law"
+        raise InputError(what, where="--size-column", next_step=advice)
     form, law = pooled2026.FORM, how.prior or find_law(pooled2026.FORM.name)
     with located("--prior"):
         prior = prior_of(law)

@@ -20,6 +20,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, same_letters
 from moescale.models.family import ModelFamily, law_size
+from moescale.scaling_laws.covariates import known_to
 from moescale.scaling_laws.form import Inputs, LawForm, Parameter
 from moescale.scaling_laws.law import Law, Member
 from moescale.typing import FloatArray
@@ -47,14 +48,13 @@ def combine(
 ) -> Law:
     """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
 
-    Members with the form and family of the ensemble keep their letters. `fit_range` is by default that of the members. Raises InputError for no members, weights that are
-    not positive, and a family whose law counts all experts.
+    Members with the form and family of the ensemble keep their letters. `fit_range` is by default that of the members.
+    Raises InputError for no members, weights that are not positive, and a family whose law counts all experts.
     """
     total = sum(member.weight for member in members)
     if not members or any(member.weight <= 0.0 for member in members):
-        raise InputError(
-            "an ensemble needs laws with positive weights", where=name, next_step="leave out laws without one"
-        )
+        what = "an ensemble needs laws with positive weights"
+        raise InputError(what, where=name, next_step="leave out laws without one")
     if family.n_counts != "dense":
         raise InputError(f"{family.name} counts all experts in N", where=name, next_step="take a family that does not")
     members = tuple(replace(member, weight=member.weight / total) for member in members)
@@ -108,14 +108,10 @@ class _Part:
     def inputs(self, x: Inputs) -> Inputs:
         """The inputs of the member's law."""
         form, own = self.law.form, self.law.family
-        extra = {name: x.extra[name] for name in form.extra_inputs if name in x.extra}
+        extra = known_to(form, x.extra)
         if form.of_models:
-            shape = shape_inputs(self.family)
-            extra |= {
-                name: _stated(x, name, np.full(x.experts.shape, shape[name]))
-                for name in shape
-                if name in form.extra_inputs
-            }
+            shape = {name: np.full(x.experts.shape, value) for name, value in shape_inputs(self.family).items()}
+            extra |= {name: _stated(x, name, values) for name, values in known_to(form, shape).items()}
         if self.same and not form.implied_inputs:
             return replace(x, extra=extra)
         e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))

@@ -252,9 +252,8 @@ def _ensemble_of(table: EnsembleTable) -> Law:
         try:
             law = _law_of(member.law) if isinstance(member.law, LawTable) else _member_of_catalogue(member.law)
         except InputError as error:
-            raise DamagedFileError(
-                f"members.{i}: {error.what}", nearest=error.nearest, next_step=error.next_step
-            ) from None
+            what = f"members.{i}: {error.what}"
+            raise DamagedFileError(what, nearest=error.nearest, next_step=error.next_step) from None
         members.append(Member(law, member.weight, member.unit))
     _check_ranges(table.fit_range, {name for member in members for name in member.law.form.extra_inputs})
     family = find_family(table.family) if isinstance(table.family, str) else ModelFamily(**table.family.model_dump())
