@@ -16,7 +16,7 @@ from moescale.scaling_laws.law import MOST_DRAWS, interval
 from moescale.typing import FloatArray
 
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
-USUAL: dict[str, Any] = {"max_iterations": 120}
+USUAL: dict[str, Any] = {"max_iterations": 60}
 QUICK: dict[str, Any] = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
 JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
 
