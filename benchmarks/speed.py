@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 PUBLIC = Path(__file__).parents[1] / "tests" / "data" / "public"
-RUNS, DENSE_RUNS = PUBLIC / "joint_moe_runs.csv", PUBLIC / "gemstones_cool.csv"
+RUNS, DENSE_RUNS, ROUTED_RUNS = (
+    PUBLIC / f"{name}.csv" for name in ("joint_moe_runs", "gemstones_cool", "routing_S-Base")
+)
 REPEATS = 5
 
 
@@ -66,6 +68,15 @@ def warm_plan(*, silicon: bool) -> Callable[[], object]:
 
     call()
     return call
+
+
+def warm_fit() -> Callable[[], object]:
+    """A fit of routed runs by several forms, in this process, after one call that warms it."""
+    from moescale import fit_runs, read_runs
+
+    table = read_runs(ROUTED_RUNS)
+    fit_runs(table)
+    return lambda: fit_runs(table)
 
 
 def many_latencies() -> Callable[[], object]:
@@ -167,6 +178,7 @@ def main() -> int:
         ("moescale cost, 8 GPU counts, measured kernels, cold", 1.0, cold("-m", "moescale", *COST)),
         ("make_plan, measured kernels, warm", 0.3, warm_plan(silicon=True)),
         ("make_plan, roofline, warm", 0.3, warm_plan(silicon=False)),
+        ("fit_runs, 61 routed runs, warm", 1.0, warm_fit()),
         ("roofline, 1,000,000 decode passes in process", 1.0, many_latencies()),
         ("serve, 100,000 deployments in one call", 0.1, many_deployments(limited=False)),
         ("the same with latency limits", 0.5, many_deployments(limited=True)),

@@ -14,7 +14,8 @@ from moescale.planning.allocation import Allocation, Budget
 from moescale.planning.leverage import leverage
 from moescale.scaling_laws import Law, extrapolation, find_law
 from moescale.scaling_laws.covariates import further_inputs, known_to
-from moescale.scaling_laws.leverage import efficiency_leverage, is_within_runs
+from moescale.scaling_laws.leverage import efficiency_leverage, tian2025
+from moescale.typing import Real
 from pages import csv_text
 
 SPARSITIES = (8.0, 16.0, 32.0, 64.0)  # X: FFN weights over those that a token meets
@@ -72,6 +73,18 @@ def columns() -> dict[str, Column]:
         # FLOPs counted exactly, as the others.
         "yun2024-recovered": Column(replace(paper, family=with_convention(paper.family, "exact"))),
     }
+
+
+def is_within_runs(activation_ratio: Real, granularity: Real, flops: Real) -> np.typing.NDArray[np.bool_]:
+    """Where the formula interpolates the runs that it was fitted on; arguments broadcast."""
+    values = {
+        "activation_ratio": np.asarray(activation_ratio, float),
+        "granularity": np.asarray(granularity, float),
+        "flops": np.asarray(flops, float),
+        "leverage": efficiency_leverage(activation_ratio, granularity, flops),
+    }
+    inside = [(low <= values[name]) & (values[name] <= high) for name, (low, high) in tian2025()["range"].items()]
+    return np.logical_and.reduce(np.broadcast_arrays(*inside))
 
 
 def is_outside(law: Law, models: Allocation, inputs: Mapping[str, float], flops: float) -> bool:

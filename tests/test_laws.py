@@ -131,32 +131,10 @@ def test_first_derivatives_are_those_of_a_complex_step(form: LawForm) -> None:
         np.testing.assert_allclose(slope, along, rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.system
-@every_form
-def test_second_derivatives_are_differences_of_the_first(form: LawForm) -> None:
-    if form.curvature is None:
-        pytest.skip("has none of its own")
-    x = some_inputs(form)
-    weights = np.random.default_rng(2).normal(size=x.ln_n.size)
-    for theta in some_theta(form, 40):
-        scale = np.sqrt((np.abs(weights)[:, None] * form.jacobian(theta, x) ** 2).sum(axis=0)) + 1e-4
-        bends = form.curvature(theta, x, weights)
-        np.testing.assert_allclose(bends, bends.T, rtol=1e-10, atol=1e-12 * (1.0 + np.abs(bends).max()))
-        for j in range(theta.size):
-            if form.of_models:  # a p-norm bends too sharply for differences; its jacobian takes complex steps
-                step = 1e-30j * np.eye(theta.size)[j]
-                bend = (weights @ form.jacobian(theta + step, x)).imag / 1e-30
-            else:
-                bend = difference(lambda at: weights @ form.jacobian(at, x), theta, j)
-            assert np.all(np.abs(bends[j] - bend) <= 1e-6 * (np.abs(bend) + scale * scale[j])), form.names[j]
-
-
 @pytest.mark.parametrize("name", ["kaplan2020", "clark2022", "krajewski2024"])
 def test_a_form_needs_no_derivatives_of_its_own(name: str) -> None:
     own = FORMS[name]
-    bare = LawForm(
-        **{f.name: getattr(own, f.name) for f in fields(LawForm) if f.name not in ("jacobian", "slopes", "curvature")}
-    )
+    bare = LawForm(**{f.name: getattr(own, f.name) for f in fields(LawForm) if f.name not in ("jacobian", "slopes")})
     x, theta = some_inputs(own), some_theta(own, 4).reshape(2, 2, -1)
     np.testing.assert_allclose(bare.jacobian(theta, x), own.jacobian(theta, x), rtol=1e-9, atol=1e-12)
     for ours, theirs in zip(bare.slopes(theta, x), own.slopes(theta, x), strict=True):
@@ -167,16 +145,14 @@ def test_a_form_needs_no_derivatives_of_its_own(name: str) -> None:
 def test_a_batch_equals_one_at_a_time(form: LawForm) -> None:
     x = some_inputs(form)
     theta = some_theta(form, 6).reshape(2, 3, -1)
-    weights = np.random.default_rng(3).normal(size=(2, 3, x.ln_n.size))
 
-    def answers(at: FloatArray, w: FloatArray) -> tuple[FloatArray, ...]:
-        bends = () if form.curvature is None else (form.curvature(at, x, w),)
+    def answers(at: FloatArray) -> tuple[FloatArray, ...]:
         roundabout = form.encode(form.decode(at))
-        return form.log_loss(at, x), form.jacobian(at, x), *bends, *form.slopes(at, x), roundabout
+        return form.log_loss(at, x), form.jacobian(at, x), *form.slopes(at, x), roundabout
 
-    together = answers(theta, weights)
+    together = answers(theta)
     for index in np.ndindex(2, 3):
-        alone = answers(theta[index], weights[index])
+        alone = answers(theta[index])
         for batch, single in zip(together, alone, strict=True):
             np.testing.assert_allclose(batch[index], single, rtol=1e-12, atol=1e-12)
 
@@ -311,8 +287,6 @@ def test_effective_experts_at_the_limits() -> None:
         losses = np.exp(FORMS["yun2024"].log_loss(theta, x))
         assert np.ptp(losses) <= 10 * (1 - ratio) + 1e-12
         assert np.isfinite(FORMS["yun2024"].jacobian(theta, x)).all()
-        assert FORMS["yun2024"].curvature is not None
-        assert np.isfinite(FORMS["yun2024"].curvature(theta, x, np.ones(4))).all()
 
 
 def test_predictions_carry_intervals_and_distance_from_the_runs() -> None:

@@ -11,7 +11,8 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.leverage import leverage
 from moescale.scaling_laws import find_law
-from moescale.scaling_laws.leverage import efficiency_leverage, is_within_runs, tian2025
+from moescale.scaling_laws.leverage import efficiency_leverage, tian2025
+from script_modules import load_script
 
 ratios, grains, flops = st.floats(0.008, 0.5), st.floats(2.0, 16.0), st.floats(3e18, 1e24)
 
@@ -26,14 +27,15 @@ def test_sparser_and_larger_models_gain_more(ratio: float, grain: float, c: floa
 def test_leverage_is_a_power_of_the_saturated_ratio() -> None:
     law = tian2025()
     exponents = [
-        np.log(efficiency_leverage(a, 2.0, 1e20)) / np.log(a + 1.0 / (1.0 / law.A_start - 1.0 / law.A_max))
+        np.log(efficiency_leverage(a, 2.0, 1e20)) / np.log(a + 1.0 / (1.0 / law["A_start"] - 1.0 / law["A_max"]))
         for a in (0.01, 0.1, 0.5)
     ]
-    np.testing.assert_allclose(exponents, law.a + 20.0 * law.d + law.gamma + law.beta, rtol=1e-12)
+    np.testing.assert_allclose(exponents, law["a"] + 20.0 * law["d"] + law["gamma"] + law["beta"], rtol=1e-12)
     assert efficiency_leverage(np.array([0.1, 0.2])[:, None], [2.0, 4.0, 8.0], 1e20).shape == (2, 3)
 
 
 def test_where_the_formula_was_fitted() -> None:
+    is_within_runs = load_script("scripts/modern_experts.py").is_within_runs
     assert is_within_runs(1 / 32, [1.0, 2.0, 16.0, 17.0], 1e20).tolist() == [False, True, True, False]
     assert is_within_runs(1 / 32, 4.0, [1e18, 3e18, 3e20, 1e21]).tolist() == [False, True, True, False]
     assert not is_within_runs(0.008, 11.0, 3e20)  # a leverage above 6, which was held out

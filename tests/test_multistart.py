@@ -14,7 +14,7 @@ from moescale.fitting import multistart
 from moescale.fitting.fit import SAME_OPTIMUM, Fit, fit
 from moescale.fitting.objective import Problem
 from moescale.runs.table import read_runs
-from moescale.scaling_laws import LawForm, Observed, find_form, find_law, loss, make_inputs, yun2024, yun2024_centred
+from moescale.scaling_laws import LawForm, Observed, find_form, find_law, loss, make_inputs, yun2024
 from moescale.typing import FloatArray
 from reference_data import JOINT_MOE_RUNS
 
@@ -52,7 +52,7 @@ def _silent(step: str, share: float) -> None:
     """Report to nobody."""
 
 
-FORMS = (yun2024.FORM, yun2024.FREE, yun2024_centred.FORM, yun2024_centred.FORM.free)
+FORMS = (yun2024.FORM, yun2024.FORM.free, yun2024.CENTRED, yun2024.CENTRED.free)
 
 
 @pytest.mark.system
@@ -205,12 +205,12 @@ def test_only_the_centred_law_fits_alike_in_every_unit_of_size() -> None:
 def test_without_the_box_a_law_with_less_than_one_expert_wins_on_real_runs() -> None:
     table = read_runs(JOINT_MOE_RUNS, size_column="n_params_active", where=MIDDLE)
     runs = table.n_params, table.tokens, table.experts, table.loss
-    boxed, free = (fit(yun2024.FORM, *runs, starts=48, finished=4, free=flag) for flag in (False, True))
+    boxed, free = (fit(yun2024.FORM, *runs, starts=48, free=flag) for flag in (False, True))
     assert boxed.parameters["E_start"] >= 1.0
     assert free.parameters["E_start"] < free.parameters["E_max"] < 1.0
     assert free.objective < 0.9 * boxed.objective
     # Cured: the centred law is better still, with physical parameters.
-    centred = fit(yun2024_centred.FORM, *runs, starts=48, finished=4)
+    centred = fit(yun2024.CENTRED, *runs, starts=48)
     assert centred.parameters["E_start"] >= 1.0
     assert centred.objective < free.objective
 

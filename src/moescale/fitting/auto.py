@@ -6,12 +6,12 @@ The rule with its reasons is in docs/evidence/own-law.md, "How auto chooses"; it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.fitting.fit import Fit, fit_range, robust_spread
+from moescale.fitting.fit import Fit, Search, fit_range, robust_spread
 from moescale.fitting.holdout import RunArrays, inputs_of, residuals
 from moescale.fitting.newton import polish
 from moescale.fitting.objective import Problem, Progress
@@ -26,9 +26,7 @@ NAME = "auto"
 # Runs of several E, where E of three routers was extrapolated best; abnar2025 counts all experts and needs the sparsity.
 WITH_EXPERTS, BY_SPARSITY = ("moescale2026-late", "yun2024-centred", "ludziejewski2025"), "abnar2025"
 
-FEWEST_RUNS = (
-    22  # twice the parameters of its forms; of fewer, the pooled prior makes more (docs/evidence/pooled-law.md)
-)
+FEWEST_RUNS = 22  # twice the parameters of its forms; of fewer, the prior makes more (docs/evidence/pooled-law.md)
 QUANTILE = 0.75  # what lies strictly above it is held out, as in the splits that laws are judged by
 FEWEST_HELD_OUT = 3
 VARIES = 1.1  # the largest value over the smallest of a variable that can be extrapolated in
@@ -40,9 +38,9 @@ FEWEST_WITHIN = 4  # held-out runs inside the range of those left in that tell t
 LOWEST_SCORE = 1e-9  # of runs without noise
 REPLICATES, FEWEST_REPLICATES = 128, 32  # of all forms together and of each, where no --bootstrap says how many
 
-# An inner fit: a scan of so many points, its best polished, the best of these carried on. Rows are thinned beyond.
-INNER_POINTS, INNER_POLISHED, INNER_FINISHED, INNER_ROWS = 1024, 16, 3, 600
-INNER_ITERATIONS, INNER_LAST, INNER_TOLERANCE, INNER_PATIENCE = 15, 200, 1e-9, 5
+# Of each form to all runs, and to those that an inner hold-out leaves in, of which rows are thinned beyond so many.
+SEARCH = Search(1024, 32, 15, 6, 600, 1e-10)
+INNER, INNER_ROWS = Search(1024, 16, 15, 3, 200, 1e-9, 5), 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +78,14 @@ def choose(
         weights = eligible / eligible.sum()
         noise = _noise(weights @ errors, float(weights @ parameters))
         return Choice((), tuple(weights.tolist()), (), noise, LEAST_DRIFT)
-    missed: list[FloatArray] = []  # of each split, (forms, held out)
+    masks, every = list(splits.values()), list[FloatArray]()  # of each form, (splits, n)
+    for i, (found, runs) in enumerate(zip(fits, arrays, strict=True)):
+        progress(f"hold-outs of {found.form.name}", i / len(fits))
+        every.append(_predicted(found.form, runs, masks))
+    missed = [np.array([each[i, mask & sound] for each in every]) for i, mask in enumerate(masks)]  # (forms, held out)
     beyond: list[FloatArray] = []  # e-folds, (held out,)
-    for i, (name, mask) in enumerate(splits.items()):
-        progress(f"hold out large {name}", i / len(splits))
-        counted = mask & sound
-        missed.append(
-            np.array([_predicted(f.form, runs, ~mask, counted) for f, runs in zip(fits, arrays, strict=True)])
-        )
-        left, out = table.where(~mask), table.where(counted)
+    for mask in masks:
+        left, out = table.where(~mask), table.where(mask & sound)
         ranges = fit_range({"n_params": left.n_params, "tokens": left.tokens, "experts": left.experts})
         beyond.append(efolds_beyond(ranges, out.n_params, out.tokens, out.experts))
     rmsle = np.array([np.sqrt((error**2).mean(axis=1)) for error in missed])  # (splits, forms)
@@ -105,12 +102,9 @@ def choose(
 
 def acting_parameters(form: LawForm, runs: RunArrays) -> int:
     """How many parameters of a form act on these runs at all: those of the experts do not count where all runs are dense."""
-    x = inputs_of(form, runs)
-    box = (form.linear.region if form.linear else form.region or form.bounds)(
-        Problem.of(form, x, np.log(runs.loss)).observed
-    )
+    problem = Problem.of(form, x := inputs_of(form, runs), np.log(runs.loss))
     theta = np.zeros(len(form.parameters))
-    theta[list(form.linear.shape) if form.linear else slice(None)] = box @ (0.45, 0.55)
+    theta[list(form.linear.shape) if form.linear else slice(None)] = problem.region @ (0.45, 0.55)
     return int((np.abs(form.jacobian(theta, x)) > 1e-12).any(axis=0).sum())
 
 
@@ -142,18 +136,32 @@ def weigh(scores: FloatArray) -> FloatArray:
     return kept / kept.sum()
 
 
-def _predicted(form: LawForm, runs: RunArrays, fitted: BoolArray, held_out: BoolArray) -> FloatArray:
-    """ln(predicted / measured) of the held-out runs under the form as fitted to others, from no knowledge of them."""
-    inside, outside = runs.where(fitted), runs.where(held_out)
-    problem = Problem.of(form, inputs_of(form, inside), np.log(inside.loss)).thinned(INNER_ROWS)
-    points, values = scan(problem, INNER_POINTS)
-    starts = points[np.argsort(values, kind="stable")[:INNER_POLISHED]]
-    theta, reached = polish(problem, starts, max_iterations=INNER_ITERATIONS)
-    leading = np.argsort(reached, kind="stable")[:INNER_FINISHED]
-    theta, reached = polish(
-        problem, theta[leading], max_iterations=INNER_LAST, tolerance=INNER_TOLERANCE, patience=INNER_PATIENCE
-    )
-    return form.log_loss(theta[np.argmin(reached)], inputs_of(form, outside)) - np.log(outside.loss)
+def _predicted(form: LawForm, runs: RunArrays, masks: Sequence[BoolArray]) -> FloatArray:
+    """ln(predicted / measured) of all runs under the form as fitted without those of each mask, (masks, n).
+
+    Each fit starts from a scan of its own runs. They are searched side by side, on all runs with weight 0 where held out,
+    in a box that holds those of all.
+    """
+    x, ln_loss = inputs_of(form, runs), np.log(runs.loss)
+    rows = np.unique(np.linspace(0, ln_loss.size - 1, INNER_ROWS).astype(np.intp))
+    kept = [rows[~mask[rows]] for mask in masks]
+    problems = [Problem.of(form, x.rows(left), ln_loss[left]) for left in kept]
+    boxes = np.array([problem.box for problem in problems])
+    box = np.stack((boxes[..., 0].min(axis=0), boxes[..., 1].max(axis=0)), axis=-1)
+    whole = replace(problems[0], x=x.rows(rows), ln_loss=ln_loss[rows], box=box)
+    weights = np.array([~mask[rows] for mask in masks], dtype=float)
+
+    scanned = [scan(problem, INNER.points) for problem in problems]
+    starts = np.array([points[np.argsort(v, kind="stable")[: INNER.polished]] for points, v in scanned])
+    for iterations, carried in ((INNER.first, INNER.finished), (INNER.last, 1)):
+        count = starts.shape[1]
+        theta, reached = polish(
+            whole, np.concatenate(starts), weights=np.repeat(weights, count, axis=0), max_iterations=iterations,
+            tolerance=INNER.tolerance, patience=INNER.patience,
+        )  # fmt: skip
+        leading = np.argsort(reached.reshape(-1, count), axis=1, kind="stable")[:, :carried, None]
+        starts = np.take_along_axis(theta.reshape(len(masks), count, -1), leading, axis=1)
+    return form.log_loss(starts[:, 0], x) - ln_loss
 
 
 def _broken(errors: FloatArray) -> BoolArray:

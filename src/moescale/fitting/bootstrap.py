@@ -16,6 +16,7 @@ from moescale.scaling_laws.law import MOST_DRAWS, interval
 from moescale.typing import FloatArray
 
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
+USUAL: dict[str, Any] = {"max_iterations": 60}
 QUICK: dict[str, Any] = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
 JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
 
@@ -58,17 +59,13 @@ def bootstrap(
         if progress:
             progress("bootstrap", first / replicates)
         drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)[:, members]
-        if quick:
-            found[first : first + size], _ = polish(
-                problem, np.repeat(fit.theta[None], size, axis=0), weights=drawn, **QUICK
-            )
-            continue
-        near = fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size)))
-        starts = np.concatenate((np.repeat(fit.theta[None], size, axis=0), near))
-        weights = np.concatenate((drawn, drawn))
-        theta, value = polish(problem, starts, weights=weights, max_iterations=60)
-        second = value[size:] < value[:size]
-        found[first : first + size] = np.where(second[:, None], theta[size:], theta[:size])
+        starts = [np.repeat(fit.theta[None], size, axis=0)]
+        if not quick:
+            starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size))))
+        weights = np.concatenate([drawn] * len(starts))
+        theta, value = polish(problem, np.concatenate(starts), weights=weights, **(QUICK if quick else USUAL))
+        better = value.reshape(-1, size).argmin(axis=0)
+        found[first : first + size] = theta.reshape(-1, size, fit.theta.size)[better, np.arange(size)]
     # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.
     spare = max(count - fit.theta.size, 1)
     wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)

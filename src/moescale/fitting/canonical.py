@@ -21,9 +21,7 @@ from moescale.typing import FloatArray
 
 Rows = NDArray[np.intp]
 
-READ = tuple(
-    sorted({*SIZE_COLUMNS, *LEAST, *FURTHER_INPUTS})
-)  # columns that a fit may read beside N, D, E and the loss
+READ = tuple(sorted({*SIZE_COLUMNS, *LEAST, *FURTHER_INPUTS}))  # what a fit may read beside N, D, E and the loss
 DECIMALS = 10  # of ln L: six more than losses are measured to, six fewer than a product keeps
 
 

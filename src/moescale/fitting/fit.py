@@ -11,7 +11,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting import multistart
 from moescale.fitting.canonical import by_numbers
-from moescale.fitting.newton import polish
+from moescale.fitting.newton import PATIENCE, polish
 from moescale.fitting.objective import Problem, Progress, huber
 from moescale.fitting.scan import scan
 from moescale.io.records import plain, record
@@ -19,9 +19,6 @@ from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import Inputs, LawForm, limits, make_inputs
 from moescale.typing import FloatArray, Real
 
-SCAN_POINTS = 4096
-POLISHED_STARTS = 128
-FINISHED_STARTS = 16  # the best of them after the first iterations, carried on until they stop
 FIRST_ITERATIONS = 30
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
 POLISHED_ENDS = 400  # of the searches from a published grid
@@ -29,6 +26,22 @@ FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
 NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; predict for unique tokens only"
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How hard to look: points scanned, the best `polished` by `first` iterations, the best `finished` of these until they stop."""
+
+    points: int = 4096
+    polished: int = 128
+    first: int = FIRST_ITERATIONS
+    finished: int = 16
+    last: int = 2000
+    tolerance: float = 1e-13
+    patience: int = PATIENCE
+
+
+THOROUGH = Search()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +111,16 @@ def fit(
     extra: Mapping[str, Real] | None = None,
     starts: str | int = "auto",
     free: bool = False,
-    finished: int = FINISHED_STARTS,
+    search: Search = THOROUGH,
     progress: Progress | None = None,
 ) -> Fit:
     """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box, or `free` of it.
 
     `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
-    `starts` is "auto" (scan, polish the best 128), an integer (how many scanned points to polish) or "paper" (every
-    start of the publication's grid; Ctrl-C ends it early and keeps the best, with a warning). `free` replaces the box
-    by limits that only keep the arithmetic finite: the optimum may then be unphysical. `finished` of the polished points, the
-    best, are carried on until they stop. The order of the runs changes nothing. Raises InputError for tables that cannot hold a fit.
+    `starts` is "auto" (those of `search`), an integer (how many scanned points to polish) or "paper" (every start of the
+    publication's grid; Ctrl-C ends it early and keeps the best, with a warning). `free` replaces the box by limits that
+    only keep the arithmetic finite: the optimum may then be unphysical. The order of the runs changes nothing. Raises
+    InputError for tables that cannot hold a fit.
 
     `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
     "paper" the best 400 distinct ends are carried on, each counted as often as starts share it (the box makes many of
@@ -127,7 +140,9 @@ def fit(
     if starts == "paper":
         candidates, reached, tried = polish_grid(few, report, notes)
     else:
-        candidates, reached = polish_scan(few, POLISHED_STARTS if starts == "auto" else int(starts), finished, report)
+        if starts != "auto":
+            search = replace(search, points=max(search.points, 4 * int(starts)), polished=int(starts))
+        candidates, reached = polish_scan(few, search, report)
         tried = len(candidates)
     if few is not problem:
         report("polish on all runs", 0.0)
@@ -148,16 +163,18 @@ def fit_range(columns: Mapping[str, FloatArray]) -> dict[str, tuple[float, float
     return {name: (float(v.min()), float(v.max())) for name, v in columns.items() if np.isfinite(v).all()}
 
 
-def polish_scan(problem: Problem, count: int, finished: int, report: Progress) -> tuple[FloatArray, FloatArray]:
-    """Polish the best `count` points of a scan, the best `finished` to the end: theta (count, p), their objectives (count,)."""
+def polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[FloatArray, FloatArray]:
+    """The polished points of a scan, theta (k, p), and their objectives (k,)."""
     report("scan", 0.0)
-    scanned, values = scan(problem, max(SCAN_POINTS, 4 * count))
+    scanned, values = scan(problem, search.points)
     report("polish", 0.5)
-    chosen = scanned[np.argsort(values, kind="stable")[:count]]
-    candidates, reached = polish(problem, chosen, max_iterations=FIRST_ITERATIONS)
+    chosen = scanned[np.argsort(values, kind="stable")[: search.polished]]
+    candidates, reached = polish(problem, chosen, max_iterations=search.first)
     # Flat directions (E_max, F) take many steps; only searches that can still win are carried to the end.
-    leading = np.argsort(reached, kind="stable")[:finished]
-    candidates[leading], reached[leading] = polish(problem, candidates[leading])
+    leading = np.argsort(reached, kind="stable")[: search.finished]
+    candidates[leading], reached[leading] = polish(
+        problem, candidates[leading], max_iterations=search.last, tolerance=search.tolerance, patience=search.patience
+    )
     return candidates, reached
 
 

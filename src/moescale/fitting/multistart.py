@@ -53,22 +53,16 @@ class Searched:
         return int(self.sharing.sum())
 
 
-def forecast_s(form: LawForm, n_runs: int, starts: int) -> float:
-    """About how many seconds the search takes on one core, for `starts` distinct starts and `n_runs` runs."""
-    return (SECONDS if form.equation4 else SECONDS_OTHERS) * starts * n_runs * ITERATIONS
-
-
 def slow_notice(form: LawForm, n_runs: int, starts: int) -> str | None:
-    """What to tell before a long search; None of a short one."""
+    """What to tell before a long search from so many distinct starts; None of a short one."""
     cores = os.cpu_count() or 1
-    seconds = forecast_s(form, n_runs, starts) / cores
+    seconds = (SECONDS if form.equation4 else SECONDS_OTHERS) * starts * n_runs * ITERATIONS / cores
     if seconds < SLOW_S:
         return None
     return f"the search of the published grid takes about {seconds / 60.0:.0f} minutes on {cores} cores; --starts auto takes seconds"
 
 
 def grid_size(axes: Sequence[FloatArray]) -> int:
-    """How many starts a grid has."""
     return int(np.prod([axis.size for axis in axes]))
 
 
@@ -96,14 +90,8 @@ def published_axes(form: LawForm, observed: Observed) -> tuple[FloatArray, ...]:
     return form.published_grid(observed)
 
 
-def search_grid(
-    problem: Problem,
-    axes: tuple[FloatArray, ...],
-    *,
-    progress: Progress,
-    iterations: int = ITERATIONS,
-) -> Searched:
-    """L-BFGS of `iterations` steps from every start of a grid, inside the box.
+def search_grid(problem: Problem, axes: tuple[FloatArray, ...], *, progress: Progress) -> Searched:
+    """L-BFGS of ITERATIONS steps from every start of a grid, inside the box.
 
     Starts that the box makes equal are searched from once. KeyboardInterrupt ends the search; what was done until then
     is returned.
@@ -121,7 +109,7 @@ def search_grid(
 
         def search(first: int) -> tuple[FloatArray, FloatArray]:
             starts = starts_at(values, np.arange(first, min(first + slab, total)))
-            return descend(at, np.ascontiguousarray(starts.T), problem.box, metric, iterations)
+            return descend(at, np.ascontiguousarray(starts.T), problem.box, metric)
 
         for found in threads.map(search, range(0, total, slab)):
             ends.append(found)
@@ -148,10 +136,7 @@ def average_metric(problem: Problem, sample: FloatArray) -> FloatArray:
 
 
 def factorised(problem: Problem) -> Evaluate:
-    """Objective (k,) and gradient (p, k) of equation 4 at theta (p, k), p being 10 or, with ln N0, 11.
-
-    A / N^alpha is computed for each distinct N, and so on, so that a run costs sums, products and one logarithm.
-    """
+    """Objective (k,) and gradient (p, k) of equation 4 at theta (p, k), p being 10 or, with ln N0, 11."""
     x, ln_loss, how = problem.x, problem.ln_loss[:, None], problem.form.equation4 or "ratio"
     ln_n, n_of = np.unique(x.ln_n, return_inverse=True)
     ln_d, d_of = np.unique(x.ln_d, return_inverse=True)
@@ -163,7 +148,7 @@ def factorised(problem: Problem) -> Evaluate:
     def at(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         ln_a, alpha, ln_b, beta, ln_c, gamma, ln_f, d, u, m = theta[:10]
         centre = theta[10] if len(theta) > 10 else np.zeros_like(d)
-        e, e_u, e_m = (v.T for v in effective_experts.derivatives(u, m, distinct, how=how)[:3])  # (counts, k)
+        e, e_u, e_m = (v.T for v in effective_experts.derivatives(u, m, distinct, how=how))  # (counts, k)
         size = _exp(ln_a - alpha * ln_n[:, None])[n_of]
         data = _exp(ln_c - gamma * ln_d[:, None])[d_of]
         routing, floor = _exp(ln_b - beta * e), np.exp(ln_f)
@@ -209,7 +194,7 @@ def evaluate(problem: Problem, theta: FloatArray) -> tuple[FloatArray, FloatArra
 
 
 def descend(
-    evaluate: Evaluate, starts: FloatArray, box: FloatArray, metric: FloatArray, iterations: int = ITERATIONS
+    evaluate: Evaluate, starts: FloatArray, box: FloatArray, metric: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Projected L-BFGS side by side from starts (p, k): where each search ends (p, k), and its objective (k,).
 
@@ -218,15 +203,13 @@ def descend(
     """
     low, high = box[:, :1], box[:, 1:]
     theta: FloatArray = np.clip(starts, low, high)
-    value: FloatArray
-    gradient: FloatArray
     value, gradient = evaluate(theta)
     shape = theta.shape
     steps, turns = np.zeros((MEMORY, *shape)), np.zeros((MEMORY, *shape))
     weight, share = np.zeros((MEMORY, shape[1])), np.zeros((MEMORY, shape[1]))
     size: FloatArray = np.zeros(shape[1])
     reach: FloatArray = np.ones(shape[1])
-    for turn in range(iterations):
+    for turn in range(ITERATIONS):
         held = ((theta <= low) & (gradient > 0)) | ((theta >= high) & (gradient < 0))
         slope: FloatArray = np.where(held, 0.0, gradient)
         move: FloatArray = slope.copy()

@@ -50,12 +50,16 @@ class Problem:
         low, high = float(np.exp(ln_loss.min())), float(np.exp(ln_loss.max()))
         if not LOSSES[0] <= low <= high <= LOSSES[1]:
             what = f"losses from {low:g} to {high:g} are in no unit that {form.name} can be fitted in"
-            nearest = f"losses from {LOSSES[0]:g} to {LOSSES[1]:g}"
-            raise InputError(
-                what, nearest=nearest, next_step="state them in nats per token, or leave rows out with --where"
-            )
+            advice = "state them in nats per token, or leave rows out with --where"
+            raise InputError(what, nearest=f"losses from {LOSSES[0]:g} to {LOSSES[1]:g}", next_step=advice)
         observed = Observed(float(x.experts.max()), low, float(np.exp(x.ln_n.mean())))
         return cls(form, x, ln_loss, observed, form.bounds(observed))
+
+    @property
+    def region(self) -> FloatArray:
+        """Where a search begins: of the shape where the form is linear in the rest, else of all parameters, (.., 2)."""
+        form = self.form
+        return (form.linear.region if form.linear else form.region or form.bounds)(self.observed)
 
     def thinned(self, most: int) -> Problem:
         """At most so many of the runs, spread evenly over their rows, in the same box."""

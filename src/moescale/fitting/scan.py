@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.fitting.objective import Problem
+from moescale.fitting.objective import Problem, huber
 from moescale.scaling_laws.form import LinearPart
 from moescale.typing import FloatArray
 
@@ -12,13 +12,12 @@ CHUNK_NUMBERS = 2_000_000  # points times runs that are looked at together: 16 M
 
 
 def scan(problem: Problem, count: int) -> tuple[FloatArray, FloatArray]:
-    """Look at `count` points: theta (count, p), clipped to the box, and the objective of each (count,).
+    """Look at `count` points: theta (count, p), clipped to the box, and the objective of each before its shape was, (count,).
 
     Where the form is linear in some parameters this is variable projection: only the others are scanned.
     """
     form = problem.form
-    region = form.linear.region if form.linear else form.region or form.bounds
-    low, high = region(problem.observed).T
+    low, high = problem.region.T
     points = low + _lattice(count, low.size) * (high - low)
     if form.linear is not None:
         return project(problem, form.linear, points)
@@ -27,21 +26,22 @@ def scan(problem: Problem, count: int) -> tuple[FloatArray, FloatArray]:
 
 
 def project(problem: Problem, part: LinearPart, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The best amplitudes at given shape parameters (k, s): theta (k, p) in the box, and the objective of each (k,)."""
+    """The best amplitudes at given shape parameters (k, s): theta (k, p) in the box, and the objective (k,)."""
     theta, values = np.empty((len(points), len(problem.form.parameters))), np.empty(len(points))
     for rows in _chunks(problem, len(points)):
         some = points[rows]
         # Relative residuals: (sum_k a_k phi_k) / (L exp(-offset)) - 1 is close to the residual of the logarithm.
         columns = part.basis(some, problem.x) * np.exp(part.offset(some, problem.x) - problem.ln_loss)[..., None]
         norm = np.sqrt((columns**2).mean(axis=-2)) + 1e-300
-        columns = columns / norm[:, None, :]
-        gram = np.swapaxes(columns, 1, 2) @ columns
-        amplitudes = _nonnegative_least_squares(gram, columns.sum(axis=1)) / norm
+        scaled = columns / norm[:, None, :]
+        gram = np.swapaxes(scaled, 1, 2) @ scaled
+        amplitudes = _nonnegative_least_squares(gram, scaled.sum(axis=1)) / norm
         block = np.empty((len(some), theta.shape[1]))
         block[:, part.shape] = some
         block[:, part.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
         theta[rows] = problem.clipped(block)
-        values[rows] = problem.value(theta[rows])
+        predicted = columns @ np.exp(theta[rows][:, part.amplitudes])[..., None]  # over the measured loss
+        values[rows] = huber(np.log(predicted[..., 0])).sum(axis=-1)
     return theta, values
 
 

@@ -16,7 +16,7 @@ from moescale.errors import InputError, located, unknown_name
 from moescale.fitting import auto, canonical, physics
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.auto import Choice, Chosen
-from moescale.fitting.fit import FINISHED_STARTS, Fit, fit, fit_range
+from moescale.fitting.fit import THOROUGH, Fit, Search, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
@@ -36,8 +36,7 @@ from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, pr
 from moescale.scaling_laws.store import find_form, find_law
 from moescale.typing import FloatArray
 
-AUTO_STARTS, AUTO_FINISHED = 32, 6  # polished for each form of an ensemble, and carried on
-OPTIMISER = "scan by variable projection, damped Newton with the exact Hessian, tolerance 1e-13 of the objective"
+OPTIMISER = "scan by variable projection, damped Gauss-Newton on reweighted squares, tolerance 1e-13 of the objective"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +117,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
         return _fit_auto(runs, how, family, remarks, report)
     arrays, notes = _letters(form, runs, how.extra, family)
     found = _fit_one(form, arrays, how, report)
-    draws = _draws(found, arrays, runs, how, how.bootstrap, report)
+    draws = _bootstrap(found, arrays, runs, how, how.bootstrap, progress=report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = law_family(form, family)
     if _active_sizes(runs) and not form.of_models and counted.n_counts == "dense" and np.any(runs.experts > 1.0):
@@ -133,7 +132,9 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
 
 def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
     """Whether auto fits a table under the prior: runs of one expansion, or too few for its forms."""
-    return family.n_counts == "dense" and (len(runs) < auto.FEWEST_RUNS or _one_expansion(runs))
+    varied = (runs.experts, np.round(runs.expansion, 9) if _of_models(runs) else runs.experts)
+    few = len(runs) < auto.FEWEST_RUNS or max(np.unique(values).size for values in varied) == 1
+    return few and family.n_counts == "dense"
 
 
 def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str]) -> FittedLaw:
@@ -141,17 +142,14 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     _check_search(how, f"{pooled2026.FORM.name} is fitted under its prior")
     if family.n_counts == "total":
         what = "the sizes count all experts, and the prior speaks of what a token meets"
-        raise InputError(
-            what, where="--size-column", next_step="give n_params_dense or n_params_active, or another --law"
-        )
+        advice = "give n_params_dense or n_params_active, or another --law"
+        raise InputError(what, where="--size-column", next_step=advice)
     form, law = pooled2026.FORM, how.prior or find_law(pooled2026.FORM.name)
     with located("--prior"):
         prior = prior_of(law)
     family = _with_tables(family, runs)
     arrays, notes = _letters(form, runs, how.extra, family)
     x, clusters = inputs_of(form, arrays), _clusters(runs, how)
-    if clusters is not None:
-        resampling.check_clusters(clusters)
     result = fit_under(
         prior, x, np.log(arrays.loss), starts=STARTS if how.starts == "auto" else int(how.starts),
         draws=max(how.bootstrap, PRIOR_DRAWS), seed=how.seed, independent=None if clusters is None else np.unique(clusters).size,
@@ -180,30 +178,14 @@ def _check_search(how: FitSettings, what: str) -> None:
         raise InputError(what, where="--free" if how.free else "--starts", next_step="name another form with --law")
 
 
-def _fit_one(
-    form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, finished: int = FINISHED_STARTS
-) -> Fit:
-    """The form as fitted to runs in its letters."""
+def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, search: Search = THOROUGH) -> Fit:
     given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
-    return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, finished=finished, progress=report)
+    return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, search=search, progress=report)
 
 
-def _draws(
-    found: Fit,
-    arrays: RunArrays,
-    runs: RunTable,
-    how: FitSettings,
-    replicates: int,
-    report: Progress,
-    *,
-    quick: bool = False,
-) -> FloatArray | None:
-    """The bootstrap's replicates (k, p), or None for none."""
-    if not replicates:
-        return None
-    x, ln_loss = inputs_of(found.form, arrays), np.log(arrays.loss)
-    given = (found, x, ln_loss, replicates, how.seed)
-    return resampling.bootstrap(*given, clusters=_clusters(runs, how), progress=report, quick=quick)
+def _bootstrap(found: Fit, arrays: RunArrays, runs: RunTable, how: FitSettings, count: int, **more: Any) -> FloatArray:
+    given = (found, inputs_of(found.form, arrays), np.log(arrays.loss), count, how.seed)
+    return resampling.bootstrap(*given, clusters=_clusters(runs, how), **more)
 
 
 def _clusters(runs: RunTable, how: FitSettings) -> NDArray[Any] | None:
@@ -223,29 +205,43 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     family = _with_tables(family, runs)
     measured = runs.loss
     runs, unit = canonical.without_unit(runs)
-    quick = replace(how, starts=AUTO_STARTS if how.starts == "auto" else how.starts)
     letters = _candidate_letters(runs, how, family)
     fits: list[Fit] = []
     for i, (form, own, _) in enumerate(letters):
         report(f"fit {form.name}", i / len(letters))
-        fits.append(_fit_one(form, own, quick, _unheard, AUTO_FINISHED))
+        fits.append(_fit_one(form, own, how, _unheard, auto.SEARCH))
     arrays = [own for _, own, _ in letters]
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)
-    faults = {f.form.name: physics.fault(f, family, n, runs.tokens, e, runs.loss) for f in fits}
-    sound = np.array([fault is None for fault in faults.values()])
+    faults = [physics.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
+    sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
-    members = _members(fits, arrays, choice, unit, runs, how, family, report)
+    about: dict[str, Any] = _about(runs, how, family)
+    members: list[Member] = []
+    for i in np.flatnonzero(choice.weights):
+        found, own, weight = fits[i], arrays[i], choice.weights[i]
+        report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
+        wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
+        draws = canonical.in_unit(found.form, _bootstrap(found, own, runs, how, wanted, quick=True), unit)
+        own_facts: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
+        law = fitted_law(_in_unit(found, unit), law_family(found.form, family), **own_facts)
+        members.append(Member(law, weight))
     winner = int(np.argmax(choice.weights))
     best, chosen = _in_unit(fits[winner], unit), _chosen([found.form for found in fits], choice)
     own = replace(arrays[winner], loss=measured)
+    then = "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
     remarks += table_remarks(best.form, residuals(best, own), runs)
-    remarks += [f"{name} {_left_out(sound)}: it {fault}" for name, fault in faults.items() if fault]
-    notes = (*runs.warnings, *remarks, *letters[winner][2], *_auto_notes(choice, members, runs), *best.warnings)
-    best = replace(best, warnings=tuple(dict.fromkeys(notes)), seconds=sum(found.seconds for found in fits))
+    remarks += [f"{found.form.name} {then}: it {fault}" for found, fault in zip(fits, faults, strict=True) if fault]
+    notes = [*runs.warnings, *remarks, *letters[winner][2]]
+    if not choice.splits:
+        alone = f"only {best.form.name}, the form with the fewest parameters, is fitted"
+        shared = "the forms have equal weights, and their ranking is unknown"
+        notes.append(f"too few runs for inner hold-outs: {shared if len(members) > 1 else alone}")
+    best = replace(
+        best, warnings=tuple(dict.fromkeys((*notes, *best.warnings))), seconds=sum(found.seconds for found in fits)
+    )
     leading = max(members, key=lambda member: member.weight).law
     intervals = resampling.parameter_intervals(best, leading.draws) if how.bootstrap else None
-    about: dict[str, Any] = _about(runs, how, family)
     about["evidence"] |= {
         "law": auto.NAME,
         "chosen": "; ".join(_said(each) for each in chosen),
@@ -260,11 +256,6 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     return FittedLaw(law, best, intervals, own, chosen)
 
 
-def _left_out(sound: NDArray[np.bool_]) -> str:
-    """What becomes of a form whose predictions are impossible, where `sound` (forms,) says whose are not."""
-    return "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
-
-
 def _candidate_letters(
     runs: RunTable, how: FitSettings, family: ModelFamily
 ) -> list[tuple[LawForm, RunArrays, list[str]]]:
@@ -275,33 +266,6 @@ def _candidate_letters(
     counts = [auto.acting_parameters(form, own) for form, own, _ in letters]
     ranked = sorted(zip(counts, letters, strict=True), key=lambda each: each[0])
     return [each for count, each in ranked if 2 * count <= len(runs)] or [ranked[0][1]]
-
-
-def _members(
-    fits: Sequence[Fit],
-    arrays: Sequence[RunArrays],
-    choice: Choice,
-    unit: float,
-    runs: RunTable,
-    how: FitSettings,
-    family: ModelFamily,
-    report: Progress,
-) -> list[Member]:
-    """The laws of an ensemble, those of some weight, with bootstrap draws as many as their weights say.
-
-    `unit` is ln of what the losses of the table, which the fits are to, are divided by.
-    """
-    members: list[Member] = []
-    for i, (found, own, weight) in enumerate(zip(fits, arrays, choice.weights, strict=True)):
-        if weight > 0.0:
-            report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
-            wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-            draws = _draws(found, own, runs, how, wanted, _unheard, quick=True)
-            about: dict[str, Any] = {**_about(runs, how, family), "name": found.form.name}
-            about["draws"] = None if draws is None else canonical.in_unit(found.form, draws, unit)
-            law = fitted_law(_in_unit(found, unit), law_family(found.form, family), **about)
-            members.append(Member(law, weight))
-    return members
 
 
 def _in_unit(found: Fit, unit: float) -> Fit:
@@ -326,15 +290,6 @@ def _said(each: Chosen) -> str:
     return f"{each.law} {each.weight:.3f}" + ("" if each.score is None else f" (held-out RMSLE {each.score:.4g})")
 
 
-def _auto_notes(choice: Choice, members: Sequence[Member], runs: RunTable) -> list[str]:
-    notes: list[str] = []
-    if not choice.splits:
-        alone = f"only {members[0].law.form.name}, the form with the fewest parameters, is fitted"
-        shared = "the forms have equal weights, and their ranking is unknown"
-        notes.append(f"too few runs for inner hold-outs: {shared if len(members) > 1 else alone}")
-    return notes
-
-
 def candidates(runs: RunTable) -> list[LawForm]:
     """The forms that auto compares on a table of several expansions, in the letters that its models are told apart by."""
     forms = [find_form(name) for name in auto.WITH_EXPERTS]
@@ -349,14 +304,7 @@ def _of_models(runs: RunTable) -> bool:
     return runs.active_body is not None or _active_sizes(runs)
 
 
-def _one_expansion(runs: RunTable) -> bool:
-    """Whether all runs have as many experts, and expand as far where their bodies are known."""
-    expansions = np.unique(np.round(runs.expansion, 9)).size if _of_models(runs) else 1
-    return max(np.unique(runs.experts).size, expansions) == 1
-
-
 def _active_sizes(runs: RunTable) -> bool:
-    """Whether the sizes of a table are what a token meets, not those of dense models."""
     return runs.size_column == "n_params_active"
 
 
@@ -514,32 +462,23 @@ def fitted_law(
 
 def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, Any]:
     """What a law says of itself."""
+    evidence = {
+        "table": os.path.basename(runs.source),
+        "table_sha256": runs.sha256 or "",
+        **{f"{name}_column": getattr(runs, f"{name}_column") for name in ("size", "tokens", "experts", "loss")},
+        "seed": how.seed,
+        "bootstrap": how.bootstrap,
+        "cluster": how.cluster or "",
+        "prior": how.prior.name if how.prior else "",
+        "definition_of_n": f"column {runs.size_column}; family {family.name}",
+        "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
+        "starts_option": str(how.starts),
+        "box": "none (--free)" if how.free else "the form's physical box",
+        "optimiser": OPTIMISER,
+        "versions": f"numpy {np.__version__}, Python {platform.python_version()}",
+    }
     source = f"fitted to {as_text(os.path.basename(runs.source))}"
-    today = date.today().isoformat()
-    return {"name": "fitted", "source": source, "date": today, "evidence": _evidence(runs, how, family)}
-
-
-def _evidence(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, object]:
-    return _texts(
-        {
-            "table": os.path.basename(runs.source),
-            "table_sha256": runs.sha256 or "",
-            "size_column": runs.size_column,
-            "tokens_column": runs.tokens_column,
-            "experts_column": runs.experts_column,
-            "loss_column": runs.loss_column,
-            "seed": how.seed,
-            "bootstrap": how.bootstrap,
-            "cluster": how.cluster or "",
-            "prior": how.prior.name if how.prior else "",
-            "definition_of_n": f"column {runs.size_column}; family {family.name}",
-            "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
-            "starts_option": str(how.starts),
-            "box": "none (--free)" if how.free else "the form's physical box",
-            "optimiser": OPTIMISER,
-            "versions": f"numpy {np.__version__}, Python {platform.python_version()}",
-        }
-    )
+    return {"name": "fitted", "source": source, "date": date.today().isoformat(), "evidence": _texts(evidence)}
 
 
 def _texts(evidence: Mapping[str, object]) -> dict[str, object]:

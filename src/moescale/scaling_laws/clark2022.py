@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, stacked
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -48,14 +48,6 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     return t[..., A] * x.ln_n + (t[..., B] + t[..., C] * x.ln_n / LN10) * e + t[..., D]
 
 
-def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
-    """Derivatives of ln L in search coordinates, shape (..., n, 6)."""
-    e, e_u, e_m, *_ = effective_experts.derivatives(theta[..., START], theta[..., MAX], x)
-    slope = theta[..., None, B] + theta[..., None, C] * x.ln_n / LN10
-    columns = (x.ln_n, e, x.ln_n * e / LN10, np.ones_like(e), slope * e_u, slope * e_m)
-    return stacked(columns, -1)
-
-
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (6, 2): the loss falls with N, and with Ehat at small N."""
     return np.array([(-3.0, 0.0), (-3.0, 0.0), (-1.0, 1.0), (-60.0, 60.0), *effective_experts.box(observed)])
@@ -83,7 +75,6 @@ FORM = LawForm(
     encode=encode,
     decode=decode,
     log_loss=log_loss,
-    jacobian=jacobian,
     bounds=bounds,
     linear=LinearPart((D,), (A, B, C, START, MAX), _basis, _region, _offset),
     uses_experts=True,

@@ -53,10 +53,8 @@ def _ln_start(coordinate: FloatArray, ln_max: FloatArray, how: Start) -> FloatAr
 
 def box(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
     """The box of (u, m): 1 <= E_start < E_max, and E_max in [max(4, E_observed / 2), 1e4]."""
-    return (0.0, 0.999), (
-        float(np.log(max(4.0, observed.experts_max / 2.0))),
-        float(np.log(1e4)),
-    )  # more experts than anyone has trained
+    most = float(np.log(1e4))  # more experts than anyone has trained
+    return (0.0, 0.999), (float(np.log(max(4.0, observed.experts_max / 2.0))), most)
 
 
 def region(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -81,28 +79,15 @@ def ln_effective(
 
 def derivatives(
     coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0, how: Start = "ratio"
-) -> tuple[FloatArray, ...]:
-    """ln Ehat and its derivatives in the search coordinates (u, m): e, e_u, e_m, e_uu, e_um, e_mm, each (..., n)."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ln Ehat and its derivatives in the search coordinates u and m, each (..., n)."""
     u, ln_max = coordinate[..., None], ln_max[..., None]
-    # First the derivatives in (s, m) with s = ln E_start, then the chain rule.
-    by_u, by_m, by_uu, by_um = (ln_max, u, 0.0, 1.0) if how == "ratio" else (-np.exp(u), 1.0, -np.exp(u), 0.0)
+    by_u, by_m = (ln_max, u) if how == "ratio" else (-np.exp(u), 1.0)  # of ln E_start
     start, ceiling = np.exp(-_ln_start(u, ln_max, how)), np.exp(-ln_max)
-    others, gap = x.experts_distinct - shift, start - ceiling
-    scale = 1.0 / (others * gap + 1.0)
+    gap = start - ceiling
+    scale = 1.0 / ((x.experts_distinct - shift) * gap + 1.0)
     y = gap * scale + ceiling  # 1 / Ehat
-    y_q, y_qq = scale**2, -2.0 * others * scale**3  # in the gap q
-    y_s, y_m = -y_q * start, (y_q - 1.0) * ceiling
-    y_ss = y_qq * start**2 + y_q * start
-    y_mm = y_qq * ceiling**2 + (1.0 - y_q) * ceiling
-    y_sm = -y_qq * start * ceiling
-    s, m = y_s / y, y_m / y
-    e_s, e_m, e_ss, e_sm, e_mm = -s, -m, s * s - y_ss / y, s * m - y_sm / y, m * m - y_mm / y
-    distinct = (
-        -np.log(y),
-        e_s * by_u,
-        e_m + e_s * by_m,
-        e_ss * by_u**2 + e_s * by_uu,
-        e_s * by_um + by_u * (e_ss * by_m + e_sm),
-        e_mm + 2.0 * e_sm * by_m + e_ss * by_m**2,
-    )
-    return tuple(np.take(value, x.experts_index, axis=-1) for value in distinct)
+    in_start, in_max = scale**2 * start / y, (1.0 - scale**2) * ceiling / y
+    distinct = (-np.log(y), in_start * by_u, in_max + in_start * by_m)
+    e, e_u, e_m = (np.take(value, x.experts_index, axis=-1) for value in distinct)
+    return e, e_u, e_m

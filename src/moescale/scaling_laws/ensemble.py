@@ -20,6 +20,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, same_letters
 from moescale.models.family import ModelFamily, law_size
+from moescale.scaling_laws.covariates import known_to
 from moescale.scaling_laws.form import Inputs, LawForm, Parameter
 from moescale.scaling_laws.law import Law, Member
 from moescale.typing import FloatArray
@@ -47,14 +48,13 @@ def combine(
 ) -> Law:
     """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
 
-    Members with the form and family of the ensemble keep their letters. `fit_range` is by default that of the members. Raises InputError for no members, weights that are
-    not positive, and a family whose law counts all experts.
+    Members with the form and family of the ensemble keep their letters. `fit_range` is by default that of the members.
+    Raises InputError for no members, weights that are not positive, and a family whose law counts all experts.
     """
     total = sum(member.weight for member in members)
     if not members or any(member.weight <= 0.0 for member in members):
-        raise InputError(
-            "an ensemble needs laws with positive weights", where=name, next_step="leave out laws without one"
-        )
+        what = "an ensemble needs laws with positive weights"
+        raise InputError(what, where=name, next_step="leave out laws without one")
     if family.n_counts != "dense":
         raise InputError(f"{family.name} counts all experts in N", where=name, next_step="take a family that does not")
     members = tuple(replace(member, weight=member.weight / total) for member in members)
@@ -108,14 +108,10 @@ class _Part:
     def inputs(self, x: Inputs) -> Inputs:
         """The inputs of the member's law."""
         form, own = self.law.form, self.law.family
-        extra = {name: x.extra[name] for name in form.extra_inputs if name in x.extra}
+        extra = known_to(form, x.extra)
         if form.of_models:
-            shape = shape_inputs(self.family)
-            extra |= {
-                name: _stated(x, name, np.full(x.experts.shape, shape[name]))
-                for name in shape
-                if name in form.extra_inputs
-            }
+            shape = {name: np.full(x.experts.shape, value) for name, value in shape_inputs(self.family).items()}
+            extra |= {name: _stated(x, name, values) for name, values in known_to(form, shape).items()}
         if self.same and not form.implied_inputs:
             return replace(x, extra=extra)
         e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))
@@ -182,7 +178,6 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
         source="; ".join(dict.fromkeys(form.source for form in forms)),
         parameters=tuple(parameters),
         log_loss=partial(_log_loss, parts),
-        jacobian=partial(_jacobian, parts),
         slopes=partial(_slopes, parts),
         bounds=lambda _: np.tile((-np.inf, np.inf), (len(parameters), 1)),
         encode=partial(_recode, parts, "encode"),
@@ -210,7 +205,7 @@ def _sums(
 ) -> tuple[FloatArray, ...]:
     """sum_k w_k value_k of each of `count` values, (..., n), where a draw that gives a member no weight does not evaluate it."""
     shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
-    outs = tuple(np.zeros(shape) for _ in range(count))
+    outs = tuple(np.zeros(shape, theta.dtype) for _ in range(count))  # of complex steps too
     for part in parts:
         weight = theta[..., part.weight]
         if theta.ndim != 2 or np.all(weight != 0.0):
@@ -246,16 +241,6 @@ def _slopes(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> tuple[Float
 
     in_n, in_d = _sums(parts, values, 2, theta, x)
     return in_n, in_d
-
-
-def _jacobian(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> FloatArray:
-    values: list[FloatArray] = []
-    slopes: list[FloatArray] = []
-    for part in parts:
-        own, at = theta[..., part.columns], part.inputs(x)
-        values.append(part.unit + part.law.form.log_loss(own, at))
-        slopes.append(theta[..., None, [part.weight]] * part.law.form.jacobian(own, at))
-    return np.concatenate((np.stack(values, axis=-1), *slopes), axis=-1)
 
 
 def _recode(parts: Sequence[_Part], direction: str, values: FloatArray) -> FloatArray:

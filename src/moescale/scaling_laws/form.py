@@ -129,9 +129,8 @@ class LawForm:
     """A scaling law as a formula; coefficients live in `Law`.
 
     `log_loss(theta, inputs)` is ln L, shape (..., n); `jacobian` its derivatives, (..., n, p); `slopes` those with respect
-    to ln N and ln D, each (..., n); `curvature(theta, inputs, w)` the weighted sum over points of the second derivatives,
-    (..., p, p). `bounds(observed)` is the physical box, (p, 2), in search coordinates. A form without derivatives of its
-    own has those of a complex step, exact if slower; its `log_loss` must take complex numbers.
+    to ln N and ln D, each (..., n). `bounds(observed)` is the physical box, (p, 2), in search coordinates. A form without
+    derivatives of its own has those of a complex step, exact if slower; its `log_loss` must take complex numbers.
     """
 
     name: str
@@ -149,7 +148,6 @@ class LawForm:
     decode: Coordinates = DERIVED  # and back; both of any leading shape
     jacobian: LogLoss = DERIVED
     slopes: Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]] = DERIVED
-    curvature: Callable[[FloatArray, Inputs, FloatArray], FloatArray] | None = None  # None: differences of the jacobian
     domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     linear: LinearPart | None = None  # None: the search scans `region` instead
     region: Limits | None = None  # (p, 2) in search coordinates, where `linear` is None
@@ -208,13 +206,3 @@ def ln_sum(*ln_terms: FloatArray) -> tuple[FloatArray, FloatArray]:
     total = shares.sum(axis=0)
     shares /= total
     return top + np.log(total), shares
-
-
-def add_bends(h: FloatArray, bends: list[tuple[int, int, FloatArray]]) -> FloatArray:
-    """`h` (..., p, p) with the second derivatives (..., n) of these pairs of columns summed over points and added."""
-    for i, j, value in bends:
-        total = value.sum(axis=-1)
-        h[..., i, j] += total
-        if i != j:
-            h[..., j, i] += total
-    return h

@@ -23,25 +23,11 @@ PARAMETERS = (
 ALPHA_N, ALPHA_D, N_C, D_C = range(len(PARAMETERS))
 
 
-def _parts(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """ln(N_c / N), ln of the size term and of the sum of both terms, and the share of each, all (..., n)."""
-    t = theta[..., None, :]
-    short = t[..., N_C] - x.ln_n
-    size = t[..., ALPHA_N] / t[..., ALPHA_D] * short
-    total, (s, d) = ln_sum(size, t[..., D_C] - x.ln_d)
-    return short, size, total, s, d
-
-
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    return theta[..., None, ALPHA_D] * _parts(theta, x)[2]
-
-
-def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
-    """Derivatives of ln L in search coordinates, shape (..., n, 4)."""
-    short, size, total, s, d = _parts(theta, x)
-    alpha_n, alpha_d = theta[..., None, ALPHA_N], theta[..., None, ALPHA_D]
-    return np.stack((s * short, total - s * size, alpha_n * s, alpha_d * d), axis=-1)
+    t = theta[..., None, :]
+    size = t[..., ALPHA_N] / t[..., ALPHA_D] * (t[..., N_C] - x.ln_n)
+    return t[..., ALPHA_D] * ln_sum(size, t[..., D_C] - x.ln_d)[0]
 
 
 FORM = LawForm(
@@ -51,7 +37,6 @@ FORM = LawForm(
     source="Kaplan et al. 2020, arXiv 2001.08361, equation 1.5",
     parameters=PARAMETERS,
     log_loss=log_loss,
-    jacobian=jacobian,
     bounds=limits([(1e-3, 3.0)] * 2 + [(0.0, 300.0)] * 2),
     region=limits([(0.02, 0.5)] * 2 + [(np.log(1e8), np.log(1e18))] * 2),
     uses_experts=False,

@@ -17,9 +17,7 @@ from moescale.scaling_laws.form import LawForm, make_inputs
 from moescale.typing import FloatArray, Real
 
 QUANTILES = 40  # of the noise of a run: 5% and 95% are among them
-MOST_DRAWS = (
-    10_000  # of a law: they tell a 5% quantile to 0.2%; a plan holds every draw of every candidate, some 500 MB
-)
+MOST_DRAWS = 10_000  # they tell a 5% quantile to 0.2%; a plan holds every draw of every candidate, some 500 MB
 MOST_DRAWN = 2_000_000  # losses of draws and nodes at once, 16 MB
 
 INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}

@@ -12,8 +12,8 @@ of 3 in C moves EL by 7% at A = 1/8 and by 12% at A = 1/32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -22,25 +22,10 @@ from moescale.errors import InputError
 from moescale.typing import FloatArray, Real
 
 
-@dataclass(frozen=True, slots=True)
-class LeverageLaw:
-    """Coefficients of the formula, and the range of the runs that they were fitted on by variable."""
-
-    source: str
-    date: str
-    a: float
-    d: float
-    gamma: float
-    beta: float
-    A_start: float
-    A_max: float
-    range: dict[str, tuple[float, float]]
-
-
 @cache
-def tian2025() -> LeverageLaw:
-    """The published coefficients."""
-    return LeverageLaw(**catalogue.read("leverage.toml")["tian2025"])
+def tian2025() -> dict[str, Any]:
+    """The published coefficients, and by variable the `range` of the runs that they were fitted on."""
+    return catalogue.read("leverage.toml")["tian2025"]
 
 
 def efficiency_leverage(activation_ratio: Real, granularity: Real, flops: Real) -> FloatArray:
@@ -55,18 +40,6 @@ def efficiency_leverage(activation_ratio: Real, granularity: Real, flops: Real) 
             above = "" if np.isinf(most) else f" and at most {most:g}"
             raise InputError(f"{name} is {values[wrong].flat[0]:g}", next_step=f"give a number above 0{above}")
     law = tian2025()
-    saturated = 1.0 / (1.0 / (ratio + 1.0 / (1.0 / law.A_start - 1.0 / law.A_max)) + 1.0 / law.A_max)
-    log_g = np.log2(grain)
-    return saturated ** (law.a + law.d * np.log10(c) + law.gamma * log_g**2 + law.beta * log_g)
-
-
-def is_within_runs(activation_ratio: Real, granularity: Real, flops: Real) -> np.typing.NDArray[np.bool_]:
-    """Where the formula interpolates the runs that it was fitted on; arguments broadcast."""
-    values = {
-        "activation_ratio": np.asarray(activation_ratio, float),
-        "granularity": np.asarray(granularity, float),
-        "flops": np.asarray(flops, float),
-        "leverage": efficiency_leverage(activation_ratio, granularity, flops),
-    }
-    inside = [(low <= values[name]) & (values[name] <= high) for name, (low, high) in tian2025().range.items()]
-    return np.logical_and.reduce(np.broadcast_arrays(*inside))
+    a_start, a_max, log_g = law["A_start"], law["A_max"], np.log2(grain)
+    saturated = 1.0 / (1.0 / (ratio + 1.0 / (1.0 / a_start - 1.0 / a_max)) + 1.0 / a_max)
+    return saturated ** (law["a"] + law["d"] * np.log10(c) + law["gamma"] * log_g**2 + law["beta"] * log_g)

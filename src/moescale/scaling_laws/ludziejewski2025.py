@@ -20,7 +20,6 @@ from moescale.scaling_laws.form import (
     LinearPart,
     Observed,
     Parameter,
-    add_bends,
     ln_sum,
     stacked,
 )
@@ -62,65 +61,14 @@ def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     return _terms(theta, x, _ln_effective(theta, x))[0]
 
 
-def _slopes_in_effective(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of the logarithms of the size and the data term in ln Ehat, each (..., n)."""
-    t = theta[..., None, :]
-    return t[..., DELTA] + t[..., GAMMA] * x.ln_n, t[..., OMEGA] + t[..., ZETA] * x.ln_d
-
-
-def _rows(theta: FloatArray, x: Inputs, e: FloatArray, e_u: FloatArray, e_m: FloatArray) -> tuple[FloatArray, ...]:
-    """Derivatives of the logarithm of each of the two terms in its six coordinates, each (..., 6, n)."""
-    return tuple(
-        stacked((np.ones_like(e), ln, e, ln * e, slope * e_u, slope * e_m), -2)
-        for ln, slope in zip((x.ln_n, x.ln_d), _slopes_in_effective(theta, x), strict=True)
-    )
-
-
-SIZE, DATA = [A, ALPHA, DELTA, GAMMA, START, MAX], [B, BETA, OMEGA, ZETA, START, MAX]
-
-
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     """Derivatives of ln L in search coordinates, shape (..., n, 11)."""
-    e, e_u, e_m, *_ = effective_experts.derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
+    e, e_u, e_m = effective_experts.derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
     _, (s, d, c) = _terms(theta, x, e)
-    size, data = _rows(theta, x, e, e_u, e_m)
-    return np.swapaxes(_mean(s, d, c, size, data), -1, -2)
-
-
-def _mean(s: FloatArray, d: FloatArray, c: FloatArray, size: FloatArray, data: FloatArray) -> FloatArray:
-    mean = np.zeros((*s.shape[:-1], len(PARAMETERS), s.shape[-1]))
-    mean[..., SIZE, :] += s[..., None, :] * size
-    mean[..., DATA, :] += d[..., None, :] * data
-    mean[..., C, :] = c
-    return mean
-
-
-def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
-    """Weighted sum over points of the second derivatives of ln L, shape (..., 11, 11), for weights (..., n)."""
-    e, e_u, e_m, e_uu, e_um, e_mm = effective_experts.derivatives(theta[..., START], theta[..., MAX], x, SHIFT)
-    _, (s, d, c) = _terms(theta, x, e)
-    rows = _rows(theta, x, e, e_u, e_m)
-    mean = _mean(s, d, c, *rows)
-    h = -(mean * w[..., None, :]) @ np.swapaxes(mean, -1, -2)
-    h[..., C, C] += (w * c).sum(axis=-1)
-    for columns, share, row in zip((SIZE, DATA), (w * s, w * d), rows, strict=True):
-        h[..., np.array(columns)[:, None], columns] += (row * share[..., None, :]) @ np.swapaxes(row, -1, -2)
-    size, data = _slopes_in_effective(theta, x)
-    pull = w * (s * size + d * data)
-    bends = [
-        (START, START, pull * e_uu),
-        (START, MAX, pull * e_um),
-        (MAX, MAX, pull * e_mm),
-        (DELTA, START, w * s * e_u),
-        (DELTA, MAX, w * s * e_m),
-        (GAMMA, START, w * s * x.ln_n * e_u),
-        (GAMMA, MAX, w * s * x.ln_n * e_m),
-        (OMEGA, START, w * d * e_u),
-        (OMEGA, MAX, w * d * e_m),
-        (ZETA, START, w * d * x.ln_d * e_u),
-        (ZETA, MAX, w * d * x.ln_d * e_m),
-    ]
-    return add_bends(h, bends)
+    t = theta[..., None, :]
+    slope = s * (t[..., DELTA] + t[..., GAMMA] * x.ln_n) + d * (t[..., OMEGA] + t[..., ZETA] * x.ln_d)  # in ln Ehat
+    size, data = ((share, share * ln, share * e, share * ln * e) for share, ln in ((s, x.ln_n), (d, x.ln_d)))
+    return stacked((*size, *data, c, slope * e_u, slope * e_m), -1)
 
 
 def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
@@ -161,7 +109,6 @@ FORM = LawForm(
     decode=decode,
     log_loss=log_loss,
     jacobian=jacobian,
-    curvature=curvature,
     slopes=slopes,
     bounds=bounds,
     linear=LinearPart((A, B, C), (ALPHA, DELTA, GAMMA, BETA, OMEGA, ZETA, START, MAX), _basis, _region),

@@ -17,7 +17,7 @@ Chosen by hold-outs across public tables, docs/evidence/own-law.md. The search m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,9 +30,9 @@ from moescale.scaling_laws.form import (
     LinearPart,
     Observed,
     Parameter,
-    add_bends,
     ln_sum,
     log_coordinates,
+    stacked,
 )
 from moescale.typing import FloatArray
 
@@ -57,30 +57,9 @@ START = len(PARAMETERS)
 LEAST_FLOOR = 1e-3  # nats per token: as good as none
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What ln L is made of at each point: values, derivatives by column of theta, second ones by pairs of columns.
-
-    `size` and `data` are ln of the two terms over A.
-    """
-
-    size: FloatArray
-    data: FloatArray
-    size_rows: dict[int, FloatArray]
-    data_rows: dict[int, FloatArray]
-    size_bends: dict[tuple[int, int], FloatArray]
-    data_bends: dict[tuple[int, int], FloatArray]
-    size_slopes: tuple[FloatArray, FloatArray]  # in ln N and ln D
-    data_slope: FloatArray
-
-
-def _is_late(theta: FloatArray) -> bool:
-    return theta.shape[-1] == len(LATE)
-
-
 def _start(theta: FloatArray) -> FloatArray:
-    """ln E_start / ln E_max, (...): 0 of the forms without it."""
-    return theta[..., START] if _is_late(theta) else np.zeros_like(theta[..., MAX])
+    """ln E_start / ln E_max, (...): 0 of the form without it."""
+    return theta[..., START] if theta.shape[-1] > START else np.zeros_like(theta[..., MAX])
 
 
 def _ln_gain(theta: FloatArray, x: Inputs) -> FloatArray:
@@ -89,79 +68,23 @@ def _ln_gain(theta: FloatArray, x: Inputs) -> FloatArray:
     return effective_experts.ln_effective(start, most, x) - (start * most)[..., None]
 
 
-def _gain(theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-    """`_ln_gain` and its derivatives in E_start's coordinate u and m = ln E_max: e, e_u, e_m, e_uu, e_um, e_mm."""
-    start, most = _start(theta), theta[..., MAX]
-    e, e_u, e_m, e_uu, e_um, e_mm = effective_experts.derivatives(start, most, x)
-    start, most = start[..., None], most[..., None]
-    return e - start * most, e_u - most, e_m - start, e_uu, e_um - 1.0, e_mm
-
-
 def _softplus(z: FloatArray) -> FloatArray:
     """ln(1 + e^z), of complex steps too; faster than logaddexp."""
     positive = z.real > 0.0
     return np.where(positive, z, 0.0) + np.log1p(np.exp(np.where(positive, -z, z)))
 
 
+def _ripe(t: FloatArray, x: Inputs) -> FloatArray:
+    """r / (r + R) at each point."""
+    return 1.0 / (1.0 + np.exp(t[..., R] + x.ln_n - x.ln_d))
+
+
 def _values(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """`size` and `data` of `Terms` alone, for searches that look at many theta."""
+    """ln of the terms in size and data over A, each (..., n)."""
     t = theta[..., None, :]
-    gain = t[..., G] * _ln_gain(theta, x)
-    body = x.ln_n - LN_N_REF + gain / (1.0 + np.exp(t[..., R] + x.ln_n - x.ln_d))
+    body = x.ln_n - LN_N_REF + t[..., G] * _ln_gain(theta, x) * _ripe(t, x)
     data = x.ln_d - LN_D_REF - _softplus(t[..., D_0] - x.ln_d)
     return -t[..., ALPHA] * body, t[..., Q] - t[..., BETA] * data
-
-
-def _terms(theta: FloatArray, x: Inputs) -> Terms:
-    t = theta[..., None, :]
-    alpha, beta, g, zero = t[..., ALPHA], t[..., BETA], t[..., G], np.zeros_like(x.ln_n)
-    e, e_u, e_m, e_uu, e_um, e_mm = _gain(theta, x)
-    ripe = 1.0 / (1.0 + np.exp(t[..., R] + x.ln_n - x.ln_d))  # r / (r + R)
-    turn = ripe * (1.0 - ripe)  # its derivative in ln r
-    bend = turn * (1.0 - 2.0 * ripe)
-    body = x.ln_n - LN_N_REF + g * ripe * e
-    start = _softplus(t[..., D_0] - x.ln_d)  # ln(1 + D_0 / D)
-    spent = -np.expm1(-start)
-    left = spent * (1.0 - spent)
-    data = x.ln_d - LN_D_REF - start
-    pull = alpha * g
-    size_rows = {
-        ALPHA: -body,
-        G: -alpha * ripe * e,
-        R: pull * turn * e,
-        MAX: -pull * ripe * e_m,
-    }
-    size_bends = {
-        (ALPHA, G): -ripe * e,
-        (ALPHA, R): g * turn * e,
-        (ALPHA, MAX): -g * ripe * e_m,
-        (G, R): alpha * turn * e,
-        (G, MAX): -alpha * ripe * e_m,
-        (R, R): -pull * bend * e,
-        (R, MAX): pull * turn * e_m,
-        (MAX, MAX): -pull * ripe * e_mm,
-    }
-    if _is_late(theta):
-        size_rows[START] = -pull * ripe * e_u
-        size_bends |= {
-            (ALPHA, START): -g * ripe * e_u,
-            (G, START): -alpha * ripe * e_u,
-            (R, START): pull * turn * e_u,
-            (MAX, START): -pull * ripe * e_um,
-            (START, START): -pull * ripe * e_uu,
-        }
-    data_rows = {Q: zero + 1.0, BETA: -data, D_0: beta * spent}
-    data_bends = {(BETA, D_0): spent, (D_0, D_0): beta * left}
-    return Terms(
-        size=-alpha * body,
-        data=t[..., Q] - beta * data,
-        size_rows=size_rows,
-        data_rows=data_rows,
-        size_bends=size_bends,
-        data_bends=data_bends,
-        size_slopes=(-alpha * (1.0 - g * turn * e), -alpha * g * turn * e),
-        data_slope=-beta * (1.0 + spent),
-    )
 
 
 def _ln_norm(theta: FloatArray, size: FloatArray, data: FloatArray) -> FloatArray:
@@ -170,79 +93,55 @@ def _ln_norm(theta: FloatArray, size: FloatArray, data: FloatArray) -> FloatArra
     return data + kappa * _softplus((size - data) / kappa)
 
 
-def _norm(theta: FloatArray, terms: Terms) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """ln of the norm of size and data over A, and their shares in it."""
-    norm, kappa = _ln_norm(theta, terms.size, terms.data), np.exp(theta[..., KAPPA, None])
-    return norm, np.exp((terms.size - norm) / kappa), np.exp((terms.data - norm) / kappa)
-
-
-def _shares(theta: FloatArray, terms: Terms, norm: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln L, and the shares of F and of the reducible part in L, (2, ..., n)."""
-    return ln_sum(theta[..., F, None], theta[..., A, None] + norm)
-
-
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
     norm = _ln_norm(theta, *_values(theta, x))
     return np.log(np.exp(theta[..., F, None]) + np.exp(theta[..., A, None] + norm))
 
 
-def _rows(shape: tuple[int, ...], columns: dict[int, FloatArray]) -> FloatArray:
-    """Derivatives by column, (..., p, n), of an array of `shape` (..., p, n)."""
-    out = np.zeros(shape, dtype=np.result_type(*columns.values()))  # of complex steps too
-    for column, values in columns.items():
-        out[..., column, :] = values
-    return out
-
-
-def _slopes_in_theta(theta: FloatArray, terms: Terms) -> tuple[FloatArray, list[FloatArray], FloatArray, FloatArray]:
-    """Shares in L, the derivatives of ln of each term of L, those of ln(size / data) / kappa, and the shares in the norm."""
-    norm, by_size, by_data = _norm(theta, terms)
-    shares = _shares(theta, terms, norm)[1]
-    shape = (*theta.shape[:-1], theta.shape[-1], norm.shape[-1])
-    size, data = _rows(shape, terms.size_rows), _rows(shape, terms.data_rows)
-    apart = (size - data) / np.exp(theta[..., KAPPA, None, None])
-    apart[..., KAPPA, :] = (terms.data - terms.size) / np.exp(theta[..., KAPPA, None])
-    reducible = by_size[..., None, :] * size + by_data[..., None, :] * data
-    reducible[..., A, :] = 1.0
-    reducible[..., KAPPA, :] = norm - by_size * terms.size - by_data * terms.data
-    floor = _rows(shape, {F: np.ones_like(norm)})
-    return shares, [floor, reducible], apart, np.stack((by_size, by_data))
+def _shares(theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
+    """ln of size, data and their norm over A, and the share of F, size and data in L, each (..., n)."""
+    size, data = _values(theta, x)
+    norm, kappa = _ln_norm(theta, size, data), np.exp(theta[..., KAPPA, None])
+    floor, reducible = ln_sum(theta[..., F, None], theta[..., A, None] + norm)[1]
+    return size, data, norm, floor, *(reducible * np.exp((each - norm) / kappa) for each in (size, data))
 
 
 def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
     """Derivatives of ln L in search coordinates, shape (..., n, p)."""
-    shares, rows, _, _ = _slopes_in_theta(theta, _terms(theta, x))
-    return np.swapaxes(sum(share[..., None, :] * row for share, row in zip(shares, rows, strict=True)), -1, -2)
-
-
-def curvature(theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
-    """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
-    terms = _terms(theta, x)
-    shares, rows, apart, (by_size, by_data) = _slopes_in_theta(theta, terms)
-    mean = sum(share[..., None, :] * row for share, row in zip(shares, rows, strict=True))
-    # As a variance: a difference of mean squares would lose the small terms.
-    h = sum(_squares(row - mean, w * share) for share, row in zip(shares, rows, strict=True))
-    pull = w * shares[1]
-    h += _squares(apart, pull * np.exp(theta[..., KAPPA, None]) * by_size * by_data)
-    h[..., KAPPA, KAPPA] += (pull * rows[1][..., KAPPA, :]).sum(axis=-1)
-    bends = [(*pair, pull * by_size * value) for pair, value in terms.size_bends.items()]
-    bends += [(*pair, pull * by_data * value) for pair, value in terms.data_bends.items()]
-    return add_bends(h, bends)
-
-
-def _squares(rows: FloatArray, weights: FloatArray) -> FloatArray:
-    return (rows * weights[..., None, :]) @ np.swapaxes(rows, -1, -2)
+    t = theta[..., None, :]
+    size, data, norm, floor, of_size, of_data = _shares(theta, x)
+    start, most = _start(theta), theta[..., MAX]
+    e, e_u, e_m = effective_experts.derivatives(start, most, x)
+    gain, in_start, in_max = e - (start * most)[..., None], e_u - most[..., None], e_m - start[..., None]
+    ripe = _ripe(t, x)
+    pull = of_size * t[..., ALPHA] * ripe
+    spent = _softplus(t[..., D_0] - x.ln_d)  # ln(1 + D_0 / D)
+    columns = {
+        F: floor,
+        A: of_size + of_data,
+        Q: of_data,
+        ALPHA: -of_size * (x.ln_n - LN_N_REF + t[..., G] * gain * ripe),
+        BETA: -of_data * (x.ln_d - LN_D_REF - spent),
+        KAPPA: (of_size + of_data) * norm - of_size * size - of_data * data,
+        D_0: -of_data * t[..., BETA] * np.expm1(-spent),
+        G: -pull * gain,
+        R: pull * t[..., G] * (1.0 - ripe) * gain,
+        MAX: -pull * t[..., G] * in_max,
+        START: -pull * t[..., G] * in_start,
+    }
+    return stacked([columns[column] for column in range(theta.shape[-1])], -1)
 
 
 def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-    terms = _terms(theta, x)
-    norm, by_size, by_data = _norm(theta, terms)
-    _, reducible = _shares(theta, terms, norm)[1]
-    in_n = reducible * by_size * terms.size_slopes[0]
-    in_d = reducible * (by_size * terms.size_slopes[1] + by_data * terms.data_slope)
-    return in_n, in_d
+    t = theta[..., None, :]
+    *_, of_size, of_data = _shares(theta, x)
+    ripe = _ripe(t, x)
+    turn = t[..., G] * ripe * (1.0 - ripe) * _ln_gain(theta, x)
+    spent = -np.expm1(-_softplus(t[..., D_0] - x.ln_d))
+    in_n = -of_size * t[..., ALPHA] * (1.0 - turn)
+    return in_n, -of_size * t[..., ALPHA] * turn - of_data * t[..., BETA] * (1.0 + spent)
 
 
 def bounds(observed: Observed) -> FloatArray:
@@ -256,14 +155,13 @@ def bounds(observed: Observed) -> FloatArray:
 
 def bounds_late(observed: Observed) -> FloatArray:
     """That of `bounds` with E_start, (11, 2): 1 <= E_start < E_max."""
-    return np.array([*bounds(observed), effective_experts.box(observed)[0]])
+    return np.vstack((bounds(observed), effective_experts.box(observed)[0]))
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
     """1 and the norm: what F and A multiply."""
-    columns = next(each for each in (SHAPE, SHAPE_LATE) if len(each) == shape.shape[-1])
-    theta = np.zeros((*shape.shape[:-1], max(columns) + 1))
-    theta[..., columns] = shape
+    theta = np.zeros((*shape.shape[:-1], shape.shape[-1] + 2))
+    theta[..., SHAPE_LATE[: shape.shape[-1]]] = shape
     norm = np.exp(_ln_norm(theta, *_values(theta, x)))
     return np.stack([np.ones_like(norm), norm], axis=-1)
 
@@ -274,18 +172,9 @@ def _region(observed: Observed) -> FloatArray:
     return np.array([(-2.0, 2.0), (0.05, 0.5), (0.05, 0.5), softness, start, *experts])
 
 
-def _region_late(observed: Observed) -> FloatArray:
-    return np.array([*_region(observed), effective_experts.region(observed)[0]])
-
-
 SHAPE = (Q, ALPHA, BETA, KAPPA, D_0, G, R, MAX)
 SHAPE_LATE = (*SHAPE, START)
-
-
-_CODERS = {
-    len(PARAMETERS): log_coordinates(PARAMETERS),
-    len(LATE): effective_experts.pair_coordinates(LATE),
-}
+_CODERS = {len(PARAMETERS): log_coordinates(PARAMETERS), len(LATE): effective_experts.pair_coordinates(LATE)}
 
 
 def encode(public: FloatArray) -> FloatArray:
@@ -314,7 +203,6 @@ FORM = LawForm(
     decode=decode,
     log_loss=log_loss,
     jacobian=jacobian,
-    curvature=curvature,
     slopes=slopes,
     bounds=bounds,
     linear=LinearPart((F, A), SHAPE, _basis, _region),
@@ -329,6 +217,8 @@ FORM_LATE = replace(
     equation=FORM.equation.replace("Xhat^", "(Xhat/E_start)^"),
     parameters=LATE,
     bounds=bounds_late,
-    linear=LinearPart((F, A), SHAPE_LATE, _basis, _region_late),
+    linear=LinearPart(
+        (F, A), SHAPE_LATE, _basis, lambda seen: np.vstack((_region(seen), effective_experts.region(seen)[0]))
+    ),
     domain="amplitudes are positive and 1 <= E_start < E_max",
 )

@@ -25,7 +25,6 @@ from moescale.scaling_laws.form import (
     limits,
     ln_sum,
     log_coordinates,
-    stacked,
 )
 from moescale.typing import FloatArray
 
@@ -40,6 +39,7 @@ PARAMETERS = (
 )
 E, A, B, ALPHA, BETA, R_D, R_N = range(len(PARAMETERS))
 G = B  # its column holds ln G during a search
+SHAPE = (G, ALPHA, BETA, R_D, R_N)
 _to_logs, _from_logs = log_coordinates(PARAMETERS)
 
 
@@ -59,84 +59,31 @@ def decode(theta: FloatArray) -> FloatArray:
     return public
 
 
-def saturated(ln_x: FloatArray, ln_unit: FloatArray, ln_r: FloatArray) -> tuple[FloatArray, ...]:
-    """ln of u + u R (1 - exp(-(x/u - 1) / R)), or ln x where x <= u, and its derivatives.
+def saturated(ln_x: FloatArray, ln_unit: FloatArray, ln_r: FloatArray) -> FloatArray:
+    """ln of u + u R (1 - exp(-(x/u - 1) / R)), or ln x where x <= u."""
+    over = ln_x - ln_unit
+    excess = np.expm1(np.where(over.real < 300.0, over, 300.0))  # beyond nothing changes, and e^x stays finite
+    r = np.exp(ln_r)
+    worth = ln_unit + np.log(1.0 - r * np.expm1(-np.where(over.real > 0.0, excess, 0.0) / r))
+    return np.where(over.real > 0.0, worth, ln_x)
 
-    Those in ln x, ln u and ln R, and the second in ln R.
+
+def _ln_terms(shape: tuple[FloatArray, ...], x: Inputs) -> tuple[FloatArray, FloatArray]:
+    """ln of both terms over A, (..., n), for shape parameters (..., 1).
+
+    Where nothing is repeated a further token is fresh: it enlarges the unique data, and the size that suits them.
     """
-    over = np.clip(ln_x - ln_unit, 0.0, 300.0)  # beyond e^300 times the unit nothing changes, and e^x stays finite
-    r, excess = np.exp(ln_r), np.expm1(over)
-    decay = np.exp(-excess / r)
-    whole = 1.0 + r * -np.expm1(-excess / r)
-    in_x = (excess + 1.0) * decay / whole
-    by_r = r * -np.expm1(-excess / r) - excess * decay
-    in_r = by_r / whole
-    in_rr = (by_r - excess**2 / r * decay) / whole - in_r**2
-    within = over <= 0.0
-    value = np.where(within, ln_x, ln_unit + np.log(whole))
-    return value, in_x, np.where(within, 0.0, 1.0 - in_x), in_r, in_rr
-
-
-def _effective(shape: tuple[FloatArray, ...], x: Inputs) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """Effective ln N' and ln D' with their derivatives, for ln G, alpha, beta, ln R_D and ln R_N of shape (..., 1)."""
     ln_g, alpha, beta, ln_rd, ln_rn = shape
-    ln_u = ln_unique(x)
-    size = saturated(x.ln_n, ln_g + beta / alpha * (ln_u + ln_g), ln_rn)
-    return size, saturated(x.ln_d, ln_u, ln_rd)
-
-
-def ln_unique(x: Inputs) -> FloatArray:
-    """ln of the tokens of distinct data among those seen, (n,)."""
-    return np.minimum(np.log(x.extra["unique_tokens"]), x.ln_d)
-
-
-def _columns(theta: FloatArray) -> tuple[FloatArray, ...]:
-    return tuple(theta[..., column, None] for column in (G, ALPHA, BETA, R_D, R_N))
-
-
-def _terms(
-    theta: FloatArray, x: Inputs
-) -> tuple[FloatArray, FloatArray, tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """ln L, the share of each term in it, and the effective size and data."""
-    ln_g, alpha, beta, *_ = shape = _columns(theta)
-    size, data = _effective(shape, x)
-    ln_a = theta[..., A, None]
-    ln_b = np.log(alpha / beta) + ln_a - (alpha + beta) * ln_g
-    total, shares = ln_sum(theta[..., E, None], ln_a - alpha * size[0], ln_b - beta * data[0])
-    return total, shares, size, data
+    ln_u = np.log(x.extra["unique_tokens"])
+    ln_u = np.where(ln_u >= x.ln_d.real, x.ln_d, ln_u)
+    size, data = saturated(x.ln_n, ln_g + beta / alpha * (ln_u + ln_g), ln_rn), saturated(x.ln_d, ln_u, ln_rd)
+    return -alpha * size, np.log(alpha / beta) - (alpha + beta) * ln_g - beta * data
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    return _terms(theta, x)[0]
-
-
-def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
-    """Derivatives of ln L in search coordinates, shape (..., n, 7)."""
-    ln_g, alpha, beta, *_ = _columns(theta)
-    _, (e, a, b), (ln_n, _, n_v, n_r, _), (ln_d, _, _, d_r, _) = _terms(theta, x)
-    base = ln_unique(x) + ln_g
-    columns = (
-        e,
-        a + b,
-        -a * alpha * n_v * (1.0 + beta / alpha) - b * (alpha + beta),
-        -a * (ln_n - n_v * beta / alpha * base) + b * (1.0 / alpha - ln_g),
-        -a * n_v * base - b * (1.0 / beta + ln_g + ln_d),
-        -b * beta * d_r,
-        -a * alpha * n_r,
-    )
-    return stacked(columns, -1)
-
-
-def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n).
-
-    Where nothing is repeated a further token is fresh: it enlarges the unique data, and the size that suits them.
-    """
-    _, alpha, beta, *_ = _columns(theta)
-    _, (_, a, b), (_, n_x, n_v, *_), (_, d_x, *_) = _terms(theta, x)
-    fresh = np.log(x.extra["unique_tokens"]) >= x.ln_d
-    return -alpha * a * n_x, -beta * b * d_x - np.where(fresh, a * beta * n_v, 0.0)
+    size, data = _ln_terms(tuple(theta[..., column, None] for column in SHAPE), x)
+    return ln_sum(theta[..., E, None], theta[..., A, None] + size, theta[..., A, None] + data)[0]
 
 
 def bounds(observed: Observed) -> FloatArray:
@@ -146,10 +93,8 @@ def bounds(observed: Observed) -> FloatArray:
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
-    ln_g, alpha, beta, *_ = columns = tuple(shape[..., column, None] for column in range(5))
-    size, data = _effective(columns, x)
-    data_term = alpha / beta * np.exp(-(alpha + beta) * ln_g - beta * data[0])
-    varying = np.exp(-alpha * size[0]) + data_term
+    size, data = _ln_terms(tuple(shape[..., column, None] for column in range(len(SHAPE))), x)
+    varying = np.exp(size) + np.exp(data)
     return np.stack((np.ones_like(varying), varying), axis=-1)
 
 
@@ -163,10 +108,8 @@ FORM = LawForm(
     encode=encode,
     decode=decode,
     log_loss=log_loss,
-    jacobian=jacobian,
-    slopes=slopes,
     bounds=bounds,
-    linear=LinearPart((E, A), (G, ALPHA, BETA, R_D, R_N), _basis, limits(REGION)),
+    linear=LinearPart((E, A), SHAPE, _basis, limits(REGION)),
     uses_experts=False,
     domain="amplitudes and exponents are positive",
     extra_inputs={"unique_tokens": float("inf")},

@@ -1,8 +1,7 @@
 """Laws that are a sum of power terms, L = sum_k a_k / (v^p w^q ..): all of their calculus follows from a list of terms.
 
 The logarithm of every term is linear in the search coordinates (ln amplitudes and exponents), so ln L is a log-sum-exp of
-linear functions: its jacobian is the mean of the terms' slopes, its curvature their variance, both weighted by the terms'
-shares of the loss.
+linear functions: its jacobian is the mean of the terms' slopes, weighted by their shares of the loss.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from moescale.scaling_laws import form
 from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, limits, ln_sum
 from moescale.typing import FloatArray
 
-Variables = Callable[
-    [Inputs], dict[str, FloatArray]
-]  # logarithms by name, each (n,), beside those of N, D and E, "n", "d" and "e"
+# Logarithms by name, each (n,), beside those of N, D and E, "n", "d" and "e".
+Variables = Callable[[Inputs], dict[str, FloatArray]]
 Ranges = Mapping[str, tuple[float, float]]  # of parameters by name
 
 
@@ -53,23 +51,16 @@ def power_law(
         usual = {p.name: form.AMPLITUDE if p.log else form.EXPONENT for p in parameters}
         return np.array(list((usual | dict.fromkeys(constants, observed.irreducible) | own).values()))
 
-    uses_experts = any("e" in term.exponents for term in terms)
-
-    def given(x: Inputs) -> dict[str, FloatArray]:
-        return ({"e": np.log(x.experts)} if uses_experts else {}) | variables(x)
-
-    calculus = PowerTerms(
-        [(columns[t.amplitude], {name: columns[e] for name, e in t.exponents.items()}) for t in terms], given
-    )
+    numbered = [(columns[t.amplitude], {name: columns[e] for name, e in t.exponents.items()}) for t in terms]
+    calculus = PowerTerms(numbered, variables)
     return LawForm(
         parameters=parameters,
         bounds=bounds,
         log_loss=calculus.log_loss,
         jacobian=calculus.jacobian,
-        curvature=calculus.curvature,
         slopes=calculus.slopes,
         linear=calculus.linear({columns[name]: scanned for name, scanned in scan.items()}),
-        uses_experts=uses_experts,
+        uses_experts=any("e" in term.exponents for term in terms),
         **about,
     )
 
@@ -82,7 +73,7 @@ class PowerTerms:
     variables: Variables
 
     def _values(self, x: Inputs) -> dict[str, FloatArray]:
-        return {"n": x.ln_n, "d": x.ln_d, **self.variables(x)}
+        return {"n": x.ln_n, "d": x.ln_d, "e": np.log(x.experts), **self.variables(x)}
 
     def _shares(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """ln L (..., n), and the share of each term in L, (k, ..., n)."""
@@ -94,49 +85,29 @@ class PowerTerms:
             )
         )
 
-    def _slopes(self, x: Inputs) -> list[tuple[list[int], list[FloatArray]]]:
-        """For each term the columns it depends on and the derivatives of its logarithm in them, whatever theta."""
-        values, one = self._values(x), np.ones_like(x.ln_n)
-        return [
-            ([amplitude, *exponents.values()], [one, *(-values[name] * one for name in exponents)])
-            for amplitude, exponents in self.terms
-        ]
-
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
         return self._shares(theta, x)[0]
 
     def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """Derivatives of ln L in search coordinates, shape (..., n, p)."""
-        shares = self._shares(theta, x)[1]
+        values, shares = self._values(x), self._shares(theta, x)[1]
         out = np.zeros((*shares.shape[1:], theta.shape[-1]))
-        for share, (columns, rows) in zip(shares, self._slopes(x), strict=True):
-            for column, slope in zip(columns, rows, strict=True):
-                out[..., column] += share * slope
+        for share, (amplitude, exponents) in zip(shares, self.terms, strict=True):
+            out[..., amplitude] += share
+            for name, column in exponents.items():
+                out[..., column] -= share * values[name]
         return out
-
-    def curvature(self, theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
-        """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
-        mean = self.jacobian(theta, x)
-        h = -np.swapaxes(mean * w[..., None], -1, -2) @ mean
-        for share, (columns, rows) in zip(self._shares(theta, x)[1], self._slopes(x), strict=True):
-            v = np.stack(rows, axis=-2)
-            h[..., np.array(columns)[:, None], columns] += (v * (w * share)[..., None, :]) @ np.swapaxes(v, -1, -2)
-        return h
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
         shares = self._shares(theta, x)[1]
-
-        def along(name: str) -> FloatArray:
-            parts = (
-                -theta[..., None, exponents[name]] * share
-                for share, (_, exponents) in zip(shares, self.terms, strict=True)
-                if name in exponents
-            )
-            return sum(parts, start=np.zeros(shares.shape[1:]))
-
-        return along("n"), along("d")
+        slope = np.zeros((2, *shares.shape[1:]))
+        for share, (_, exponents) in zip(shares, self.terms, strict=True):
+            for along, name in enumerate("nd"):
+                if name in exponents:
+                    slope[along] -= theta[..., None, exponents[name]] * share
+        return slope[0], slope[1]
 
     def linear(self, scan: Mapping[int, tuple[float, float]]) -> LinearPart:
         """The form as linear in its amplitudes; `scan` gives the scanned range of each exponent by its column."""

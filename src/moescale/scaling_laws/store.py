@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
@@ -36,7 +36,6 @@ from moescale.scaling_laws import (
     muennighoff2023,
     pooled2026,
     yun2024,
-    yun2024_centred,
     zhao2025,
 )
 from moescale.scaling_laws.ensemble import combine
@@ -45,6 +44,7 @@ from moescale.scaling_laws.law import MOST_DRAWS, Law, Member
 
 FORMAT = 1
 AGAIN = "write it again with `moescale fit -o`"
+ABOUT = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")  # of every law
 MOST_NESTED = 20  # tables and lists of a law's evidence in each other
 FORMS: dict[str, LawForm] = {
     form.name: form
@@ -58,7 +58,7 @@ FORMS: dict[str, LawForm] = {
         krajewski2024.FORM,
         ludziejewski2025.FORM,
         abnar2025.FORM,
-        yun2024_centred.FORM,
+        yun2024.CENTRED,
         moescale2026.FORM,
         moescale2026.FORM_LATE,
         zhao2025.FORM,
@@ -159,23 +159,32 @@ class FamilyTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=Tr
     base_experts: float = Field(default=BASE_EXPERTS, ge=1, le=1e6)
 
 
-class LawTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
-    """A law file."""
+class About(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
+    """What all law files hold."""
 
     format: int = Field(ge=1)
     name: str
-    law: str
     source: str
     date: str
+    notes: list[str] = Field(default_factory=list)
+    evidence: dict[str, object] = Field(default_factory=dict)
+    run_noise: float = Field(default=0.0, ge=0, le=10)
+    drift: float = Field(default=0.0, ge=0, le=10)
+
+    def facts(self) -> dict[str, Any]:
+        """The fields that a law has under the same names."""
+        return {name: getattr(self, name) for name in ABOUT}
+
+
+class LawTable(About):
+    """A law file."""
+
+    law: str
     parameters: dict[str, float]
     family: FamilyTable
     fit_range: dict[str, tuple[float, float]]
     max_experts: float | None = Field(default=None, ge=1)
-    notes: list[str] = Field(default_factory=list)
-    evidence: dict[str, object] = Field(default_factory=dict)
     draws: list[list[float]] = Field(default_factory=list, max_length=MOST_DRAWS)
-    run_noise: float = Field(default=0.0, ge=0, le=10)
-    drift: float = Field(default=0.0, ge=0, le=10)
 
 
 class MemberTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
@@ -186,21 +195,13 @@ class MemberTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=Tr
     unit: float = Field(default=0.0, ge=-10, le=10)
 
 
-class EnsembleTable(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
+class EnsembleTable(About):
     """The file of an ensemble; its coefficients and draws are those of its members."""
 
-    format: int = Field(ge=1)
-    name: str
-    source: str
-    date: str
     family: FamilyTable | str
     members: list[MemberTable] = Field(min_length=1, max_length=64)
     n_draws: int = Field(ge=0, le=MOST_DRAWS)
     fit_range: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    notes: list[str] = Field(default_factory=list)
-    evidence: dict[str, object] = Field(default_factory=dict)
-    run_noise: float = Field(default=0.0, ge=0, le=10)
-    drift: float = Field(default=0.0, ge=0, le=10)
 
 
 def parse_law(text: str, *, where: str) -> Law:
@@ -238,21 +239,9 @@ def _law_of(table: LawTable) -> Law:
     if not all(np.isfinite(values).all() for values in numbers):
         what = f"a parameter or a draw lies outside the domain of {form.name}"
         raise DamagedFileError(what, next_step=f"where {form.domain}")
-    return Law(
-        name=table.name,
-        form=form,
-        theta=theta,
-        family=ModelFamily(**table.family.model_dump()),
-        source=table.source,
-        date=table.date,
-        fit_range=table.fit_range,
-        draws=draws,
-        notes=tuple(table.notes),
-        max_experts=table.max_experts,
-        evidence=table.evidence,
-        run_noise=table.run_noise,
-        drift=table.drift,
-    )
+    facts: dict[str, Any] = table.facts() | {"notes": tuple(table.notes), "max_experts": table.max_experts}
+    family = ModelFamily(**table.family.model_dump())
+    return Law(form=form, theta=theta, family=family, fit_range=table.fit_range, draws=draws, **facts)
 
 
 def _ensemble_of(table: EnsembleTable) -> Law:
@@ -263,14 +252,12 @@ def _ensemble_of(table: EnsembleTable) -> Law:
         try:
             law = _law_of(member.law) if isinstance(member.law, LawTable) else _member_of_catalogue(member.law)
         except InputError as error:
-            raise DamagedFileError(
-                f"members.{i}: {error.what}", nearest=error.nearest, next_step=error.next_step
-            ) from None
+            what = f"members.{i}: {error.what}"
+            raise DamagedFileError(what, nearest=error.nearest, next_step=error.next_step) from None
         members.append(Member(law, member.weight, member.unit))
     _check_ranges(table.fit_range, {name for member in members for name in member.law.form.extra_inputs})
     family = find_family(table.family) if isinstance(table.family, str) else ModelFamily(**table.family.model_dump())
-    about = {key: getattr(table, key) for key in ("name", "source", "date", "notes", "evidence", "run_noise", "drift")}
-    return combine(members, family=family, draws=table.n_draws, fit_range=table.fit_range, **about)
+    return combine(members, family=family, draws=table.n_draws, fit_range=table.fit_range, **table.facts())
 
 
 def _member_of_catalogue(name: str) -> Law:
@@ -314,10 +301,9 @@ def law_text(law: Law) -> str:
 
 def _document(law: Law) -> dict[str, object]:
     if law.members:
-        about = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")
         return {
             "format": FORMAT,
-            **{key: plain(getattr(law, key)) for key in about},
+            **{key: plain(getattr(law, key)) for key in ABOUT},
             "n_draws": len(law.draws),
             "fit_range": plain(law.fit_range),
             "family": law.family.to_dict(),

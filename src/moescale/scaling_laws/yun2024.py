@@ -5,10 +5,11 @@
 
 N is the dense-equivalent size, D the training tokens, E the experts of a layer; Ehat runs from E_start at E = 1 to E_max.
 The search moves ln E_max and the ratio ln E_start / ln E_max, so that 1 <= E_start < E_max is a box. Without the box
-(`FREE`) it moves ln E_max and ln ln(E_max / E_start), which admit E_start and E_max below 1.
+(`FORM.free`) it moves ln E_max and ln ln(E_max / E_start), which admit E_start and E_max below 1.
 
-`yun2024_centred` adds N0, the size at which the interaction vanishes: d ln(N/N0) ln Ehat. The functions here serve both:
-a theta of eleven coordinates is centred.
+As published, the interaction vanishes at N = 1 parameter, so d must bend the gain of the experts at every size in order to
+change it with size, and counting N in other units gives another law. `CENTRED` has d ln(N/N0) ln Ehat: N0, the size at
+which the interaction vanishes, frees it from the unit; with N0 = 1 the law is yun2024.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ from moescale.scaling_laws.form import (
     LinearPart,
     Observed,
     Parameter,
-    add_bends,
-    limits,
     ln_sum,
     stacked,
 )
@@ -43,6 +42,7 @@ PARAMETERS = (
     Parameter("d", False, "interaction of size and experts"),
     *effective_experts.PARAMETERS,
 )
+N0 = Parameter("N0", True, "size at which the interaction vanishes")
 A, ALPHA, B, BETA, C, GAMMA, F, D, START, MAX = range(len(PARAMETERS))
 CENTRE = len(PARAMETERS)  # ln N0, where theta has it
 AMPLITUDES = (A, B, C, F)
@@ -63,9 +63,6 @@ class Equation4:
     def _ln_effective(self, coordinate: FloatArray, ln_max: FloatArray, x: Inputs) -> FloatArray:
         return effective_experts.ln_effective(coordinate, ln_max, x, how=self.how)
 
-    def _derivatives(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-        return effective_experts.derivatives(theta[..., START], theta[..., MAX], x, how=self.how)
-
     def _terms(self, theta: FloatArray, x: Inputs, ln_e: FloatArray) -> tuple[FloatArray, FloatArray]:
         """ln of the sum of the four terms, and the share of each in it, shapes (..., n) and (4, ..., n)."""
         t = theta[..., None, :]
@@ -83,7 +80,7 @@ class Equation4:
 
     def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """Derivatives of ln L in search coordinates, shape (..., n, 10 or 11)."""
-        e, e_s, e_m, *_ = self._derivatives(theta, x)
+        e, e_s, e_m = effective_experts.derivatives(theta[..., START], theta[..., MAX], x, how=self.how)
         _, (a, b, c, f) = self._terms(theta, x, e)
         d, lever = theta[..., None, D], self._lever(theta, x)
         slope = d * lever - theta[..., None, BETA] * b  # of ln L in ln Ehat
@@ -91,38 +88,6 @@ class Equation4:
         if theta.shape[-1] > CENTRE:
             columns.append(-d * e)
         return stacked(columns, -1)
-
-    def curvature(self, theta: FloatArray, x: Inputs, w: FloatArray) -> FloatArray:
-        """Weighted sum over points of the second derivatives of ln L, shape (..., p, p), for weights (..., n)."""
-        e, e_s, e_m, e_ss, e_sm, e_mm = self._derivatives(theta, x)
-        _, (a, b, c, f) = self._terms(theta, x, e)
-        beta, d, lever = theta[..., None, BETA], theta[..., None, D], self._lever(theta, x)
-        zero, one = np.zeros_like(a), np.ones_like(a)
-        h = np.zeros((*theta.shape, theta.shape[-1]))
-        # Second derivatives of a log-sum-exp: sum of share * z' z'^T, minus the outer product of the mean z'.
-        mean = [a, -a * x.ln_n, b, -b * e, c, -c * x.ln_d, f, -beta * b * e_s, -beta * b * e_m]
-        for columns, rows, weight in (
-            ([A, ALPHA], [one, -x.ln_n + zero], w * a),
-            ([B, BETA, START, MAX], [one, -e, -beta * e_s, -beta * e_m], w * b),
-            ([C, GAMMA], [one, -x.ln_d + zero], w * c),
-            ([A, ALPHA, B, BETA, C, GAMMA, F, START, MAX], mean, -w),
-        ):
-            v = stacked(rows, -2)
-            h[..., np.array(columns)[:, None], columns] += (v * weight[..., None, :]) @ np.swapaxes(v, -1, -2)
-        slope = w * (d * lever - beta * b)
-        bends = [
-            (F, F, w * f),
-            (START, START, slope * e_ss),
-            (START, MAX, slope * e_sm),
-            (MAX, MAX, slope * e_mm),
-            (BETA, START, -w * b * e_s),
-            (BETA, MAX, -w * b * e_m),
-            (D, START, w * lever * e_s),
-            (D, MAX, w * lever * e_m),
-        ]
-        if theta.shape[-1] > CENTRE:
-            bends += [(D, CENTRE, -w * e), (START, CENTRE, -w * d * e_s), (MAX, CENTRE, -w * d * e_m)]
-        return add_bends(h, bends)
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
@@ -172,32 +137,53 @@ def region(observed: Observed) -> FloatArray:
 # nearly that down to e^-12 of it.
 FREE_BOX = [*((-70.0, 300.0), (-3.0, 10.0)) * 3, (-70.0, 20.0), (-2.0, 2.0), (-12.0, 3.5), (-20.0, 20.0)]
 FREE_REGION = [(0.05, 1.0), (-1.0, 2.0), (0.05, 1.0), (-0.1, 0.1), (-6.0, 2.5), (-10.0, 10.0)]
+# Of the centred form. ln N0: any positive size will do, since the runs' own N0 may lie far outside their sizes where d is
+# small; of N0 over the runs' mean size, that the search scans; and of d, ten times the published law's, since ln(N/N0) is
+# some ten times smaller than ln N.
+N0_LIMITS, N0_REGION, D_REGION = (-60.0, 80.0), np.log((1e-5, 1e4)), (-0.2, 0.2)
 
 
-def _form(how: Start, box: form.Limits, searched: form.Limits, domain: str, free: LawForm | None) -> LawForm:
-    calculus = Equation4(how)
-    encode, decode = effective_experts.pair_coordinates(PARAMETERS, how)
+def _form(how: Start, *, centred: bool) -> LawForm:
+    calculus, boxed = Equation4(how), how == "ratio"
+    parameters = (*PARAMETERS, N0) if centred else PARAMETERS
+    encode, decode = effective_experts.pair_coordinates(parameters, how)
+
+    def box(observed: Observed) -> FloatArray:
+        published = bounds(observed) if boxed else np.array(FREE_BOX)
+        return np.vstack((published, N0_LIMITS)) if centred else published
+
+    def searched(observed: Observed) -> FloatArray:
+        published = region(observed) if boxed else np.array(FREE_REGION)
+        if not centred:
+            return published
+        published[S_D] = D_REGION
+        return np.vstack((published, np.log(observed.n_params_mid) + N0_REGION))
+
+    def grid(observed: Observed) -> tuple[FloatArray, ...]:
+        middle = (np.array([np.log(observed.n_params_mid)]),) if centred else ()  # ours
+        return (*calculus.published_grid(observed), *middle)
+
     return LawForm(
-        name="yun2024",
-        title="MoE law in N, D and E",
-        equation="ln L = ln(A/N^alpha + B/Ehat^beta + C/D^gamma + F) + d ln N ln Ehat",
-        source="Yun et al. 2024, arXiv 2404.02852, equation 4",
-        parameters=PARAMETERS,
+        name="yun2024-centred" if centred else "yun2024",
+        title="MoE law in N, D and E" + ", interaction centred at N0" * centred,
+        equation=f"ln L = ln(A/N^alpha + B/Ehat^beta + C/D^gamma + F) + d {'ln(N/N0)' if centred else 'ln N'} ln Ehat",
+        source="Yun et al. 2024, arXiv 2404.02852, equation 4" + "; N0 is ours" * centred,
+        parameters=parameters,
         encode=encode,
         decode=decode,
         log_loss=calculus.log_loss,
         jacobian=calculus.jacobian,
-        curvature=calculus.curvature,
         slopes=calculus.slopes,
         bounds=box,
-        linear=LinearPart(AMPLITUDES, SHAPE, calculus.basis, searched, calculus.offset),
+        linear=LinearPart(
+            AMPLITUDES, (*SHAPE, CENTRE) if centred else SHAPE, calculus.basis, searched, calculus.offset
+        ),
         uses_experts=True,
-        domain=f"amplitudes are positive and {domain}",
-        published_grid=calculus.published_grid,
+        domain=f"amplitudes are positive and {effective_experts.DOMAIN if boxed else 'E_start < E_max'}",
+        published_grid=grid,
         equation4=how,
-        free=free,
+        free=_form("spread", centred=centred) if boxed else None,
     )
 
 
-FREE = _form("spread", limits(FREE_BOX), limits(FREE_REGION), "E_start < E_max", None)
-FORM = _form("ratio", bounds, region, effective_experts.DOMAIN, FREE)
+FORM, CENTRED = _form("ratio", centred=False), _form("ratio", centred=True)

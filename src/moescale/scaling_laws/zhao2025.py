@@ -46,6 +46,7 @@ PARAMETERS = (
 )
 E, F, M, N, K, H, A, ALPHA, B, BETA, C, EPS = range(len(PARAMETERS))
 SQUARE, T, BEST_SHARE = F, M, N  # what these columns hold during a search: ln G*^2, t and S*
+AMPLITUDES, SHAPE = (E, K, H, A, C, B, EPS), (SQUARE, T, BEST_SHARE, ALPHA, BETA)
 _to_logs, _from_logs = log_coordinates(PARAMETERS)
 
 
@@ -81,70 +82,20 @@ def sparsity_of(experts: FloatArray, top_k: Real) -> dict[str, FloatArray]:
     return {"sparsity": 1.0 - active / (1.0 + (experts - 1.0) * FFN_SHARE)}
 
 
-def _factor(square: FloatArray, t: FloatArray, best: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-    """The factor over e, and its derivatives in ln G*^2, t and S*, each (..., n), for coordinates of shape (..., 1)."""
-    g, s = x.extra["activated_experts"], x.extra["shared_ratio"] / best
-    root, bowl = np.exp(0.5 * square), (s - 1.0) ** 2 - 1.0
-    value = g + root**2 / g + 2.0 * root * t * bowl
-    in_best = -4.0 * root * t * (s - 1.0) * s / best
-    return value, root**2 / g + root * t * bowl, 2.0 * root * bowl, in_best
-
-
-def _ln_active(x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """ln N_a and ln(N_a/N), each (..., n)."""
+def _ln_columns(shape: tuple[FloatArray, ...], x: Inputs) -> tuple[FloatArray, ...]:
+    """ln of what each amplitude multiplies, (..., n), for shape parameters (..., 1)."""
+    square, t, best, alpha, beta = shape
+    g, root = x.extra["activated_experts"], np.exp(0.5 * square)
+    factor = np.log(g + root**2 / g + 2.0 * root * t * ((x.extra["shared_ratio"] / best - 1.0) ** 2 - 1.0))
     ln_share = np.log1p(-x.extra["sparsity"])
-    return x.ln_n + ln_share, ln_share
-
-
-def _terms(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, tuple[FloatArray, ...]]:
-    """ln L (..., n), the share of its seven terms (7, ..., n), and the factor with its derivatives."""
-    t = theta[..., None, :]
-    factor = _factor(t[..., SQUARE], t[..., T], t[..., BEST_SHARE], x)
-    ln_factor, (ln_a, ln_share) = np.log(factor[0]), _ln_active(x)
-    alpha = t[..., ALPHA]
-    total, shares = ln_sum(
-        t[..., E] + ln_factor - alpha * x.ln_n,
-        t[..., K] + ln_factor - alpha * ln_a,
-        t[..., H] + ln_factor + ln_share,
-        t[..., A] - alpha * x.ln_n,
-        t[..., C] - alpha * ln_a,
-        t[..., B] - t[..., BETA] * x.ln_d,
-        t[..., EPS],
-    )
-    return total, shares, factor
+    size, active = -alpha * x.ln_n, -alpha * (x.ln_n + ln_share)
+    return factor + size, factor + active, factor + ln_share, size, active, -beta * x.ln_d, np.zeros_like(size)
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    return _terms(theta, x)[0]
-
-
-def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
-    """Derivatives of ln L in search coordinates, shape (..., n, 12)."""
-    _, (e, k, h, a, c, b, eps), (value, in_square, in_t, in_best) = _terms(theta, x)
-    ln_a, _ = _ln_active(x)
-    scaled = (e + k + h) / value
-    columns = {
-        E: e,
-        K: k,
-        H: h,
-        A: a,
-        B: b,
-        C: c,
-        EPS: eps,
-        SQUARE: scaled * in_square,
-        T: scaled * in_t,
-        BEST_SHARE: scaled * in_best,
-        ALPHA: -(e + a) * x.ln_n - (k + c) * ln_a,
-        BETA: -b * x.ln_d,
-    }
-    return np.stack([columns[column] for column in range(len(PARAMETERS))], axis=-1)
-
-
-def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N, at one sparsity, and ln D at each point, each (..., n)."""
-    _, (e, k, _, a, c, b, _), _ = _terms(theta, x)
-    return -theta[..., None, ALPHA] * (e + k + a + c), -theta[..., None, BETA] * b
+    columns = _ln_columns(tuple(theta[..., column, None] for column in SHAPE), x)
+    return ln_sum(*(theta[..., column, None] + ln for column, ln in zip(AMPLITUDES, columns, strict=True)))[0]
 
 
 def bounds(observed: Observed) -> FloatArray:
@@ -161,12 +112,7 @@ def bounds(observed: Observed) -> FloatArray:
 
 
 def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
-    square, t, best, alpha, beta = (shape[..., column, None] for column in range(5))
-    factor, (ln_a, ln_share) = _factor(square, t, best, x)[0], _ln_active(x)
-    size, active = np.exp(-alpha * x.ln_n), np.exp(-alpha * ln_a)
-    data = np.exp(-beta * x.ln_d)
-    columns = (factor * size, factor * active, factor * np.exp(ln_share), size, active, data, np.ones_like(size))
-    return stacked(columns, -1)
+    return np.exp(stacked(_ln_columns(tuple(shape[..., column, None] for column in range(len(SHAPE))), x), -1))
 
 
 REGION = [(float(np.log(4.0)), float(np.log(200.0))), (0.02, 0.8), (0.1, 0.7), *[(0.1, 0.8)] * 2]
@@ -179,10 +125,8 @@ FORM = LawForm(
     encode=encode,
     decode=decode,
     log_loss=log_loss,
-    jacobian=jacobian,
-    slopes=slopes,
     bounds=bounds,
-    linear=LinearPart((E, K, H, A, C, B, EPS), (SQUARE, T, BEST_SHARE, ALPHA, BETA), _basis, limits(REGION)),
+    linear=LinearPart(AMPLITUDES, SHAPE, _basis, limits(REGION)),
     uses_experts=False,
     domain="n is negative, all others are positive and n^2 < 8 m sqrt(e f)",
     extra_inputs={"sparsity": None, "activated_experts": None, "shared_ratio": 0.0},
