@@ -136,6 +136,66 @@ def many_over_few_cost(world: World, part: Part) -> FloatArray:
     return many / np.maximum(eight, sixteen)
 
 
+def _over_next(values: list[FloatArray]) -> FloatArray:
+    """Each of values (k,) over the one before it, (counts - 1, k)."""
+    found = np.stack(values)
+    return found[1:] / found[:-1]
+
+
+@quantity
+def loss_over_next_fewer(world: World, part: Part) -> FloatArray:
+    """Loss-optimal loss over that of the next lower expert count: the largest over the sweep."""
+    return _over_next([world.optimum(part.budget_flops, e).loss[:, 0] for e in sweep_experts()]).max(axis=0)
+
+
+def _optima_usd(world: World, budget_flops: float) -> list[FloatArray]:
+    return [world.usd(world.optimum(budget_flops, e).n_params, e)[:, 0] for e in sweep_experts()]
+
+
+@cost_quantity
+def cost_over_next_fewer(world: World, part: Part) -> FloatArray:
+    """Serving cost of the loss-optimal model over that of the next lower expert count: the least over the sweep."""
+    return _over_next(_optima_usd(world, part.budget_flops)).min(axis=0)
+
+
+@cost_quantity
+def cost_over_others_at_base_loss(world: World, part: Part) -> FloatArray:
+    """Serving cost of E at the base's loss over the lowest of the part's other expert counts there."""
+    own, *others = (
+        cost_at_base_loss(world, part.budget_flops, e, part.base_experts) for e in (part.experts, *part.other_experts)
+    )
+    return own / _least(others)
+
+
+@cost_quantity
+def loss_over_next_fewer_at_base_cost(world: World, part: Part) -> FloatArray:
+    """The lowest loss within the base's cost over that of the next lower expert count, from the base up: the largest."""
+    budget, base = part.budget_flops, part.base_experts
+    above = [loss_at_base_cost(world, budget, e, base) for e in sweep_experts() if e > base]
+    return _over_next([world.optimum(budget, base).loss[:, 0], *above]).max(axis=0)
+
+
+def _costs_of_sizes(world: World) -> FloatArray:
+    """Serving cost of sizes from 0.25B to 8B, each twice the one before, at the sweep's expert counts, (sizes, counts)."""
+    experts = np.array(sweep_experts())
+    n = np.broadcast_to(0.25e9 * np.exp2(np.arange(6.0))[:, None], (6, experts.size))
+    return world.pricing.usd_per_mtok(n, experts)
+
+
+@cost_quantity
+def least_growth_of_cost(world: World, _: Part) -> FloatArray:
+    """Serving cost of a size over that of half the size: the least over sizes and expert counts."""
+    usd = _costs_of_sizes(world)
+    return np.full(len(world.theta), np.min(usd[1:] / usd[:-1]))
+
+
+@cost_quantity
+def cost_exponent(world: World, _: Part) -> FloatArray:
+    """The exponent of serving cost in size, the mean over the sweep's expert counts."""
+    usd = _costs_of_sizes(world)
+    return np.full(len(world.theta), np.mean(np.log2(usd[-1] / usd[0])) / (len(usd) - 1))
+
+
 @cost_quantity
 def active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """Active size at the base's cost over the base's active size; not held below E's own optimum."""
