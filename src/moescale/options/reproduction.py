@@ -125,7 +125,8 @@ class ReproductionOptions(ServingOptions):
 
     @staticmethod
     def _host_times(text: str) -> list[float]:
-        times = [HOST_TIME.parse(part, "--host-times") for part in text.split(",")]
+        parts = [part.strip() for part in text.split(",")]
+        times = [0.0 if part == "0" else HOST_TIME.parse(part, "--host-times") for part in parts]
         if len(times) != 2:
             raise InputError(f"{text!r} is not two times", where="--host-times", next_step="such as 1.4ms,0.103ms")
         return times

@@ -35,6 +35,7 @@ class Part:
     other_experts: tuple[float, ...] = ()
     base_experts: float = 1.0
     budgets_flops: tuple[float, ...] = ()
+    take: str | None = None  # least, most or change of the quantity over other_experts, or else over budgets
 
     @property
     def budget_flops(self) -> float:

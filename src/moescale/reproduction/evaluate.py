@@ -13,7 +13,7 @@ from moescale.latency import moe_execution_of
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.candidate import Costs
 from moescale.reproduction.claims import Claim, Part, claims, sweep_experts
-from moescale.reproduction.quantities import NEEDS_COSTS, QUANTITIES
+from moescale.reproduction.quantities import NEEDS_COSTS, value_of
 from moescale.reproduction.world import SampledPricing, World, of_the_papers_models, world_of
 from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import batch_cap
@@ -94,14 +94,6 @@ def reproduce(law: Law, costs: Costs) -> tuple[Outcome, ...]:
     sampled = SampledPricing.of(central.costs, experts) if len(law.draws) else None
     drawn = None if sampled is None else World(law, law.draws, sampled, central.costs)
     return tuple(_outcome(claim, central, drawn) for claim in claims())
-
-
-def value_of(part: Part, world: World) -> FloatArray:
-    """One number a coefficient set, (k,); NaN where there is none."""
-    if part.quantity is None:
-        return np.full(len(world.theta), np.nan)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(QUANTITIES[part.quantity](world, part), float)
 
 
 def _number(value: float) -> float | None:

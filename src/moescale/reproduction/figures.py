@@ -152,7 +152,7 @@ def _loss_cost_panel(ax: Axes, rows: Sequence[Row]) -> None:
 
 def bounded_loss_figure(rows: Sequence[Row]) -> Figure:
     """Figure 5: at the loss of a base's optimum: cost over the base's (above) and activated size over the base's (below)."""
-    printed = ({"cost_ratio_at_base_loss"}, {"active_ratio_at_base_loss"})
+    printed = ("cost_ratio_at_base_loss", "active_ratio_at_base_loss")
     with house_style():
         figure, axes = _bounded_panels(rows, ("cost_ratio", "active_ratio"), printed)
         axes[0, 0].set_ylabel("cost over the baseline's")
@@ -164,9 +164,8 @@ def bounded_loss_figure(rows: Sequence[Row]) -> Figure:
 
 def bounded_cost_figure(rows: Sequence[Row]) -> Figure:
     """Figure 6: at the cost of a base's optimum: the lowest loss (above) and activated size over the base's (below)."""
-    ratios = {f"{which}active_ratio_at_base_cost" for which in ("", "least_", "most_")}
     with house_style():
-        figure, axes = _bounded_panels(rows, ("loss", "active_ratio"), (set(), ratios))
+        figure, axes = _bounded_panels(rows, ("loss", "active_ratio"), ("", "active_ratio_at_base_cost"))
         for (above, below), (_, c) in zip(axes.T, curves(rows, "base_experts"), strict=True):
             one = c["experts"] == c["experts"][0]
             above.plot(c["budget_flops"][one], c["base_loss"][one], **DOTTED)
@@ -177,18 +176,18 @@ def bounded_cost_figure(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def _bounded_panels(rows: Sequence[Row], shown: Sequence[str], printed: Sequence[set[str]]) -> tuple[Figure, Any]:
-    """Two panels for each base, with the printed numbers of these quantities, and the key."""
+def _bounded_panels(rows: Sequence[Row], shown: Sequence[str], printed: Sequence[str]) -> tuple[Figure, Any]:
+    """Two panels for each base, with the printed numbers of the quantities, and the key."""
     bases = list(curves(rows, "base_experts"))
     figure = new_figure(PAGE_WIDTH, 4.6)
     axes = figure.subplots(2, len(bases), sharex=True, sharey="row", squeeze=False)
     for column, (base, whole) in zip(axes.T, bases, strict=True):
         column[0].set_title(f"baseline: loss-optimal {expert_label(base)}")
-        for ax, name, quantities in zip(column, shown, printed, strict=True):
+        for ax, name, quantity in zip(column, shown, printed, strict=True):
             for e, c in curves([row for row in rows if row["base_experts"] == base], "experts"):
                 look: Look = {"color": colour_of(e), "marker": marker_of(e), "markevery": 6, "markersize": 2.8}
                 ax.plot(c["budget_flops"], c[name], **look)
-            _printed_numbers(ax, base, whole, quantities)
+            _printed_numbers(ax, base, whole, quantity)
             log_ticks(ax, "x", format_flops, whole["budget_flops"], most=6)
         column[1].set_xlabel("training FLOPs")
         column[1].set_ylim(bottom=0.0)
@@ -201,11 +200,11 @@ def _bounded_panels(rows: Sequence[Row], shown: Sequence[str], printed: Sequence
     return figure, axes
 
 
-def _printed_numbers(ax: Axes, base: float, shown: Mapping[str, FloatArray], quantities: set[str]) -> None:
+def _printed_numbers(ax: Axes, base: float, shown: Mapping[str, FloatArray], quantity: str) -> None:
     """The paper's own numbers for these curves, as crosses in the colour of their expert count."""
     lowest, highest = shown["budget_flops"].min() / NEAR, shown["budget_flops"].max() * NEAR
     for part in (part for claim in claims() for part in claim.parts):
-        if part.quantity not in quantities or part.base_experts != base or part.paper is None:
+        if part.quantity != quantity or part.base_experts != base or part.paper is None:
             continue
         several = bool(part.other_experts)  # then it is the least or the most of them
         if (several or part.experts in shown["experts"]) and lowest <= part.budget_flops <= highest:

@@ -9,9 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import make_folder, write_atomically
@@ -102,15 +100,9 @@ def publish(
 
 def csv_text(rows: Sequence[Row]) -> str:
     """Records as CSV with every column that any of them has; numbers to the last digit, NaN as an empty cell."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([[_cell(row.get(name, "")) for name in names] for row in rows])
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(out, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: v for k, v in row.items() if not (isinstance(v, float) and math.isnan(v))} for row in rows)
     return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, float | np.floating):
-        return repr(float(value)) if math.isfinite(value) else ""
-    return "" if value is None else value

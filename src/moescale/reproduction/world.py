@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from moescale.models.family import find_family
-from moescale.planning.allocation import Allocation, Budget, loss_optimal, smallest_at_loss
+from moescale.planning.allocation import Allocation, Budget, largest_within_cost, loss_optimal, smallest_at_loss
 from moescale.planning.candidate import Costs
 from moescale.planning.sampled_costs import SampledCosts
 from moescale.planning.total_cost import flops_optimal
@@ -16,6 +16,8 @@ from moescale.reproduction.claims import sweep_experts
 from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
+
+SMALL = 1e8  # parameters: what costs nothing below has no kernels
 
 
 class Pricing(Protocol):
@@ -44,23 +46,14 @@ class ExactPricing:
 
     def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
         """As in Pricing."""
-        ln_n = np.log(np.geomspace(1e7, 1e12, 65))[:, None, None]
-        cuts = np.linspace(0.0, 1.0, 17)[:, None, None]
-        low = np.full((usd_limit.size, experts.size), np.nan)
-        for _ in range(10):  # the first on all sizes, each later one divides the interval by 16: down to 1e-12
-            sizes = np.broadcast_to(np.exp(ln_n), (len(ln_n), *low.shape))
-            usd = self.costs.usd_per_mtok(sizes, np.broadcast_to(experts, sizes.shape))
-            # The last size before the first that is too dear. The smallest sizes may have no answer at all: their batches
-            # lie beyond every kernel table.
-            dear = usd > np.where(np.isfinite(usd), usd_limit[:, None], np.inf)
-            before = np.where(dear.any(axis=0), np.argmax(dear, axis=0) - 1, -1)[None]
-            at, place = np.log(sizes), before.clip(min=0)
-            found = (before >= 0) & np.isfinite(np.take_along_axis(usd, place, 0))
-            low = np.where(found, np.take_along_axis(at, place, 0), np.nan)[0]
-            high = np.take_along_axis(at, (place + 1).clip(max=len(ln_n) - 1), 0)[0]
-            start = np.where(np.isnan(low), at[0], low)
-            ln_n = start + np.where(np.isnan(low), 0.0, high - low) * cuts
-        return np.exp(low)
+
+        def usd(n_params: FloatArray, experts: FloatArray) -> FloatArray:
+            found = self.costs.usd_per_mtok(n_params, experts)
+            # The smallest sizes may have no answer: their batches lie beyond every kernel table. They are not too dear.
+            return np.where(np.isfinite(found) | (n_params > SMALL), found, 0.0)
+
+        sizes = largest_within_cost(np.broadcast_to(experts, (usd_limit.size, experts.size)), usd_limit[:, None], usd)
+        return np.where(np.isfinite(self.usd_per_mtok(sizes, experts)), sizes, np.nan)
 
 
 @dataclass(frozen=True)
