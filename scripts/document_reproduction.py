@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from moescale import catalogue
 from moescale.cli import main as moescale
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED, with_moe_execution
@@ -44,47 +45,7 @@ TURNED = {
     "today, 256 requests": ReproductionOptions(server="today", max_num_seqs="256"),
 }
 
-# Options of `moescale reproduce`, and what they stand for: one thing changed at a time, then today's server.
-LINES = {
-    "": "`yun2024`",
-    "--moe-execution fused": "vLLM from 0.3.0",
-    "--moe-execution all-experts-grouped": "every expert as one grouped kernel",
-    "--prompt 230 --output 203": "lengths of vLLM's benchmark today",
-    "--prompt 100 --output 400": "the longest answers that the paper's comment names",
-    "--prompt 1155 --output 211": "Azure's conversations, 2023",
-    "--trace examples/requests.csv": "log-normal lengths, 218 and 190 tokens on average",
-    "--context 499.3": "exponential lengths of the same means hold p + n tokens on average, not p + n/2",
-    "--context 2048": "max-model-len reserved for every request, as before paging",
-    "--reserve 1.5GiB": "activations of vLLM's profiling run at max-model-len",
-    "--max-num-seqs 2048": "a cap of 2,048 requests",
-    "--max-num-seqs 256": "vLLM's default cap",
-    "--memory-fraction 0.8": "less memory",
-    "--memory-fraction 1": "equation 6 as printed",
-    "--gpu-memory 80GiB": "equation 6 in elements and parameters for bytes (errata 4, 5)",
-    "--gpu a100-sxm-80gb": "the larger A100",
-    "--scheduling chunked": "one pass for prompts and output (erratum 6)",
-    "--latency roofline": "no measured kernels",
-    "--host-times 1.4ms,0.021ms": "host in line, late 2024 (vLLM issue 10634)",
-    "--host-times 1.4ms,0.103ms": "host in line, mid 2024 (issue 6913)",
-    "--host-times 13ms,0": "idle GPU a pass, mid 2024 (issue 6854)",
-    "--max-num-seqs 256 --host-times 1.4ms,0.103ms": "cap and host",
-    "--weights fp8": "8-bit weights",
-    "--kv-cache fp8": "8-bit cache",
-    "--weights int4": "4-bit weights",
-    "--kv-heads 8": "grouped heads",
-    "--kv-heads 1": "one key-value head (the paper's section 2.3 names multi-query attention)",
-    "--layer-width 64": "deeper models",
-    "--layer-width 200": "wider models",
-    "--vocab-size 32000": "embeddings priced",
-    "--gpu-counts 1,2,4,8": "tensor parallelism in powers of two",
-    "--max-gpus 4": "at most four GPUs",
-    "--max-gpus 2": "at most two GPUs",
-    "--max-gpus 1": "one GPU",
-    "--convention exact": "4/3 N active (erratum 1)",
-    "--convention dense": "6 N D (erratum 8)",
-    "--server today": "fused experts, 230 and 203 tokens",
-    "--server today --max-num-seqs 256": "the same, capped",
-}
+LINES: dict[str, str] = catalogue.read("claims.toml")["settings"]
 SHOWN = {"cost.e8.dense": "E8/dense", "cost.e8.e4": "E8/E4", "cost.e16.e4": "E16/E4"}
 
 # What each claim says, for readers who decide and do not reproduce: the page on independent runs is ordered by these.
@@ -216,8 +177,7 @@ def reproduction(
         "settings": _settings_table(answers),
         "best": f"`{best}`: {answers[best]['numbers']['within_15']} and {answers[best]['numbers']['within_25']}",
         "apart": _never_together(answers),
-        "e4": _needed(world, 4.0),
-        "e32": _needed(world, 32.0),
+        "needed": _needed(world),
         "loop-low": f"{min(ratios):.2f}",
         "loop-high": f"{max(ratios):.2f}",
         "reached": f"{_budget_where(world, 0.237):.2g}",
@@ -307,8 +267,9 @@ def _never_together(answers: Mapping[str, Any]) -> str:
     return "; ".join(f"`{a}` and `{b}`" for a, b in pairs) or "none"
 
 
-def _needed(world: World, experts: float) -> list[str]:
-    """Of how many experts the law's own models would have to be for each printed number that involves E = 4, or E = 32."""
+def _needed(world: World) -> list[str]:
+    """How many experts the law's models would need for each printed number that involves E = 4, or E = 32, to be met."""
+    dense, late, middle = 2.12e21, 8.18e21, 5.15e21
 
     def n(budget: float, e: float, base: float) -> float:
         return float(world.at_base_loss(budget, e, base).n_params[0, 0])
@@ -316,66 +277,39 @@ def _needed(world: World, experts: float) -> list[str]:
     def best(budget: float, e: float) -> float:
         return float(world.optimum(budget, e).n_params[0, 0])
 
-    def flops(budget: float, x: float) -> float:
-        found = world.optimal_at_base_loss(budget, 16.0, x)
-        return float(10.0 * found.n_params[0, 0] * found.tokens[0, 0]) / budget  # 6 times 5/3
-
     def cost(budget: float, e: float, x: float) -> float:
-        over = float(world.usd(np.array([[n(budget, e, x)]]), e)[0, 0])
-        return over / float(world.usd(np.array([[best(budget, x)]]), 4.0)[0, 0])
+        over, base = (
+            world.usd(np.array([[size]]), of)[0, 0] for size, of in ((n(budget, e, x), e), (best(budget, x), 4.0))
+        )
+        return float(over / base)
 
-    def at_cost(x: float) -> float:
-        return float(world.size_at_base_cost(5.15e21, 32.0, 4.0)[0, 0]) / best(5.15e21, x)
-
-    law, server = "the law alone", "the server too"
-    few: list[tuple[str, float, str, Callable[[float], float]]] = [
-        ("FLOPs of E = 16 over E = 4, 1e21", 0.428, law, lambda x: flops(1e21, x)),
-        ("FLOPs of E = 16 over E = 4, 8.18e21", 0.237, law, lambda x: flops(8.18e21, x)),
-        (
-            "E = 16 at E = 4's loss over its own optimum, 5.15e21",
-            0.16,
-            law,
-            lambda x: n(5.15e21, 16.0, x) / best(5.15e21, 16.0),
-        ),
-        (
-            "E = 8 at E = 4's loss over E = 4 (comment), 2.12e21",
-            0.264,
-            law,
-            lambda x: n(2.12e21, 8.0, x) / best(2.12e21, x),
-        ),
-        (
-            "E = 4 at dense's loss over dense (comment), 2.12e21",
-            0.244,
-            law,
-            lambda x: n(2.12e21, x, 1.0) / best(2.12e21, 1.0),
-        ),
-        ("cost of E = 8 over E = 4, 5.15e21", 0.51, server, lambda x: cost(5.15e21, 8.0, x)),
-        ("cost of E = 8 over E = 4, 8.18e21", 0.477, server, lambda x: cost(8.18e21, 8.0, x)),
-        ("cost of E = 16 over E = 4, 5.15e21", 0.52, server, lambda x: cost(5.15e21, 16.0, x)),
-        ("cost of E = 16 over E = 4, 8.18e21", 0.47, server, lambda x: cost(8.18e21, 16.0, x)),
+    at_cost = float(world.size_at_base_cost(middle, 32.0, 4.0)[0, 0])
+    asked: list[tuple[int, str, float, bool, Callable[[float], float]]] = [
+        (4, "FLOPs of E = 16 over E = 4, 1e21", 0.428, False, lambda x: _flops(world, 1e21, x)),
+        (4, "FLOPs of E = 16 over E = 4, 8.18e21", 0.237, False, lambda x: _flops(world, late, x)),
+        (4, "E = 16 at its loss over E = 16, 5.15e21", 0.16, False, lambda x: n(middle, 16.0, x) / best(middle, 16.0)),
+        (4, "E = 8 at its loss over E = 4, 2.12e21", 0.264, False, lambda x: n(dense, 8.0, x) / best(dense, x)),
+        (4, "E = 4 at dense's loss over dense, 2.12e21", 0.244, False, lambda x: n(dense, x, 1.0) / best(dense, 1.0)),
+        (4, "cost of E = 8 over E = 4, 5.15e21", 0.51, True, lambda x: cost(middle, 8.0, x)),
+        (4, "cost of E = 8 over E = 4, 8.18e21", 0.477, True, lambda x: cost(late, 8.0, x)),
+        (4, "cost of E = 16 over E = 4, 5.15e21", 0.52, True, lambda x: cost(middle, 16.0, x)),
+        (4, "cost of E = 16 over E = 4, 8.18e21", 0.47, True, lambda x: cost(late, 16.0, x)),
+        (32, "E = 32 at dense's loss over dense, 2.12e21", 0.073, False, lambda x: n(dense, x, 1.0) / best(dense, 1.0)),
+        (32, "E = 32 at E = 4's loss over E = 4, 2.12e21", 0.108, False, lambda x: n(dense, x, 4.0) / best(dense, 4.0)),
+        (32, "E = 32 at E = 4's cost over E = 32, 5.15e21", 0.3, True, lambda x: at_cost / best(middle, x)),
     ]
-    many: list[tuple[str, float, str, Callable[[float], float]]] = [
-        (
-            "E = 32 at dense's loss over dense (comment), 2.12e21",
-            0.073,
-            law,
-            lambda x: n(2.12e21, x, 1.0) / best(2.12e21, 1.0),
-        ),
-        (
-            "E = 32 at E = 4's loss over E = 4 (comment), 2.12e21",
-            0.108,
-            law,
-            lambda x: n(2.12e21, x, 4.0) / best(2.12e21, 4.0),
-        ),
-        ("E = 32 at E = 4's cost over its own optimum, 5.15e21", 0.30, server, at_cost),
-    ]
-    grid = np.geomspace(*((2.0, 7.8) if experts == 4.0 else (17.0, 128.0)), 100)
-    head = ("printed", "value", "rests on", f"E = {experts:g} would have to be")
+    grids = {4: np.geomspace(2.0, 7.8, 100), 32: np.geomspace(17.0, 128.0, 100)}
     rows = [
-        [what, f"{value:g}", rests, _crossing(f, value, grid)]
-        for what, value, rests, f in (few if experts == 4.0 else many)
+        [f"E = {e}", what, f"{value:g}", "law and server" if served else "law", _crossing(f, value, grids[e])]
+        for e, what, value, served, f in asked
     ]
-    return table(head, rows, numbers=1)
+    return table(("of", "printed", "value", "rests on", "met at"), rows, numbers=1)
+
+
+def _flops(world: World, budget: float, base: float) -> float:
+    """Training FLOPs of E = 16 at the loss of the base's optimum over the budget; 10 is 6 times 5/3."""
+    found = world.optimal_at_base_loss(budget, 16.0, base)
+    return float(10.0 * found.n_params[0, 0] * found.tokens[0, 0]) / budget
 
 
 def _crossing(function: Callable[[float], float], target: float, grid: FloatArray) -> str:
@@ -383,7 +317,7 @@ def _crossing(function: Callable[[float], float], target: float, grid: FloatArra
     off = np.array([function(x) for x in grid.tolist()]) - target
     met = np.flatnonzero((np.diff(np.sign(off)) != 0) & np.isfinite(np.diff(off)))
     if not met.size:
-        return f"beyond {grid[0]:.0f} to {grid[-1]:.0f}"
+        return "none"
     at = int(met[0])
     return f"E = {grid[at] + (grid[at + 1] - grid[at]) * off[at] / (off[at] - off[at + 1]):.1f}"
 
@@ -449,8 +383,7 @@ def _budget_where(world: World, target: float) -> float:
     low, high = 1e20, 1e24
     for _ in range(60):
         middle = (low * high) ** 0.5
-        found = world.optimal_at_base_loss(middle, 16.0, 4.0)
-        above = 10.0 * found.n_params[0, 0] * found.tokens[0, 0] / middle > target
+        above = _flops(world, middle, 4.0) > target
         low, high = (middle, high) if above else (low, middle)
     return high
 

@@ -7,7 +7,6 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,31 +26,15 @@ def _bounded(bound: series.Bound) -> Callable[[World], list[Row]]:
     return lambda world: [row for base in series.BASES for row in series.bounded(world, bound, base)]
 
 
-@dataclass(frozen=True)
-class PaperFigure:
-    """One figure of the paper: what it shows, its records and its drawing."""
-
-    caption: str
-    rows: Callable[[World], list[Row]]
-    draw: Callable[[Sequence[Row]], Figure]
-
-
-FIGURES: Mapping[str, PaperFigure] = {
-    "1": PaperFigure("Fitted losses for each number of training tokens", series.fitted_losses, figures.fitted_figure),
-    "2": PaperFigure("Serving cost by size", series.cost_by_size, figures.cost_figure),
-    "3": PaperFigure(
-        "Loss, cost and training FLOPs of loss-optimal models", series.trade_off, figures.trade_off_figure
-    ),
-    "4": PaperFigure("Loss against serving cost on two budgets", series.budget_curves, figures.curves_figure),
-    "5": PaperFigure(
-        "Cost and size at the loss of a baseline's optimum", _bounded("loss"), figures.bounded_loss_figure
-    ),
-    "6": PaperFigure(
-        "Loss and size at the cost of a baseline's optimum", _bounded("cost"), figures.bounded_cost_figure
-    ),
-    "8": PaperFigure(
-        "Width times depth against parameters", lambda _: series.hidden_layers(), figures.hidden_layers_figure
-    ),
+# The records of each figure of the paper, and its drawing.
+FIGURES: Mapping[str, tuple[Callable[[World], list[Row]], Callable[[Sequence[Row]], Figure]]] = {
+    "1": (series.fitted_losses, figures.fitted_figure),
+    "2": (series.cost_by_size, figures.cost_figure),
+    "3": (series.trade_off, figures.trade_off_figure),
+    "4": (series.budget_curves, figures.curves_figure),
+    "5": (_bounded("loss"), figures.bounded_loss_figure),
+    "6": (_bounded("cost"), figures.bounded_cost_figure),
+    "8": (lambda _: series.hidden_layers(), figures.hidden_layers_figure),
 }
 VERDICT = "verdict"  # a figure of this project's own
 
@@ -79,8 +62,9 @@ def drawn(
             rows = series.verdict(outcomes, beside)
             yield VERDICT, figures.verdict_figure(rows), rows
         else:
-            rows = FIGURES[name].rows(world)
-            yield f"figure-{name}", FIGURES[name].draw(rows), rows
+            of, draw = FIGURES[name]
+            rows = of(world)
+            yield f"figure-{name}", draw(rows), rows
 
 
 def publish(

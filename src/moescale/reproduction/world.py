@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -20,18 +19,6 @@ from moescale.typing import FloatArray
 SMALL = 1e8  # parameters: what costs nothing below has no kernels
 
 
-class Pricing(Protocol):
-    """Serving costs as claims need them, for expert counts (m,) and k coefficient sets."""
-
-    def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
-        """Dollars per million output tokens at sizes (k, m), NaN where nothing serves."""
-        ...
-
-    def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
-        """The largest sizes (k, m) within limits (k,), NaN where there is none."""
-        ...
-
-
 @dataclass(frozen=True)
 class ExactPricing:
     """Every model priced by itself."""
@@ -39,13 +26,13 @@ class ExactPricing:
     costs: Costs
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
-        """As in Pricing."""
+        """Dollars per million output tokens at sizes (k, m) of expert counts (m,), NaN where nothing serves."""
         known = np.isfinite(n_params)
         usd = self.costs.usd_per_mtok(np.where(known, n_params, 1e9), np.broadcast_to(experts, n_params.shape))
         return np.where(known & np.isfinite(usd), usd, np.nan)
 
     def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
-        """As in Pricing."""
+        """The largest sizes (k, m) within limits (k,), NaN where there is none."""
 
         def usd(n_params: FloatArray, experts: FloatArray) -> FloatArray:
             found = self.costs.usd_per_mtok(n_params, experts)
@@ -64,11 +51,11 @@ class SampledPricing:
     experts: FloatArray  # (s,) that were sampled
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
-        """As in Pricing."""
+        """As ExactPricing."""
         return self._of(experts).usd_per_mtok(n_params)
 
     def size_within(self, usd_limit: FloatArray, experts: FloatArray) -> FloatArray:
-        """As in Pricing."""
+        """As ExactPricing."""
         return self._of(experts).size_within(usd_limit)
 
     @staticmethod
@@ -94,7 +81,7 @@ class World:
 
     law: Law
     theta: FloatArray
-    pricing: Pricing
+    pricing: ExactPricing | SampledPricing
     costs: Costs
     _known: dict[tuple[object, ...], Allocation] = field(default_factory=dict[tuple[object, ...], Allocation])
     _priced: dict[tuple[float, ...], FloatArray] = field(
