@@ -51,6 +51,18 @@ class ReproductionOptions(ServingOptions):
         "replace its parts.",
         default=PAPER_SERVER,
     )
+    prompt: float | None = quantity("Mean prompt tokens per request; default: the server's.", 1, MOST_REQUEST_TOKENS)
+    output: float | None = quantity("Mean output tokens per request; default: the server's.", 1, MOST_REQUEST_TOKENS)
+    max_num_seqs: str | None = text(
+        "Most concurrent requests of a replica; none: memory alone limits the batch; default: the server's (none).",
+        metavar="INT|none",
+    )
+    reserve: float | None = quantity(
+        "Memory of each GPU for activations and the runtime, such as 2GiB; default: the server's (0).",
+        0,
+        MOST_BYTES,
+        unit="bytes",
+    )
     summary: bool = flag("Count numbers and claims that hold, and over the law's draws, instead of listing claims.")
     figure: str | None = text(
         "Draw this figure of the paper (1 to 6, 8, or verdict) instead; -o names its folder.", metavar="N"
