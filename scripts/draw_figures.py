@@ -1,4 +1,4 @@
-"""Draw the figures of the docs: fits to examples/*.csv, the default plan, what serving costs, and the paper's figures.
+"""Draw the figures of the docs: fits to examples/*.csv, the default plan, what serving costs.
 
 `make docs` calls it; python scripts/draw_figures.py [-o FOLDER]. `--readme` draws the README's picture, which is tracked.
 """
@@ -17,15 +17,8 @@ import numpy as np
 from document_hindcasts import figure as hindcast_figure
 from document_hindcasts import stored as hindcasts
 from moescale.cli import main as moescale
-from moescale.hardware.gpus import find_gpu
-from moescale.hardware.prices import price
-from moescale.latency.silicon import Silicon
-from moescale.planning.candidate import Costs, largest_models, serving_curves
-from moescale.reproduction.page import FIGURES as REPRODUCED
-from moescale.reproduction.publish import draw
-from moescale.reproduction.world import as_in_the_paper
-from moescale.scaling_laws import find_law
-from moescale.serving.deployment import Deployment
+from moescale.options.reproduction import ReproductionOptions
+from moescale.planning.candidate import largest_models, serving_curves
 from moescale.typing import FloatArray
 from moescale.views.figures import cost_figure, largest_figure, save_figure
 
@@ -38,7 +31,7 @@ COMMANDS = {
     "plan": "plan --budget 5.15e21",
     "sweep": "cost --config examples/configs/mixtral-8x7b.json --gpu a100-sxm-80gb,h100-sxm --sweep --weights bf16 --kv-cache bf16",
 }
-NAMES = (*COMMANDS, "cost", "largest", "hindcasts", *REPRODUCED)
+NAMES = (*COMMANDS, "cost", "largest", "hindcasts")
 EXPERTS: FloatArray = np.exp2(np.arange(7.0))
 
 
@@ -48,12 +41,10 @@ def draw_all(folder: Path) -> None:
     for name, command in COMMANDS.items():
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             moescale([*command.split(), "--plot", str(folder / f"{name}.svg")])
-    costs = paper_costs()
+    costs = ReproductionOptions(server="today").costs()  # the paper's family and GPUs
     save_figure(cost_figure(serving_curves(costs, EXPERTS, np.geomspace(1e8, 2e11, 600))), folder / "cost.svg")
     save_figure(largest_figure(largest_models(costs, EXPERTS, np.geomspace(0.01, 3.0, 300))), folder / "largest.svg")
     save_figure(hindcast_figure(hindcasts()), folder / "hindcasts.svg")
-    for name, (figure, _) in draw(find_law("yun2024-recovered"), costs).items():
-        save_figure(figure, folder / f"{name}.svg")
 
 
 def draw_readme() -> None:
@@ -67,14 +58,6 @@ def draw_readme() -> None:
         moescale([*found[1].split(" | ")[0].split(), "--plot", str(drawn)])
         picture = Image.open(drawn).convert("RGB").quantize(64).convert("RGB")
     picture.save(ROOT / "docs" / "assets" / "plan.webp", lossless=True, quality=100, method=6)
-
-
-def paper_costs() -> Costs:
-    """The paper's family on its GPUs, ShareGPT traffic, latency from measured kernels."""
-    gpu = find_gpu("a100-sxm-40gb")
-    usd = price(gpu.name).usd_per_gpu_hour
-    deployment = as_in_the_paper(Deployment(gpu=gpu, usd_per_gpu_hour=usd, prompt_tokens=230.0, output_tokens=203.0))
-    return Costs(find_law("yun2024-recovered").family, Silicon(gpu), deployment, None)
 
 
 if __name__ == "__main__":

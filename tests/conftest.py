@@ -43,15 +43,6 @@ def joint_runs() -> RunTable:
     return read_runs(JOINT_MOE_RUNS, size_column="n_params_active")
 
 
-@pytest.fixture
-def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims under one setting of serving in place of all of them, whose answers test_reproduce.py holds: a tenth of the time."""
-    from moescale.reproduction import evaluate
-
-    every = evaluate.settings_of
-    monkeypatch.setattr(evaluate, "settings_of", lambda source: every(source)[:1])
-
-
 @pytest.fixture(scope="session")
 def bad_files(tmp_path_factory: pytest.TempPathFactory, saved_law: Path) -> Path:
     """A folder of tables, laws and configs, each with one defect; every test of a refusal runs in it."""

@@ -134,20 +134,13 @@ def slow_pack() -> None:
 
 def published() -> None:
     """What `reproduce -o` writes, with two of its figures."""
-    from moescale.latency.roofline import Roofline
-    from moescale.options.law import LawOptions
-    from moescale.options.serving import ServingOptions
+    from moescale.options.law import PaperLaw
+    from moescale.options.reproduction import ReproductionOptions
     from moescale.reproduction import publish as publishing
+    from moescale.reproduction.world import world_of
     from moescale.views.figures import SUFFIXES
 
-    deployment = ServingOptions(reserve=0).deployment()
-    draw = publishing.draw
     publishing.SUFFIXES = SUFFIXES[:1]
-    publishing.draw = lambda *given, **named: dict(list(draw(*given, **named).items())[:2])
-    publishing.report = lambda *_: "claims"  # there are none
-    few = publishing.series.BUDGETS[:2]
+    world = world_of(PaperLaw().find_law(), ReproductionOptions(latency="roofline").costs())
     with told():
-        publishing.publish(
-            Path("x"), LawOptions().find_law(), deployment, Roofline(deployment.gpu, 2.0, 2.0), [],
-            budgets_flops=few, trained=few,
-        )  # fmt: skip
+        publishing.publish(Path("x"), publishing.drawn(["1", "8"], world, (), ()), ())

@@ -876,7 +876,6 @@ OF_THE_READER = (
 )
 
 
-@pytest.mark.usefixtures("one_setting")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples_that_run_and_fits_eighty_columns(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -2,69 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
 
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, examples
 from moescale.cli.output import HeldBack, print_json, warn
-from moescale.errors import MoescaleError, located, unknown_name
+from moescale.errors import located
 from moescale.options.fields import at_option
 from moescale.options.law import PaperLaw
-from moescale.options.pages import ReproductionOptions
-from moescale.options.serving import ChosenGpu, ServingOptions
-
-if TYPE_CHECKING:
-    from moescale.latency import LatencySource
-    from moescale.serving.deployment import Deployment
-
-LATENCIES = ("both", "silicon", "roofline")
+from moescale.options.reproduction import TODAY, ReproductionOptions
 
 
 @app.command(
     epilog=examples(
-        "moescale reproduce --latency roofline",
-        "moescale reproduce --law yun2024-joint --latency roofline --json",
-        "moescale reproduce --latency roofline --moe-execution all-experts",
+        "moescale reproduce --summary",
+        "moescale reproduce --server today --summary --json",
+        "moescale reproduce --max-num-seqs 256 --memory-fraction 0.8",
+        "moescale reproduce --figure 4",
     )
 )
-@flat("law", "latency", "moe_execution", "gpu")
-def reproduce(law: PaperLaw, gpu: ChosenGpu, wanted: ReproductionOptions, json_: Json = False) -> None:
+@flat("server", "summary", "figure", "folder", "law", "convention", "moe_execution", "prompt", "output", "max_num_seqs")
+def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -> None:
     """Recompute every claim of the paper: its value, ours with an interval, and whether it holds."""
-    from moescale.latency import with_moe_execution
+    from moescale.models.family import with_convention
     from moescale.reproduction import reproduce as evaluate
-    from moescale.reproduction.publish import check_folder, publish
-    from moescale.reproduction.tables import show_outcomes
+    from moescale.reproduction import score
+    from moescale.reproduction.publish import FIGURES, VERDICT, check_figure, check_folder, drawn, publish
+    from moescale.reproduction.tables import show_outcomes, show_score
+    from moescale.reproduction.world import of_the_papers_models, world_of
     from moescale.views.terminal import terminal
 
-    chosen, latency, output = law.find_law(), wanted.latency, wanted.output
-    if latency not in LATENCIES:
-        raise unknown_name("latency", latency, LATENCIES, where="--latency")
-    deployment = ServingOptions(gpu=gpu.gpu).deployment()
-    with at_option("--moe-execution"):
-        first, *others = (with_moe_execution(source, wanted.moe_execution) for source in _sources(latency, deployment))
-    if output is not None:
+    chosen, folder = law.find_law(), wanted.folder
+    if wanted.convention is not None:
+        with at_option("--convention"):
+            chosen = replace(chosen, family=with_convention(chosen.family, wanted.convention))
+    if wanted.figure is not None:
+        with at_option("--figure"):
+            check_figure(wanted.figure)
+        folder = folder or Path(".")
+    if folder is not None:
         with located("-o"):
-            check_folder(output)
-    with at_option("--law"):
-        outcomes = evaluate(chosen, deployment, first, others)
+            check_folder(folder)
+    costs = wanted.costs(remark=warn)
     held_back = HeldBack()
-    if output is not None:
-        with held_back, at_option("-o"):
-            publish(output, chosen, deployment, first, outcomes)
-    if json_:
-        print_json([outcome.to_dict() for outcome in outcomes])
-    else:
-        show_outcomes(terminal(), outcomes)
+    alone = wanted.figure is not None and wanted.figure != VERDICT
+    with at_option("--law"):
+        outcomes = () if alone else evaluate(chosen, costs)
+        if folder is not None:
+            names = (*FIGURES, VERDICT) if wanted.figure is None else (wanted.figure,)
+            # The other server beside this one in the figure of the verdict.
+            beside = evaluate(chosen, ReproductionOptions(server=TODAY).costs()) if VERDICT in names else ()
+            world = world_of(of_the_papers_models(chosen), costs)
+            with held_back, at_option("-o"):
+                shown = None if wanted.figure is not None else outcomes
+                written = publish(folder, drawn(names, world, outcomes, beside), shown)
+                if wanted.figure is not None:
+                    print("\n".join(str(path) for path in written))
+    if wanted.figure is None:
+        found = score(outcomes)
+        if json_:
+            print_json(
+                {"server": wanted.server, **found.to_dict()} if wanted.summary else [o.to_dict() for o in outcomes]
+            )
+        elif wanted.summary:
+            show_score(terminal(), outcomes, found, wanted.server)
+        else:
+            show_outcomes(terminal(), outcomes, found, wanted.server)
     held_back.tell()
-
-
-def _sources(name: str, deployment: Deployment) -> tuple[LatencySource, ...]:
-    """The source that claims are judged with, then those that stand beside it."""
-    if name != "both":
-        return (ServingOptions(latency=name).open_latency(deployment),)
-    roofline = ServingOptions(latency="roofline").open_latency(deployment)
-    try:
-        return ServingOptions(latency="silicon").open_latency(deployment), roofline
-    except MoescaleError as error:
-        warn(f"using the roofline only, because {error.what}")
-        return (roofline,)

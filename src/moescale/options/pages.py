@@ -1,4 +1,4 @@
-"""Pages: the one to play with, one to send, and the paper's claims, as users state them."""
+"""Pages: the one to play with, and one to send, as users state them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,3 @@ class ReportOptions(Group):
     runs: Path | None = path("Table of runs of a law, for residuals and outliers.")
     title: str | None = text("Title of the page; default: the question.", metavar="TEXT")
     date: str | None = text("Date to print, such as 2026-11-21; default: none.", metavar="DATE")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReproductionOptions(Group):
-    """How the paper's claims are computed again, and where they are published."""
-
-    latency: str = text("Latency source: both, silicon or roofline.", default="both")
-    moe_execution: str = text(
-        "Execution of experts: fused or all-experts; fused: top-k experts per token, all-experts: every expert of the GPU "
-        "for every token, as in vLLM 0.2.7.",
-        default="fused",
-    )
-    output: Path | None = path("Folder for the report and all figures (SVG, PDF, PNG, CSV).", name="-o")

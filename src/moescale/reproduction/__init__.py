@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moescale.reproduction.claims import Claim, claims, find_claim
-from moescale.reproduction.evaluate import HostTime, Outcome, PartOutcome, host_times, reproduce, summary
+from moescale.reproduction.evaluate import Outcome, PartOutcome, reproduce
+from moescale.reproduction.score import Score, score
 
-__all__ = ["Claim", "HostTime", "Outcome", "PartOutcome", "claims", "find_claim", "host_times", "reproduce", "summary"]
+__all__ = ["Claim", "Outcome", "PartOutcome", "Score", "claims", "find_claim", "reproduce", "score"]

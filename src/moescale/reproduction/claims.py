@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 
 from moescale import catalogue
 from moescale.errors import unknown_name
-from moescale.latency import MOE_EXECUTION, LatencySource, moe_execution_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +29,13 @@ class Part:
     quantity: str | None = None  # a name of quantities.QUANTITIES; None where nothing can be computed
     paper: float | None = None
     tolerance: Tolerance | None = None
+    unprinted: float | None = None  # an end that the paper does not print
     judged: bool = True
     experts: float = 1.0
     other_experts: tuple[float, ...] = ()
     base_experts: float = 1.0
     budgets_flops: tuple[float, ...] = ()
+    take: str | None = None  # least, most or change of the quantity over other_experts, or else over budgets
 
     @property
     def budget_flops(self) -> float:
@@ -48,7 +49,7 @@ class Claim:
 
     id: str
     statement: str
-    kind: str  # value, range, trend, ordering or surface
+    kind: str  # value, range, ordering or surface
     unit: str
     line: int  # of the LaTeX source
     parts: tuple[Part, ...]
@@ -56,9 +57,9 @@ class Claim:
     rising: bool = False
     below: float | None = None
     above: float | None = None
-    at_most: bool = False
     input_of: tuple[str, ...] = ()  # laws that were made from this claim
     input_of_form: tuple[str, ...] = ()  # forms of laws that cannot but agree
+    same_as: str | None = None  # the claim of the same fact, which is judged in its place
     cannot: str | None = None  # why nothing can be computed
     data: str | None = None  # the only training data whose losses are comparable
     note: str = ""
@@ -69,26 +70,14 @@ class Claim:
         return [place for place, part in enumerate(self.parts) if part.judged]
 
     @property
+    def ordered(self) -> bool:
+        """Whether it states an order, a direction or a bound."""
+        return self.falling or self.rising or self.below is not None or self.above is not None
+
+    @property
     def bound(self) -> str:
         """What an order demands, such as "< 1"."""
         return f"< {self.below:g}" if self.below is not None else f"> {self.above:g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Serving under which cost claims are evaluated again; None: as in the base case."""
-
-    name: str
-    why: str
-    memory_fraction: float | None = None
-    max_num_seqs: float | None = None
-    traffic: str | None = None
-    scheduling: str | None = None
-    memory_bytes_multiple: float | None = None  # of the GPU's memory
-    host_per_pass_s: float | None = None
-    host_per_sequence_s: float | None = None
-    host_per_expert_s: float | None = None  # of each expert of an MoE layer that a GPU holds
-    moe_execution: str | None = None  # a name of latency.MOE_EXECUTION
 
 
 @cache
@@ -110,18 +99,6 @@ def claims() -> tuple[Claim, ...]:
 def sweep_experts() -> tuple[float, ...]:
     """The expert counts that orders and ranges are over."""
     return tuple(float(e) for e in catalogue.read("claims.toml")["experts"])
-
-
-@cache
-def settings() -> tuple[Setting, ...]:
-    """The settings of the sensitivity analysis, in the catalogue's order."""
-    return tuple(Setting(**entry) for entry in catalogue.read("claims.toml")["setting"])
-
-
-def settings_of(source: LatencySource) -> tuple[Setting, ...]:
-    """The settings that a source can answer for: a measured table cannot run its experts in another way."""
-    can = moe_execution_of(source) in MOE_EXECUTION
-    return tuple(s for s in settings() if can or s.moe_execution is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,26 @@ def _training_flops(world: World, found: Allocation) -> FloatArray:
     return training_flops(world.law.family, found.n_params, found.tokens, found.experts)
 
 
+TAKE: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "least": lambda values: values.min(axis=0),
+    "most": lambda values: values.max(axis=0),
+    "change": lambda values: values.max(axis=0) / values.min(axis=0),
+}
+
+
+def value_of(part: Part, world: World) -> FloatArray:
+    """The number that a part is about, one a coefficient set, (k,); NaN where there is none."""
+    if part.quantity is None:
+        return np.full(len(world.theta), np.nan)
+    of = QUANTITIES[part.quantity]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if part.take is None:
+            return np.asarray(of(world, part), float)
+        places = [replace(part, experts=e) for e in part.other_experts]
+        places = places or [replace(part, budgets_flops=(budget,)) for budget in part.budgets_flops]
+        return TAKE[part.take](np.stack([of(world, place) for place in places]))
+
+
 @quantity
 def loss_optimal_size(world: World, part: Part) -> FloatArray:
     """N of the loss-optimal model."""
@@ -136,6 +156,66 @@ def many_over_few_cost(world: World, part: Part) -> FloatArray:
     return many / np.maximum(eight, sixteen)
 
 
+def _over_next(values: list[FloatArray]) -> FloatArray:
+    """Each of values (k,) over the one before it, (counts - 1, k)."""
+    found = np.stack(values)
+    return found[1:] / found[:-1]
+
+
+@quantity
+def loss_over_next_fewer(world: World, part: Part) -> FloatArray:
+    """Loss-optimal loss over that of the next lower expert count: the largest over the sweep."""
+    return _over_next([world.optimum(part.budget_flops, e).loss[:, 0] for e in sweep_experts()]).max(axis=0)
+
+
+def _optima_usd(world: World, budget_flops: float) -> list[FloatArray]:
+    return [world.usd(world.optimum(budget_flops, e).n_params, e)[:, 0] for e in sweep_experts()]
+
+
+@cost_quantity
+def cost_over_next_fewer(world: World, part: Part) -> FloatArray:
+    """Serving cost of the loss-optimal model over that of the next lower expert count: the least over the sweep."""
+    return _over_next(_optima_usd(world, part.budget_flops)).min(axis=0)
+
+
+@cost_quantity
+def cost_over_others_at_base_loss(world: World, part: Part) -> FloatArray:
+    """Serving cost of E at the base's loss over the lowest of the part's other expert counts there."""
+    own, *others = (
+        cost_at_base_loss(world, part.budget_flops, e, part.base_experts) for e in (part.experts, *part.other_experts)
+    )
+    return own / _least(others)
+
+
+@cost_quantity
+def loss_over_next_fewer_at_base_cost(world: World, part: Part) -> FloatArray:
+    """The lowest loss within the base's cost over that of the next lower expert count, from the base up: the largest."""
+    budget, base = part.budget_flops, part.base_experts
+    above = [loss_at_base_cost(world, budget, e, base) for e in sweep_experts() if e > base]
+    return _over_next([world.optimum(budget, base).loss[:, 0], *above]).max(axis=0)
+
+
+def _costs_of_sizes(world: World) -> FloatArray:
+    """Serving cost of sizes from 0.25B to 8B, each twice the one before, at the sweep's expert counts, (sizes, counts)."""
+    experts = np.array(sweep_experts())
+    n = np.broadcast_to(0.25e9 * np.exp2(np.arange(6.0))[:, None], (6, experts.size))
+    return world.pricing.usd_per_mtok(n, experts)
+
+
+@cost_quantity
+def least_growth_of_cost(world: World, _: Part) -> FloatArray:
+    """Serving cost of a size over that of half the size: the least over sizes and expert counts."""
+    usd = _costs_of_sizes(world)
+    return np.full(len(world.theta), np.min(usd[1:] / usd[:-1]))
+
+
+@cost_quantity
+def cost_exponent(world: World, _: Part) -> FloatArray:
+    """The exponent of serving cost in size, the mean over the sweep's expert counts."""
+    usd = _costs_of_sizes(world)
+    return np.full(len(world.theta), np.mean(np.log2(usd[-1] / usd[0])) / (len(usd) - 1))
+
+
 @cost_quantity
 def active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     """Active size at the base's cost over the base's active size; not held below E's own optimum."""
@@ -143,37 +223,10 @@ def active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     return _active_over_base(world, part, size)
 
 
-def _of_others(of: Quantity, world: World, part: Part) -> FloatArray:
-    """A quantity of each of the part's other expert counts, (counts, k)."""
-    return np.stack([of(world, replace(part, experts=experts)) for experts in part.other_experts])
-
-
-@cost_quantity
-def least_active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
-    """The least such ratio over other expert counts."""
-    return _of_others(active_ratio_at_base_cost, world, part).min(axis=0)
-
-
-@cost_quantity
-def most_active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
-    """The largest such ratio over other expert counts."""
-    return _of_others(active_ratio_at_base_cost, world, part).max(axis=0)
-
-
-def _size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
+@quantity
+def size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
+    """N at the base's loss over the base's N."""
     return size_at_base_loss(world, part) / world.optimum(part.budget_flops, part.base_experts).n_params[:, 0]
-
-
-@quantity
-def least_size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
-    """The least N at the base's loss over the base's N, over other expert counts."""
-    return _of_others(_size_ratio_at_base_loss, world, part).min(axis=0)
-
-
-@quantity
-def most_size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
-    """The largest N at the base's loss over the base's N, over other expert counts."""
-    return _of_others(_size_ratio_at_base_loss, world, part).max(axis=0)
 
 
 @quantity
@@ -215,49 +268,15 @@ def own_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     return (size / world.optimum(part.budget_flops, part.experts).n_params)[:, 0]
 
 
-def _at_each_budget(of: Quantity, world: World, part: Part) -> FloatArray:
-    """A quantity at each of the part's budgets, (budgets, k)."""
-    return np.stack([of(world, replace(part, budgets_flops=(budget,))) for budget in part.budgets_flops])
-
-
 @quantity
-def own_ratio_change_at_base_loss(world: World, part: Part) -> FloatArray:
-    """The largest of own_ratio_at_base_loss over the smallest, over budgets."""
-    ratios = _at_each_budget(own_ratio_at_base_loss, world, part)
-    return ratios.max(axis=0) / ratios.min(axis=0)
-
-
-@cost_quantity
-def own_ratio_change_at_base_cost(world: World, part: Part) -> FloatArray:
-    """The largest of own_ratio_at_base_cost over the smallest, over budgets."""
-    ratios = _at_each_budget(own_ratio_at_base_cost, world, part)
-    return ratios.max(axis=0) / ratios.min(axis=0)
-
-
-def _losses_of_gain(world: World) -> tuple[FloatArray, FloatArray, float]:
-    """Losses of 4 and 32 experts (k, 2) at the sweep's fewest and most tokens, its largest size; the paper's RMSLE."""
+def gain_change_with_tokens(world: World, _: Part) -> FloatArray:
+    """Change over the sweep's tokens, at its largest size, of the gain from 4 to 32 experts, over the loss at E = 4, in RMSLEs."""
     n, d = published_sweep()
     tokens = np.array([d.min(), d.max()])
     few, many = (loss(world.law, n.max(), tokens, e, theta=world.theta) for e in (4.0, 32.0))
-    rmsle = find_claim("fit.rmsle").parts[0].paper
-    assert rmsle is not None
-    return few, many, rmsle
-
-
-@quantity
-def gain_change_with_tokens(world: World, _: Part) -> FloatArray:
-    """Change over the sweep's tokens of the gain from 4 to 32 experts, over the loss at E = 4, in the paper's RMSLEs."""
-    few, many, rmsle = _losses_of_gain(world)
-    gain = few - many
-    return np.abs(gain[:, 1] - gain[:, 0]) / few[:, 1] / rmsle
-
-
-@quantity
-def relative_gain_change_with_tokens(world: World, _: Part) -> FloatArray:
-    """Change over the sweep's tokens of ln(L at E = 4 / L at E = 32), in the paper's RMSLEs."""
-    few, many, rmsle = _losses_of_gain(world)
-    gain = np.log(few / many)
-    return np.abs(gain[:, 1] - gain[:, 0]) / rmsle
+    (rmsle,) = find_claim("fit.rmsle").parts
+    assert rmsle.paper is not None
+    return np.abs(np.diff(few - many, axis=1)[:, 0]) / few[:, 1] / rmsle.paper
 
 
 @cost_quantity
@@ -283,7 +302,8 @@ def flops_to_match_at_base_cost(world: World, part: Part) -> FloatArray:
     return np.where(known, needed, np.nan)[:, 0] / budget
 
 
-def _budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
+@cost_quantity
+def budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
     """The fewest FLOPs of E with the loss and at most the cost of the base's optimum, over the base's budget."""
     asked = (part.budget_flops, part.experts, part.base_experts)
     limit = world.size_at_base_cost(*asked)
@@ -292,12 +312,6 @@ def _budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
     tokens = tokens_at_loss(world.law, size, np.array([part.experts]), target, theta=world.theta)
     spent = 6.0 * _active(world, size, part.experts) * tokens
     return np.where(np.isnan(limit), np.nan, spent)[:, 0] / part.budget_flops
-
-
-@cost_quantity
-def least_budget_share_at_base_cost(world: World, part: Part) -> FloatArray:
-    """The least such share over budgets."""
-    return _at_each_budget(_budget_share_at_base_cost, world, part).min(axis=0)
 
 
 @quantity

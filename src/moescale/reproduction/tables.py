@@ -1,14 +1,15 @@
-"""Outcomes as a table for a terminal, and as Markdown for a page."""
+"""Outcomes as tables for a terminal and for a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moescale.reproduction.claims import Setting
-from moescale.reproduction.evaluate import Elsewhere, HostTime, Outcome, PartOutcome, summary
-from moescale.reproduction.quantities import NEEDS_COSTS
-from moescale.units import format_count, format_seconds
+import numpy as np
+
+from moescale.reproduction.evaluate import Outcome, PartOutcome
+from moescale.reproduction.score import Score
+from moescale.units import format_count
 from moescale.views.tables import Column, Table
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
@@ -16,17 +17,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LABEL = 24  # characters of a part's label in the terminal's table
+MARKS = {True: "yes", False: "NO", None: "-"}
 
 
-def verdict(holds: bool | None, role: str, cannot: str | None = None) -> str:
-    """yes, NO, input, or a dash for what cannot be computed."""
-    if cannot is not None:
+def verdict(outcome: Outcome) -> str:
+    """yes, NO, input, same for a fact that is judged elsewhere, or a dash for what cannot be computed."""
+    if outcome.claim.cannot is not None:
         return "-"
-    return "input" if role == "input" else _mark(holds)
-
-
-def _mark(holds: bool | None) -> str:
-    return {True: "yes", False: "NO", None: "-"}[holds]
+    if outcome.claim.same_as is not None:
+        return "same"
+    return "input" if outcome.role == "input" else MARKS[outcome.holds]
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -38,12 +38,11 @@ def quantity(value: float | None, unit: str) -> str:
 
 def printed(outcome: Outcome, part: PartOutcome) -> str:
     """What the paper prints for a part, or the order that it states."""
-    if part.paper is not None:
-        return quantity(part.paper, outcome.claim.unit)
-    return outcome.claim.bound
+    return outcome.claim.bound if part.paper is None else quantity(part.paper, outcome.claim.unit)
 
 
-def _span(outcome: Outcome, part: PartOutcome) -> str:
+def span(outcome: Outcome, part: PartOutcome) -> str:
+    """90% of the law's draws."""
     if part.interval is None:
         return ""
     if outcome.claim.unit == "parameters":
@@ -53,152 +52,72 @@ def _span(outcome: Outcome, part: PartOutcome) -> str:
     return f"{low}–{high}"
 
 
-def _error(outcome: Outcome, part: PartOutcome) -> str:
-    if part.rel_error is None:
-        return ""
-    return f"{part.rel_error:.2%}" if outcome.claim.kind == "surface" else f"{part.rel_error:+.1%}"
-
-
-def _cells(outcome: Outcome, index: int) -> dict[str, str]:
-    """What a table of claims shows of one number; the claim and its verdict beside the first alone."""
-    part, unit, first = outcome.parts[index], outcome.claim.unit, index == 0
-    beside = outcome.other_latencies[0].ours[index] if outcome.other_latencies else None
-    return {
-        "claim": outcome.claim.id if first else "",
-        "label": part.label if part.judged else f"({part.label})",
-        "paper": printed(outcome, part),
-        "ours": quantity(part.ours, unit),
-        "span": _span(outcome, part),
-        "error": _error(outcome, part),
-        "tolerance": "" if part.tolerance is None else f"{part.tolerance:.3g}",
-        "beside": quantity(beside, unit) if outcome.other_latencies else "",
-        "direction": _mark(outcome.direction_holds) if first else "",
-        "holds": verdict(outcome.holds, outcome.role, outcome.claim.cannot) if first else "",
-    }
-
-
-def show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Every claim, a line for each of its numbers, then the reasons of failures and of what cannot be computed."""
-    columns = {
-        "claim": Column("claim", text=True),
-        "label": Column("", text=True),
-        "paper": Column("paper"),
-        "ours": Column("ours"),
-        "span": Column("90% interval", rank=2),
-        "error": Column("error"),
-        "beside": Column("roofline", rank=3),
-        "direction": Column("dir.", text=True, rank=1),
-        "holds": Column("holds", text=True),
-    }
+def show_outcomes(console: Console, outcomes: Sequence[Outcome], found: Score, server: str) -> None:
+    """Every claim, a line for each of its numbers, then the verdict and the reasons of what does not hold."""
+    heads = ("claim", "", "paper", "ours", "90% interval", "error", "trend", "holds")
+    ranks = {"90% interval": 2, "trend": 1}
+    columns = tuple(Column(h, text=h in ("claim", "", "trend", "holds"), rank=ranks.get(h, 0)) for h in heads)
     rows: list[tuple[str, ...]] = []
     for o in outcomes:
-        for i in range(len(o.parts)):
-            cells = _cells(o, i)
-            if len(cells["label"]) > LABEL:
-                cells["label"] = f"{cells['label'][: LABEL - 2]}.."
-            rows.append(tuple(cells[name] for name in columns))
-    write_table(console, Table("Claims of arXiv 2404.02852", tuple(columns.values()), rows))
+        for i, part in enumerate(o.parts):
+            label = part.label if part.judged else f"({part.label})"
+            error = "" if part.rel_error is None else f"{part.rel_error:+.1%}"
+            numbers = (printed(o, part), quantity(part.ours, o.claim.unit), span(o, part), error)
+            first = (o.claim.id, MARKS[o.direction_holds], verdict(o)) if i == 0 else ("", "", "")
+            short = label if len(label) <= LABEL else f"{label[: LABEL - 2]}.."
+            rows.append((first[0], short, *numbers, *first[1:]))
+    write_table(console, Table("Claims of arXiv 2404.02852", columns, rows))
     write_line(console)
-    write_paragraph(console, verdicts(outcomes), lead=f"{len(outcomes)} claims")
-    write_paragraph(console, conditions(outcomes), lead="Basis")
+    show_score(console, outcomes, found, server)
     write_line(console)
     for o in outcomes:
-        if o.holds is False or (o.holds is None and o.role != "input") or o.claim.cannot:
+        if o.holds is False or (o.holds is None and o.role != "input"):
             write_paragraph(console, f"{o.claim.statement}: {o.reason}.", lead=o.claim.id, indent=2, first="")
 
 
-def verdicts(outcomes: Sequence[Outcome]) -> str:
-    """How many claims hold, in a sentence."""
-    told = summary(outcomes)
+def show_score(console: Console, outcomes: Sequence[Outcome], found: Score, server: str) -> None:
+    """The verdict in three forms, and what it was computed with."""
+    for lead, text in (
+        ("Numbers", numbers_words(found)),
+        ("Claims", claims_words(found)),
+        ("Draws", draws_words(found)),
+        ("Basis", f"server {server}, {conditions(outcomes)}"),
+    ):
+        if text:
+            write_paragraph(console, text, lead=lead)
+
+
+def numbers_words(found: Score) -> str:
+    """The printed numbers that come out, in a sentence."""
+    median = "none" if found.median_error is None else f"{found.median_error:.0%}"
     return (
-        f"{told['hold']} hold, {told['fail']} fail ({told['fail in size only']} of them in size only: the trend is "
-        f"reproduced), {told['inputs']} are inputs of the law and therefore not tests, {told['not computable']} cannot be computed."
+        f"of {found.printed} printed numbers {found.within_15} within 15% and {found.within_25} within 25%; "
+        f"median error {median}"
+    )
+
+
+def claims_words(found: Score) -> str:
+    """The claims that hold, in a sentence."""
+    rest = found.claims - found.judged - found.inputs - found.unknown
+    return (
+        f"of {found.claims} claims {found.judged} are judged: {found.held} hold and {found.judged - found.held} fail; "
+        f"{found.trends_held} of {found.trends} trends are reproduced. {found.inputs} are inputs of the law, {rest} states a fact "
+        f"twice, {found.unknown} cannot be computed"
+    )
+
+
+def draws_words(found: Score) -> str:
+    """How many claims hold over the law's draws, in a sentence."""
+    if not found.drawn_held:
+        return ""
+    held, within = np.array(found.drawn_held), np.array(found.drawn_within)
+    return (
+        f"over the law's {held.size} draws, {held.min()} to {held.max()} claims hold (median {np.median(held):g}), and "
+        f"{within.min()} to {within.max()} numbers are within 15% (median {np.median(within):g})"
     )
 
 
 def conditions(outcomes: Sequence[Outcome]) -> str:
     """What the claims were computed with."""
     inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
-    return ", ".join(f"{k} {v}" for k, v in inputs.items() if v is not None)
-
-
-def outcome_table(outcomes: Sequence[Outcome], *, latency: str) -> list[str]:
-    """Rows of a Markdown table, one a number."""
-    other = next((o.other_latencies[0].latency for o in outcomes if o.other_latencies), None)
-    columns = {"claim": "claim", "label": "number", "paper": "paper", "ours": f"ours ({latency})"}
-    columns |= {
-        "span": "90% interval",
-        "error": "error",
-        "tolerance": "tolerance",
-        **({} if other is None else {"beside": other}),
-    }
-    columns |= {"direction": "direction", "holds": "holds"}
-    rows: list[list[str]] = []
-    for o in outcomes:
-        for i in range(len(o.parts)):
-            cells = _cells(o, i)
-            cells["claim"] = cells["claim"] and f"`{cells['claim']}`"
-            rows.append([cells[name] for name in columns])
-    return markdown_table(columns.values(), rows)
-
-
-def markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    names = list(head)
-    return [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}", *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-def sensitivity_table(outcomes: Sequence[Outcome], settings: Sequence[Setting]) -> list[str]:
-    """Rows of a Markdown table: each number that involves cost under each of the settings of serving."""
-    rows = [
-        [
-            f"`{o.claim.id}`",
-            part.label,
-            printed(o, part),
-            *(quantity(value, o.claim.unit) for value in (part.ours, *(under(o, s).ours[i] for s in settings))),
-        ]
-        for o in outcomes
-        for i, part in enumerate(o.parts)
-        if o.sensitivity and o.claim.parts[i].quantity in NEEDS_COSTS
-    ]
-    return markdown_table(["claim", "number", "paper", "base", *(s.name for s in settings)], rows) if rows else []
-
-
-def verdict_table(outcomes: Sequence[Outcome], settings: Sequence[Setting]) -> list[str]:
-    """Rows of a Markdown table: whether direction and size of each prediction that involves cost hold under each setting."""
-    judged = [o for o in outcomes if o.sensitivity and o.holds is not None]
-    if not judged:
-        return []
-    worlds = [[o, *(under(o, s) for s in settings)] for o in judged]
-    rows = [
-        [f"`{o.claim.id}`", *(_which(w.direction_holds, w.magnitude_holds) for w in own)]
-        for o, own in zip(judged, worlds, strict=True)
-    ]
-    held = [str(sum(w.holds is True for w in column)) for column in zip(*worlds, strict=True)]
-    return markdown_table(["claim", "base", *(s.name for s in settings)], [*rows, ["claims that hold", *held]])
-
-
-def _which(direction: bool | None, magnitude: bool | None) -> str:
-    """What holds of a claim: yes, direction (alone), size (alone) or NO; a dash where there is no number."""
-    told = {"direction": direction, "size": magnitude}
-    known = {name: holds for name, holds in told.items() if holds is not None}
-    if not known:
-        return "-"
-    return "yes" if all(known.values()) else next((name for name, holds in known.items() if holds), "NO")
-
-
-def under(outcome: Outcome, setting: Setting) -> Elsewhere:
-    """The claim under one setting of the sensitivity analysis."""
-    return next(w for w in outcome.sensitivity if w.setting == setting.name)
-
-
-def host_table(found: Sequence[HostTime]) -> list[str]:
-    """Rows of a Markdown table: the host's time that would reproduce each printed cost ratio."""
-    head = ("claim", "number", "batch limited by", "paper", "kernels alone", "time per sequence", "or time per pass")
-    rows: list[list[str]] = []
-    for h in found:
-        limit = "memory" if h.max_num_seqs is None else f"{h.max_num_seqs:g} sequences"
-        times = ["none" if t is None else format_seconds(t) for t in (h.per_sequence_s, h.per_pass_s)]
-        alone = "-" if h.kernels_alone is None else f"{h.kernels_alone:.3f}"
-        rows.append([f"`{h.claim}`", h.label, limit, f"{h.paper:.3f}", alone, *times])
-    return markdown_table(head, rows)
+    return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in inputs.items() if v is not None)
