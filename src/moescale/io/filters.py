@@ -39,7 +39,13 @@ _TOKEN = re.compile(
 _KEYWORDS = ("and", "or", "not", "in")
 _HINTS = {"=": "write == to compare", "&": "write `and`", "|": "write `or`", "!": "write `not` or !=", "^": "write **"}
 _NAMED = {"number": "a number", "text": "text", "boolean": "true or false"}
-_ARITHMETIC = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power}
+_ARITHMETIC: dict[type[ast.operator], Any] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
+}
 _COMPARISONS: dict[type[ast.cmpop], Any] = {
     **{ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal},
     **{ast.Eq: np.equal, ast.NotEq: np.not_equal},
@@ -256,7 +262,8 @@ def _or(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def _compared(operator: ast.cmpop, left: NDArray[Any], right: NDArray[Any]) -> FloatArray:
-    missing = [np.equal(side, None) if side.dtype.kind == "O" else np.isnan(side) for side in (left, right)]
+    none: Any = None
+    missing = [np.equal(side, none) if side.dtype.kind == "O" else np.isnan(side) for side in (left, right)]
     return np.where(missing[0] | missing[1], np.nan, _COMPARISONS[type(operator)](left, right).astype(np.float64))
 
 

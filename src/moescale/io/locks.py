@@ -77,7 +77,10 @@ def acquire(lock: Path) -> int | None:
 
 def is_held(lock: Path) -> bool:
     """Whether a process holds the file `lock`."""
-    descriptor = acquire(lock) if lock.exists() else os.open(os.devnull, os.O_RDONLY)
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is None
+    if not lock.exists():
+        return False
+    descriptor = acquire(lock)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
