@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -125,8 +124,9 @@ def opened_to_append(path: str | os.PathLike[str], *, follow_links: bool = True)
 
 def open_plain(path: str | os.PathLike[str], flags: int) -> int:
     """A descriptor of a file that the program names itself; UnwrittenError for a link of that name, OSError for all else."""
+    plain = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        return os.open(path, flags | plain, 0o666)
     except OSError as error:
         if not os.path.islink(path):
             raise
@@ -306,7 +306,8 @@ def _old_file(name: str, *, follow_links: bool = True) -> os.stat_result | None:
 
 def _check_writable(place: Path) -> None:
     if not os.access(place, os.W_OK):
-        code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        read_only = hasattr(os, "statvfs") and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+        code = errno.EROFS if read_only else errno.EACCES
         raise OSError(code, os.strerror(code))
 
 
@@ -317,9 +318,13 @@ def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
     # name does not grow with the target's, which may be as long as a name can be.
     temporary = target.with_name(f".moescale-{secrets.token_hex(8)}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
+        descriptor = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0),
+            0o666 if mode is None else 0o600,
+        )
         try:
-            _hold(descriptor)
+            held = _hold(descriptor)
             if not temporary.exists():
                 return False
             left = memoryview(data)
@@ -328,9 +333,12 @@ def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
             if mode is not None:
                 temporary.chmod(mode)
             os.fsync(descriptor)
-            temporary.replace(target)
+            if held:
+                temporary.replace(target)
         finally:
             os.close(descriptor)
+        if not held:  # Windows renames no open file
+            temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -353,10 +361,12 @@ def _remove_left(folder: Path) -> None:
 
 
 def _hold(descriptor: int) -> bool:
-    """Whether this process now holds an open file, until it is closed; false where the file system has no locks."""
+    """Whether this process now holds an open file, until it is closed; false where there are no locks."""
     try:
+        import fcntl  # which Windows has not
+
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (ImportError, OSError):
         return False
     return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -64,10 +63,14 @@ def acquire(lock: Path) -> int | None:
         while True:
             descriptor = open_plain(lock, os.O_RDWR | os.O_CREAT)
             try:
+                import fcntl
+
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(descriptor)
                 return None
+            except ImportError:  # Windows
+                return descriptor
             if os.fstat(descriptor).st_nlink:
                 return descriptor
             os.close(descriptor)  # its holder removed it before we had it
