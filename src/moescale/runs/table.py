@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -236,9 +235,8 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
     try:
-        data = (
-            _parquet(columns, name) if suffix == ".parquet" else _delimited(columns, "\t" if suffix == ".tsv" else ",")
-        )
+        parquet = suffix == ".parquet"
+        data = _parquet(columns, name) if parquet else _delimited(columns, "\t" if suffix == ".tsv" else ",")
     except (UnicodeError, TypeError) as error:
         raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, data)
@@ -259,32 +257,19 @@ def _parquet(columns: Mapping[str, NDArray[Any]], path: str) -> bytes:
 
 def _delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> bytes:
     """Rows of text: numbers in their shortest form, names and texts in quotes."""
-    for name, column in columns.items():
-        kinds = {type(cell) for cell in column} - {type(None), float} if column.dtype.kind == "O" else set[type]()
-        if len(kinds) > 1 or not kinds <= {str, bool, int}:
-            listed = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise TypeError(f"{name!r} holds values of different or other kinds ({listed})")
-    cells = [[_quoted(name) for name in columns]]
-    cells += map(list, zip(*(map(_cell_written, list(_writable(column))) for column in columns.values()), strict=True))
-    return "".join(f"{delimiter.join(row)}\n" for row in cells).encode("utf-8")
+
+    def quoted(text: str) -> str:
+        return '"' + text.replace('"', '""') + '"'
+
+    def written(column: NDArray[Any]) -> list[str]:
+        texts = frames.as_texts(column).tolist()
+        return [quoted(as_text(text)) for text in texts] if column.dtype.kind in "OU" else texts
+
+    rows = [map(quoted, columns), *zip(*map(written, columns.values()), strict=True)]
+    return "".join(f"{delimiter.join(row)}\n" for row in rows).encode("utf-8")
 
 
-def _cell_written(value: Any) -> str:
-    if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, float | np.floating):
-        return frames.number_text(cast("float", value))
-    return str(value) if isinstance(value, int | np.integer) else _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    doubled = text.replace('"', '""')
-    return f'"{doubled}"'
-
-
-def _writable(column: Any) -> Any:
+def _writable(column: NDArray[Any]) -> Any:
     """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
     return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
 
