@@ -495,41 +495,6 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("name", ["unfinished.json", "train.bin", "train.idx", "corpus.json", ".lock"])
-def test_a_pack_writes_through_no_link(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with_text(tmp_path)
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / "corpus" / name).symlink_to("../precious")
-    found = run("pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0", "-o", "corpus")
-    assert found.code == (0 if name == "unfinished.json" else 2), found.err
-    assert "Traceback" not in found.err
-    assert (tmp_path / "precious").read_text() == "precious"
-
-
-@pytest.mark.parametrize("suffix", ["toml", "log", "lock"])
-def test_a_sweep_writes_through_no_link(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moescale.experiments.sweeps.driver import Drive
-    from moescale.experiments.sweeps.sweep import expand
-
-    monkeypatch.chdir(tmp_path)
-    with_facts(tmp_path)
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "precious").write_text("precious")
-    sweep = expand(failing_cases.SETTINGS)
-    {"toml": sweep.runs[0].run_file, "log": sweep.runs[0].log, "lock": sweep.runs[0].lock}[suffix].symlink_to(
-        "../precious"
-    )
-    command = [sys.executable, "-S", str(failing_cases.STUB_TRAINING)]
-    if suffix == "toml":
-        assert Drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01).run().failed == ()
-    else:
-        with pytest.raises(InputError, match=f"{suffix}: is a link"):
-            Drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01).run()
-    assert (tmp_path / "precious").read_text() == "precious"
-
-
 def test_rows_that_someone_adds_during_a_profile_stay(tmp_path: Path) -> None:
     from test_profiling import grid, measure, rows_of
 
