@@ -59,6 +59,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "experiments/profiling/worker.py": "what its own parent says",
     "views/html/page.py": "its own style sheet",
     "views/html/reading.py": ("answers",),
+    "io/parquet.py": ("runs-parquet", "latency-tables"),
     "io/frames.py": ("runs-csv", "runs-tsv", "runs-json", "runs-parquet", "frames"),
     "io/schema.py": ("run-settings", "sweeps", "gpus", "mappings", "profile-grids"),
     "serving/traffic.py": ("traces",),

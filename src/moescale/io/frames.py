@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import importlib.util
 import io
 import json
 import os
@@ -23,8 +22,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import ColumnError, DamagedFileError, InputError, install
-from moescale.io.files import STANDARD_INPUT, decode_utf8, read_bytes, read_standard_input, unpacked_limit_bytes
+from moescale.errors import ColumnError, DamagedFileError, InputError
+from moescale.io.files import STANDARD_INPUT, decode_utf8, read_bytes, read_standard_input
+from moescale.io.parquet import COLUMN_LIMIT, ROW_LIMIT, first_line, read_parquet, refuse_beyond
 from moescale.typing import FloatArray
 
 BoolArray = NDArray[np.bool_]
@@ -32,12 +32,6 @@ BoolArray = NDArray[np.bool_]
 FILE_LIMIT_BYTES = 2 * 2**30
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Of a text table: 16 MiB of the shortest cells take 1 GB and some seconds."""
-
-ROW_LIMIT = 20_000_000
-"""A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
-
-COLUMN_LIMIT = 10_000
-"""A run has some tens of columns, a tracker's export some hundreds; each costs time and memory of its own."""
 
 HEADER_LIMIT = 2**20
 """Characters at the start of a text table in which its header must end."""
@@ -115,15 +109,8 @@ def _named(names: Sequence[str], cells: Sequence[NDArray[Any]], source: str, sha
         raise ColumnError(
             f"columns differ in length: {sorted(lengths)}", where=source, next_step="give one value a row"
         )
-    _refuse_beyond("rows", n_rows := lengths.pop(), ROW_LIMIT, source, "give one row a run")
+    refuse_beyond("rows", n_rows := lengths.pop(), ROW_LIMIT, source, "give one row a run")
     return Table(source, MappingProxyType(dict(zip(names, cells, strict=True))), n_rows, sha256)
-
-
-def require_arrow(where: str, what: str = "Parquet") -> None:
-    """Raise InputError for a table that is read or written by pyarrow alone, where that is not installed."""
-    if importlib.util.find_spec("pyarrow") is None:
-        instead = f"{install('parquet')}, or use CSV"
-        raise InputError(f"{what} needs the extra `parquet`, which is not installed", where=where, next_step=instead)
 
 
 # Columns as arrays.
@@ -298,7 +285,7 @@ def _cells(text: str, delimiter: str, n_columns: int, path: str) -> list[list[st
             for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
                 column.extend(cells)
     except csv.Error as error:
-        what, advice = f"cannot be read as CSV: {_first_line(error)}", "export it again as CSV in UTF-8"
+        what, advice = f"cannot be read as CSV: {first_line(error)}", "export it again as CSV in UTF-8"
         raise DamagedFileError(what, where=path, next_step=advice) from error
     return columns
 
@@ -328,7 +315,7 @@ def _of_json(text: str, path: str) -> _Read:
         except InputError:
             raise
         except (ValueError, RecursionError) as error:
-            what = f"is not JSON lines: {_first_line(error)}: {part[:60]!r}"
+            what = f"is not JSON lines: {first_line(error)}: {part[:60]!r}"
             raise DamagedFileError(what, where=where, next_step="write one JSON object a line") from error
 
     if text.lstrip().startswith("["):
@@ -345,69 +332,7 @@ def _of_json(text: str, path: str) -> _Read:
     return names, [_mixed_array([record.get(name) for record in rows]) for name in names]
 
 
-# Parquet and data frames.
-
-
-def read_parquet(data: bytes, path: str, *, most_rows: int = ROW_LIMIT) -> Any:
-    """The Arrow table in the bytes of a Parquet file, texts as dictionaries of their distinct values.
-
-    Raises InputError for a damaged file, more than `most_rows` rows, and for a file that unpacks to more than
-    `unpacked_limit_bytes`: a column of one value takes nothing on disk.
-    """
-    require_arrow(path)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    most_bytes = unpacked_limit_bytes(len(data))
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        n_rows, n_columns = int(file.metadata.num_rows), int(file.metadata.num_columns)
-        n_bytes = _claimed_bytes(file) if n_columns <= COLUMN_LIMIT else 0
-        if n_rows <= most_rows and n_bytes <= most_bytes and n_columns <= COLUMN_LIMIT:
-            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
-            table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read()
-            table.validate(full=True)
-            n_bytes = max(n_bytes, sum(map(_decoded_bytes, table.columns)))
-            if n_bytes <= most_bytes:
-                return table
-    except Exception as error:  # a damaged file surfaces as many kinds of error
-        what, advice = f"is not a readable Parquet file: {_first_line(error)}", "write it again, or export it as CSV"
-        raise DamagedFileError(what, where=path, next_step=advice) from error
-    _refuse_beyond("columns", n_columns, COLUMN_LIMIT, path, "keep those of the runs alone")
-    _refuse_beyond("rows", n_rows, most_rows, path, "give one row a run")
-    what = f"unpacks to {n_bytes:,} bytes, more than {most_bytes:,} of a file of this size"
-    raise InputError(what, where=path, next_step="leave out the columns that repeat one value, or give fewer rows")
-
-
-def _claimed_bytes(file: Any) -> int:
-    """Bytes in memory of what a Parquet file says it holds: its pages unpacked, or each cell in its width.
-
-    By row groups: what pyarrow 26 knows of a damaged group's single columns ends the process.
-    """
-    import pyarrow as pa
-
-    kinds = [field.type for field in file.schema_arrow]
-    width = sum(kind.bit_width / 8 if pa.types.is_primitive(kind) else 8 for kind in kinds)
-    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    return int(sum(max(group.total_byte_size, group.num_rows * width) for group in groups))
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
-
-
-def _decoded_bytes(column: Any) -> int:
-    """Bytes of a column of dictionaries of texts with each cell written out; of any other column as it is."""
-    import pyarrow as pa
-    import pyarrow.compute
-
-    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
-        return column.nbytes
-    pc: Any = pyarrow.compute  # these functions it makes at import, so that no type checker sees them
-    lengths = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() for chunk in column.chunks)
-    return sum(length or 0 for length in lengths) + 8 * len(column)
+# Data frames.
 
 
 def _of_mapping(frame: Mapping[Any, Any]) -> _Read:
@@ -439,7 +364,7 @@ def _of_frame(frame: Any, source: str = FRAME) -> _Read:
         cells = [*_arrays(eager.get_column(name) for name in eager.columns)]
     except Exception as error:  # each frame library has its own errors
         advice = f"give a path ({FORMATS}) or a pandas, Polars or PyArrow frame with text column names"
-        what = f"cannot read a table from {type(frame).__name__}: {_first_line(error)}"
+        what = f"cannot read a table from {type(frame).__name__}: {first_line(error)}"
         raise InputError(what, next_step=advice) from error
     _check_names(found, source)
     return found, cells
@@ -466,17 +391,7 @@ def _scalar(cell: Any) -> Any:
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
-    _refuse_beyond("columns", len(names), COLUMN_LIMIT, where, "keep those of the runs alone")
+    refuse_beyond("columns", len(names), COLUMN_LIMIT, where, "keep those of the runs alone")
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ColumnError(f"two columns are named {twice!r}", where=where, next_step="rename or remove one of them")
-
-
-def _refuse_beyond(noun: str, count: int, most: int, where: str, advice: str) -> None:
-    if count > most:
-        raise InputError(f"has {count:,} {noun}, more than {most:,}", where=where, next_step=advice)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
