@@ -108,7 +108,8 @@ def _parsed(expression: str) -> tuple[ast.expr, dict[str, str]]:
     except SyntaxError as error:
         place = python[(error.offset or 1) - 1 :].strip() or python
         shown = re.sub(r"\s*_\d+_", lambda found: f" {names.get(found[0].strip(), found[0])}", place).strip()[:30]
-        raise _error(expression, f"cannot be read from {shown!r} on") from error
+        early = python[-1:] in "+-*/<>=,([{" or python.rpartition(" ")[2] in _KEYWORDS
+        raise _error(expression, "ends too early" if early else f"cannot be read from {shown!r} on") from error
     except (RecursionError, MemoryError, ValueError) as error:
         raise _error(expression, "the expression is nested too deeply") from error
     return tree, names

@@ -26,8 +26,7 @@ from moescale.runs.notes import Rows
 from moescale.typing import FloatArray
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
-EXPERTS_COLUMN = "n_experts"
-TOKENS_COLUMN = "tokens"
+EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
 _SUFFIXES = (".csv", ".tsv", ".parquet")  # that are written
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
