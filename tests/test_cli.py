@@ -482,7 +482,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("fit RUNS --law nope", 2, ("--law", "'nope'", "yun2024, chinchilla")),
     ("fit RUNS --law hoffmann2022", 2, ("--law", "coefficient set")),
     ("fit RUNS --family nope", 2, ("--family", "'nope'", "ludziejewski2025")),
-    ("fit RUNS --where 'tokens /'", 2, ("--where", "position 9")),
+    ("fit RUNS --where 'tokens /'", 2, ("--where", "ends too early")),
     ("fit RUNS --where 'tokenz > 1'", 2, ("--where", "'tokenz'", "nearest: tokens")),
     ("fit RUNS --where ''", 2, ("--where", "empty")),
     ("""fit RUNS --where '__import__("os").system("true")'""", 2, ("--where", "unexpected '.'")),
@@ -508,7 +508,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("compare RUNS --holdout 'tokenz > 1'", 2, ("--holdout", "'tokenz'", "nearest: tokens")),
     ("compare RUNS --holdout 'tokens > 1e99'", 2, ("--holdout", "0 of 100 runs")),
     ("compare RUNS --holdout 'tokens > 1e10' --law nope", 2, ("--law", "'nope'", "chinchilla")),
-    ("compare RUNS --holdout 'tokens > 1e10' --where 'tokens /'", 2, ("--where", "position")),
+    ("compare RUNS --holdout 'tokens > 1e10' --where 'tokens /'", 2, ("--where", "ends too early")),
     # Laws.
     ("predict --n-params 1B --tokens 1B --law nope", 2, ("--law", "'nope'", "yun2024-recovered")),
     ("predict --n-params 1B --tokens 1B --law yun2024", 2, ("--law", "nearest: yun2024-")),

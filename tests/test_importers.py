@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
-import sqlite3
-import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,26 +18,11 @@ from hypothesis import strategies as st
 
 from command_line import answer_of, run
 from moescale.errors import InputError
-from moescale.runs.importers import import_runs, rule_of, wire
+from moescale.runs.importers import import_runs, rule_of
 from moescale.runs.importers.mapping import rows_of
 from moescale.runs.importers.rules import Rule, read_mapping
 from moescale.runs.importers.tracked_run import Series, TrackedRun, scalar, series
 from moescale.runs.table import read_runs, write_runs
-from tracker_files import (
-    CONFIG,
-    HISTORY,
-    block,
-    double,
-    event,
-    hparams,
-    mlflow_base,
-    simple,
-    varint,
-    wandb_file,
-    wandb_records,
-    whole,
-    write_events,
-)
 
 ROOT = Path(__file__).parents[1]
 
@@ -88,47 +71,6 @@ def test_a_trainer_that_stopped_early_is_left_out_with_the_reason(tmp_path: Path
     assert (row["tokens"], row["loss"], row["n_experts"]) == (100, 3.0, 1)
 
 
-def test_tensorboard_reads_scalars_tensors_and_hparams_and_drops_what_a_restart_made_void(tmp_path: Path) -> None:
-    start = event(0, hparams(num_experts=4.0, n_params_dense=123456789.0, note="x", flag=True))
-    first = [event(step, simple("val/loss", 9.0), double("tokens_seen", 1e10 + step)) for step in (1, 2, 3)]
-    write_events(tmp_path / "a", start, *first)
-    session = block(7, whole(1, 1))
-    write_events(
-        tmp_path / "a", event(2, more=session), event(2, simple("val/loss", 3.5)), name="events.out.tfevents.2"
-    )
-    row = only(import_runs("tensorboard", tmp_path).columns)
-    assert (row["loss"], row["n_experts"], row["n_params_dense"]) == (3.5, 4, 123456789)
-    assert row["tokens"] == 1e10 + 1  # steps 2 and 3 went with the restart at 2
-    assert (row["note"], row["flag"], row["name"]) == ("x", True, "a")
-
-
-def test_hparams_in_a_folder_of_their_own_belong_to_the_one_above(tmp_path: Path) -> None:
-    write_events(tmp_path / "a", event(7, simple("eval_loss", 3.0)))
-    write_events(tmp_path / "a" / "171.5", event(0, hparams(n_experts=2.0, n_params_total=10.0, train_tokens=100.0)))
-    row = only(import_runs("tensorboard", tmp_path).columns)
-    assert (row["name"], row["n_experts"], row["tokens"]) == ("a", 2, 100)
-
-
-def test_wandb_offline_files_of_one_run_are_one_run(tmp_path: Path) -> None:
-    records = wandb_records(CONFIG | {"filler": "x" * 900}, HISTORY[:3] * 40, exit_code=None)  # more than one block
-    wandb_file(tmp_path / "offline-run-1-id1" / "run-id1.wandb", *records)
-    wandb_file(tmp_path / "offline-run-2-id1" / "run-id1.wandb", *wandb_records({}, HISTORY[3:]))
-    found = import_runs("wandb", tmp_path)
-    row = only(found.columns)
-    assert (row["name"], row["n_experts"], row["n_params_total"]) == ("my run", 8, 2_000_000)
-    assert row["loss"] == pytest.approx(3.0)
-    assert row["tokens"] == 20 * 1024 * 16  # steps of the optimiser x sequences x tokens
-    assert "tokens from 'step * global_batch_size * seq_len' (guessed): 1 run" in found.rules
-
-
-@pytest.mark.parametrize(("exit_code", "reason"), [(None, "not ended"), (1, "exit code 1"), (-1, "exit code -1")])
-def test_wandb_runs_that_did_not_end_are_left_out(tmp_path: Path, exit_code: int | None, reason: str) -> None:
-    wandb_file(tmp_path / "a.wandb", *wandb_records(CONFIG, HISTORY, exit_code))
-    with pytest.raises(InputError, match=reason):
-        import_runs("wandb", tmp_path)
-    assert import_runs("wandb", tmp_path, unfinished=True).n_runs == 1
-
-
 def test_wandb_export_of_the_run_table(tmp_path: Path) -> None:
     (tmp_path / "export.csv").write_text(
         "Name,State,num_experts,val/loss,tokens,n_params\n"
@@ -137,61 +79,6 @@ def test_wandb_export_of_the_run_table(tmp_path: Path) -> None:
     found = import_runs("wandb", tmp_path / "export.csv")
     assert only(found.columns)["loss"] == 3.1
     assert [reason.split(":")[0] for _, reason in found.left_out] == ["not finished", "no loss"]
-
-
-def test_mlflow_database_is_read_and_not_touched(tmp_path: Path) -> None:
-    metrics = {"eval_loss": [(0, 5.0), (10, 3.0)], "consumed_tokens": [(0, 0.0), (10, 5e9)]}
-    rows = [
-        {"status": status, "params": {"n_params_dense": "85000000", "moe.num_experts": "8"}, "metrics": metrics}
-        for status in ("FINISHED", "RUNNING")
-    ]
-    base = mlflow_base(tmp_path / "mlflow.db", rows)
-    before = base.read_bytes()
-    for source in (base, tmp_path, f"sqlite:///{base}"):
-        found = import_runs("mlflow", source)
-        row = only(found.columns)
-        assert (row["n_experts"], row["tokens"], row["loss"], row["name"]) == (8, 5_000_000_000, 3.0, "run 0")
-        assert "running" in found.left_out[0][1]
-    assert base.read_bytes() == before
-
-
-def test_a_database_with_its_log_apart_is_not_touched_either(tmp_path: Path) -> None:
-    metrics = {"eval_loss": [(10, 3.0)], "consumed_tokens": [(10, 5e9)]}
-    row = {"status": "FINISHED", "params": {"n_params_dense": "85000000", "moe.num_experts": "8"}, "metrics": metrics}
-    base = mlflow_base(tmp_path / "mlflow.db", [row])
-    with sqlite3.connect(base) as opened:
-        opened.execute("PRAGMA journal_mode=WAL")
-    opened.close()
-    assert os.listdir(tmp_path) == ["mlflow.db"]
-    assert import_runs("mlflow", base).n_runs == 1
-    assert os.listdir(tmp_path) == ["mlflow.db"]
-    # What is only in the log counts, while a writer is there.
-    writer = sqlite3.connect(base)
-    writer.execute("UPDATE runs SET name = 'renamed'")
-    writer.commit()
-    assert only(import_runs("mlflow", base).columns)["name"] == "renamed"
-    writer.close()
-
-
-def test_a_database_with_a_damaged_schema_is_told(tmp_path: Path) -> None:
-    base = mlflow_base(tmp_path / "mlflow.db", [])
-    base.write_bytes(base.read_bytes().replace(b"CREATE TABLE tags", b"CRE\xff\xffE TABLE tags"))
-    with pytest.raises(InputError, match="cannot be read as an MLflow database") as caught:
-        import_runs("mlflow", base)
-    assert caught.value.where == str(base)
-
-
-def test_mlflow_file_store(tmp_path: Path) -> None:
-    run = tmp_path / "mlruns" / "0" / "abc"
-    for name, text in {
-        "meta.yaml": "run_id: abc\nrun_name: 'first'\nstatus: 3\nlifecycle_stage: active\n",
-        "params/n_experts": "1", "params/n_params_dense": "100",
-        "metrics/eval/loss": "1 4.0 0\n2 3.0 100\n", "metrics/tokens": "2 1000 100\n",
-    }.items():  # fmt: skip
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).write_text(text)
-    row = only(import_runs("mlflow", (tmp_path / "mlruns").as_uri()).columns)
-    assert (row["name"], row["loss"], row["tokens"], row["imported_from"]) == ("first", 3.0, 1000, str(run))
 
 
 # Tables with columns of any name.
@@ -543,7 +430,7 @@ def test_mapping_takes_names_expressions_constants_and_texts(tmp_path: Path) -> 
         ("tokens = 'step * bach'", ("'bach'", "nearest: batch")),
         ("tokens = 'step *'", ("expression",)),
         ("tokens = 'step * config.bach'", ("'config.bach'", "mapping of tokens")),
-        ("tokens = 'batch(1)'", ("a function call is not available",)),
+        ("tokens = 'batch(1)'", ("'batch(1.0)' is not available",)),
         ("loss = ", ("not valid TOML",)),
         (f"tokens = 1{'0' * 400}", ("no tokens", "gives no positive number")),
     ],
@@ -667,49 +554,6 @@ def test_of_a_step_logged_twice_the_last_value_counts() -> None:
     assert Series(np.array([1.0]), np.array([2.0])).until(0.5) is None
 
 
-@settings(max_examples=50)
-@given(st.lists(st.tuples(st.integers(1, 2**20), st.binary(max_size=40) | st.integers(0, 2**64 - 1) | st.floats())))
-def test_messages_are_read_as_they_were_written(values: list[tuple[int, Any]]) -> None:
-    data = b""
-    for number, value in values:
-        if isinstance(value, float):
-            data += varint(number << 3 | 1) + struct.pack("<d", value)
-        else:
-            data += block(number, value) if isinstance(value, bytes) else whole(number, value)
-    assert repr(list(wire.fields(data))) == repr(values)
-
-
-@settings(max_examples=50)
-@given(st.binary(max_size=200), st.sampled_from(["tensorboard", "wandb", "trainer", "mlflow"]), st.booleans())
-def test_hostile_files_raise_nothing_but_input_errors(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, tracker: str, framed: bool
-) -> None:
-    folder = tmp_path_factory.mktemp("hostile")
-    if tracker == "tensorboard":
-        body = struct.pack("<Q", len(data)) + b"\0" * 4 + data + b"\0" * 4 if framed else data
-        (folder / "a.tfevents.1").write_bytes(body)
-    elif tracker == "wandb":
-        body = b":W&B\xe1\xbe\0" + struct.pack("<IHB", 0, len(data), 1) + data if framed else data
-        (folder / "a.wandb").write_bytes(body)
-    elif tracker == "trainer":
-        (folder / "trainer_state.json").write_bytes(b'{"log_history": [' + data + b"]}" if framed else data)
-    else:
-        (folder / "mlflow.db").write_bytes(b"SQLite format 3\0" + data if framed else data)
-    with pytest.raises(InputError):
-        import_runs(tracker, folder)
-
-
-@pytest.mark.parametrize("cut", [1, 8, 20, 100])
-def test_a_file_that_is_cut_off_gives_what_it_has(tmp_path: Path, cut: int) -> None:
-    path = wandb_file(tmp_path / "a.wandb", *wandb_records(CONFIG, HISTORY))
-    path.write_bytes(path.read_bytes()[:-cut])
-    assert import_runs("wandb", path, unfinished=True).n_runs == 1
-    events = [event(step, simple("eval_loss", 3.0)) for step in range(20)]
-    log = write_events(tmp_path, event(0, hparams(n_experts=1.0, n_params_dense=1.0, train_tokens=1.0)), *events)
-    log.write_bytes(log.read_bytes()[:-cut])
-    assert import_runs("tensorboard", tmp_path).n_runs == 1
-
-
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb", "tensorboard", "trainer"])
 def test_a_folder_without_runs_and_a_missing_one_are_told(tmp_path: Path, tracker: str) -> None:
     with pytest.raises(InputError, match="there is no"):
@@ -718,6 +562,29 @@ def test_a_folder_without_runs_and_a_missing_one_are_told(tmp_path: Path, tracke
         import_runs(tracker, tmp_path / "nowhere")
     with pytest.raises(InputError, match="nearest: mlflow"):
         import_runs("mlfow", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tracker", "name"), [("mlflow", "m.db"), ("wandb", "a.wandb"), ("tensorboard", "a.tfevents.1")]
+)
+def test_a_tracker_without_its_library_is_told_what_to_install(
+    tmp_path: Path, tracker: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, tracker, None)
+    (tmp_path / name).write_bytes(b"SQLite format 3\0")
+    with pytest.raises(InputError, match=r"which is not installed.*\[track\]"):
+        import_runs(tracker, tmp_path / name)
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=200), st.booleans())
+def test_a_hostile_state_of_a_trainer_raises_nothing_but_input_errors(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, framed: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "trainer_state.json").write_bytes(b'{"log_history": [' + data + b"]}" if framed else data)
+    with pytest.raises(InputError):
+        import_runs("trainer", folder)
 
 
 def test_a_filter_that_keeps_nothing_is_told_with_the_source() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
@@ -16,11 +17,12 @@ from moescale.errors import InputError
 from moescale.experiments.training import tracking
 from moescale.experiments.training.settings import TrackingSettings
 from moescale.runs.importers import import_runs
+from tracker_files import CONFIG, HISTORY, hparams, mlflow_store, wandb_file, wandb_records, write_events
 
 # The libraries warn of one another (SQLAlchemy of how MLflow calls it), which is not ours to fail on.
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
-CONFIG: dict[str, Any] = {
+OF_RUN: dict[str, Any] = {
     "name": "e4-6m",
     "n_params_dense": 6_000_001,
     "n_experts": 4,
@@ -29,7 +31,7 @@ CONFIG: dict[str, Any] = {
     "mfu": "",
 }
 ROW: dict[str, Any] = {
-    **CONFIG,
+    **OF_RUN,
     "n_params_total": 12_000_003,
     "tokens": 20_000_123,
     "loss": 3.1234567890123457,
@@ -38,7 +40,7 @@ ROW: dict[str, Any] = {
     "imbalance": 1.25,
     "corpus_sha256": "a" * 64,
 }
-LIBRARIES = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb", "trainer": "json"}
+LIBRARIES = {"mlflow": "mlflow", "tensorboard": "torch", "wandb": "wandb", "trainer": "json"}
 
 
 def need(target: str) -> Any:
@@ -47,7 +49,7 @@ def need(target: str) -> Any:
 
 def begin(folder: Path, *targets: str, name: str = "e4-6m") -> tracking.Tracker:
     settings = TrackingSettings(to=targets, offline=True, project="ladder")
-    return tracking.start(settings, name, CONFIG, folder)
+    return tracking.start(settings, name, OF_RUN, folder)
 
 
 def log(tracker: tracking.Tracker, first: int, last: int, loss: float) -> None:
@@ -103,22 +105,6 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning(tmp_path: Path, capsys
     assert "not told" not in capsys.readouterr().err
 
 
-def test_tensorboards_own_reader_sees_the_same_curve(tmp_path: Path) -> None:
-    need("tensorboard")
-    tracker = begin(tmp_path, "tensorboard")
-    log(tracker, 1, 5, 4.0)
-    tracker.finish(ROW)
-    tracker.close()
-    reader: Any = import_module("tensorboard.backend.event_processing.event_accumulator")
-    events = reader.EventAccumulator(str(tmp_path / "tracking" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    from moescale.runs.importers.tensorboard import read_tensorboard
-
-    (run,), _ = read_tensorboard(str(tmp_path), lambda name: True)
-    assert set(events.Tags()["scalars"]) == set(run.metrics)
-    for tag, curve in run.metrics.items():
-        assert [(e.step, e.value) for e in events.Scalars(tag)] == list(zip(curve.steps, curve.values, strict=True))
-
-
 def test_torchs_writer_with_hparams_and_doubles(tmp_path: Path) -> None:
     need("tensorboard")
     pytest.importorskip("torch", reason="needs torch")
@@ -133,22 +119,97 @@ def test_torchs_writer_with_hparams_and_doubles(tmp_path: Path) -> None:
     assert (found.n_found, row["n_experts"], row["tokens"], row["optimizer"]) == (1, 4, 10**9, "adamw")
 
 
-def test_mlflows_own_client_sees_what_the_direct_reader_sees(tmp_path: Path) -> None:
-    need("mlflow")
-    tracker = begin(tmp_path, "mlflow")
-    log(tracker, 1, 5, 4.0)
-    tracker.finish(ROW)
-    tracker.close()
-    from moescale.runs.importers.mlflow import _served, read_mlflow
+def only(tracker: str, source: object, **options: Any) -> dict[str, Any]:
+    """The one row of a source."""
+    return {name: values.tolist()[0] for name, values in import_runs(tracker, str(source), **options).columns.items()}
 
-    base = tmp_path / "tracking" / "mlflow.db"
-    (direct,), _ = read_mlflow(str(base), lambda name: True)
-    (served,) = _served(f"sqlite:///{base}", lambda name: True)
-    assert (direct.name, direct.state, dict(direct.params)) == (served.name, served.state, dict(served.params))
-    assert set(direct.metrics) == set(served.metrics)
-    for key, curve in direct.metrics.items():
-        assert curve.values.tolist() == served.metrics[key].values.tolist()
-        assert curve.steps.tolist() == served.metrics[key].steps.tolist()
+
+def test_tensorboard_reads_scalars_and_hparams_and_drops_what_a_restart_made_void(tmp_path: Path) -> None:
+    start = hparams(num_experts=4.0, n_params_dense=123456789.0, note="x", flag=True)
+    first = [{"step": step, "scalars": {"val/loss": 9.0, "tokens_seen": 1e6 + step}} for step in (1, 2, 3)]
+    write_events(tmp_path / "a", [start, *first])
+    write_events(
+        tmp_path / "a", [{"step": 2, "restart": True}, {"step": 2, "scalars": {"val/loss": 3.5}}], suffix=".later"
+    )
+    row = only("tensorboard", tmp_path)
+    assert (row["loss"], row["n_experts"], row["n_params_dense"]) == (3.5, 4, 123456789)
+    assert row["tokens"] == 1e6 + 1  # steps 2 and 3 went with the restart at 2
+    assert (row["note"], row["flag"], row["name"]) == ("x", True, "a")
+
+
+def test_hparams_in_a_folder_of_their_own_belong_to_the_one_above(tmp_path: Path) -> None:
+    write_events(tmp_path / "a", [{"step": 7, "scalars": {"eval_loss": 3.0}}])
+    write_events(tmp_path / "a" / "171.5", [hparams(n_experts=2.0, n_params_total=10.0, train_tokens=100.0)])
+    row = only("tensorboard", tmp_path)
+    assert (row["name"], row["n_experts"], row["tokens"]) == ("a", 2, 100)
+
+
+def test_wandb_offline_files_of_one_run_are_one_run(tmp_path: Path) -> None:
+    records = wandb_records(CONFIG | {"filler": "x" * 900}, HISTORY[:3] * 400, exit_code=None)  # more than one block
+    wandb_file(tmp_path / "offline-run-1-id1" / "run-id1.wandb", records)
+    wandb_file(tmp_path / "offline-run-2-id1" / "run-id1.wandb", wandb_records({}, HISTORY[3:]))
+    found = import_runs("wandb", tmp_path)
+    row = {name: values.tolist()[0] for name, values in found.columns.items()}
+    assert (found.n_found, row["name"], row["n_experts"], row["n_params_total"]) == (1, "my run", 8, 2_000_000)
+    assert row["loss"] == pytest.approx(3.0)
+    assert row["tokens"] == 20 * 1024 * 16  # steps of the optimiser x sequences x tokens
+
+
+@pytest.mark.parametrize(("exit_code", "reason"), [(None, "not ended"), (-1, "exit code -1")])
+def test_wandb_runs_that_did_not_end_are_left_out(tmp_path: Path, exit_code: int | None, reason: str) -> None:
+    wandb_file(tmp_path / "a.wandb", wandb_records(CONFIG, HISTORY, exit_code))
+    with pytest.raises(InputError, match=reason):
+        import_runs("wandb", tmp_path)
+    assert import_runs("wandb", tmp_path, unfinished=True).n_runs == 1
+
+
+@pytest.mark.parametrize("kind", ["database", "file store"])
+def test_a_store_of_mlflow_is_read_and_a_database_not_touched(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    metrics = {"eval_loss": [(0, 5.0), (10, 3.0)], "consumed_tokens": [(0, 0.0), (10, 5e9)]}
+    params = {"n_params_dense": "85000000", "moe.num_experts": "8"}
+    rows = [{"status": status, "params": params, "metrics": metrics} for status in ("FINISHED", "RUNNING")]
+    base = tmp_path / ("mlflow.db" if kind == "database" else "mlruns")
+    uri = f"sqlite:///{base}" if kind == "database" else base.as_uri()
+    mlflow_store(uri, rows)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for source in (base, tmp_path, uri):
+        found = import_runs("mlflow", str(source))
+        row = {name: values.tolist()[0] for name, values in found.columns.items()}
+        assert (row["n_experts"], row["tokens"], row["loss"], row["name"]) == (8, 5_000_000_000, 3.0, "run 0")
+        assert "running" in found.left_out[0][1]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "tensorboard"])
+@pytest.mark.parametrize("cut", [1, 8, 20, 100])
+def test_a_file_that_is_cut_off_gives_what_it_has(tmp_path: Path, cut: int, tracker: str) -> None:
+    events = [{"step": step, "scalars": {"eval_loss": 3.0}} for step in range(20)]
+    if tracker == "wandb":
+        path = wandb_file(tmp_path / "a.wandb", wandb_records(CONFIG, HISTORY))
+    else:
+        path = write_events(tmp_path, [hparams(n_experts=1.0, n_params_dense=1.0, train_tokens=1.0), *events])
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert import_runs(tracker, tmp_path, unfinished=True).n_runs == 1
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow"])
+@pytest.mark.parametrize("data", [b"", b"\xff" * 100, b"\n" * 50])
+def test_files_that_are_none_of_a_tracker_raise_nothing_but_input_errors(
+    tmp_path: Path, data: bytes, tracker: str
+) -> None:
+    pytest.importorskip(tracker, reason=f"needs {tracker} (pip install '.[track]')")
+    name, head = {
+        "tensorboard": ("a.tfevents.1", struct.pack("<Q", len(data)) + b"\0" * 4),
+        "wandb": ("a.wandb", b":W&B\xe1\xbe\0" + struct.pack("<IHB", 0, len(data), 1)),
+        "mlflow": ("mlflow.db", b"SQLite format 3\0"),
+    }[tracker]
+    for content in (data, head + data):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError):
+            import_runs(tracker, tmp_path)
 
 
 class Server(BaseHTTPRequestHandler):

@@ -1,68 +1,48 @@
-"""Writers of the files that experiment trackers leave, from the formats' descriptions."""
+"""Files of experiment trackers, written with the trackers' own libraries."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 
-def varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
+CONFIG = {"model": {"num_experts": 8}, "n_params_total": 2e6, "seq_len": 1024, "global_batch_size": 16}
+HISTORY = [{"eval/loss": 5.0 - 0.1 * step, "_step": step, "train/loss": 4.0} for step in range(0, 21, 5)]
 
 
-def block(number: int, content: bytes | str) -> bytes:
-    data = content.encode() if isinstance(content, str) else content
-    return varint(number << 3 | 2) + varint(len(data)) + data
+def module(name: str) -> Any:
+    """A module of a tracker's library; skips the test where it is not installed."""
+    return pytest.importorskip(name, reason=f"needs {name.partition('.')[0]} (pip install '.[track]')")
 
 
-def whole(number: int, value: int) -> bytes:
-    return varint(number << 3) + varint(value)
+def write_events(folder: Path, events: Sequence[Mapping[str, Any]], *, suffix: str = "") -> Path:
+    """An event file of events, each {step, scalars, restart}; returns its path."""
+    proto, writer = module("tensorboard.compat.proto.event_pb2"), module("tensorboard.summary.writer.event_file_writer")
+    summary = module("tensorboard.compat.proto.summary_pb2").Summary
+    log = writer.EventFileWriter(str(folder), filename_suffix=suffix)
+    for event in events:
+        values = [summary.Value(tag=tag, simple_value=value) for tag, value in event.get("scalars", {}).items()]
+        session = proto.SessionLog(status=proto.SessionLog.START) if event.get("restart") else None
+        content = {"session_log": session} if session else {"summary": event.get("summary") or summary(value=values)}
+        log.add_event(proto.Event(step=event["step"], wall_time=float(event["step"]), **content))
+    log.close()
+    return max(folder.glob(f"*tfevents*{suffix}"), key=lambda path: path.stat().st_ino)
 
 
-def event(step: int, *values: bytes, more: bytes = b"") -> bytes:
-    return whole(2, step) + more + block(5, b"".join(block(1, value) for value in values))
+def hparams(**values: Any) -> dict[str, Any]:
+    """An event that states hparams."""
+    return {"step": 0, "summary": module("tensorboard.plugins.hparams.summary").session_start_pb(values)}
 
 
-def simple(tag: str, value: float) -> bytes:
-    return block(1, tag) + varint(2 << 3 | 5) + struct.pack("<f", value)
-
-
-def double(tag: str, value: float) -> bytes:
-    return block(1, tag) + block(8, whole(1, 2) + varint(6 << 3 | 1) + struct.pack("<d", value))
-
-
-def hparams(**values: float | str | bool) -> bytes:
-    def held(value: float | str | bool) -> bytes:
-        if isinstance(value, bool):
-            return whole(4, value)
-        return block(3, value) if isinstance(value, str) else varint(2 << 3 | 1) + struct.pack("<d", value)
-
-    entries = b"".join(block(1, block(1, key) + block(2, held(value))) for key, value in values.items())
-    plugin = block(1, "hparams") + block(2, block(3, entries))
-    return block(1, "_hparams_/session_start_info") + block(9, block(1, plugin))
-
-
-def write_events(folder: Path, *events: bytes, name: str = "events.out.tfevents.1") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    records = (struct.pack("<Q", len(e)) + b"\0\0\0\0" + e + b"\0\0\0\0" for e in events)
-    (folder / name).write_bytes(b"".join(records))
-    return folder / name
-
-
-def wandb_file(path: Path, *records: bytes) -> Path:
+def wandb_file(path: Path, records: Sequence[Any]) -> Path:
     """A .wandb file: seven bytes of header, then the records in pieces that do not cross blocks of 32 KiB."""
     data = b":W&B\xe1\xbe\0"
     for record in records:
-        left, kind = record, 1
+        left, kind = record.SerializeToString(), 1
         while True:
             room = 32768 - len(data) % 32768
             if room < 7:
@@ -79,37 +59,31 @@ def wandb_file(path: Path, *records: bytes) -> Path:
     return path
 
 
-def wandb_items(values: Mapping[str, Any]) -> bytes:
-    return b"".join(block(1, block(1, key) + block(16, json.dumps(value))) for key, value in values.items())
+def wandb_records(
+    config: Mapping[str, Any], history: Sequence[Mapping[str, Any]], exit_code: int | None = 0
+) -> list[Any]:
+    proto = module("wandb.proto.wandb_internal_pb2")
+
+    def items(kind: Any, values: Mapping[str, Any]) -> list[Any]:
+        return [kind(key=key, value_json=json.dumps(value)) for key, value in values.items()]
+
+    of_config = proto.ConfigRecord(update=items(proto.ConfigItem, config))
+    run = proto.Record(run=proto.RunRecord(run_id="id1", display_name="my run", config=of_config))
+    logged = [proto.Record(history=proto.HistoryRecord(item=items(proto.HistoryItem, entry))) for entry in history]
+    ended = [] if exit_code is None else [proto.Record(exit=proto.RunExitRecord(exit_code=exit_code))]
+    return [run, *logged, *ended]
 
 
-def wandb_records(config: Mapping[str, Any], history: list[dict[str, Any]], exit_code: int | None = 0) -> list[bytes]:
-    run = block(17, block(1, "id1") + block(4, wandb_items(config)) + block(8, "my run"))
-    logged = [block(2, wandb_items(entry)) for entry in history]
-    return [run, *logged, *([] if exit_code is None else [block(18, whole(1, exit_code))])]
-
-
-CONFIG = {"model": {"num_experts": 8}, "n_params_total": 2e6, "seq_len": 1024, "global_batch_size": 16}
-HISTORY = [{"eval/loss": 5.0 - 0.1 * step, "_step": step, "train/loss": 4.0} for step in range(0, 21, 5)]
-
-
-def mlflow_base(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with sqlite3.connect(path) as base:
-        base.executescript(
-            "CREATE TABLE runs (run_uuid, name, status, lifecycle_stage, start_time);"
-            "CREATE TABLE params (key, value, run_uuid); CREATE TABLE tags (key, value, run_uuid);"
-            "CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan);"
-        )
-        for number, row in enumerate(rows):
-            base.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, 'active', ?)", (f"u{number}", f"run {number}", row["status"], number)
-            )
-            base.executemany(
-                "INSERT INTO params VALUES (?, ?, ?)", [(k, v, f"u{number}") for k, v in row["params"].items()]
-            )
-            base.executemany(
-                "INSERT INTO metrics VALUES (?, ?, 0, ?, ?, 0)",
-                [(key, value, f"u{number}", step) for key, points in row["metrics"].items() for step, value in points],
-            )
-    base.close()
-    return path
+def mlflow_store(uri: str, runs: Sequence[Mapping[str, Any]]) -> None:
+    """Runs {params, metrics: {name: [(step, value)]}, status} in a store of MLflow."""
+    client = module("mlflow").MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("ladder")
+    for number, stated in enumerate(runs):
+        run = client.create_run(experiment, run_name=f"run {number}", start_time=number)
+        for key, value in stated["params"].items():
+            client.log_param(run.info.run_id, key, value)
+        for key, points in stated["metrics"].items():
+            for step, value in points:
+                client.log_metric(run.info.run_id, key, value, timestamp=step, step=step)
+        if stated["status"] != "RUNNING":
+            client.set_terminated(run.info.run_id, stated["status"])

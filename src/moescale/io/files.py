@@ -44,12 +44,10 @@ def unpacked_limit_bytes(packed_bytes: int) -> int:
 def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, follow_links: bool = True) -> Path:
     """Write `content` (text as UTF-8) so that a reader sees the old file or the new one, never a part; returns the path.
 
-    The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path`. It is
-    removed on every error and signal that Python sees; a process that is killed outright leaves `.moescale-*.tmp`, which
-    the next write into that folder removes. A link is followed and stays a link; an existing file keeps its permissions, and its owner where the system lets us set it;
-    other hard links keep the old content; a device or pipe is written to directly. Without `follow_links`, for files that
-    the program names itself, a link or device is replaced, and what it points to is untouched. Raises InputError for a
-    missing folder, a folder in place of a file, missing permission or a full disk.
+    The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path`. A process
+    that is killed leaves `.moescale-*.tmp`, which the next write into that folder removes. A link is followed and stays a
+    link, a device or pipe is written to; without `follow_links`, for files that the program names itself, both are
+    replaced. Raises InputError for a missing folder, a folder in place of a file, missing permission or a full disk.
     """
     name = _name(path, "file name to write", "out.csv")
     try:
@@ -57,16 +55,16 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, foll
     except UnicodeEncodeError as error:
         raise InputError(f"character {error.start} cannot be written as UTF-8", where=name) from error
     with explained(write_error, name):
-        target = Path(os.path.realpath(name)) if follow_links else Path(name)
         old = _old_file(name, follow_links=follow_links)
-        special = old is not None and not stat.S_ISREG(old.st_mode)
-        if special and follow_links:
+        regular = old is not None and stat.S_ISREG(old.st_mode)
+        if follow_links and old is not None and not regular:
             Path(name).write_bytes(data)  # a device or pipe cannot be replaced, only written to
-        elif special or old is None:
-            _replace(target, data, None)
-        else:
+            return Path(name)
+        target = Path(os.path.realpath(name)) if follow_links else Path(name)
+        if regular:
             _check_writable(target)
-            _replace(target, data, old)
+        while not _replaced(target, data, stat.S_IMODE(old.st_mode) if old is not None and regular else None):
+            pass
     return Path(name)
 
 
@@ -125,21 +123,18 @@ def opened_to_append(path: str | os.PathLike[str], *, follow_links: bool = True)
 
 
 def open_plain(path: str | os.PathLike[str], flags: int) -> int:
-    """A descriptor of a file that the program names itself; a link or device of that name is refused, not followed.
-
-    Raises UnwrittenError for these, OSError for all else. Windows can refuse only a link that was there before the call.
-    """
-    name = os.fspath(path)
-    own = {"where": name, "next_step": "remove it, or choose another folder"}
-    if os.path.islink(name):
-        raise UnwrittenError("is a link where a plain file is needed, and is not followed", **own)
-    for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # not to wait for the other end of a pipe
-        flags |= getattr(os, flag, 0)
-    descriptor = os.open(name, flags, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UnwrittenError("is a device or pipe where a plain file is needed", **own)
-    return descriptor
+    """A descriptor of a file that the program names itself; UnwrittenError for a link of that name, OSError for all else."""
+    plain = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        return os.open(path, flags | plain, 0o666)
+    except OSError as error:
+        if not os.path.islink(path):
+            raise
+        what, advice = (
+            "is a link where a plain file is needed, and is not followed",
+            "remove it, or choose another folder",
+        )
+        raise UnwrittenError(what, where=os.fspath(path), next_step=advice) from error
 
 
 def append_line(stream: IO[bytes], line: str) -> None:
@@ -240,7 +235,7 @@ def write_error(name: str, error: OSError | ValueError, before: str = "is unchan
     """What an error of the system in writing `name` means; `before` says how what was there before fared."""
     code = error.errno if isinstance(error, OSError) else None
     folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
-    where, nearest, advice = name, None, None
+    nearest, advice, reason = None, None, _reason(error)
     if code == errno.ENOENT and not folder.is_dir():
         reason, advice = f"the folder {str(folder)!r} does not exist", "create the folder first"
         nearest = nearest_file_names(folder)
@@ -251,12 +246,10 @@ def write_error(name: str, error: OSError | ValueError, before: str = "is unchan
     elif code in REFUSED:
         reason, advice = "permission denied", "choose a folder and file you may write to"
     elif code in FULL:
-        limited = "the file grew beyond what this system or its limits allow (ulimit -f)"
-        full = limited if code == errno.EFBIG else f"the disk is full or the quota is spent{_free(folder)}"
+        limit = "the file grew beyond what this system or its limits allow (ulimit -f)"
+        full = limit if code == errno.EFBIG else "the disk is full or the quota is spent"
         reason, advice = f"{full}; what was there before {before}", "free some space or choose another disk"
-    else:
-        reason, where = _reason(error), repr(name)
-    return UnwrittenError(f"cannot be written: {reason}", where=where, nearest=nearest, next_step=advice)
+    return UnwrittenError(f"cannot be written: {reason}", where=name, nearest=nearest, next_step=advice)
 
 
 def _folder_error(name: str, error: OSError | ValueError) -> UnwrittenError:
@@ -284,16 +277,6 @@ def _read_error(name: str, error: OSError | ValueError) -> InputError:
 
 def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _free(folder: Path) -> str:
-    import shutil  # brings compression libraries along, which only this rare message would load
-
-    try:
-        usage = shutil.disk_usage(folder)
-    except OSError:
-        return ""
-    return f" ({usage.free / 2**20:,.1f} MiB of {usage.total / 2**20:,.0f} MiB free in {str(folder)!r})"
 
 
 # Parts of writing.
@@ -328,25 +311,27 @@ def _check_writable(place: Path) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
+    """Whether the file was written; not where another process took our temporary file for one that was left."""
     _remove_left(target.parent)
     # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants. The
     # name does not grow with the target's, which may be as long as a name can be.
     temporary = target.with_name(f".moescale-{secrets.token_hex(8)}.tmp")
-    # A file that replaces another is private until it has the other's permissions.
-    flags, mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666 if old is None else 0o600
     try:
-        descriptor = os.open(temporary, flags, mode)
+        descriptor = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0),
+            0o666 if mode is None else 0o600,
+        )
         try:
             held = _hold(descriptor)
-            if not temporary.exists():  # another process took it for left, before it was held
-                _replace(target, data, old)
-                return
+            if not temporary.exists():
+                return False
             left = memoryview(data)
             while left:
                 left = left[os.write(descriptor, left) :]
-            if old is not None:
-                _take_over(descriptor, temporary, old)
+            if mode is not None:
+                temporary.chmod(mode)
             os.fsync(descriptor)
             if held:
                 temporary.replace(target)
@@ -359,10 +344,11 @@ def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
             temporary.unlink()
         raise
     sync_folder(target.parent)
+    return True
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove the temporary files of killed processes; where the system has no locks, they stay."""
+    """Remove the temporary files that killed processes left, which nobody holds any more."""
     with contextlib.suppress(OSError):  # such as a folder that may not be listed
         for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
             with contextlib.suppress(OSError, UnwrittenError):  # of another user, or a link
@@ -375,9 +361,9 @@ def _remove_left(folder: Path) -> None:
 
 
 def _hold(descriptor: int) -> bool:
-    """Whether this process now holds an open file, until it is closed; false where the system has no locks."""
+    """Whether this process now holds an open file, until it is closed; false where there are no locks."""
     try:
-        import fcntl
+        import fcntl  # which Windows has not
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (ImportError, OSError):
@@ -393,13 +379,3 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _take_over(descriptor: int, temporary: Path, old: os.stat_result) -> None:
-    """Give a file the permissions of another, and its owner and group where that is allowed."""
-    if hasattr(os, "fchown"):
-        own = os.fstat(descriptor)
-        if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
-            with contextlib.suppress(OSError):
-                os.fchown(descriptor, old.st_uid, old.st_gid)
-    temporary.chmod(stat.S_IMODE(old.st_mode))  # after the owner: changing that clears set-id bits

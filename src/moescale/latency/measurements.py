@@ -14,7 +14,7 @@ from typing import Any
 
 from moescale.errors import InputError, nearest_names
 from moescale.io.files import check_target, decode_utf8, read_bytes, write_atomically
-from moescale.io.frames import read_parquet, require_arrow
+from moescale.io.parquet import read_parquet, require_arrow
 
 OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"
 LEAST_S, MOST_S = 1e-12, 1e9  # far beyond any pass

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moescale.errors import ColumnError, InputError, MissingColumnError, nearest_names, unknown_name
 from moescale.io import frames
-from moescale.io.files import as_text, write_atomically
+from moescale.io.files import write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.io.frames import BoolArray
 from moescale.runs import expansion as model_columns
+from moescale.runs import notes, writing
 from moescale.runs.expansion import VOCABULARY_COLUMN
-from moescale.runs.groups import RUN_COLUMNS, SWEEP_SPREAD, log_spreads, of_one_model, of_one_run
+from moescale.runs.groups import RUN_COLUMNS, of_one_model, of_one_run
+from moescale.runs.notes import Rows
 from moescale.typing import FloatArray
 
-Rows = NDArray[np.int64]
-
-SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")
-"""Columns that state the size of a model, in the order of preference."""
-
-EXPERTS_COLUMN = "n_experts"
-TOKENS_COLUMN = "tokens"
+SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
+EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
 _SUFFIXES = (".csv", ".tsv", ".parquet")  # that are written
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
-
-SMALLEST_PLAUSIBLE = 1e5  # parameters, or tokens: whole sweeps of less are numbers in millions or billions
-LOWEST_PLAUSIBLE_LOSS = 1.3  # nats a token, of the worst run of a table; bits a byte lie below
-HIGHEST_PLAUSIBLE_LOSS = 12.5  # ln of a vocabulary of 2^18: a guess is no worse; perplexities lie above
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,14 +115,17 @@ class RunTable:
             name: getattr(self, name)[chosen] for name in ("n_params", "tokens", "experts", "loss", "row_numbers")
         }
         kept = replace(self, **arrays, columns={name: values[chosen] for name, values in self.columns.items()})
-        old = _group_notes(self)
-        others = tuple(warning for warning in self.warnings if warning not in old)
-        return replace(kept, warnings=(*others, *_group_notes(kept)))
+        old = self.notes()
+        return replace(kept, warnings=(*(each for each in self.warnings if each not in old), *kept.notes()))
 
     def best_of(self) -> RunTable:
         """The run of the lowest loss of each size, tokens and experts, and of one value of each further input."""
         groups = of_one_model(self.n_params, self.tokens, self.experts, self.columns, self.loss)
         return self._only(groups.first(), "runs", "the lowest loss of each size, tokens and experts")
+
+    def notes(self) -> tuple[str, ...]:
+        """What is said of rows that are points of one run, and of runs of one size, tokens and experts."""
+        return notes.group_notes((self.n_params, self.tokens, self.experts, self.columns), self.loss, self.row_numbers)
 
     def last_points(self) -> RunTable:
         """The row of most tokens of each run, by a column that names runs; InputError where there is none."""
@@ -189,13 +184,13 @@ def read_runs(
     _validate(table, numbers, rows, roles, needs_loss=needs_loss)
     values = {role: numbers[name][0][rows - 1] for name, role in roles.items()}
     loss = values.get("loss", np.full(len(rows), np.nan))
-    warnings += _unit_warnings({size: values["size"], tokens_column: values["tokens"]}, loss, loss_column)
+    warnings += notes.unit_warnings({size: values["size"], tokens_column: values["tokens"]}, loss, loss_column)
     for name in (name for name in table.columns if name not in roles and name not in others):
         others[name] = frames.as_values(table.columns[name])
     columns = {name: others[name][rows - 1] for name in table.columns if name not in roles}
     if vocab_size is not None:
         columns[VOCABULARY_COLUMN] = np.full(len(rows), float(vocab_size))
-    warnings += _model_warnings(columns, values["experts"], rows)
+    warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
         n_params=values["size"],
         tokens=values["tokens"],
@@ -215,7 +210,7 @@ def read_runs(
         runs = runs.last_points()
     if best_of:
         runs = runs.best_of()
-    return replace(runs, warnings=tuple(dict.fromkeys((*runs.warnings, *_group_notes(runs)))))
+    return replace(runs, warnings=tuple(dict.fromkeys((*runs.warnings, *runs.notes()))))
 
 
 def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike[str]) -> Path:
@@ -236,57 +231,13 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
     try:
+        parquet = suffix == ".parquet"
         data = (
-            _parquet(columns, name) if suffix == ".parquet" else _delimited(columns, "\t" if suffix == ".tsv" else ",")
+            writing.parquet(columns, name) if parquet else writing.delimited(columns, "\t" if suffix == ".tsv" else ",")
         )
     except (UnicodeError, TypeError) as error:
         raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, data)
-
-
-def _parquet(columns: Mapping[str, NDArray[Any]], path: str) -> bytes:
-    frames.require_arrow(path)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    try:
-        pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
-    except pa.ArrowException as error:
-        raise ColumnError(f"a column cannot be written: {error}", where=path) from error
-    return sink.getvalue().to_pybytes()
-
-
-def _delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> bytes:
-    """Rows of text: numbers in their shortest form, names and texts in quotes."""
-    for name, column in columns.items():
-        kinds = {type(cell) for cell in column} - {type(None), float} if column.dtype.kind == "O" else set[type]()
-        if len(kinds) > 1 or not kinds <= {str, bool, int}:
-            listed = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise TypeError(f"{name!r} holds values of different or other kinds ({listed})")
-    cells = [[_quoted(name) for name in columns]]
-    cells += map(list, zip(*(map(_cell_written, list(_writable(column))) for column in columns.values()), strict=True))
-    return "".join(f"{delimiter.join(row)}\n" for row in cells).encode("utf-8")
-
-
-def _cell_written(value: Any) -> str:
-    if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, float | np.floating):
-        return frames.number_text(cast("float", value))
-    return str(value) if isinstance(value, int | np.integer) else _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    doubled = text.replace('"', '""')
-    return f'"{doubled}"'
-
-
-def _writable(column: Any) -> Any:
-    """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
-    return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
 
 
 # Columns and rows that are used.
@@ -340,7 +291,9 @@ def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray
             what, where = f"{_cell(table, name, row)} is neither true nor false", _at(table, row, name)
             raise ColumnError(what, where=where, next_step="write true or false (or 1 or 0)")
         if flags.any():
-            warnings.append(f"{_count(flags, 'run')} left out: column {name!r} is true ({_rows_text(rows[flags])})")
+            warnings.append(
+                f"{notes.count(flags, 'run')} left out: column {name!r} is true ({notes.rows_text(rows[flags])})"
+            )
         out |= flags
     return out
 
@@ -378,7 +331,7 @@ def _undecided_warning(undecided: BoolArray, rows: Rows) -> list[str]:
     if not undecided.any():
         return []
     why = "a missing value or a division by zero leaves the filter undecided"
-    return [f"{_count(undecided, 'run')} left out: {why} ({_rows_text(rows[undecided])})"]
+    return [f"{notes.count(undecided, 'run')} left out: {why} ({notes.rows_text(rows[undecided])})"]
 
 
 def _require_rows(n_kept: int, n_before: int, expression: str, source: str) -> None:
@@ -416,7 +369,7 @@ def _validate(
 
 def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str) -> ColumnError:
     """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
-    more = f" (and {len(rows) - 1:,} more such rows: {_rows_text(rows[1:])})" if len(rows) > 1 else ""
+    more = f" (and {len(rows) - 1:,} more such rows: {notes.rows_text(rows[1:])})" if len(rows) > 1 else ""
     column, row = quoted_name(name), int(rows[0])
     if what.startswith("is not a number"):  # and no filter on this column can be decided
         hint = "write plain numbers such as 7e9 or 2.31, without a comma or a suffix, and NA where there is none"
@@ -433,101 +386,12 @@ def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str) -> ColumnEr
 
 
 def _cell(table: frames.Table, name: str, row: int) -> str:
-    text = _text(table, name, row)
+    text = frames.cell_text(table.columns[name], row - 1)
     return repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
-
-
-def _text(table: frames.Table, name: str, row: int) -> str:
-    return frames.cell_text(table.columns[name], row - 1)
 
 
 def _at(table: frames.Table, row: int, column: str) -> str:
     return f"{table.source}, data row {row}, column {column!r}"
-
-
-# What is said of rows.
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}%" if share >= 0.1 else f"{100 * share:.2g}%"
-
-
-def _count(mask: BoolArray, noun: str) -> str:
-    number = int(mask.sum())
-    return f"{number:,} {noun}{'s' if number != 1 else ''}"
-
-
-def _rows_text(rows: Rows) -> str:
-    shown = ", ".join(str(row) for row in rows[:5].tolist())
-    return f"data row{'s' if len(rows) > 1 else ''} {shown}{' ..' if len(rows) > 5 else ''}"
-
-
-def _unit_warnings(counts: Mapping[str, FloatArray], loss: FloatArray, loss_column: str) -> list[str]:
-    """Notes on columns of which no value is plausible in the unit that a run table has: the rows stay as they are."""
-    found: list[str] = []
-    for name, values in counts.items():
-        if values.max() < SMALLEST_PLAUSIBLE:
-            found.append(
-                f"column {name!r} reaches {values.max():g} at most: if the unit is millions or billions, write plain "
-                "numbers (7e9); otherwise every answer of the law is in that unit"
-            )
-    loss = loss[~np.isnan(loss)]
-    if loss.size and loss.max() < LOWEST_PLAUSIBLE_LOSS:
-        found.append(
-            f"column {loss_column!r} reaches {loss.max():g} at most: if it is bits per byte, multiply by ln 2 and the bytes "
-            "per token; the law assumes nats per token"
-        )
-    if loss.size and loss.max() > HIGHEST_PLAUSIBLE_LOSS:
-        found.append(
-            f"column {loss_column!r} reaches {loss.max():g}: if it is perplexity, take its natural logarithm; "
-            "the law assumes nats per token"
-        )
-    return found
-
-
-def _model_warnings(columns: Mapping[str, NDArray[Any]], experts: FloatArray, rows: Rows) -> list[str]:
-    """Notes on columns that would describe models, were it not for some of their cells."""
-    found: list[str] = []
-    for name in (name for name in model_columns.LEAST if name in columns):
-        wrong = model_columns.unusable(columns[name], name, experts)
-        # A column of another kind is not the one that is meant.
-        if wrong.any() and columns[name].dtype.kind == "f":
-            what = f"{_count(wrong, 'cell')} of it {'is' if wrong.sum() == 1 else 'are'} not a number from"
-            found.append(
-                f"column {name!r} is not used: {what} {model_columns.LEAST[name]:g} ({_rows_text(rows[wrong])})"
-            )
-    return found
-
-
-def _group_notes(runs: RunTable) -> tuple[str, ...]:
-    """Notes on rows that are points of one run, and on runs of one size, tokens and experts, which are all kept."""
-    notes: list[str] = []
-    model = (runs.n_params, runs.tokens, runs.experts, runs.columns)
-    if (found := of_one_run(*model)) is not None:
-        name, groups = found
-        ordered = runs.tokens[groups.order]
-        several = np.maximum.reduceat(ordered, groups.starts) > np.minimum.reduceat(ordered, groups.starts)
-        if several.any():
-            notes.append(
-                f"{int(groups.sizes[several].sum()):,} rows are points of {_count(several, 'run')} (column {name!r}): losses "
-                "before the decay of the learning rate are too high; --last-point keeps the last point of each run"
-            )
-    groups = of_one_model(*model, runs.row_numbers.astype(float))
-    repeats = np.ones(len(runs), dtype=np.bool_)
-    repeats[groups.starts] = False
-    if repeats.any():
-        said = f"{_count(repeats, 'repeat')} of another run's size, tokens and experts"
-        spread = log_spreads(groups, runs.loss)
-        wide = spread > np.log1p(SWEEP_SPREAD)
-        if wide.any():
-            largest = float(spread.max())
-            most = "more than tenfold" if largest > np.log(10.0) else f"by up to {_percent(np.expm1(largest))}"
-            where = f"{_count(wide, 'group')}, {most}"
-            said += f"; losses differ in {where}: several settings? --best-of keeps the lowest of each"
-        else:
-            said += "; all are kept"
-        notes.append(f"{said} ({_rows_text(np.sort(runs.row_numbers[groups.order[repeats]]))})")
-    return tuple(notes)
 
 
 def _read_only(values: NDArray[Any]) -> NDArray[Any]:

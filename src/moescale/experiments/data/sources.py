@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from moescale.errors import InputError, install, nearest_names, unknown_name
 from moescale.experiments.data import megatron
 from moescale.io.files import nearest_file_names, unpacked_limit_bytes
-from moescale.io.frames import require_arrow
+from moescale.io.parquet import require_arrow
 
 Document = str | NDArray[np.int64] | None  # text, or its tokens, or what is no text and shall be skipped
 Found = str | InputError  # a text, or why there is none

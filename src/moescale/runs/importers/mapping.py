@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers, quoted_name
+from moescale.runs.importers import values
 from moescale.runs.importers.guesses import (
     CONVERTED,
     LOSS_COLUMN,
@@ -25,9 +26,8 @@ from moescale.runs.importers.guesses import (
     unit_of,
     unusable,
 )
-from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
-from moescale.runs.importers.rules import DERIVED, Rule, mean_length
-from moescale.runs.importers.tracked_run import FINISHED, STEP, STEPS, Scalar, Series, TrackedRun, bare
+from moescale.runs.importers.rules import DERIVED, Rule
+from moescale.runs.importers.tracked_run import FINISHED, STEP, Scalar, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 Row = dict[str, Scalar]
@@ -77,71 +77,6 @@ class Imported:
         left_out = [{"run": run, "reason": reason} for run, reason in self.left_out]
         stated = {"n_found": self.n_found, "n_runs": self.n_runs, "columns": list(self.columns)}
         return stated | {"rules": list(self.rules), "left_out": left_out, "warnings": list(self.warnings)}
-
-
-# Values of one run.
-
-
-def _point(curve: Series, at: str) -> tuple[float, float]:
-    """The step and the value that `at` asks of a curve (at least one point)."""
-    if at == "min" and not np.isnan(curve.values).all():
-        index = int(np.nanargmin(curve.values))
-        return float(curve.steps[index]), float(curve.values[index])
-    value = float(np.mean(curve.values[-mean_length(at) :])) if mean_length(at) else float(curve.values[-1])
-    return float(curve.steps[-1]), value
-
-
-def _named(run: TrackedRun, rule: Rule, step: float) -> Scalar | None:
-    name = rule.name or ""
-    if name in run.params and rule.of != "metric":
-        return run.params[name]
-    if name in run.metrics and rule.of != "param":
-        return run.metrics[name].until(step) if rule.at == "last" else _point(run.metrics[name], rule.at)[1]
-    return None
-
-
-def _values(run: TrackedRun, step: float) -> dict[str, Scalar]:
-    """Everything that an expression may name: params, metrics at `step`, and the step itself."""
-    logged = {name: curve.until(step) for name, curve in run.metrics.items()}
-    found: dict[str, Scalar] = {name: value for name, value in logged.items() if value is not None}
-    return found | dict(run.params) | ({} if math.isnan(step) else {STEP: step})
-
-
-def _last_step(run: TrackedRun) -> float:
-    steps = [float(np.nanmax(c.steps)) for c in run.metrics.values() if not np.isnan(c.steps).all()]
-    if steps:
-        return max(steps)
-    stated = {bare(name): value for name, value in run.params.items()}
-    return next((step for name in STEPS if isinstance(step := stated.get(name), float)), math.nan)
-
-
-def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> Scalar | None:
-    """What the rule gives for a column of the run; None where it gives nothing."""
-    if rule.constant is not None:
-        return rule.constant
-    if rule.derived == "shape":
-        return shape_columns(run).get(column)
-    if rule.name is not None:
-        return _named(run, rule, step)
-    if rule.derived == "dense":
-        names = (*run.params, *run.metrics)
-        return None if any("expert" in n.lower() or "moe" in n.lower() for n in names) else 1.0
-    if rule.derived == "flos":
-        return tokens_of_flos(run)
-    if rule.expression is None:
-        return None
-    values = _values(run, step)
-    columns: dict[str, NDArray[Any]] = {}
-    for name in column_names(rule.expression):
-        value = values.get(name)
-        if not isinstance(value, float):
-            return None
-        columns[name] = np.array([value])
-    values_of, known = evaluate_numbers(rule.expression, columns or {STEP: np.zeros(1)})
-    return float(values_of[0]) if known[0] else None
-
-
-# Rows.
 
 
 def rows_of(
@@ -337,7 +272,7 @@ def _row(
         if loss is not None and math.isfinite(loss) and not diverged:
             raise _LeftOutError(f"the loss is {loss:g}; a cross-entropy loss is positive")
         row["diverged"] = True
-    for name, value in _values(run, math.nan).items():
+    for name, value in values.values(run, math.nan).items():
         if (name == STEP and STEP not in run.params) or row.get(name) == value:
             continue
         # What a reader would take for its own, and is not, keeps its value under another name.
@@ -355,7 +290,7 @@ def _cells(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], step: float) ->
     taken: dict[str, Rule] = dict(zip((LOSS_COLUMN,), rules[LOSS_COLUMN], strict=False))
     for column, choices in rules.items():
         for rule in choices if column != LOSS_COLUMN else ():
-            value = _evaluated(run, rule, step, column)
+            value = values.evaluated(run, rule, step, column)
             if value is not None and (_positive(value) or column not in (*_REQUIRED, *SIZE_COLUMNS)):
                 row[column], taken[column] = value, rule
                 break
@@ -391,15 +326,15 @@ def _lacking(row: Row, rules: Mapping[str, Sequence[Rule]]) -> dict[str, str]:
 
 def _loss(run: TrackedRun, rules: Sequence[Rule]) -> tuple[float | None, float]:
     """The loss and the step it belongs to (the last step where it has none)."""
-    step = _last_step(run)
+    step = values.last_step(run)
     if not rules:
         return None, step
     rule = rules[0]
     curve = run.metrics.get(rule.name or "") if rule.of != "param" else None
     if curve is not None and len(curve.values) and not (rule.of is None and rule.name in run.params):
-        at, value = _point(curve, rule.at)
+        at, value = values.point(curve, rule.at)
         return value, step if math.isnan(at) else at
-    value = _evaluated(run, rule, step, LOSS_COLUMN)
+    value = values.evaluated(run, rule, step, LOSS_COLUMN)
     return (float(value) if isinstance(value, float) else None), step
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError
+from moescale.errors import DamagedFileError, InputError, install
 from moescale.io.files import nearest_file_names
-from moescale.runs.importers.wire import MalformedError
 
 FINISHED = "finished"
 STEP = "step"
@@ -169,12 +169,31 @@ def damage_noted(file: Path, source: Path, warnings: list[str]) -> Generator[Non
     """A file that cannot be read becomes a warning, unless it is the source itself."""
     try:
         yield
-    except MalformedError as error:
-        warnings.append(f"{file}: {error}; the part before is used")
     except InputError as error:
         if file == source:
             raise
         warnings.append(str(error))
+
+
+def library(module: str, package: str, where: str) -> Any:
+    """A module of a tracker's own package; raises InputError with what to install where it is not there."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(f"needs {package}, which is not installed", where=where, next_step=install("track")) from error
+
+
+@contextmanager
+def read_by(program: str, where: str) -> Generator[None]:
+    """Whatever a tracker's library raises, as one error that names what it read."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        what, advice = f"cannot be read by {program}: {lines[0][:200]}", "check the place, and that it is whole"
+        raise DamagedFileError(what, where=where, next_step=advice) from error
 
 
 def run_name(folder: Path, source: Path) -> str:

@@ -1,27 +1,27 @@
-"""Runs of Weights & Biases: its offline files (run-*.wandb), read without wandb, and the CSV export of its run table."""
+"""Runs of Weights & Biases: its offline files (run-*.wandb), and the CSV export of its run table.
+
+Their records are messages of wandb's own protobuf module. Since 0.20 the package has no reader of the log that frames them
+(LevelDB's: https://github.com/google/leveldb/blob/main/doc/log_format.md), after seven bytes of W&B's.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moescale.errors import InputError
+from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import read_bytes
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.csv import read_csv
 from moescale.runs.importers.tracked_run import FINISHED, STEPS, Points, TrackedRun, Wanted, curves, scalar, scalars
-from moescale.runs.importers.wire import MalformedError, Message
 
-# The log format of LevelDB (https://github.com/google/leveldb/blob/main/doc/log_format.md) after seven bytes of W&B's.
-_MAGIC, _BLOCK, _HEADER = b":W&B", 32768, 7
+_BLOCK, _HEADER = 32768, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-# Field numbers of wandb_internal.proto.
-_HISTORY, _SUMMARY, _CONFIG, _RUN, _EXIT = 2, 3, 5, 17, 18
 
 
 @dataclass
@@ -39,91 +39,85 @@ class _Log:
 def read_wandb(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     """The runs of all .wandb files under a folder (files of one run id are one run), or of a CSV export; and warnings.
 
-    Raises InputError where there is neither.
+    Raises InputError where there is neither, and where files are there and wandb is not.
     """
     path = Path(source)
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
         return read_csv(source, wanted)
     logs: dict[str, _Log] = {}
     warnings: list[str] = []
-    for file in tracked_run.files_under(path):  # folders are named by their time, so that a run's parts come in order
-        if file.suffix != ".wandb":
-            continue
-        log, identifier = _Log(str(file)), str(file)
-        with tracked_run.damage_noted(file, path, warnings):
-            for record in _records(read_bytes(file, limit_bytes=tracked_run.FILE_LIMIT_BYTES)):
-                if stated := _take(Message(record), log):
-                    identifier = stated
-                    logs[identifier] = log = _joined(logs.get(identifier), log)
-        if identifier == str(file) and (log.history or log.config):
-            logs[identifier] = log
-    if not logs and not warnings:
+    # Folders are named by their time, so that a run's parts come in order.
+    files = [file for file in tracked_run.files_under(path) if file.suffix == ".wandb"]
+    if not files:
         advice = "give a wandb folder, or a CSV export of the run table"
         raise InputError("there is no offline run (*.wandb) in it", where=source, next_step=advice)
+    messages = tracked_run.library("wandb.proto.wandb_internal_pb2", "wandb", source)
+    for file in files:
+        log = _Log(str(file))
+        with tracked_run.damage_noted(file, path, warnings):
+            for data in _records(read_bytes(file, limit_bytes=tracked_run.FILE_LIMIT_BYTES), str(file)):
+                try:
+                    record = messages.Record.FromString(data)
+                except Exception as error:  # protobuf's
+                    raise _damaged(str(file)) from error
+                if record.run.run_id:
+                    before = logs.setdefault(record.run.run_id, log)
+                    before.where, before.exit_code, log = str(file), None, before
+                _take(record, log)
+        if log not in logs.values() and (log.history or log.config):
+            logs[str(file)] = log
     return [_run(identifier, log) for identifier, log in logs.items()], warnings
 
 
-def _joined(before: _Log | None, log: _Log) -> _Log:
-    if before is None or before is log:
-        return log
-    before.config.update(log.config)
-    before.where, before.name, before.exit_code = log.where, log.name or before.name, log.exit_code
-    return before
+def _damaged(file: str) -> DamagedFileError:
+    return DamagedFileError("is not a W&B file, or damaged", where=file, next_step="the part before is used")
 
 
-def _records(data: bytes) -> Iterator[bytes]:
-    if data[:4] != _MAGIC:
-        raise MalformedError("is not a W&B file")
+def _records(data: bytes, file: str) -> Iterator[bytes]:
+    """The records of a log; a last one that was cut off is left out."""
+    if data[:4] != b":W&B":
+        raise _damaged(file)
     position, parts = _HEADER, b""
     while position + _HEADER <= len(data):
         left = _BLOCK - position % _BLOCK
-        if left < _HEADER:  # the rest of a block that holds no header
-            position += left
-            continue
-        _, size, kind = struct.unpack_from("<IHB", data, position)
-        if kind == 0 and size == 0:  # preallocated and never written
+        _, size, kind = struct.unpack_from("<IHB", data, position) if left >= _HEADER else (0, 0, 0)
+        if kind == size == 0:  # the rest of a block, or preallocated and never written
             position += left
             continue
         piece = data[position + _HEADER : position + _HEADER + size]
         if len(piece) < size:
-            return  # the writer was stopped in the middle of it
+            return
         if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or size > left - _HEADER:
-            raise MalformedError(f"damaged at byte {position}")
+            raise _damaged(file)
         position += _HEADER + size
         parts = piece if kind in (_FULL, _FIRST) else parts + piece
         if kind in (_FULL, _LAST):
             yield parts
-            parts = b""
 
 
-def _take(record: Message, log: _Log) -> str:
-    """Take one record into the log; the run id where the record states it."""
-    for entry in record.messages(_HISTORY):
-        step = entry.message(2).whole(1)
-        log.history.append(({} if step is None else {"_step": step}) | _items(entry))
-    for part, into in ((_SUMMARY, log.summary), (_CONFIG, log.config)):
-        for found in record.messages(part):
-            into.update(_items(found))
-    for run in record.messages(_RUN):
-        log.config.update(_items(run.message(4)))
-        log.name = run.text(8) or log.name
-    for ended in record.messages(_EXIT):
-        log.exit_code = ended.whole(1) or 0
-    return record.message(_RUN).text(1)
+def _take(record: Any, log: _Log) -> None:
+    """Take one record into the log of its run."""
+    if items := record.history.item:
+        log.history.append({"_step": record.history.step.num} | _items(items))
+    log.summary.update(_items(record.summary.update))
+    log.config.update(_items(record.config.update) | _items(record.run.config.update))
+    log.name = record.run.display_name or log.name
+    if record.HasField("exit"):
+        log.exit_code = record.exit.exit_code
 
 
-def _items(content: Message) -> dict[str, Any]:
-    """Keys (nested ones joined by dots) with their values: JSON in field 8 or 16, or a value of its own type."""
+def _items(items: Iterable[Any]) -> dict[str, Any]:
+    """Keys (nested ones joined by dots) with their values: JSON, or a value of its own type."""
     found: dict[str, Any] = {}
-    for item in content.messages(1):
-        typed = [*(bool(truth) for truth in item.numbers(4)), item.whole(5), *item.numbers(6), item.text(7) or None]
-        value: Any = next((value for value in typed if value is not None), None)
-        try:
-            value = json.loads(item.text(16) or item.text(8)) if value is None else value
-        except (ValueError, RecursionError):
-            value = None
-        names = [name.decode("utf-8", "replace") for name in item.pieces(2)]
-        found[".".join(names) or item.text(1)] = value
+    for item in items:
+        stated = {each.name: value for each, value in item.ListFields()}
+        name = ".".join(stated.pop("nested_key", ())) or stated.get("key", "")
+        stated.pop("key", None)
+        for kind, value in stated.items():
+            try:
+                found[name] = json.loads(value) if "json" in kind else None if kind == "none" else value
+            except (ValueError, RecursionError):
+                continue
     return found
 
 
