@@ -58,7 +58,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "experiments/profiling/grid.py": ("profile-grids",),
     "experiments/profiling/run.py": "what its own worker says",
     "experiments/profiling/worker.py": "what its own parent says",
-    "views/html/page.py": "its own style sheet",
+    "views/html/render.py": "its own templates",
     "views/html/reading.py": ("answers",),
     "io/frames.py": ("runs-csv", "runs-tsv", "runs-json", "runs-parquet", "frames"),
     "io/schema.py": ("run-settings", "sweeps", "gpus", "mappings", "profile-grids"),
