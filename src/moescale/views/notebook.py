@@ -11,17 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moescale.units import format_bytes, format_count, format_usd, plural
-from moescale.views.tables import (
-    Table,
-    bounded_loss_table,
-    build_sentence,
-    cost_table,
-    fit_remarks,
-    law_table,
-    parameter_table,
-    plan_headline,
-    range_text,
-)
+from moescale.views.tables import Table, range_text
+from moescale.views.tables.decision import build_sentence, plan_headline
+from moescale.views.tables.fit import fit_remarks, law_table, parameter_table
+from moescale.views.tables.plan import bounded_loss_table
+from moescale.views.tables.serving import cost_table
 
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit

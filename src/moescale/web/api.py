@@ -29,8 +29,9 @@ from moescale.serving.accuracy import Accuracy
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_usd
-from moescale.views import tables
 from moescale.views.figures import ACCENT, colour_of, colour_on_dark, marker_of
+from moescale.views.tables import plan as tables
+from moescale.views.tables.decision import P_LOSS, decision_facts, plan_headline, serving_basis
 from moescale.web.security import TABLE_LIMIT_BYTES
 from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
 from moescale.web.store import PREFIX, Laws, Uploaded, name_of
@@ -236,13 +237,10 @@ def _decision(found: Plan, serving: Record) -> Record:
     shown = [tables.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
     if found.lifetime is not None and best is not found.recommendation:
         shown = [tables.lifetime_table(found.lifetime)]
-    models = f"{'dense' if best.model.experts == 1 else 'MoE'} models in this format"
-    source = tables.latency_name(found.latency_source)
-    kind = models if found.latency_source == "silicon" else f"{models} with latency from {source}"
     return {
-        "label": tables.plan_headline(found),
+        "label": plan_headline(found),
         "figures": _figures(found),
-        "facts": tables.decision_facts(found),
+        "facts": decision_facts(found),
         "tables": [
             {
                 "title": table.title,
@@ -253,7 +251,7 @@ def _decision(found: Plan, serving: Record) -> Record:
         ],
         "why": best.why,
         "caveats": best.caveats,
-        "accuracy": tables.accuracy_text(found.accuracy, found.gpu, kind),
+        "accuracy": serving_basis(found)[1],
         "model": best.model.to_dict(),
         "serving": serving,
     }
@@ -277,8 +275,8 @@ def _figures(found: Plan) -> list[Record]:
     model, use, base = found.decision.model, found.training, found.built_base.usd_per_mtok
     of_budget = model is found.recommendation.model
     training = use.usd if of_budget and use is not None else model.training_usd
-    bound, facts = found.asked.get("max_loss"), dict(tables.decision_facts(found))
-    sure = tables.P_LOSS if bound is None else f"P(loss <= {bound})"
+    bound, facts = found.asked.get("max_loss"), dict(decision_facts(found))
+    sure = P_LOSS if bound is None else f"P(loss <= {bound})"
     doubts = re.split(r", | (?=\(trust)", facts.get(sure, "").partition(" ")[2])
     life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
     headline: list[tuple[str, float, Callable[[float], str]]] = [

@@ -9,7 +9,7 @@ from moescale.fitting.holdout import HoldOut
 from moescale.views.figures import comparison_figure
 from moescale.views.html.page import Origin, page
 from moescale.views.html.render import code
-from moescale.views.tables import comparison_table
+from moescale.views.tables.fit import comparison_table
 
 CLOSE = 1.1  # times the lowest error: no reason to prefer one of them
 FAR = 2.0  # held out over in sample: the law bends where it was not fitted

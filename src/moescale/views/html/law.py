@@ -11,10 +11,11 @@ from moescale.fitting.fit import Fit, huber, robust_spread
 from moescale.fitting.holdout import RunArrays, diagnose, inputs_of
 from moescale.scaling_laws import Law
 from moescale.scaling_laws.law import interval
-from moescale.views import tables
 from moescale.views.figures import diagnosis_figure, fit_figure
 from moescale.views.html.page import Origin, page
-from moescale.views.tables import law_table, prediction_table, range_text
+from moescale.views.tables import fit as fit_tables
+from moescale.views.tables import range_text
+from moescale.views.tables.fit import law_table, prediction_table
 
 EVIDENCE = {  # what a law's file may say of its fit, and how a page calls it
     "table": "runs",
@@ -57,7 +58,7 @@ def law_report(
         diagnosis=None if found is None or runs is None else diagnose(found, runs),
         predictions=prediction_table(law),
         assumptions=_assumptions(law),
-        tables=tables,
+        tables=fit_tables,
         fit_figure=fit_figure,
         diagnosis_figure=diagnosis_figure,
     )

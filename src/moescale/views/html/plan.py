@@ -13,9 +13,10 @@ from moescale.planning.plan import Plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import expert_label, format_bytes, format_count, format_flops, format_seconds, format_usd
-from moescale.views import tables
 from moescale.views.figures import plan_figure
 from moescale.views.html.page import Origin, page
+from moescale.views.tables import decision, models, range_text
+from moescale.views.tables import plan as plan_tables
 
 LATENCY = {
     "silicon": "measured kernels of NVIDIA's aiconfigurator-core, composed into passes of the model",
@@ -49,7 +50,9 @@ def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None =
         caveats=notes,
         figure_text=figure_text(plan),
         assumptions=_assumptions(plan),
-        tables=tables,
+        decision=decision,
+        models=models,
+        tables=plan_tables,
         plan_figure=plan_figure,
     )
 
@@ -99,7 +102,7 @@ def _law_facts(plan: Plan) -> list[tuple[str, str]]:
         law = find_law(plan.law)
         pairs += [("law", f"{plan.law}: {law.source}"), ("its form", law.form.equation)]
         if law.fit_range:
-            pairs.append(("fitted on", tables.range_text(law.fit_range, law.form)))
+            pairs.append(("fitted on", range_text(law.fit_range, law.form)))
         families = [", ".join(filter(None, (family.dataset, family.tokenizer))) for family in measured_on(law)]
         if about := "; ".join(dict.fromkeys(filter(None, families))):
             pairs.append(("loss is measured on", about))

@@ -55,7 +55,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["linked"] = linked
-    found.globals.update(inline_svg=inline_svg, colour_of=colour_of, shape_of=_shape_of, style=_style)
+    helpers: Any = {"inline_svg": inline_svg, "colour_of": colour_of, "shape_of": _shape_of, "style": _style}
+    found.globals.update(helpers)
     return found
 
 
