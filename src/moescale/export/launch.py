@@ -234,7 +234,6 @@ def export_model(
 
 
 def _check_servers(gpus: int | None) -> None:
-    """InputError where so many GPUs are no whole number of servers."""
     each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
     if gpus is not None and gpus > each and gpus % each:
         below = gpus // each * each
@@ -280,7 +279,6 @@ def _readme(title: str, recipe: Recipe, choice: Choice, notes: tuple[str, ...], 
 
 
 def _serving(server: Server, notes: tuple[str, ...]) -> str:
-    """The part of README.md on serving the trained model."""
     cost = server.cost
     priced = [
         f"{cost.batch:,.0f} concurrent requests per replica" if cost.batch else "",

@@ -36,8 +36,6 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Server:
-    """One replica in the words that all engines share."""
-
     model: str
     gpus: int  # of one pipeline stage
     stages: int
@@ -115,7 +113,6 @@ def launch(
 
 
 def _notes(engine: str, weights: str, stated: str | None, s: _Server) -> tuple[str, ...]:
-    """What a launch line cannot say, or says otherwise than it was priced."""
     notes: list[str] = []
     if weights not in ("bf16", "fp8") and stated != weights:
         notes.append(f"name a checkpoint in {weights}: engines read the format from its config")
@@ -137,7 +134,6 @@ def _notes(engine: str, weights: str, stated: str | None, s: _Server) -> tuple[s
 
 
 def _line(*words: str | int | float) -> str:
-    """A shell line: quoted words, in lines of one option each."""
     line = ""
     for word in (f"{word:.3g}" if isinstance(word, float) else str(word) for word in words):
         line += (" \\\n  " if word.startswith("--") else " " if line else "") + shlex.quote(word)

@@ -48,8 +48,6 @@ _SHARED = f",\n        shared_experts={_FFN.format(width='D_SHARED')}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decoder:
-    """One of torchtitan's models: what is imported of it, and its names."""
-
     imports: str
     name: str
     model: str
@@ -254,7 +252,6 @@ _LATENT = "Q_RANK, KV_RANK, ROPE_DIM, V_HEAD_DIM = {q_lora_rank}, {kv_lora_rank}
 
 
 def _imports(shape: Buildable) -> str:
-    """What the module takes of torchtitan's builders, a name a line."""
     names = ["make_ffn_config", *(() if shape.kv_lora_rank else _GQA_IMPORTS)]
     names += _MOE_IMPORTS if shape.n_experts > 1 else ()
     lines = ",\n".join(f"    {name}" for name in sorted(names))
@@ -262,7 +259,6 @@ def _imports(shape: Buildable) -> str:
 
 
 def _experts(shape: Buildable) -> str:
-    """The function of the module that makes the experts of a layer."""
     stated = catalogue.read("routers.toml")["sigmoid"]
     scores = "softmax over all, whose scores are not made to sum to one"
     router = 'score_func="softmax",\n        route_norm=False'

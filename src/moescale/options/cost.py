@@ -346,7 +346,6 @@ class CostServingOptions(ServingOptions):
 
 
 def _pool(name: str, stated: str | None) -> int | None:
-    """So many GPUs; None where they are to be searched."""
     if stated is None or stated.strip().lower() == "auto":
         return None
     where = f"--{name.replace('_', '-')}"
@@ -462,7 +461,6 @@ class LoadOptions(Group):
 
 @contextmanager
 def _asked_by(option: str) -> Generator[None]:
-    """Names the option in what a simulated run cannot do."""
     try:
         yield
     except MoescaleError as error:

@@ -202,7 +202,6 @@ def evidence(query: Query, laws: Laws) -> Record:
 
 
 def _grid_of_runs(runs: Record) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Sizes, expert counts and tokens of the lines through the runs of a fit: at most MOST_SIZES sizes, evenly."""
     sizes, counts = np.unique(runs["n_params"]), np.unique(np.array(runs["experts"], dtype=float))
     if sizes.size > MOST_SIZES:
         sizes = sizes[np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int)]
@@ -210,7 +209,6 @@ def _grid_of_runs(runs: Record) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def _grid_of_law(law: Law, experts: Sequence[float]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Sizes, expert counts and tokens of a law's lines: within the range that it was fitted on, where that is known."""
     low, high = _range(law, "experts", (1.0, 1.0))
     counts = np.array([e for e in experts if low <= e <= high] or [low])
     return np.geomspace(*_range(law, "n_params", (1e8, 1e10)), 4), counts, _line(*_range(law, "tokens", (1e9, 1e12)))
@@ -232,7 +230,6 @@ def read_law(text: str, where: str) -> Uploaded:
 
 
 def _decision(found: Plan, serving: Record) -> Record:
-    """The first screen of a plan in the command line's words, and the figures of its model as built."""
     best = found.decision
     shown = [tables.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
     if found.lifetime is not None and best is not found.recommendation:
@@ -258,7 +255,6 @@ def _decision(found: Plan, serving: Record) -> Record:
 
 
 def _built(asked: Asked, found: Plan) -> Record:
-    """The serving figures of the recommended model as it is built, named as those of a curve's point."""
     law, question, _ = prepare(asked.law, asked.question)
     costs = costs_of(law, question, asked.deployment, asked.latency)
     shape = found.decision.architecture.architecture()
@@ -319,7 +315,6 @@ def _figures(found: Plan) -> list[Record]:
 
 
 def _training_notes(found: Plan) -> list[str]:
-    """What the dollars of training rest on: GPU days, and how fast a GPU is taken to be."""
     use = found.training
     if use is None or use.gpu_days is None or use.mfu is None:
         return []
@@ -336,7 +331,6 @@ def _accuracy_note(accuracy: Accuracy | None) -> str:
 
 
 def _published() -> list[KnownModel]:
-    """The published models whose training tokens are known."""
     return [
         KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens, weights=shape.weights)
         for name, shape in published_shapes().items()
@@ -345,7 +339,6 @@ def _published() -> list[KnownModel]:
 
 
 def _known_models(asked: Asked) -> list[Record]:
-    """Published models of similar training FLOPs, by their loss under a prepared law and their serving cost as built."""
     law, question = asked.law, asked.question
     costs = costs_of(law, question, asked.deployment, asked.latency)
     found: list[Record] = []

@@ -132,7 +132,6 @@ def _steps(law: Law) -> list[str]:
 
 
 def _fit_of(law: Law, runs: RunArrays) -> Fit:
-    """The law on some runs, in the form that figures and diagnostics take; nothing is fitted."""
     with np.errstate(all="ignore"):  # told below
         error = law.form.log_loss(law.theta, inputs_of(law.form, runs)) - np.log(runs.loss)
     if not (np.abs(error) < 100.0).all():

@@ -113,7 +113,6 @@ def _law_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _gpu_facts(plan: Plan) -> list[tuple[str, str]]:
-    """The GPU and its price with their sources, where they are the catalogue's."""
     dollars = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour"
     try:
         gpu = find_gpu(plan.gpu)
@@ -131,7 +130,6 @@ def _gpu_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _limits(asked: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The bounds and serving limits that the question stated."""
     words: dict[str, tuple[str, Callable[[float], str]]] = {
         "max_loss": ("loss at most", lambda x: f"{x:g}"),
         "max_usd_per_mtok": ("cost at most", lambda x: f"{format_usd(x)} per million output tokens"),
@@ -164,7 +162,6 @@ def _limits(asked: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _steps(plan: Plan) -> list[str]:
-    """A command that asks the same question, as far as a plan without its command line tells."""
     a = plan.asked
     options = {
         "--budget": f"{plan.budget_flops:g}",

@@ -77,7 +77,6 @@ def _training_text(plan: Plan) -> str:
 
 
 def _unused_text(plan: Plan) -> str:
-    """Why some of the budget is left over, and what it would buy; empty where it is spent."""
     use = plan.training
     if use is None or use.spent or use.budget_of is not None:
         return ""
@@ -133,7 +132,6 @@ def _probability_text(plan: Plan) -> str:
 
 
 def _regret_text(plan: Plan, regret: Regret) -> str:
-    """Shares of the baseline's cost, and the dollars that they come to."""
     shares = (regret.expected, regret.worst)
     several = bool(plan.voting_laws)
     what = "if another law is true" if several else f"over the draws of {plan.law}"

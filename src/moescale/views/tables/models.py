@@ -94,5 +94,4 @@ def beyond_notes(models: Iterable[KnownRow | ComparedModel]) -> tuple[str, ...]:
 
 
 def _more(ratio: float | None) -> str:
-    """By what share a loss is higher than another."""
     return "-" if ratio is None else f"{ratio - 1.0:+.1%}"

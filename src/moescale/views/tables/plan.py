@@ -207,8 +207,6 @@ def _models(title: str, models: Sequence[Model | Unreachable], cells: Sequence[C
 
 
 def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
-    """The column of a figure's interval, in dollars without a `form`."""
-
     def text(model: Trained) -> str:
         limits = (model.intervals or {}).get(figure)
         return " to ".join(format_usd(end) if form is None else f"{end:{form}}" for end in limits or ())

@@ -185,7 +185,6 @@ def show_cost(
 
 
 def _attention_groups(console: Console, deployment: Deployment) -> None:
-    """The rule on prompts of attention groups, which decides how long they wait."""
     passes = float(deployment.prompt_wait_passes)
     rule = (
         "a prompt in one group delays the output tokens of all groups, as in vLLM and SGLang; with --latency "
