@@ -16,6 +16,7 @@ from moescale.export import megatron, torchtitan
 from moescale.export.folder import check_export_folder, write_export
 from moescale.export.huggingface import config_of
 from moescale.export.serving_launch import SERVE, Server, serve_script
+from moescale.export.templates import filled
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.models.parameters import count_parameters
@@ -213,13 +214,23 @@ def export_model(
     of_experts = [f"the rule {named.name} was fitted to dense models; {counted}"] if by_rule else []
     notes = (*recipe.notes, *of_experts, *chosen.notes(shape))
     files = chosen.files(shape, recipe, choice.split, title)
-    files["README.md"] = _readme(
-        title, recipe, choice, notes, _CONFIG_ALONE if format == "hf" and _untrained(shape) else chosen.start
+    started = None if server is None else serve_script(server, recipe.sequence_tokens)
+    files["README.md"] = filled(
+        "README.md.j2",
+        title=title,
+        start=_CONFIG_ALONE if format == "hf" and _untrained(shape) else chosen.start,
+        recipe=recipe,
+        choice=choice,
+        notes=notes,
+        server=server,
+        serve=SERVE,
+        priced=[] if server is None or started is None else _priced(server, started.notes),
+        format_bytes=format_bytes,
+        format_flops=format_flops,
+        split_in_words=split_in_words,
     )
-    if server is not None:
-        started = serve_script(server, recipe.sequence_tokens)
+    if started is not None:
         files[SERVE] = started.command
-        files["README.md"] += _serving(server, started.notes)
     write_export(folder, files, NAMES)
     return Export(
         format=format,
@@ -251,48 +262,12 @@ def split_in_words(choice: Choice) -> str:
     )
 
 
-def _readme(title: str, recipe: Recipe, choice: Choice, notes: tuple[str, ...], start: str) -> str:
-    memory = choice.memory
-    lines = [
-        f"# {title}",
-        "",
-        start,
-        "",
-        *(f"- {line}" for line in recipe.arithmetic),
-        f"- AdamW ({recipe.beta1}, {recipe.beta2}), weight decay {recipe.weight_decay}, gradients clipped at {recipe.grad_clip}",
-        f"- learning rate {recipe.peak_lr:.4g} after {recipe.warmup_steps:,} steps, {recipe.decay_words}",
-        f"- {split_in_words(choice)} ({choice.why})",
-        f"- {format_flops(choice.training_flops)} FLOPs (matrices and causal attention): {choice.days:.3g} days at "
-        f"{choice.mfu:.0%} of peak",
-        f"- {choice.time_in_words}",
-        *(f"- {note}" for note in notes),
-        "",
-        f"## Memory of the fullest GPU: {format_bytes(memory.total_bytes)} of {format_bytes(memory.available_bytes)}",
-        "",
-        *(f"- {line}" for line in memory.arithmetic),
-        "",
-        "Activations are counted tensor by tensor as by Korthikanti et al. (arXiv 2205.05198), training state as by ZeRO",
-        "(arXiv 1910.02054). vLLM reads the same config.json.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _serving(server: Server, notes: tuple[str, ...]) -> str:
+def _priced(server: Server, notes: tuple[str, ...]) -> list[str]:
     cost = server.cost
-    priced = [
+    figures = (
         f"{cost.batch:,.0f} concurrent requests per replica" if cost.batch else "",
         f"{cost.throughput_tok_s:,.0f} output tokens/s" if cost.throughput_tok_s else "",
         f"TTFT {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
         f"TPOT {format_seconds(cost.tpot_s)}" if cost.tpot_s else "",
-    ]
-    lines = [
-        "",
-        f"## Serving: {server.title}",
-        "",
-        f"`MODEL=FOLDER bash {SERVE}` serves the trained weights as the plan priced them:",
-        "",
-        *(f"- {line}" for line in (*priced, *notes) if line),
-        "",
-    ]
-    return "\n".join(lines)
+    )
+    return [line for line in (*figures, *notes) if line]

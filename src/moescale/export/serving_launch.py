@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moescale.errors import InputError, unknown_name
+from moescale.export.templates import filled
 from moescale.models.published import find_shape
 from moescale.serving.deployment import Deployment, longest_request_tokens
 from moescale.serving.gpu_counts import Cost
@@ -235,12 +236,6 @@ ENGINES: dict[str, Callable[[_Server], str]] = {"vllm": _vllm, "sglang": _sglang
 
 
 SERVE = "serve.sh"
-_HEAD = """#!/usr/bin/env bash
-# {title}
-# MODEL: folder of the trained weights with their config.json and tokenizer; unless set, this one.
-set -euo pipefail
-here="$(cd "$(dirname "$0")" && pwd)"
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +260,7 @@ def serve_script(server: Server, trained_tokens: int) -> Launch:
     """
     found = launch("vllm", "MODEL", server.cost, server.deployment, "bf16", most_tokens=trained_tokens)
     line = found.command.replace("vllm serve MODEL", 'vllm serve "${MODEL:-$here}" \\\n  --dtype bfloat16', 1)
-    return Launch(command=_HEAD.format(title=server.title) + line + ' "$@"\n', notes=found.notes)
+    return Launch(command=filled("serve.sh.j2", title=server.title, line=line), notes=found.notes)
 
 
 def published_name(name: str) -> str:
