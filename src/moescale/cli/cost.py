@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
-    ),
+    )
 )
 @flat(
     *(
