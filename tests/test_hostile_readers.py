@@ -59,6 +59,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "experiments/profiling/run.py": "what its own worker says",
     "experiments/profiling/worker.py": "what its own parent says",
     "views/html/render.py": "its own templates",
+    "export/templates.py": "its own templates",
     "views/html/reading.py": ("answers",),
     "io/frames.py": ("runs-csv", "runs-tsv", "runs-json", "runs-parquet", "frames"),
     "io/schema.py": ("run-settings", "sweeps", "gpus", "mappings", "profile-grids"),
