@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,14 +46,6 @@ class Export:
         return record(self, without=("choice",)) | {"parallel": record(self.choice)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    trainer: Trainer
-    files: Callable[[Buildable, Recipe, Split, str], Files]
-    notes: Callable[[Buildable], tuple[str, ...]]
-    start: str  # how to start it, in Markdown
-
-
 def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
     """config.json of a model that is trained by `recipe`: its sequence length, vocabulary, balancing loss."""
     training: dict[str, object] = {
@@ -67,10 +58,6 @@ def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
     if shape.model_type == "qwen3_moe":  # the other classes with experts balance them by a bias of the router
         training |= {"router_aux_loss_coef": recipe.balance_loss, "output_router_logits": True}
     return {**config_of(shape, recipe.vocab_size), **training}
-
-
-def _config_file(shape: Buildable, recipe: Recipe) -> Files:
-    return {"config.json": json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"}
 
 
 def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, object]:
@@ -97,27 +84,17 @@ def _fields(of: object, *names: str) -> dict[str, object]:
     return {name: getattr(of, name) for name in names}
 
 
-def _huggingface(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    if _untrained(shape):
-        return _config_file(shape, recipe)
-    settings = f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))
-    return {**_config_file(shape, recipe), "run.toml": settings}
-
-
-def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    return {
-        **_config_file(shape, recipe),
-        f"{torchtitan.MODULE}.py": torchtitan.torchtitan_module(shape, recipe, split, title),
-        "run.sh": torchtitan.torchtitan_script(split),
-    }
-
-
-def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    return {
-        **_config_file(shape, recipe),
-        megatron.FILE: megatron.megatron_file(megatron.megatron_arguments(shape, recipe, split), title),
-        "run.sh": megatron.megatron_script(split),
-    }
+def _files(format: str, shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    files = {"config.json": json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"}
+    if format == "torchtitan":
+        files[f"{torchtitan.MODULE}.py"] = torchtitan.torchtitan_module(shape, recipe, split, title)
+        files["run.sh"] = torchtitan.torchtitan_script(split)
+    elif format == "megatron":
+        files[megatron.FILE] = megatron.megatron_file(megatron.megatron_arguments(shape, recipe, split), title)
+        files["run.sh"] = megatron.megatron_script(split)
+    elif not _untrained(shape):
+        files["run.toml"] = f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))
+    return files
 
 
 def _untrained(shape: Buildable) -> bool:
@@ -125,34 +102,12 @@ def _untrained(shape: Buildable) -> bool:
     return bool(shape.kv_lora_rank or shape.d_shared_expert) or shape.expert_width != shape.d_ffn
 
 
-_CONFIG_ALONE = (
-    "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train` does not build this model: export it for "
-    "torchtitan or megatron, or give the config and the numbers below to another trainer."
-)
-
 FORMATS = {
-    "hf": _Format(
-        Trainer(states="full", pipeline=False, tensor=False, expert=False),
-        _huggingface,
-        lambda shape: (),
-        "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train run.toml` trains it on a corpus "
-        "that `moescale pack` made.",
-    ),
-    "torchtitan": _Format(
-        torchtitan.TRAINER,
-        _torchtitan,
-        torchtitan.notes,
-        f"`bash run.sh` on each server, where torchtitan {torchtitan.VERSION} is installed, with RENDEZVOUS (HOST:PORT of one of them), "
-        "TOKENIZER, CORPUS and OUTPUT in the environment.",
-    ),
-    "megatron": _Format(
-        megatron.TRAINER,
-        _megatron,
-        megatron.notes,
-        "`bash run.sh` on each server, with MEGATRON (a checkout of Megatron-LM), RENDEZVOUS (HOST:PORT of one of them), DATA, TOKENIZER "
-        "and OUTPUT in the environment. Convert the checkpoint to Hugging Face's format before serving it.",
-    ),
+    "hf": Trainer(states="full", pipeline=False, tensor=False, expert=False),
+    "torchtitan": torchtitan.TRAINER,
+    "megatron": megatron.TRAINER,
 }
+"""How the trainer of each format splits a run."""
 
 NAMES = frozenset({"config.json", "run.toml", f"{torchtitan.MODULE}.py", megatron.FILE, "run.sh", "README.md", SERVE})
 """Every file that an export of any format may hold."""
@@ -192,12 +147,11 @@ def export_model(
     """
     check_export(format, folder)
     _check_servers(gpus)
-    chosen = FORMATS[format]
     named = find_rule(rule)
     model = shape.architecture()
     counts = count_parameters(model)
     launch = Launch(
-        trainer=chosen.trainer,
+        trainer=FORMATS[format],
         rule=rule,
         peak_lr=peak_lr,
         batch_tokens=batch_tokens,
@@ -212,13 +166,16 @@ def export_model(
     counted = "C counts the experts that a token meets" if "flops" in named.batch else "N counts one FFN in every layer"
     by_rule = named.dense_only and (batch_tokens is None or peak_lr is None) and shape.n_experts > 1
     of_experts = [f"the rule {named.name} was fitted to dense models; {counted}"] if by_rule else []
-    notes = (*recipe.notes, *of_experts, *chosen.notes(shape))
-    files = chosen.files(shape, recipe, choice.split, title)
+    remarks = {"torchtitan": torchtitan.notes, "megatron": megatron.notes}
+    of_trainer = remarks[format](shape) if format in remarks else ()
+    notes = (*recipe.notes, *of_experts, *of_trainer)
+    files = _files(format, shape, recipe, choice.split, title)
     started = None if server is None else serve_script(server, recipe.sequence_tokens)
     files["README.md"] = filled(
         "README.md.j2",
         title=title,
-        start=_CONFIG_ALONE if format == "hf" and _untrained(shape) else chosen.start,
+        format="config" if format == "hf" and _untrained(shape) else format,
+        version=torchtitan.VERSION,
         recipe=recipe,
         choice=choice,
         notes=notes,
