@@ -30,7 +30,7 @@ from moescale.planning.total_cost import TrainingPrice
 from moescale.scaling_laws import find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.views.figures import plan_figure
-from moescale.views.tables import known_table
+from moescale.views.tables.models import known_table
 from moescale.views.terminal import show_plan
 
 pytestmark = pytest.mark.system
@@ -217,7 +217,7 @@ def test_known_models_go_to_json_and_back_to_the_screen_and_the_figure() -> None
     assert parse_plan(record, where="plan").known == answer.known
     assert "known" not in plan().to_dict()
     out = io.StringIO()
-    show_plan(Console(file=out, width=100), answer, chart=False)
+    show_plan(Console(file=out, width=100), answer)
     assert "Published models under this law" in out.getvalue()
     assert "* deepseek-v3: public-2026 was fitted up to X = 11 and is not trusted at 27.2" in out.getvalue()
     assert len(known_table(answer).rows) == 2

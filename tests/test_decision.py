@@ -30,7 +30,8 @@ from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
-from moescale.views.tables import choices_table, decision_facts, loss_optimal_table
+from moescale.views.tables.decision import decision_facts
+from moescale.views.tables.plan import choices_table, loss_optimal_table
 
 pytestmark = pytest.mark.system
 

@@ -58,7 +58,7 @@ LATENT = replace(
 )
 FAMILIES = {"experts": SHAPE, "dense": DENSE, "fine-grained": FINE, "deepseek": LATENT}
 H100, A100 = find_gpu("h100-sxm"), find_gpu("a100-sxm-40gb")
-TRAINERS = {name: chosen.trainer for name, chosen in FORMATS.items()}
+TRAINERS = dict(FORMATS)
 FLAGS: dict[str, dict[str, str]] = catalogue.read("megatron.toml")["flags"]
 
 

@@ -28,7 +28,7 @@ HEAVY = {
     "narwhals",
 }
 # What the command line is made of; the library loads it where it reads settings and writes answers.
-OF_THE_COMMAND_LINE = {"typer", "rich", "pydantic"}
+OF_THE_COMMAND_LINE = {"typer", "rich", "pydantic", "jinja2"}
 # Modules that are nothing without such a library.
 EAGER = ("moescale.experiments", "moescale.web", "moescale.__main__")
 

@@ -35,7 +35,7 @@ from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cheapest
 from moescale.serving.pareto import pareto
 from moescale.units import format_count, format_usd
-from moescale.views.tables import bounded_loss_table, loss_optimal_table
+from moescale.views.tables.plan import bounded_loss_table, loss_optimal_table
 from moescale.views.terminal.plan import show_plan
 
 YUN = {
@@ -590,7 +590,7 @@ def test_a_dense_law_plans_dense_models() -> None:
 def plan_words(plan: Plan) -> str:
     """The command line's answer in one line."""
     text = io.StringIO()
-    show_plan(Console(file=text, width=100), plan, chart=False)
+    show_plan(Console(file=text, width=100), plan)
     return " ".join(text.getvalue().split())
 
 

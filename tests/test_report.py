@@ -22,9 +22,9 @@ from moescale.fitting.holdout import HoldOut
 from moescale.planning.plan_file import parse_plan
 from moescale.scaling_laws import find_law
 from moescale.units import format_count, format_usd
-from moescale.views.figures.style import SEQUENCE, on_any, on_dark
+from moescale.views.figures.style import SEQUENCE, on_dark
 from moescale.views.html import Origin, comparison_report, law_report, plan_report, read_answer
-from moescale.views.html.markup import escaped, linked, tag
+from moescale.views.html.render import code, linked
 
 pytestmark = pytest.mark.system
 
@@ -255,8 +255,7 @@ def test_damaged_held_out_runs_are_refused(folder: Path, tmp_path: Path) -> None
 
 
 def test_text_is_escaped_once_and_links_are_plain() -> None:
-    assert tag("p", "a<b", title='"') == '<p title="&quot;">a&lt;b</p>'
-    assert escaped(tag("b", "&")) == "<b>&amp;</b>"
+    assert linked(code("a<b & '")) == "<code>a&lt;b &amp; &#39;</code>"
     assert linked("arXiv 2404.02852, x") == (
         '<a href="https://arxiv.org/abs/2404.02852" rel="noreferrer">arXiv 2404.02852</a>, x'
     )
@@ -301,7 +300,6 @@ def contrast(a: str, b: str) -> float:
 @pytest.mark.parametrize("colour", SEQUENCE)
 def test_expert_counts_can_be_told_on_a_dark_ground(colour: str) -> None:
     assert contrast(on_dark(colour), "#181818") >= 4.45
-    assert min(contrast(on_any(colour), ground) for ground in ("#181818", "#ffffff")) >= 2.95
 
 
 def test_greys_are_turned_over() -> None:

@@ -139,7 +139,6 @@ def _system_error(error: OSError) -> str:
 
 
 def _drop_output() -> None:
-    """Send what is still to be written nowhere, so that the interpreter does not complain when it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

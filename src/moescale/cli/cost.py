@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
         "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
-    ),
+    )
 )
 @flat(
     *(
@@ -150,7 +150,6 @@ def models(json_: Json = False) -> None:
 def _tell_sweep(
     points: OperatingPoints, sweep: SweepOptions, source_of_traffic: str | None, json_: bool, *, named: bool
 ) -> None:
-    """Write, draw and print all operating points."""
     from moescale.runs.table import write_runs
     from moescale.views.figures import sweep_figure
     from moescale.views.terminal import show_sweep, terminal
@@ -168,7 +167,6 @@ def _tell_sweep(
 
 
 def _without_dollars(record: object) -> object:
-    """The record without its dollars, also within its parts."""
     if isinstance(record, dict):
         parts = cast("dict[str, object]", record)
         return {name: _without_dollars(part) for name, part in parts.items() if not name.startswith("usd")}

@@ -53,9 +53,6 @@ def plan(
     export: ExportOptions,
     details: Annotated[bool, Option("--details", help="Show all tables and caveats.")] = False,
     plot: Plot = None,
-    frontier_plot: Annotated[
-        bool, Option("--frontier-plot", help="Draw the curves as text, also outside a terminal.")
-    ] = False,
     json_: Json = False,
 ) -> None:
     """Choose the model to train with a budget, by its loss and serving cost."""
@@ -93,7 +90,7 @@ def plan(
         record = answer.to_dict() | {"made_with": made_with(context, [path for path in named if path.is_file()])}
         print_json(record if exported is None else record | {"export": exported.to_dict()})
     else:
-        show_plan(terminal(), answer, details=details, chart=frontier_plot or None)
+        show_plan(terminal(), answer, details=details)
         if exported is not None:
             show_export(terminal(), exported)
     warn(answer.warnings)

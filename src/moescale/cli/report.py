@@ -65,7 +65,6 @@ def _check_date(text: str) -> None:
 
 
 def _runs_of(law: Law, path: Path) -> RunArrays:
-    """The runs of a table, by the columns and the rows that the law was fitted to."""
     from moescale.fitting.workflow import run_arrays
     from moescale.runs.table import read_runs
 

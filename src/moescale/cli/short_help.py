@@ -76,7 +76,6 @@ def _heading(parameter: Any) -> str:
 
 
 def _name(parameter: Any) -> str:
-    """An option or argument with what it takes."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar)
     name = ", ".join(sorted(parameter.opts, key=len))
@@ -86,7 +85,6 @@ def _name(parameter: Any) -> str:
 
 
 def _summary(parameter: Any) -> str:
-    """The first clause of an option's help, and its default."""
     first, *others = (parameter.help or "").rstrip(".").split("; ")
     stated = [part for part in others if part.startswith("default")]
     if not stated and isinstance(parameter.default, int | float | str) and not isinstance(parameter.default, bool):

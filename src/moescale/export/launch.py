@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from moescale.export import megatron, torchtitan
 from moescale.export.folder import check_export_folder, write_export
 from moescale.export.huggingface import config_of
 from moescale.export.serving_launch import SERVE, Server, serve_script
+from moescale.export.templates import filled
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.models.parameters import count_parameters
@@ -46,14 +46,6 @@ class Export:
         return record(self, without=("choice",)) | {"parallel": record(self.choice)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    trainer: Trainer
-    files: Callable[[Buildable, Recipe, Split, str], Files]
-    notes: Callable[[Buildable], tuple[str, ...]]
-    start: str  # how to start it, in Markdown
-
-
 def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
     """config.json of a model that is trained by `recipe`: its sequence length, vocabulary, balancing loss."""
     training: dict[str, object] = {
@@ -66,10 +58,6 @@ def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
     if shape.model_type == "qwen3_moe":  # the other classes with experts balance them by a bias of the router
         training |= {"router_aux_loss_coef": recipe.balance_loss, "output_router_logits": True}
     return {**config_of(shape, recipe.vocab_size), **training}
-
-
-def _config_file(shape: Buildable, recipe: Recipe) -> Files:
-    return {"config.json": json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"}
 
 
 def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, object]:
@@ -96,27 +84,17 @@ def _fields(of: object, *names: str) -> dict[str, object]:
     return {name: getattr(of, name) for name in names}
 
 
-def _huggingface(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    if _untrained(shape):
-        return _config_file(shape, recipe)
-    settings = f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))
-    return {**_config_file(shape, recipe), "run.toml": settings}
-
-
-def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    return {
-        **_config_file(shape, recipe),
-        f"{torchtitan.MODULE}.py": torchtitan.torchtitan_module(shape, recipe, split, title),
-        "run.sh": torchtitan.torchtitan_script(split),
-    }
-
-
-def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    return {
-        **_config_file(shape, recipe),
-        megatron.FILE: megatron.megatron_file(megatron.megatron_arguments(shape, recipe, split), title),
-        "run.sh": megatron.megatron_script(split),
-    }
+def _files(format: str, shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    files = {"config.json": json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"}
+    if format == "torchtitan":
+        files[f"{torchtitan.MODULE}.py"] = torchtitan.torchtitan_module(shape, recipe, split, title)
+        files["run.sh"] = torchtitan.torchtitan_script(split)
+    elif format == "megatron":
+        files[megatron.FILE] = megatron.megatron_file(megatron.megatron_arguments(shape, recipe, split), title)
+        files["run.sh"] = megatron.megatron_script(split)
+    elif not _untrained(shape):
+        files["run.toml"] = f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))
+    return files
 
 
 def _untrained(shape: Buildable) -> bool:
@@ -124,34 +102,12 @@ def _untrained(shape: Buildable) -> bool:
     return bool(shape.kv_lora_rank or shape.d_shared_expert) or shape.expert_width != shape.d_ffn
 
 
-_CONFIG_ALONE = (
-    "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train` does not build this model: export it for "
-    "torchtitan or megatron, or give the config and the numbers below to another trainer."
-)
-
 FORMATS = {
-    "hf": _Format(
-        Trainer(states="full", pipeline=False, tensor=False, expert=False),
-        _huggingface,
-        lambda shape: (),
-        "`transformers.AutoConfig.from_pretrained(folder)` reads config.json; `moescale train run.toml` trains it on a corpus "
-        "that `moescale pack` made.",
-    ),
-    "torchtitan": _Format(
-        torchtitan.TRAINER,
-        _torchtitan,
-        torchtitan.notes,
-        f"`bash run.sh` on each server, where torchtitan {torchtitan.VERSION} is installed, with RENDEZVOUS (HOST:PORT of one of them), "
-        "TOKENIZER, CORPUS and OUTPUT in the environment.",
-    ),
-    "megatron": _Format(
-        megatron.TRAINER,
-        _megatron,
-        megatron.notes,
-        "`bash run.sh` on each server, with MEGATRON (a checkout of Megatron-LM), RENDEZVOUS (HOST:PORT of one of them), DATA, TOKENIZER "
-        "and OUTPUT in the environment. Convert the checkpoint to Hugging Face's format before serving it.",
-    ),
+    "hf": Trainer(states="full", pipeline=False, tensor=False, expert=False),
+    "torchtitan": torchtitan.TRAINER,
+    "megatron": megatron.TRAINER,
 }
+"""How the trainer of each format splits a run."""
 
 NAMES = frozenset({"config.json", "run.toml", f"{torchtitan.MODULE}.py", megatron.FILE, "run.sh", "README.md", SERVE})
 """Every file that an export of any format may hold."""
@@ -191,12 +147,11 @@ def export_model(
     """
     check_export(format, folder)
     _check_servers(gpus)
-    chosen = FORMATS[format]
     named = find_rule(rule)
     model = shape.architecture()
     counts = count_parameters(model)
     launch = Launch(
-        trainer=chosen.trainer,
+        trainer=FORMATS[format],
         rule=rule,
         peak_lr=peak_lr,
         batch_tokens=batch_tokens,
@@ -211,15 +166,28 @@ def export_model(
     counted = "C counts the experts that a token meets" if "flops" in named.batch else "N counts one FFN in every layer"
     by_rule = named.dense_only and (batch_tokens is None or peak_lr is None) and shape.n_experts > 1
     of_experts = [f"the rule {named.name} was fitted to dense models; {counted}"] if by_rule else []
-    notes = (*recipe.notes, *of_experts, *chosen.notes(shape))
-    files = chosen.files(shape, recipe, choice.split, title)
-    files["README.md"] = _readme(
-        title, recipe, choice, notes, _CONFIG_ALONE if format == "hf" and _untrained(shape) else chosen.start
+    remarks = {"torchtitan": torchtitan.notes, "megatron": megatron.notes}
+    of_trainer = remarks[format](shape) if format in remarks else ()
+    notes = (*recipe.notes, *of_experts, *of_trainer)
+    files = _files(format, shape, recipe, choice.split, title)
+    started = None if server is None else serve_script(server, recipe.sequence_tokens)
+    files["README.md"] = filled(
+        "README.md.j2",
+        title=title,
+        format="config" if format == "hf" and _untrained(shape) else format,
+        version=torchtitan.VERSION,
+        recipe=recipe,
+        choice=choice,
+        notes=notes,
+        server=server,
+        serve=SERVE,
+        priced=[] if server is None or started is None else _priced(server, started.notes),
+        format_bytes=format_bytes,
+        format_flops=format_flops,
+        split_in_words=split_in_words,
     )
-    if server is not None:
-        started = serve_script(server, recipe.sequence_tokens)
+    if started is not None:
         files[SERVE] = started.command
-        files["README.md"] += _serving(server, started.notes)
     write_export(folder, files, NAMES)
     return Export(
         format=format,
@@ -234,7 +202,6 @@ def export_model(
 
 
 def _check_servers(gpus: int | None) -> None:
-    """InputError where so many GPUs are no whole number of servers."""
     each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
     if gpus is not None and gpus > each and gpus % each:
         below = gpus // each * each
@@ -252,49 +219,12 @@ def split_in_words(choice: Choice) -> str:
     )
 
 
-def _readme(title: str, recipe: Recipe, choice: Choice, notes: tuple[str, ...], start: str) -> str:
-    memory = choice.memory
-    lines = [
-        f"# {title}",
-        "",
-        start,
-        "",
-        *(f"- {line}" for line in recipe.arithmetic),
-        f"- AdamW ({recipe.beta1}, {recipe.beta2}), weight decay {recipe.weight_decay}, gradients clipped at {recipe.grad_clip}",
-        f"- learning rate {recipe.peak_lr:.4g} after {recipe.warmup_steps:,} steps, {recipe.decay_words}",
-        f"- {split_in_words(choice)} ({choice.why})",
-        f"- {format_flops(choice.training_flops)} FLOPs (matrices and causal attention): {choice.days:.3g} days at "
-        f"{choice.mfu:.0%} of peak",
-        f"- {choice.time_in_words}",
-        *(f"- {note}" for note in notes),
-        "",
-        f"## Memory of the fullest GPU: {format_bytes(memory.total_bytes)} of {format_bytes(memory.available_bytes)}",
-        "",
-        *(f"- {line}" for line in memory.arithmetic),
-        "",
-        "Activations are counted tensor by tensor as by Korthikanti et al. (arXiv 2205.05198), training state as by ZeRO",
-        "(arXiv 1910.02054). vLLM reads the same config.json.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _serving(server: Server, notes: tuple[str, ...]) -> str:
-    """The part of README.md on serving the trained model."""
+def _priced(server: Server, notes: tuple[str, ...]) -> list[str]:
     cost = server.cost
-    priced = [
+    figures = (
         f"{cost.batch:,.0f} concurrent requests per replica" if cost.batch else "",
         f"{cost.throughput_tok_s:,.0f} output tokens/s" if cost.throughput_tok_s else "",
         f"TTFT {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
         f"TPOT {format_seconds(cost.tpot_s)}" if cost.tpot_s else "",
-    ]
-    lines = [
-        "",
-        f"## Serving: {server.title}",
-        "",
-        f"`MODEL=FOLDER bash {SERVE}` serves the trained weights as the plan priced them:",
-        "",
-        *(f"- {line}" for line in (*priced, *notes) if line),
-        "",
-    ]
-    return "\n".join(lines)
+    )
+    return [line for line in (*figures, *notes) if line]

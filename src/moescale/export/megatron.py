@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moescale import catalogue
-from moescale.export.torchrun import torchrun_script
+from moescale.export.templates import torchrun_script
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
 from moescale.training.parallelism import Split, Trainer, stages_of
@@ -164,22 +164,7 @@ def megatron_file(arguments: Arguments, title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-_READ_ARGUMENTS = f"""arguments=()
-while read -r name value; do
-  [[ -z "$name" || "$name" == \\#* ]] && continue
-  arguments+=("$name")
-  [[ -n "$value" ]] && arguments+=("$value")
-done <"$here/{FILE}"
-export CUDA_DEVICE_MAX_CONNECTIONS=1"""
-_PROGRAM = """"$MEGATRON/pretrain_gpt.py" "${arguments[@]}" \\
-  --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER" --data-path "$DATA" --split 99,1,0 \\
-  --save "$OUTPUT" --load "$OUTPUT\""""
-
-
 def megatron_script(split: Split) -> str:
     """The text of run.sh, to be started on each server from a checkout of Megatron-LM."""
-    about = (
-        "Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON",
-        "DATA: prefix of a .bin and .idx. TOKENIZER: folder with the tokenizer's files. OUTPUT: folder for checkpoints.",
-    )
-    return torchrun_script(split, about, _READ_ARGUMENTS, _PROGRAM)
+    about = "Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON"
+    return torchrun_script(split, "megatron", about, FILE)

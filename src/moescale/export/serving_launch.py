@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moescale.errors import InputError, unknown_name
+from moescale.export.templates import filled
 from moescale.models.published import find_shape
 from moescale.serving.deployment import Deployment, longest_request_tokens
 from moescale.serving.gpu_counts import Cost
@@ -36,8 +37,6 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Server:
-    """One replica in the words that all engines share."""
-
     model: str
     gpus: int  # of one pipeline stage
     stages: int
@@ -115,7 +114,6 @@ def launch(
 
 
 def _notes(engine: str, weights: str, stated: str | None, s: _Server) -> tuple[str, ...]:
-    """What a launch line cannot say, or says otherwise than it was priced."""
     notes: list[str] = []
     if weights not in ("bf16", "fp8") and stated != weights:
         notes.append(f"name a checkpoint in {weights}: engines read the format from its config")
@@ -136,73 +134,61 @@ def _notes(engine: str, weights: str, stated: str | None, s: _Server) -> tuple[s
     return tuple(notes)
 
 
-def _line(*words: str | int | float) -> str:
-    """A shell line: quoted words, in lines of one option each."""
-    line = ""
-    for word in (f"{word:.3g}" if isinstance(word, float) else str(word) for word in words):
-        line += (" \\\n  " if word.startswith("--") else " " if line else "") + shlex.quote(word)
+Options = dict[str, str | int | float | bool | None]  # True: a switch; False and None: left out
+
+
+def _line(program: str, model: str, options: Options) -> str:
+    line = f"{program} {shlex.quote(model)}"
+    for name, value in options.items():
+        if value is not None and value is not False:
+            text = f"{value:.3g}" if isinstance(value, float) else str(value)
+            line += f" \\\n  {name}" + ("" if value is True else f" {shlex.quote(text)}")
     return line
 
 
+def _several(count: int) -> int | None:
+    return count if count > 1 else None
+
+
 def _vllm(s: _Server) -> str:
-    words: list[str | int | float] = ["vllm", "serve", s.model, "--tensor-parallel-size", s.gpus // s.groups]
-    if s.stages > 1:
-        words += ["--pipeline-parallel-size", s.stages]
-    if s.groups > 1:
-        words += ["--data-parallel-size", s.groups]
-    if s.experts and s.expert_ways > 1:
-        words += ["--enable-expert-parallel"]
-    # Each group of data parallelism schedules its own requests.
-    words += ["--max-num-seqs", s.of_a_group(s.requests), "--max-model-len", s.longest]
-    words += ["--gpu-memory-utilization", s.memory_fraction]
-    if s.quantise:
-        words += ["--quantization", "fp8"]
-    if s.fp8_cache:
-        words += ["--kv-cache-dtype", "fp8"]
-    if s.pass_tokens is not None:
-        words += ["--max-num-batched-tokens", s.of_a_group(s.pass_tokens)]
-    if s.drafted:
-        words += ["--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": s.drafted})]
-    return _line(*words)
+    drafts = json.dumps({"method": "mtp", "num_speculative_tokens": s.drafted})
+    options: Options = {
+        "--tensor-parallel-size": s.gpus // s.groups,
+        "--pipeline-parallel-size": _several(s.stages),
+        "--data-parallel-size": _several(s.groups),
+        "--enable-expert-parallel": s.experts and s.expert_ways > 1,
+        # Each group of data parallelism schedules its own requests.
+        "--max-num-seqs": s.of_a_group(s.requests),
+        "--max-model-len": s.longest,
+        "--gpu-memory-utilization": s.memory_fraction,
+        "--quantization": "fp8" if s.quantise else None,
+        "--kv-cache-dtype": "fp8" if s.fp8_cache else None,
+        "--max-num-batched-tokens": None if s.pass_tokens is None else s.of_a_group(s.pass_tokens),
+        "--speculative-config": drafts if s.drafted else None,
+    }
+    return _line("vllm serve", s.model, options)
 
 
 def _sglang(s: _Server) -> str:
-    words: list[str | int | float] = [
-        "python",
-        "-m",
-        "sglang.launch_server",
-        "--model-path",
-        s.model,
-        "--tp-size",
-        s.gpus,
-    ]
-    if s.stages > 1:
-        words += ["--pp-size", s.stages]
-    if s.groups > 1:
-        words += ["--dp-size", s.groups, "--enable-dp-attention"]
-    if s.experts and s.expert_ways > 1:
-        words += ["--ep-size", s.expert_ways]
-    # With attention data parallelism it divides requests and chunks by the groups itself (server_args.py, 0.5). Its
-    # static share holds weights and cache; activations lie beside it.
-    words += ["--max-running-requests", max(s.requests, s.groups), "--context-length", s.longest]
-    words += ["--mem-fraction-static", max(s.memory_fraction - s.reserve_bytes / s.memory_bytes, 0.01)]
-    if s.quantise:
-        words += ["--quantization", "fp8"]
-    if s.fp8_cache:
-        words += ["--kv-cache-dtype", "fp8_e4m3"]
-    if s.pass_tokens is not None:
-        words += ["--chunked-prefill-size", s.pass_tokens]
+    options: Options = {
+        "--tp-size": s.gpus,
+        "--pp-size": _several(s.stages),
+        "--dp-size": _several(s.groups),
+        "--enable-dp-attention": s.groups > 1,
+        "--ep-size": _several(s.expert_ways) if s.experts else None,
+        # With attention data parallelism it divides requests and chunks by the groups itself (server_args.py, 0.5). Its
+        # static share holds weights and cache; activations lie beside it.
+        "--max-running-requests": max(s.requests, s.groups),
+        "--context-length": s.longest,
+        "--mem-fraction-static": max(s.memory_fraction - s.reserve_bytes / s.memory_bytes, 0.01),
+        "--quantization": "fp8" if s.quantise else None,
+        "--kv-cache-dtype": "fp8_e4m3" if s.fp8_cache else None,
+        "--chunked-prefill-size": s.pass_tokens,
+    }
     if s.drafted:
-        words += [
-            "--speculative-algorithm",
-            "EAGLE",
-            "--speculative-num-steps",
-            s.drafted,
-            "--speculative-eagle-topk",
-            1,
-        ]
-        words += ["--speculative-num-draft-tokens", s.drafted + 1]
-    return _line(*words)
+        options |= {"--speculative-algorithm": "EAGLE", "--speculative-num-steps": s.drafted}
+        options |= {"--speculative-eagle-topk": 1, "--speculative-num-draft-tokens": s.drafted + 1}
+    return _line("python -m sglang.launch_server \\\n  --model-path", s.model, options)
 
 
 def _trtllm(s: _Server) -> str:
@@ -210,41 +196,34 @@ def _trtllm(s: _Server) -> str:
     free = s.memory_bytes - s.weight_bytes - s.reserve_bytes
     cache = s.memory_fraction * s.memory_bytes - s.weight_bytes - s.reserve_bytes
     share = min(max(cache / free, 0.01), 1.0)
-    words: list[str | int | float] = ["trtllm-serve", s.model, "--tp_size", s.gpus]
-    if s.stages > 1:
-        words += ["--pp_size", s.stages]
-    if s.experts and s.expert_ways > 1:
-        words += ["--ep_size", s.expert_ways]
-    # Its batch is that of one group of attention.
-    words += ["--max_batch_size", s.of_a_group(s.requests), "--max_seq_len", s.longest]
-    words += ["--kv_cache_free_gpu_memory_fraction", share]
-    if s.pass_tokens is not None:
-        words += ["--max_num_tokens", s.of_a_group(s.pass_tokens)]
-    options: list[str] = []
+    file: list[str] = []
     if s.groups > 1:
-        options += ["enable_attention_dp: true"]
+        file += ["enable_attention_dp: true"]
     if s.chunked:
-        options += ["enable_chunked_prefill: true"]
+        file += ["enable_chunked_prefill: true"]
     if s.fp8_cache:  # the file's part stands for all of it in older versions, so it has the share as well
-        options += ["kv_cache_config:", "  dtype: fp8", f"  free_gpu_memory_fraction: {share:.3g}"]
+        file += ["kv_cache_config:", "  dtype: fp8", f"  free_gpu_memory_fraction: {share:.3g}"]
     if s.drafted:
-        options += ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {s.drafted}"]
-    if not options:
-        return _line(*words)
-    text = "\n".join(options)
-    return f"cat > {YAML} <<'EOF'\n{text}\nEOF\n" + _line(*words, "--extra_llm_api_options", YAML)
+        file += ["speculative_config:", "  decoding_type: MTP", f"  num_nextn_predict_layers: {s.drafted}"]
+    options: Options = {
+        "--tp_size": s.gpus,
+        "--pp_size": _several(s.stages),
+        "--ep_size": _several(s.expert_ways) if s.experts else None,
+        # Its batch is that of one group of attention.
+        "--max_batch_size": s.of_a_group(s.requests),
+        "--max_seq_len": s.longest,
+        "--kv_cache_free_gpu_memory_fraction": share,
+        "--max_num_tokens": None if s.pass_tokens is None else s.of_a_group(s.pass_tokens),
+        "--extra_llm_api_options": YAML if file else None,
+    }
+    before = "\n".join([f"cat > {YAML} <<'EOF'", *file, "EOF", ""]) if file else ""
+    return before + _line("trtllm-serve", s.model, options)
 
 
 ENGINES: dict[str, Callable[[_Server], str]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
 
 
 SERVE = "serve.sh"
-_HEAD = """#!/usr/bin/env bash
-# {title}
-# MODEL: folder of the trained weights with their config.json and tokenizer; unless set, this one.
-set -euo pipefail
-here="$(cd "$(dirname "$0")" && pwd)"
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +248,7 @@ def serve_script(server: Server, trained_tokens: int) -> Launch:
     """
     found = launch("vllm", "MODEL", server.cost, server.deployment, "bf16", most_tokens=trained_tokens)
     line = found.command.replace("vllm serve MODEL", 'vllm serve "${MODEL:-$here}" \\\n  --dtype bfloat16', 1)
-    return Launch(command=_HEAD.format(title=server.title) + line + ' "$@"\n', notes=found.notes)
+    return Launch(command=filled("serve.sh.j2", title=server.title, line=line), notes=found.notes)
 
 
 def published_name(name: str) -> str:

@@ -144,13 +144,7 @@ class CostServingOptions(ServingOptions):
         default=1,
         whole=True,
     )
-    pipeline_parallel: int = quantity(
-        "Pipeline stages of a replica.",
-        1,
-        1024,
-        default=1,
-        whole=True,
-    )
+    pipeline_parallel: int = quantity("Pipeline stages of a replica.", 1, 1024, default=1, whole=True)
     prefill_gpus: str | None = text(
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
     )
@@ -161,16 +155,10 @@ class CostServingOptions(ServingOptions):
         whole=True,
     )
     prefix_hit: float | None = quantity(
-        "Share of prompt tokens found in the prefix cache; one copy for all requests; default 0.",
-        0,
-        1,
-        panel=FASTER,
+        "Share of prompt tokens found in the prefix cache; one copy for all requests; default 0.", 0, 1, panel=FASTER
     )
     speculative: float | None = quantity(
-        "Accepted draft tokens per pass, such as 0.85; default 0.",
-        0,
-        MOST_DRAFTED,
-        panel=FASTER,
+        "Accepted draft tokens per pass, such as 0.85; default 0.", 0, MOST_DRAFTED, panel=FASTER
     )
     draft_tokens: int | None = quantity(
         "Draft tokens per pass, with --speculative; default: --speculative, rounded up.",
@@ -346,7 +334,6 @@ class CostServingOptions(ServingOptions):
 
 
 def _pool(name: str, stated: str | None) -> int | None:
-    """So many GPUs; None where they are to be searched."""
     if stated is None or stated.strip().lower() == "auto":
         return None
     where = f"--{name.replace('_', '-')}"
@@ -376,9 +363,7 @@ class LoadOptions(Group):
         LEAST,
     )
     percentile: float | None = quantity(
-        "Percentile at which the limits hold, with --request-rate, such as 99; default: the means.",
-        1,
-        99.9,
+        "Percentile at which the limits hold, with --request-rate, such as 99; default: the means.", 1, 99.9
     )
     burst: int | None = quantity(
         "Number of requests to simulate, pass by pass, with the host in line.", 1, 1e5, whole=True
@@ -462,7 +447,6 @@ class LoadOptions(Group):
 
 @contextmanager
 def _asked_by(option: str) -> Generator[None]:
-    """Names the option in what a simulated run cannot do."""
     try:
         yield
     except MoescaleError as error:

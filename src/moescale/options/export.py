@@ -81,7 +81,7 @@ class ExportOptions(Group):
         if self.export is None:
             return None
         return Launch(
-            trainer=FORMATS[self.export].trainer,
+            trainer=FORMATS[self.export],
             rule=self.recipe,
             peak_lr=self.peak_lr,
             batch_tokens=self.batch_tokens,

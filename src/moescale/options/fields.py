@@ -117,7 +117,6 @@ class Quantity(Bound, Described):
 
 
 def _negative(text: Any, parse: Callable[[Any], float]) -> float | None:
-    """The number below zero that a text states, which no quantity is; None for anything else."""
     signed = text.strip() if isinstance(text, str) else f"{text}" if type(text) in (int, float) else ""
     if not signed.startswith("-"):
         return None

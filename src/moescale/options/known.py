@@ -85,13 +85,11 @@ def published_model(stated: str, option: str) -> KnownModel:
 
 
 def _short(path: str) -> str:
-    """The name of a file, or of the folder of a config.json."""
     named = Path(path)
     return named.parent.name or named.name if named.name == "config.json" else named.name
 
 
 def _of_plan(path: str, row: str) -> KnownModel:
-    """A row of a plan's file, in whole layers and heads."""
     from moescale.planning.plan_file import read_plan
     from moescale.planning.question import KnownModel
 
@@ -108,7 +106,6 @@ def _of_plan(path: str, row: str) -> KnownModel:
 
 
 def _built(plan: Plan, path: str, n_params: float, experts: float) -> Architecture:
-    """The nearest shape of the family that the plan was made with."""
     from moescale.models.family import find_family
     from moescale.models.rounding import buildable
 

@@ -72,7 +72,7 @@ class LawOptions(InputOptions, ChosenLaw):
     convention: str | None = text("Count of training FLOPs: paper, exact or dense; default: the law's.")
     top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
     shape: str | None = text(
-        "Architecture; paper (top-2 in every other layer), mixtral, fine-grained or deepseek; default: the law's.",
+        "Architecture; paper (top-2 in every other layer), mixtral, fine-grained or deepseek; default: the law's."
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:

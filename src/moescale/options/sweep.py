@@ -177,13 +177,11 @@ class SweepOptions(Group):
 
 
 def _one_of(name: str, several: str | None, one: str | None) -> str | None:
-    """What a list option of the sweep states, or the one value of the option that `cost` has anyway."""
     if several is not None and one is not None:
         raise InputError(f"repeats --{name}", where=f"--sweep-{name}", next_step="give one of them")
     return one if several is None else several
 
 
 def _counts(place: str, text: str, most: float) -> list[int]:
-    """The whole numbers in a list with commas, each once."""
     count = Quantity(most=most, whole=True)
     return [int(value) for value in dict.fromkeys(count.parse(part, place) for part in listed(place, text))]

@@ -7,20 +7,15 @@ and by `%load_ext moescale`.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moescale.units import format_bytes, format_count, format_usd, plural
-from moescale.views.tables import (
-    bounded_loss_table,
-    build_sentence,
-    cost_table,
-    fit_remarks,
-    law_table,
-    parameter_table,
-    plan_headline,
-    range_text,
-)
+from moescale.views.tables import Table, range_text
+from moescale.views.tables.decision import build_sentence, plan_headline
+from moescale.views.tables.fit import fit_remarks, law_table, parameter_table
+from moescale.views.tables.plan import bounded_loss_table
+from moescale.views.tables.serving import cost_table
 
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
@@ -28,85 +23,56 @@ if TYPE_CHECKING:
     from moescale.scaling_laws import Law
     from moescale.serving.gpu_counts import Cost
 
-# A notebook's own style holds around it; this only keeps numbers apart and figures within the cell.
-STYLE = (
-    "<style>.moescale table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.4em 0}"
-    ".moescale th,.moescale td{padding:.15em .6em;text-align:right}.moescale caption,.moescale .text,.moescale tbody th"
-    "{text-align:left}.moescale caption{font-weight:600;white-space:nowrap}.moescale tr.chosen{font-weight:600}"
-    ".moescale svg{max-width:100%;height:auto;background:#fff}.moescale .note{opacity:.7;margin:.1em 0}"
-    ".moescale .unseen{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}</style>"
-)
-
 
 def plan_html(plan: Plan) -> str:
     """The recommendation, why, the models of equal loss and, where matplotlib is there, the curves."""
-    from moescale.views.html.markup import html_table, tag
-
     best = plan.recommendation
     headline = plan_headline(plan)
-    parts: list[object] = [
-        tag("p", tag("strong", headline[0].upper() + headline[1:] + ".")),
-        tag("p", best.why),
-        tag("p", build_sentence(best.architecture)),
-        html_table(bounded_loss_table(plan), emphasised=best.model.experts),
-    ]
+    drawn, description = None, ""
     if importlib.util.find_spec("matplotlib") is not None:
         from moescale.views.figures import plan_figure
         from moescale.views.html.plan import figure_text
-        from moescale.views.html.svg import inline_svg
 
-        parts.append(inline_svg(plan_figure(plan), "moescale-plan", figure_text(plan)))
-    return _cell(*parts)
+        drawn, description = plan_figure(plan), figure_text(plan)
+    return _cell(
+        headline[0].upper() + headline[1:] + ".",
+        (best.why, build_sentence(best.architecture)),
+        bounded_loss_table(plan),
+        emphasised=best.model.experts,
+        drawn=drawn,
+        description=description,
+    )
 
 
 def fit_html(found: Fit) -> str:
     """The form, how good the fit is, and its coefficients."""
-    from moescale.views.html.markup import html_table, tag
-
-    return _cell(
-        tag("p", tag("strong", found.form.title), f": {found.form.equation}"),
-        tag(
-            "p",
-            f"{found.n_runs} runs, RMSLE {found.rmsle:.4g}, {found.starts_at_optimum} of {found.starts} starts at the "
-            f"optimum; {range_text(found.fit_range, found.form)}",
-        ),
-        html_table(parameter_table(found.form, found.parameters, remarks=fit_remarks(found)), title="Coefficients"),
-        *(tag("p", warning, class_="note") for warning in found.warnings),
+    quality = (
+        f"{found.n_runs} runs, RMSLE {found.rmsle:.4g}, {found.starts_at_optimum} of {found.starts} starts at the "
+        f"optimum; {range_text(found.fit_range, found.form)}"
     )
+    table = parameter_table(found.form, found.parameters, remarks=fit_remarks(found))
+    after = f": {found.form.equation}"
+    return _cell(found.form.title, (quality,), table, after=after, title="Coefficients", notes=found.warnings)
 
 
 def law_html(law: Law) -> str:
     """The form of a law, its source and its coefficients."""
-    from moescale.views.html.markup import html_table, linked, tag
-
-    return _cell(
-        tag("p", tag("strong", law.name), f": {law.form.equation}"),
-        tag("p", linked(law.source)),
-        html_table(law_table(law), title="Laws" if law.members else "Coefficients"),
-        tag("p", f"Fitted on {range_text(law.fit_range, law.form)}.", class_="note") if law.fit_range else "",
-    )
+    fitted = (f"Fitted on {range_text(law.fit_range, law.form)}.",) if law.fit_range else ()
+    title, after = "Laws" if law.members else "Coefficients", f": {law.form.equation}"
+    return _cell(law.name, (law.source,), law_table(law), after=after, title=title, notes=fitted)
 
 
 def cost_html(cost: Cost) -> str:
     """Dollars per million tokens, and each GPU count that was looked at."""
-    from moescale.views.html.markup import html_table, tag
-
-    lead = (
-        f"{format_usd(cost.usd_per_mtok)} per million output tokens on {plural(cost.gpus, 'GPU')}"
-        if cost.usd_per_mtok is not None
-        else f"cannot be served: {cost.infeasible}"
+    lead = f"cannot be served: {cost.infeasible}"
+    if cost.usd_per_mtok is not None:
+        lead = f"{format_usd(cost.usd_per_mtok)} per million output tokens on {plural(cost.gpus, 'GPU')}"
+    sizes = (
+        f"{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
+        f"{format_bytes(cost.weight_bytes)}; KV cache {format_bytes(cost.kv_bytes_per_token)} per token; latency from "
+        f"{cost.latency_source}"
     )
-    table = cost_table(cost)
-    return _cell(
-        tag("p", tag("strong", lead)),
-        tag(
-            "p",
-            f"{format_count(cost.n_params_total)} parameters, {format_count(cost.n_params_active)} active; weights "
-            f"{format_bytes(cost.weight_bytes)}; KV cache {format_bytes(cost.kv_bytes_per_token)} per token; latency from "
-            f"{cost.latency_source}",
-        ),
-        html_table(table) if table.rows else "",
-    )
+    return _cell(lead, (sizes,), cost_table(cost))
 
 
 FORMATTERS: dict[tuple[str, str], Callable[[Any], str]] = {
@@ -124,7 +90,8 @@ def load_ipython_extension(ipython: Any) -> None:
         formatter.for_type_by_name(module, name, html)
 
 
-def _cell(*parts: object) -> str:
-    from moescale.views.html.markup import Html, joined, tag
+def _cell(lead: str, lines: Sequence[str], table: Table, **more: Any) -> str:
+    from moescale.views.html.render import render
 
-    return tag("div", Html(STYLE), joined(*parts), class_="moescale")
+    without = {"after": "", "title": None, "emphasised": None, "notes": (), "drawn": None, "description": ""}
+    return render("notebook.html", lead=lead, lines=lines, table=table, **(without | more))

@@ -29,8 +29,9 @@ from moescale.serving.accuracy import Accuracy
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_usd
-from moescale.views import tables
 from moescale.views.figures import ACCENT, colour_of, colour_on_dark, marker_of
+from moescale.views.tables import plan as tables
+from moescale.views.tables.decision import P_LOSS, decision_facts, plan_headline, serving_basis
 from moescale.web.security import TABLE_LIMIT_BYTES
 from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
 from moescale.web.store import PREFIX, Laws, Uploaded, name_of
@@ -201,7 +202,6 @@ def evidence(query: Query, laws: Laws) -> Record:
 
 
 def _grid_of_runs(runs: Record) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Sizes, expert counts and tokens of the lines through the runs of a fit: at most MOST_SIZES sizes, evenly."""
     sizes, counts = np.unique(runs["n_params"]), np.unique(np.array(runs["experts"], dtype=float))
     if sizes.size > MOST_SIZES:
         sizes = sizes[np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int)]
@@ -209,7 +209,6 @@ def _grid_of_runs(runs: Record) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def _grid_of_law(law: Law, experts: Sequence[float]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Sizes, expert counts and tokens of a law's lines: within the range that it was fitted on, where that is known."""
     low, high = _range(law, "experts", (1.0, 1.0))
     counts = np.array([e for e in experts if low <= e <= high] or [low])
     return np.geomspace(*_range(law, "n_params", (1e8, 1e10)), 4), counts, _line(*_range(law, "tokens", (1e9, 1e12)))
@@ -231,18 +230,14 @@ def read_law(text: str, where: str) -> Uploaded:
 
 
 def _decision(found: Plan, serving: Record) -> Record:
-    """The first screen of a plan in the command line's words, and the figures of its model as built."""
     best = found.decision
     shown = [tables.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
     if found.lifetime is not None and best is not found.recommendation:
         shown = [tables.lifetime_table(found.lifetime)]
-    models = f"{'dense' if best.model.experts == 1 else 'MoE'} models in this format"
-    source = tables.latency_name(found.latency_source)
-    kind = models if found.latency_source == "silicon" else f"{models} with latency from {source}"
     return {
-        "label": tables.plan_headline(found),
+        "label": plan_headline(found),
         "figures": _figures(found),
-        "facts": tables.decision_facts(found),
+        "facts": decision_facts(found),
         "tables": [
             {
                 "title": table.title,
@@ -253,14 +248,13 @@ def _decision(found: Plan, serving: Record) -> Record:
         ],
         "why": best.why,
         "caveats": best.caveats,
-        "accuracy": tables.accuracy_text(found.accuracy, found.gpu, kind),
+        "accuracy": serving_basis(found)[1],
         "model": best.model.to_dict(),
         "serving": serving,
     }
 
 
 def _built(asked: Asked, found: Plan) -> Record:
-    """The serving figures of the recommended model as it is built, named as those of a curve's point."""
     law, question, _ = prepare(asked.law, asked.question)
     costs = costs_of(law, question, asked.deployment, asked.latency)
     shape = found.decision.architecture.architecture()
@@ -277,8 +271,8 @@ def _figures(found: Plan) -> list[Record]:
     model, use, base = found.decision.model, found.training, found.built_base.usd_per_mtok
     of_budget = model is found.recommendation.model
     training = use.usd if of_budget and use is not None else model.training_usd
-    bound, facts = found.asked.get("max_loss"), dict(tables.decision_facts(found))
-    sure = tables.P_LOSS if bound is None else f"P(loss <= {bound})"
+    bound, facts = found.asked.get("max_loss"), dict(decision_facts(found))
+    sure = P_LOSS if bound is None else f"P(loss <= {bound})"
     doubts = re.split(r", | (?=\(trust)", facts.get(sure, "").partition(" ")[2])
     life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
     headline: list[tuple[str, float, Callable[[float], str]]] = [
@@ -321,7 +315,6 @@ def _figures(found: Plan) -> list[Record]:
 
 
 def _training_notes(found: Plan) -> list[str]:
-    """What the dollars of training rest on: GPU days, and how fast a GPU is taken to be."""
     use = found.training
     if use is None or use.gpu_days is None or use.mfu is None:
         return []
@@ -338,7 +331,6 @@ def _accuracy_note(accuracy: Accuracy | None) -> str:
 
 
 def _published() -> list[KnownModel]:
-    """The published models whose training tokens are known."""
     return [
         KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens, weights=shape.weights)
         for name, shape in published_shapes().items()
@@ -347,7 +339,6 @@ def _published() -> list[KnownModel]:
 
 
 def _known_models(asked: Asked) -> list[Record]:
-    """Published models of similar training FLOPs, by their loss under a prepared law and their serving cost as built."""
     law, question = asked.law, asked.question
     costs = costs_of(law, question, asked.deployment, asked.latency)
     found: list[Record] = []

@@ -144,8 +144,6 @@ def _task(name: str, query: dict[str, str], laws: list[Uploaded]) -> dict[str, A
 
 
 async def _ask(request: Request, task: dict[str, Any]) -> bytes:
-    """The answer of a process to a task of this request, as JSON; ClientDisconnect where the client left first."""
-
     async def leaves() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
@@ -194,7 +192,6 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
 
     @app.get("/api/law")
     async def law(request: Request) -> Response:
-        """The TOML file of a law, to save and to give to the command line."""
         query = {key: value for key, value in {**defaults, **_query(request)}.items() if key == "law"}
         asked = json.loads(await _ask(request, _task("law", query, wanted(query, runs=False))))
         if "error" in asked:
@@ -258,7 +255,6 @@ def _replicates(text: str) -> int:
 
 
 async def _body(request: Request, name: str, most_bytes: int) -> bytes:
-    """The bytes of an upload; InputError beyond the limits of size and time, without reading on."""
     if request.headers.get("content-type", "") != UPLOAD_TYPE:
         raise InputError(
             f"an upload is sent as {UPLOAD_TYPE}",

@@ -122,7 +122,6 @@ class Pool:
         return len(before), sum(self._mean_s.get(work.task["name"], USUAL_S) for work in before) / MOST_WORKING
 
     def _wait(self, key: str, task: dict[str, Any]) -> Work:
-        """A new computation at the end of its queue; BusyError where that is too long."""
         queue = self._queue(task)
         ahead, wait_s = self._ahead(queue, len(queue))
         if wait_s > LONGEST_WAIT_S:
@@ -247,7 +246,6 @@ def key_of(task: dict[str, Any]) -> str:
 
 
 async def _exchange(process: Process, task: dict[str, Any]) -> bytes:
-    """The line that answers a task, or nothing where the process ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -113,7 +113,6 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
 
 
 def _read(group: type[Options], given: Mapping[str, str]) -> Options:
-    """The options of a group that a query states."""
     stated = {
         name: kind.parse(given[key], key) for key, (of, name, kind) in OPTIONS.items() if of is group and key in given
     }
@@ -122,7 +121,6 @@ def _read(group: type[Options], given: Mapping[str, str]) -> Options:
 
 @contextmanager
 def _places_as_keys() -> Generator[None]:
-    """Names the places of errors by keys, which are options without their dashes."""
     try:
         yield
     except InputError as error:
@@ -151,7 +149,6 @@ def _check_work(counts: int, gpus: int, draws: int, life: float) -> None:
 
 
 def _command(groups: Iterable[Group], given: Mapping[str, str], law: Law) -> str:
-    """The command line that asks the same question; a law that was uploaded is named by its file."""
     stated = {type(group): group for group in groups}
     words = ["moescale", "plan"]
     for key, (group, name, kind) in OPTIONS.items():

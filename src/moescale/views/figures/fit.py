@@ -85,7 +85,6 @@ def _groups(values: FloatArray) -> list[FloatArray]:
 
 
 def _predicted(found: Fit, runs: RunArrays, n_params: FloatArray, tokens: FloatArray, experts: float) -> FloatArray:
-    """The law on a line; further variables of the law stand at their medians over the runs."""
     n, d = np.broadcast_arrays(np.asarray(n_params, dtype=float), np.asarray(tokens, dtype=float))
     extra = {name: np.full(n.shape, np.median(values)) for name, values in runs.extra.items()}
     line = RunArrays(n, d, np.full(n.shape, experts), np.ones(n.shape), extra)
@@ -93,7 +92,6 @@ def _predicted(found: Fit, runs: RunArrays, n_params: FloatArray, tokens: FloatA
 
 
 def _panel(ax: Axes, found: Fit, runs: RunArrays, members: FloatArray, *, along_size: bool) -> None:
-    """Runs of some sizes against tokens, or of one token count against sizes, with the law where the panel has runs."""
     symbol, fixed, moving = ("D", runs.tokens, runs.n_params) if along_size else ("N", runs.n_params, runs.tokens)
     here = np.isin(fixed, members)
     grid = np.geomspace(float(moving[here].min()), float(moving[here].max()), 64)

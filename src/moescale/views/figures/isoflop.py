@@ -71,7 +71,6 @@ def _power_law_panel(ax: Axes, found: IsoFlop, attribute: str) -> None:
 
 
 def _trend_labels(ax: Axes, trends: Sequence[Trend], attribute: str, symbol: str) -> None:
-    """The exponents with their standard errors, listed in the corner that a rising line leaves free."""
     low, high = ax.get_ylim()
     ax.set_ylim(low, high * (high / low) ** (0.1 * len(trends)))
     for row, trend in enumerate(trends):

@@ -68,7 +68,6 @@ def end_labels(figure: Figure, ax: Axes, ends: Sequence[End], *, points: float =
 
 
 def _line(colour: str, shrink: float, start: tuple[float, float]) -> dict[str, object]:
-    """From a text to its point."""
     return {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0.0, "shrinkB": shrink, "relpos": start}
 
 

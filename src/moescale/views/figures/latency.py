@@ -50,7 +50,6 @@ def latency_figure(rows: Sequence[Measurement]) -> Figure:
 
 
 def _stage_curves(ax: Axes, rows: Sequence[Measurement], styles: Mapping[int, str]) -> list[End]:
-    """The curves of one stage; where each ends, and what is written there."""
     curves: dict[tuple[Any, ...], list[tuple[int, float]]] = {}
     for row in rows:
         key = (row.n_experts, row.gpus, row.n_params_total, row.tokens, row.gpu)

@@ -67,7 +67,6 @@ def _curves(ax: Axes, plan: Plan) -> None:
 
 
 def _key(ax: Axes, plan: Plan) -> None:
-    """What each kind of line and marker means, in one row above the axes."""
     from matplotlib.lines import Line2D
 
     def entry(label: str, **look: Any) -> Line2D:
@@ -107,7 +106,6 @@ def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def _curve_ends(ax: Axes, plan: Plan) -> list[End]:
-    """Where each expert count's curve is named: at its last point in the picture."""
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
     if not plan.curves:  # a plan of a file that holds no curves
         return [
@@ -136,7 +134,6 @@ def _base_bound(ax: Axes, plan: Plan) -> None:
 
 
 def _known(ax: Axes, plan: Plan) -> None:
-    """Dots with their names; hollow where the law may not speak of the model."""
     for c in plan.known:
         if c.usd_per_mtok is None:
             continue

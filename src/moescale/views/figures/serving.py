@@ -107,7 +107,6 @@ def _serving_curves(
 
 
 def _steps(gpus: FloatArray) -> list[int]:
-    """Where the GPU count is another than at the place before, both being served."""
     change = np.flatnonzero((gpus[1:] != gpus[:-1]) & (gpus[1:] > 0) & (gpus[:-1] > 0)) + 1
     return [int(i) for i in change]
 
@@ -119,7 +118,6 @@ def _stretches(gpus: FloatArray) -> list[tuple[int, int, int]]:
 
 
 def _gpu_strip(ax: Axes, experts: FloatArray, x: FloatArray, gpus: FloatArray) -> None:
-    """A bar for each expert count, cut where the GPU count changes."""
     for row, (e, counts) in enumerate(zip(experts.tolist(), gpus, strict=True)):
         for a, b, _ in _stretches(counts):
             look: Look = {"color": colour_of(e), "alpha": 0.3, "edgecolor": "white", "linewidth": 1.2}
@@ -131,7 +129,6 @@ def _gpu_strip(ax: Axes, experts: FloatArray, x: FloatArray, gpus: FloatArray) -
 
 
 def _number_strip(figure: Figure, ax: Axes, x: FloatArray, gpus: FloatArray) -> None:
-    """The GPU count in each stretch of the strip that has room for it."""
     figure.draw_without_rendering()
     for row, counts in enumerate(gpus):
         for a, b, count in _stretches(counts):

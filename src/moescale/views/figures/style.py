@@ -22,7 +22,7 @@ MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colo
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
 DARK = 24.0  # of 255: how light the ground of a dark page is
-CONTRAST, FAINT_CONTRAST = 4.5, 3.0  # WCAG 2.2 level AA: of text, and of lines and large text
+CONTRAST = 4.5  # of text, WCAG 2.2 level AA
 INK, FAINT, RULE = "#222222", "#767676", "#d9d9d9"
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))  # a second cue beside the colour, where colours run out
 STYLE: Mapping[str, object] = {
@@ -91,13 +91,6 @@ def on_dark(colour: str) -> str:
         return _hexadecimal([DARK + (255 - sum(parts) / 3) * (235 - DARK) / 255] * 3)
     lighter = ([p + (255 - p) * step / 50 for p in parts] for step in range(51))
     return _hexadecimal(next(c for c in lighter if _contrast(c, [DARK] * 3) >= CONTRAST))
-
-
-def on_any(colour: str) -> str:
-    """The colour as it can be read on a light and on a dark ground, such as a terminal's."""
-    parts = _parts(on_dark(colour))
-    darker = ([p * (1 - step / 50) for p in parts] for step in range(51))
-    return _hexadecimal(next(c for c in darker if _contrast([255.0] * 3, c) >= FAINT_CONTRAST))
 
 
 def _parts(colour: str) -> list[float]:

@@ -65,7 +65,6 @@ def _explanation(figure: Figure, ax: Axes, points: OperatingPoints) -> None:
 
 
 def _limit_sweep(ax: Axes, x: FloatArray, y: FloatArray, on_lines: npt.NDArray[np.intp]) -> None:
-    """Logarithmic axes that end a little beyond the lines: what lies further out is far from every decision."""
     for values, scale, limit in ((x[on_lines], ax.set_xscale, ax.set_xlim), (y[on_lines], ax.set_yscale, ax.set_ylim)):
         low, high = float(values.min()), float(values.max())
         pad = max((high / low) ** 0.06, 1.08)
@@ -74,7 +73,6 @@ def _limit_sweep(ax: Axes, x: FloatArray, y: FloatArray, on_lines: npt.NDArray[n
 
 
 def _sweep_groups(points: OperatingPoints) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """Masks of the points by kind of GPU or, where there is one only, by number formats; those with points."""
     several = len({points.platforms[i].gpu.name for i in np.unique(points.platform).tolist()}) > 1
     masks: dict[str, npt.NDArray[np.bool_]] = {}
     for index, p in enumerate(points.platforms):
@@ -86,7 +84,6 @@ def _sweep_groups(points: OperatingPoints) -> list[tuple[str, npt.NDArray[np.boo
 
 
 def _per_user_axis(ax: Axes) -> None:
-    """The same times as tokens a second, along the top."""
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
     def inverse(values: npt.ArrayLike) -> npt.ArrayLike:
@@ -104,7 +101,6 @@ def _per_user_axis(ax: Axes) -> None:
 def _gpu_counts(
     figure: Figure, ax: Axes, points: OperatingPoints, lines: Sequence[tuple[npt.NDArray[np.intp], str]]
 ) -> None:
-    """GPU counts at the dots of each line (its points, its colour): where another count is best, and there is room."""
     from matplotlib.text import Text
 
     figure.draw_without_rendering()

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from moescale.errors import InputError
 from moescale.fitting.holdout import HoldOut
 from moescale.views.figures import comparison_figure
-from moescale.views.html.markup import Html, bullets, facts, html_table, joined, tag
-from moescale.views.html.page import Origin, Section, meta_line, page, reproduction
-from moescale.views.html.svg import illustration
-from moescale.views.tables import comparison_table
+from moescale.views.html.page import Origin, page
+from moescale.views.html.render import code
+from moescale.views.tables.fit import comparison_table
 
 CLOSE = 1.1  # times the lowest error: no reason to prefer one of them
 FAR = 2.0  # held out over in sample: the law bends where it was not fitted
@@ -25,65 +24,42 @@ def comparison_report(records: Sequence[HoldOut], origin: Origin | None = None, 
     best = ranked[0]
     made = origin.made_with
     runs, marked, kept = (made.get(name) for name in ("runs", "holdout", "where"))
-    split = f" where {marked} holds" if isinstance(marked, str) else ""
-    question = (
-        f"Which of {len(ranked)} laws predicts the {best.n_holdout} runs{split}"
-        + (f" in {runs}" if isinstance(runs, str) else "")
-        + f", fitted to the {best.n_train} others?"
-        if len(ranked) > 1
-        else f"How well does {best.law} predict {best.n_holdout} runs{split}, fitted to {best.n_train} others?"
-    )
     assumptions: list[tuple[object, object]] = [
         ("errors", "of ln L, predicted over measured; RMSLE is their root mean square, bias their mean"),
         ("fit", "every law is fitted anew to the runs that are not held out, by the same objective and search"),
     ]
     if isinstance(marked, str):
-        assumptions.append(("held out", tag("code", marked)))
+        assumptions.append(("held out", code(marked)))
     if isinstance(kept, str):
-        assumptions.append(("rows used at all", tag("code", kept)))
-    sections = [
-        Section("Question", tag("p", question)),
-        Section("Answer", _answer(ranked)),
-        Section("Caveats", bullets(_caveats(ranked))),
-        Section("Evidence", _evidence(ranked)),
-        Section("Assumptions", facts(assumptions)),
-        reproduction(origin),
-    ]
-    about = (f"{best.n_train} runs fitted", f"{best.n_holdout} held out")
-    return page(title or "Which law predicts best?", meta_line(origin, *about), sections)
-
-
-def _answer(ranked: Sequence[HoldOut]) -> Html:
-    best = ranked[0]
-    lead = (
-        f"{best.law} predicts the held-out runs within {100 * best.rmsle_holdout:.2g}% (RMSLE), with a bias of "
-        f"{100 * best.bias_holdout:+.2g}%."
-    )
+        assumptions.append(("rows used at all", code(kept)))
     close = [r.law for r in ranked[1:] if r.rmsle_holdout <= CLOSE * best.rmsle_holdout]
-    others = [
+    far = [
         f"{r.law} errs {r.rmsle_holdout / max(best.rmsle_holdout, 1e-12):.2g} times as much."
         for r in ranked[1:]
         if r.law not in close
     ]
-    return joined(
-        tag("div", tag("p", lead, class_="lead"), class_="answer"),
-        tag("p", f"As good within {CLOSE - 1:.0%}: {', '.join(close)}.") if close else "",
-        tag("p", " ".join(others)) if others else "",
-    )
-
-
-def _evidence(ranked: Sequence[HoldOut]) -> Html:
-    text = "; ".join(
+    others = [f"As good within {CLOSE - 1:.0%}: {', '.join(close)}."] if close else []
+    errors = "; ".join(
         f"{r.law} {100 * r.rmsle_holdout:.3g}% held out and {100 * r.rmsle_train:.3g}% in sample" for r in ranked
     )
-    return joined(
-        illustration(
-            comparison_figure(ranked),
-            "comparison",
-            f"Errors of {len(ranked)} laws as RMSLE: {text}.",
-            "Each law on the runs that it was not fitted to. In the upper panels a law that is right lies on the line.",
-        ),
-        html_table(comparison_table(ranked)),
+    return page(
+        "comparison.html",
+        title or "Which law predicts best?",
+        origin,
+        f"{best.n_train} runs fitted",
+        f"{best.n_holdout} held out",
+        steps=(),
+        ranked=ranked,
+        split=f" where {marked} holds" if isinstance(marked, str) else "",
+        runs=runs if isinstance(runs, str) else None,
+        answer=f"{best.law} predicts the held-out runs within {100 * best.rmsle_holdout:.2g}% (RMSLE), with a bias of "
+        f"{100 * best.bias_holdout:+.2g}%.",
+        others=others + ([" ".join(far)] if far else []),
+        errors=f"Errors of {len(ranked)} laws as RMSLE: {errors}.",
+        caveats=_caveats(ranked),
+        assumptions=assumptions,
+        comparison_figure=comparison_figure,
+        comparison_table=comparison_table,
     )
 
 

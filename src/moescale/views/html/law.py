@@ -12,10 +12,10 @@ from moescale.fitting.holdout import RunArrays, diagnose, inputs_of
 from moescale.scaling_laws import Law
 from moescale.scaling_laws.law import interval
 from moescale.views.figures import diagnosis_figure, fit_figure
-from moescale.views.html.markup import Html, bullets, facts, html_table, joined, linked, tag
-from moescale.views.html.page import Origin, Section, meta_line, page, reproduction
-from moescale.views.html.svg import illustration
-from moescale.views.tables import group_table, law_table, prediction_table, range_text, suspect_table
+from moescale.views.html.page import Origin, page
+from moescale.views.tables import fit as fit_tables
+from moescale.views.tables import range_text
+from moescale.views.tables.fit import law_table, prediction_table
 
 EVIDENCE = {  # what a law's file may say of its fit, and how a page calls it
     "table": "runs",
@@ -40,18 +40,28 @@ def law_report(
 
     Needs matplotlib where there are runs, else InputError.
     """
-    origin = origin or Origin()
     found = None if runs is None else _fit_of(law, runs)
-    sections = [
-        Section("Question", tag("p", _question(law))),
-        Section("Answer", _answer(law, found)),
-        Section("Caveats", bullets([linked(text) for text in _caveats(law, found)])),
-        Section("Evidence", _evidence(law, found, runs)),
-        Section("Assumptions", _assumptions(law)),
-        reproduction(origin, steps=_steps(law)),
-    ]
-    about = (law.form.name, *([f"{found.n_runs} runs"] if found is not None else []))
-    return page(title or f"Scaling law {law.name}", meta_line(origin, *about), sections)
+    return page(
+        "law.html",
+        title or f"Scaling law {law.name}",
+        origin or Origin(),
+        law.form.name,
+        *([f"{found.n_runs} runs"] if found is not None else []),
+        steps=_steps(law),
+        law=law,
+        question=_question(law),
+        tiles=_tiles(law, found),
+        coefficients=law_table(law, _intervals(law)),
+        caveats=_caveats(law, found),
+        found=found,
+        runs=runs,
+        diagnosis=None if found is None or runs is None else diagnose(found, runs),
+        predictions=prediction_table(law),
+        assumptions=_assumptions(law),
+        tables=fit_tables,
+        fit_figure=fit_figure,
+        diagnosis_figure=diagnosis_figure,
+    )
 
 
 def _question(law: Law) -> str:
@@ -61,11 +71,11 @@ def _question(law: Law) -> str:
     return f"How does the loss of {where} depend on {variables}, and how surely?"
 
 
-def _answer(law: Law, found: Fit | None) -> Html:
+def _tiles(law: Law, found: Fit | None) -> list[tuple[str, str]]:
     known = law.evidence
     rmsle = found.rmsle if found is not None else known.get("rmsle")
     n_runs = found.n_runs if found is not None else known.get("n_runs")
-    tiles: list[tuple[object, object]] = []
+    tiles: list[tuple[str, str]] = []
     if isinstance(n_runs, int | float):
         tiles.append(("runs", f"{n_runs:g}"))
     if isinstance(rmsle, int | float):
@@ -75,11 +85,7 @@ def _answer(law: Law, found: Fit | None) -> Html:
         tiles.append(("starts that met at the optimum", f"{best:g} of {starts:g}"))
     if len(law.draws):
         tiles.append(("draws for intervals", f"{len(law.draws)}"))
-    return joined(
-        tag("div", tag("p", law.form.equation, class_="lead"), class_="answer"),
-        facts(tiles, "tiles") if tiles else "",
-        html_table(law_table(law, _intervals(law)), title="Laws" if law.members else "Coefficients"),
-    )
+    return tiles
 
 
 def _intervals(law: Law) -> dict[str, tuple[float, float]] | None:
@@ -89,48 +95,18 @@ def _intervals(law: Law) -> dict[str, tuple[float, float]] | None:
     return {name: (float(a), float(b)) for name, a, b in zip(law.form.names, low, high, strict=True)}
 
 
-def _evidence(law: Law, found: Fit | None, runs: RunArrays | None) -> Html:
-    parts: list[object] = []
-    if found is not None and runs is not None:
-        diagnosis = diagnose(found, runs)
-        parts += [
-            illustration(
-                fit_figure(found, runs),
-                "fit",
-                f"{found.n_runs} runs and the law: loss against training tokens for each size and expert count, and the "
-                f"residuals, whose root mean square is {100 * found.rmsle:.3g}%.",
-                "Points are runs, lines the law. Residuals that drift with D, N or E show where the form fails.",
-            ),
-            illustration(
-                diagnosis_figure(diagnosis),
-                "diagnosis",
-                f"Bias and RMSLE by experts, size and tokens, and residuals against leverage; {len(diagnosis.suspects)} "
-                "suspect runs.",
-                "Where the law errs. A run of high leverage decides coefficients alone.",
-            ),
-            html_table(group_table(diagnosis)),
-            html_table(suspect_table(diagnosis, runs))
-            if diagnosis.suspects
-            else tag("p", "No run lies beyond 5 robust standard deviations."),
-        ]
-    if (predictions := prediction_table(law)) is not None:
-        parts.append(html_table(predictions))
-    return joined(*parts)
-
-
-def _assumptions(law: Law) -> Html:
+def _assumptions(law: Law) -> list[tuple[str, str]]:
     family, known = law.family, law.evidence
     spacing = "every layer" if family.moe_every == 1 else f"one layer of {family.moe_every}"
-    pairs: list[tuple[object, object]] = [
-        ("source", linked(law.source)),
+    pairs: list[tuple[str, str]] = [
+        ("source", law.source),
         ("date", law.date),
         ("fitted on", range_text(law.fit_range, law.form) or "unknown"),
         ("family", f"{family.name}: top-{family.top_k}, experts in {spacing}; N counts {family.n_counts} parameters"),
     ]
     if law.max_experts is not None:
         pairs.append(("recommends up to", f"{law.max_experts:g} experts"))
-    pairs += [(label, str(known[key])) for key, label in EVIDENCE.items() if known.get(key) not in (None, "")]
-    return facts(pairs)
+    return pairs + [(label, str(known[key])) for key, label in EVIDENCE.items() if known.get(key) not in (None, "")]
 
 
 def _caveats(law: Law, found: Fit | None) -> list[str]:
@@ -156,7 +132,6 @@ def _steps(law: Law) -> list[str]:
 
 
 def _fit_of(law: Law, runs: RunArrays) -> Fit:
-    """The law on some runs, in the form that figures and diagnostics take; nothing is fitted."""
     with np.errstate(all="ignore"):  # told below
         error = law.form.log_loss(law.theta, inputs_of(law.form, runs)) - np.log(runs.loss)
     if not (np.abs(error) < 100.0).all():

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
 from moescale.models.flops import CONVENTIONS
-from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import expert_label, format_bytes, format_count, format_flops, format_seconds, format_usd
-from moescale.views import tables
 from moescale.views.figures import plan_figure
-from moescale.views.html.markup import Html, bullets, facts, html_table, joined, linked, tag
-from moescale.views.html.page import Origin, Section, meta_line, page, reproduction
-from moescale.views.html.svg import illustration
+from moescale.views.html.page import Origin, page
+from moescale.views.tables import decision, models, range_text
+from moescale.views.tables import plan as plan_tables
 
 LATENCY = {
     "silicon": "measured kernels of NVIDIA's aiconfigurator-core, composed into passes of the model",
@@ -28,41 +26,41 @@ LATENCY = {
 
 def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None = None) -> str:
     """A self-contained HTML page of a plan; needs matplotlib, else InputError."""
-    origin = origin or Origin()
-    model = plan.decision.model
-    heading = title or f"Which model to train with {format_flops(plan.budget_flops)} FLOPs"
     notes, no_life = [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
     if no_life is not None and not any(no_life in warning for warning in plan.warnings):
         notes.append(f"No plan for the whole life: {no_life}.")
-    sections = [
-        Section("Question", _question(plan)),
-        Section("Answer", _answer(plan)),
-        Section("Caveats", bullets([linked(text) for text in notes])),
-        Section("Evidence", _evidence(plan)),
-        *([] if plan.lifetime is None else [Section("Lifetime cost", _life(plan.lifetime, plan.decision.caveats))]),
-        Section("Assumptions", _assumptions(plan)),
-        reproduction(origin, steps=_steps(plan)),
-        Section("Glossary", tag("p", tables.GLOSSARY.format(base=tables.base_name(plan)))),
-    ]
-    about = (f"law {plan.law}", plan.gpu, expert_label(model.experts))
-    return page(heading, meta_line(origin, *about), sections)
-
-
-def _question(plan: Plan) -> Html:
     most = plan.asked.get("max_gpus")
     servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
-    return tag(
-        "p",
+    question = (
         f"Which model should {format_flops(plan.budget_flops)} training FLOPs buy, if it is then served on {servers} at "
         f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour, with {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} "
-        f"output tokens a request? Looked for: {plan.recommendation.rule}.",
+        f"output tokens a request? Looked for: {plan.recommendation.rule}."
+    )
+    return page(
+        "plan.html",
+        title or f"Which model to train with {format_flops(plan.budget_flops)} FLOPs",
+        origin or Origin(),
+        f"law {plan.law}",
+        plan.gpu,
+        expert_label(plan.decision.model.experts),
+        steps=_steps(plan),
+        plan=plan,
+        question=question,
+        tiles=_tiles(plan),
+        caveats=notes,
+        figure_text=figure_text(plan),
+        assumptions=_assumptions(plan),
+        decision=decision,
+        models=models,
+        tables=plan_tables,
+        plan_figure=plan_figure,
     )
 
 
-def _answer(plan: Plan) -> Html:
-    model, headline = plan.decision.model, tables.plan_headline(plan)
+def _tiles(plan: Plan) -> list[tuple[str, str]]:
+    model = plan.decision.model
     share = "" if model.cost_ratio is None else f", {model.cost_ratio:.0%} of the baseline's"
-    tiles: list[tuple[object, object]] = [
+    tiles = [
         ("active parameters", format_count(model.n_params_active)),
         ("total parameters", format_count(model.n_params_total)),
         ("training tokens", format_count(model.tokens)),
@@ -71,29 +69,7 @@ def _answer(plan: Plan) -> Html:
     ]
     if plan.training is not None and plan.training.usd is not None:
         tiles.append(("to train", format_usd(plan.training.usd)))
-    return joined(
-        tag("div", tag("p", headline + ".", class_="lead"), class_="answer"),
-        facts(tiles, "tiles"),
-        facts([(name, linked(text)) for name, text in tables.decision_facts(plan)]),
-        html_table(tables.choices_table(plan), emphasised=model.experts),
-        *([html_table(tables.laws_table(plan)), html_table(tables.regrets_table(plan))] if plan.laws else []),
-        *([html_table(tables.known_table(plan))] if plan.known else []),
-    )
-
-
-def _evidence(plan: Plan) -> Html:
-    chosen = plan.recommendation.model.experts
-    shown = (tables.bounded_loss_table(plan), tables.bounded_cost_table(plan), tables.loss_optimal_table(plan))
-    return joined(
-        illustration(
-            plan_figure(plan),
-            "plan",
-            figure_text(plan),
-            "Loss against serving cost: every model of the budget, a curve for each expert count. Lower left is better.",
-        ),
-        *(html_table(table, emphasised=chosen) for table in shown if table is not None and table.rows),
-        html_table(tables.frontier_table(plan), title="Frontier of loss against cost, from the cheapest to the best"),
-    )
+    return tiles
 
 
 def figure_text(plan: Plan) -> str:
@@ -111,32 +87,22 @@ def figure_text(plan: Plan) -> str:
     )
 
 
-def _life(plan: LifetimePlan, plan_caveats: Sequence[str]) -> Html:
-    best = plan.recommendation
-    hours = f"{plan.training_gpu_hours:,.0f} GPU hours of training for the recommended model."
-    return joined(
-        html_table(tables.lifetime_table(plan), emphasised=best.model.experts),
-        tag("p", linked(f"{tables.training_sentence(plan)} {hours} {tables.build_sentence(best.architecture)}")),
-        bullets([linked(text) for text in best.caveats if text not in plan_caveats]),
-    )
-
-
-def _assumptions(plan: Plan) -> Html:
+def _assumptions(plan: Plan) -> list[tuple[str, str]]:
     source, meaning = plan.latency_source, LATENCY.get(plan.latency_source)
     requests = f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"
     shared = (("latency", f"{source}: {meaning}" if meaning else source), ("requests", requests))
-    return facts([*_law_facts(plan), *_gpu_facts(plan), *shared, *_limits(plan.asked)])
+    return [*_law_facts(plan), *_gpu_facts(plan), *shared, *_limits(plan.asked)]
 
 
-def _law_facts(plan: Plan) -> list[tuple[object, object]]:
-    pairs: list[tuple[object, object]] = []
+def _law_facts(plan: Plan) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
     if plan.law not in catalogue_names():
         pairs.append(("law", f"{plan.law}, a file of one's own"))
     else:
         law = find_law(plan.law)
-        pairs += [("law", linked(f"{plan.law}: {law.source}")), ("its form", law.form.equation)]
+        pairs += [("law", f"{plan.law}: {law.source}"), ("its form", law.form.equation)]
         if law.fit_range:
-            pairs.append(("fitted on", tables.range_text(law.fit_range, law.form)))
+            pairs.append(("fitted on", range_text(law.fit_range, law.form)))
         families = [", ".join(filter(None, (family.dataset, family.tokenizer))) for family in measured_on(law)]
         if about := "; ".join(dict.fromkeys(filter(None, families))):
             pairs.append(("loss is measured on", about))
@@ -146,8 +112,7 @@ def _law_facts(plan: Plan) -> list[tuple[object, object]]:
     return pairs
 
 
-def _gpu_facts(plan: Plan) -> list[tuple[object, object]]:
-    """The GPU and its price with their sources, where they are the catalogue's."""
+def _gpu_facts(plan: Plan) -> list[tuple[str, str]]:
     dollars = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour"
     try:
         gpu = find_gpu(plan.gpu)
@@ -161,11 +126,10 @@ def _gpu_facts(plan: Plan) -> list[tuple[object, object]]:
     terms = (
         f"{dollars} ({listed.terms}; {listed.source}, {listed.date})" if listed and same else f"{dollars}, as stated"
     )
-    return [("GPU", linked(f"{gpu.name}, {format_bytes(gpu.memory_bytes)} ({gpu.source})")), ("price", linked(terms))]
+    return [("GPU", f"{gpu.name}, {format_bytes(gpu.memory_bytes)} ({gpu.source})"), ("price", terms)]
 
 
-def _limits(asked: Mapping[str, object]) -> list[tuple[object, object]]:
-    """The bounds and serving limits that the question stated."""
+def _limits(asked: Mapping[str, object]) -> list[tuple[str, str]]:
     words: dict[str, tuple[str, Callable[[float], str]]] = {
         "max_loss": ("loss at most", lambda x: f"{x:g}"),
         "max_usd_per_mtok": ("cost at most", lambda x: f"{format_usd(x)} per million output tokens"),
@@ -182,7 +146,7 @@ def _limits(asked: Mapping[str, object]) -> list[tuple[object, object]]:
         "weight_bytes_per_param": ("weights", lambda x: f"{x:g} bytes a parameter"),
         "kv_bytes_per_element": ("KV cache", lambda x: f"{x:g} bytes an element"),
     }
-    pairs: list[tuple[object, object]] = []
+    pairs: list[tuple[str, str]] = []
     for name, (label, text) in words.items():
         value = asked.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -198,7 +162,6 @@ def _limits(asked: Mapping[str, object]) -> list[tuple[object, object]]:
 
 
 def _steps(plan: Plan) -> list[str]:
-    """A command that asks the same question, as far as a plan without its command line tells."""
     a = plan.asked
     options = {
         "--budget": f"{plan.budget_flops:g}",

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup, escape
+
 from moescale.views.figures.saving import figure_bytes
 from moescale.views.figures.style import on_dark
-from moescale.views.html.markup import Html, escaped, tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +19,7 @@ STYLED = re.compile(r'(?<=style=")[^"]*(?=")')
 NAMED = re.compile(r'(\bid="|xlink:href="#|url\(#)([^")]+)')
 
 
-def inline_svg(figure: Figure, name: str, description: str) -> Html:
+def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     """A figure as an element of a page; `name` keeps its identifiers apart from other figures', `description` is its text."""
     text = figure_bytes(figure, "svg").decode("utf-8")
     text = text[text.index("<svg") :]
@@ -31,14 +32,9 @@ def inline_svg(figure: Figure, name: str, description: str) -> Html:
     body = re.sub(r"\n\s*", "\n", body)
     opening = (
         f'<svg {box[0] if box else ""} style="max-width: {width[1] if width else "504"}pt" role="img" '
-        f'aria-labelledby="{name}-text"><title id="{name}-text">{escaped(description)}</title>'
+        f'aria-labelledby="{name}-text"><title id="{name}-text">{escape(description)}</title>'
     )
-    return Html(opening + body.strip())
-
-
-def illustration(figure: Figure, name: str, description: str, caption: object) -> Html:
-    """A figure with its caption."""
-    return tag("figure", inline_svg(figure, name, description), tag("figcaption", caption))
+    return Markup(opening + body.strip())
 
 
 def colours_in(text: str) -> list[str]:

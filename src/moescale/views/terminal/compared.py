@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from moescale.scaling_laws.law import INPUT_NAMES
 from moescale.units import format_count, format_usd
-from moescale.views.tables import break_even_lines, compared_table, latency_name
+from moescale.views.tables import latency_name
+from moescale.views.tables.models import break_even_lines, compared_table
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING
 
 from moescale.scaling_laws.law import INPUT_NAMES
 from moescale.units import format_flops, format_seconds, plural
-from moescale.views.tables import (
-    Column,
-    Table,
-    comparison_table,
-    fit_remarks,
-    optima_table,
-    parameter_table,
-    range_text,
-    run_prediction_table,
-    span_text,
-)
+from moescale.views.tables import Column, Table, range_text, span_text
+from moescale.views.tables.fit import comparison_table, fit_remarks, optima_table, parameter_table, run_prediction_table
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moescale.units import format_flops, format_usd, plural
-from moescale.views import tables
-from moescale.views.terminal.chart import show_chart
+from moescale.views.tables import plan as tables
+from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
+from moescale.views.tables.models import known_table
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 CAVEATS = 3  # on the first screen
 
 
-def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: bool | None = None) -> None:
-    """The decision on one screen; `details` adds all tables, `chart` the curves (None: on a terminal)."""
-    headline = tables.plan_headline(plan)
+def show_plan(console: Console, plan: Plan, *, details: bool = False) -> None:
+    """The decision on one screen; `details` adds all tables."""
+    headline = plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    for name, text in tables.decision_facts(plan):
+    for name, text in decision_facts(plan):
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
     if plan.lifetime is not None and plan.decision is not plan.recommendation:
         write_table(console, tables.lifetime_table(plan.lifetime))
@@ -31,7 +32,7 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
         if plan.laws:
             write_table(console, tables.laws_table(plan))
     if plan.known:
-        write_table(console, tables.known_table(plan))
+        write_table(console, known_table(plan))
     best = plan.decision
     if best.caveats:
         write_line(console)
@@ -44,18 +45,13 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, chart: boo
         write_line(console, f"  {more} and all tables: --details")
     else:
         write_line(console, "  all tables: --details")
-    if chart or (chart is None and console.is_terminal):
-        show_chart(console, plan)
     write_line(console)
-    source = tables.latency_name(plan.latency_source)
-    models = f"{'dense' if best.model.experts == 1 else 'MoE'} models in this format"
-    kind = models if plan.latency_source == "silicon" else f"{models} with latency from {source}"
+    source, accuracy = serving_basis(plan)
     write_paragraph(
         console,
         f"{format_flops(plan.budget_flops)} training FLOPs ({plan.convention} convention); law {plan.law}; {plan.gpu} at "
         f"{format_usd(plan.usd_per_gpu_hour)} per GPU hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
-        f"tokens per request; latency from {source}. Accuracy of serving cost: "
-        f"{tables.accuracy_text(plan.accuracy, plan.gpu, kind)}.",
+        f"tokens per request; latency from {source}. Accuracy of serving cost: {accuracy}.",
         lead="Basis",
     )
 

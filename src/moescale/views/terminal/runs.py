@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from moescale.units import format_count, format_flops, format_seconds, plural
-from moescale.views.tables import (
+from moescale.views.tables.runs import (
     coverage_table,
     designed_counts_table,
     designed_runs_table,

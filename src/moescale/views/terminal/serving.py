@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from moescale.serving.question import cache_format, weight_format
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
-from moescale.views.tables import accuracy_text, cost_table, left_out_lines, pareto_table, platform_table, rate_text
+from moescale.views.tables import accuracy_text
+from moescale.views.tables.serving import cost_table, left_out_lines, pareto_table, platform_table, rate_text
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -184,7 +185,6 @@ def show_cost(
 
 
 def _attention_groups(console: Console, deployment: Deployment) -> None:
-    """The rule on prompts of attention groups, which decides how long they wait."""
     passes = float(deployment.prompt_wait_passes)
     rule = (
         "a prompt in one group delays the output tokens of all groups, as in vLLM and SGLang; with --latency "

@@ -1,0 +1,109 @@
+"""Answers as tables of text, the same ones for a terminal, a report and a notebook: one function a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from moescale.units import format_count, format_flops
+
+if TYPE_CHECKING:
+    from moescale.scaling_laws.form import LawForm
+    from moescale.serving.accuracy import Accuracy
+
+MARK = "*"  # of a loss where the law may not speak
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; of the columns with a `rank`, that of the highest goes first where the table is too wide."""
+
+    head: str
+    text: bool = False  # left-aligned
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under a title; `experts` is the expert count of each row where rows are models, `notes` what is missing."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Sequence[str]]
+    experts: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def filled(self) -> tuple[int, ...]:
+        """Places of the columns that must be shown: those without a rank, and of the others those that say something."""
+        return tuple(
+            i for i, column in enumerate(self.columns) if not column.rank or any(row[i].strip("-") for row in self.rows)
+        )
+
+
+Item = TypeVar("Item")
+
+Cell = tuple[Column, Callable[[Item], str]]  # a column, and what it says of an item
+
+
+def table_of(title: str, items: Iterable[Item], cells: Sequence[Cell[Item]], **more: Any) -> Table:
+    """A table with a row an item; `more` is what else a Table has."""
+    rows = tuple(tuple(text(item) for _, text in cells) for item in items)
+    return Table(title, tuple(column for column, _ in cells), rows, **more)
+
+
+def latency_name(source: str) -> str:
+    """A latency source in words: measured kernels, the roofline, or a table's name."""
+    return {"silicon": "measured kernels (silicon)", "roofline": "the roofline"}.get(source, source)
+
+
+def span_text(limits: Sequence[float] | None, form: str = ".4g") -> str:
+    """An interval as `low to high`, or nothing."""
+    return f"{limits[0]:{form}} to {limits[1]:{form}}" if limits else ""
+
+
+SIZE_NAMES = {"n_params_dense": "dense-equivalent N", "n_params_active": "active N", "n_params_total": "total N"}
+
+
+def range_text(fit_range: Mapping[str, tuple[float, float]], form: LawForm | None = None, size_column: str = "") -> str:
+    """The ranges of a fit: N 80M to 700M, D 2B to 20B, E 1 to 32; of a form of models, active body and X.
+
+    With the column of the sizes, which N it is.
+    """
+    from moescale.scaling_laws.law import INPUT_NAMES
+
+    names = INPUT_NAMES | {"n_params": SIZE_NAMES.get(size_column, "N")}
+    if form is not None and form.of_models:
+        names |= {"n_params": "active body", "experts": "X"}
+    return ", ".join(
+        f"{names.get(name, name)} {number(low)} to {number(high)}"
+        for name, (low, high) in fit_range.items()
+        for number in (format_flops if name == "training_flops" else format_count,)
+    )
+
+
+def reason_lines(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Names with their reasons, a line for each reason."""
+    told: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        told.setdefault(reason, []).append(name)
+    return tuple(f"{', '.join(names)}: {reason}" for reason, names in told.items())
+
+
+def accuracy_text(accuracy: Accuracy | None, gpu: str, kind: str) -> str:
+    """How far predictions of this kind lay from measurements; `kind` is what has no measurements."""
+    if accuracy is None:
+        return f"unknown (no held-out measurements of {kind})"
+    a = accuracy
+    named = (("TPOT", a.tpot), ("TTFT", a.ttft))
+    times = "".join(f", {words} {band.geometric_mean:.2f}" for words, band in named if band is not None)
+    elsewhere = "" if gpu in a.gpus else f", none on {gpu}"
+    return (
+        f"predicted / measured throughput {a.geometric_mean:.2f} (spread {a.spread:.2f}x){times}; "
+        f"{a.n} published points: {a.kind}{elsewhere}"
+    )
+
+
+def percentage(ratio: float | None) -> str:
+    """A share in per cent, or a dash."""
+    return "-" if ratio is None else f"{ratio:.0%}"

@@ -1,0 +1,200 @@
+"""Laws and fits as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from moescale.errors import InputError
+from moescale.units import expert_label, format_count, format_flops
+from moescale.views.tables import Column, Table, range_text, span_text, table_of
+
+if TYPE_CHECKING:
+    from moescale.fitting.fit import Fit
+    from moescale.fitting.holdout import Diagnosis, HoldOut, RunArrays
+    from moescale.fitting.isoflop import IsoFlop
+    from moescale.runs.table import RunTable
+    from moescale.scaling_laws.form import LawForm
+    from moescale.scaling_laws.law import Law, Prediction
+
+SUSPECT_ROWS = 10
+PREDICTION_ROWS = 40
+
+VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
+
+
+def parameter_table(
+    form: LawForm,
+    parameters: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+    remarks: Mapping[str, str] | None = None,
+) -> Table:
+    """The coefficients of a law with their 90% intervals."""
+    limits, told = intervals or {}, remarks or {}
+    return table_of(
+        "",
+        form.parameters,
+        (
+            (Column("parameter", text=True), lambda p: p.name),
+            (Column("value"), lambda p: f"{parameters[p.name]:.6g}"),
+            (Column("90% interval", rank=1), lambda p: span_text(limits.get(p.name))),
+            (Column("remark", text=True, rank=1), lambda p: told.get(p.name, "")),
+            (Column("meaning", text=True, rank=2), lambda p: p.meaning),
+        ),
+    )
+
+
+def member_table(law: Law) -> Table:
+    """The laws of an ensemble."""
+    return table_of(
+        "",
+        law.members,
+        (
+            (Column("law", text=True), lambda m: m.law.name),
+            (Column("weight"), lambda m: f"{m.weight:.0%}"),
+            (Column("form", text=True, rank=2), lambda m: m.law.form.name),
+            (Column("fitted on", text=True, rank=1), lambda m: range_text(m.law.fit_range, m.law.form)),
+            (Column("source", text=True, rank=1), lambda m: m.law.source),
+        ),
+    )
+
+
+def law_table(law: Law, intervals: Mapping[str, tuple[float, float]] | None = None) -> Table:
+    """The coefficients of a law, or the laws of an ensemble."""
+    return member_table(law) if law.members else parameter_table(law.form, law.parameters, intervals)
+
+
+def fit_remarks(found: Fit) -> dict[str, str]:
+    """Remarks on single parameters of a fit."""
+    remarks = {name: "not identified" for name in found.not_identified}
+    return remarks | {name: "on a bound" for name in found.at_bound}
+
+
+def comparison_table(records: Sequence[HoldOut]) -> Table:
+    """How each law predicts the runs that it was not fitted on, best first."""
+    return table_of(
+        "Error of ln L on fitted and held-out runs",
+        sorted(records, key=lambda r: r.rmsle_holdout),
+        (
+            (Column("law", text=True), lambda r: r.law),
+            (Column("parameters"), lambda r: f"{r.parameters}"),
+            (Column("fitted runs"), lambda r: f"{r.n_train}"),
+            (Column("RMSLE"), lambda r: f"{r.rmsle_train * 1e3:.2f}e-3"),
+            (Column("held-out runs"), lambda r: f"{r.n_holdout}"),
+            (Column("held-out RMSLE"), lambda r: f"{r.rmsle_holdout * 1e3:.2f}e-3"),
+            (Column("held-out bias"), lambda r: f"{r.bias_holdout * 1e3:+.2f}e-3"),
+        ),
+    )
+
+
+def group_table(diagnosis: Diagnosis) -> Table:
+    """Where a law errs: by experts, size and tokens."""
+
+    def ends(variable: str, low: float, high: float) -> str:
+        a, b = (f"{x:g}" if variable == "n_experts" else format_count(x) for x in (low, high))
+        return a if a == b else f"{a} to {b}"
+
+    return table_of(
+        "Errors of ln L by group",
+        diagnosis.groups,
+        (
+            (Column("", text=True), lambda g: VARIABLES.get(g.variable, g.variable)),
+            (Column("range"), lambda g: ends(g.variable, g.low, g.high)),
+            (Column("runs"), lambda g: f"{g.n_runs}"),
+            (Column("bias"), lambda g: f"{100 * g.bias:+.3f}%"),
+            (Column("RMSLE"), lambda g: f"{100 * g.rmsle:.3f}%"),
+        ),
+    )
+
+
+def suspect_table(diagnosis: Diagnosis, runs: RunArrays) -> Table:
+    """The runs that a law misses by most."""
+    shown = diagnosis.suspects[:SUSPECT_ROWS]
+    more = len(diagnosis.suspects) - len(shown)
+    return table_of(
+        "Runs beyond 5 robust standard deviations"
+        + (f" (the worst {len(shown)} of {len(shown) + more})" if more else ""),
+        shown,
+        (
+            (Column("run", text=True), lambda i: f"{i + 1}"),
+            (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
+            (Column("D"), lambda i: format_count(float(runs.tokens[i]))),
+            (Column("E"), lambda i: f"{runs.experts[i]:g}"),
+            (Column("loss"), lambda i: f"{runs.loss[i]:.4f}"),
+            (Column("residual"), lambda i: f"{100 * diagnosis.residuals[i]:+.2f}%"),
+        ),
+    )
+
+
+def prediction_table(law: Law) -> Table | None:
+    """Losses at the ends and the middle of the fitted sizes and tokens; None for laws of further variables."""
+    from moescale.scaling_laws.law import predict
+
+    if not {"n_params", "tokens"} <= set(law.fit_range):
+        return None
+    ranges = (law.fit_range[name] for name in ("n_params", "tokens"))
+    sizes, tokens = (sorted({low, math.sqrt(low * high), high}) for low, high in ranges)
+    counts = sorted(set(law.fit_range.get("experts", (1.0, 1.0)))) if law.form.uses_experts else [1.0]
+
+    def loss_text(n: float, d: float, e: float) -> str:
+        found = predict(law, n, d, e)
+        return f"{found.loss:.4f}" + (f" ({span_text(found.interval, '.4f')})" if found.interval else "")
+
+    try:
+        rows = [
+            (format_count(n), format_count(d), *(loss_text(n, d, e) for e in counts)) for n in sizes for d in tokens
+        ]
+    except InputError:
+        return None
+    losses = [Column(expert_label(e) if law.form.uses_experts else "loss") for e in counts]
+    with_interval = ", with 90% intervals" if len(law.draws) else ""
+    title = f"Predicted losses{with_interval}"
+    return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
+
+
+def optima_table(found: IsoFlop) -> Table:
+    """The loss-optimal model of each budget whose sizes enclose one, of the first of them."""
+    optima = [(p, p.minimum) for p in found.budgets if p.minimum is not None]
+    more = len(optima) - PREDICTION_ROWS
+    return table_of(
+        "Loss-optimal model of each budget"
+        + (f" (the first {PREDICTION_ROWS}; {more:,} more with --json)" if more > 0 else ""),
+        optima[:PREDICTION_ROWS],
+        (
+            (Column("experts"), lambda o: f"{o[0].experts:g}"),
+            (Column("FLOPs"), lambda o: format_flops(o[0].flops)),
+            (Column("N"), lambda o: format_count(o[1].n_params)),
+            (Column("tokens"), lambda o: format_count(o[1].tokens)),
+            (Column("tokens per parameter"), lambda o: format_count(o[1].tokens / o[1].n_params)),
+            (Column("loss"), lambda o: f"{o[1].loss:.4f}"),
+            (Column("runs", rank=1), lambda o: f"{o[0].sizes.size}"),
+        ),
+    )
+
+
+def run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Table:
+    """Predicted and measured losses of the first runs of a table."""
+    shown = range(min(len(runs), PREDICTION_ROWS))
+    more = len(runs) - len(shown)
+    known = ~np.isnan(runs.loss)
+
+    def residual(i: int) -> str:
+        return f"{100 * math.log(predicted[i].loss / runs.loss[i]):+.2f}%" if known[i] else ""
+
+    return table_of(
+        "Predicted and measured losses" + (f" (the first {len(shown)}; {more:,} more with --json)" if more else ""),
+        shown,
+        (
+            (Column("row"), lambda i: f"{runs.row_numbers[i]}"),
+            (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
+            (Column("D"), lambda i: format_count(float(runs.tokens[i]))),
+            (Column("E"), lambda i: f"{runs.experts[i]:g}"),
+            (Column("predicted"), lambda i: f"{predicted[i].loss:.4f}"),
+            (Column("90% interval", rank=1), lambda i: span_text(predicted[i].interval, ".4f")),
+            (Column("measured", rank=3), lambda i: f"{runs.loss[i]:.4f}" if known[i] else ""),
+            (Column("residual", rank=2), residual),
+        ),
+    )

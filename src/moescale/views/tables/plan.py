@@ -1,0 +1,214 @@
+"""A plan as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from moescale.units import expert_label, format_count, format_flops, format_usd
+from moescale.views.tables import Cell, Column, Table, percentage, reason_lines, table_of
+from moescale.views.tables.decision import P_LOSS, RELATIVE_COST
+
+if TYPE_CHECKING:
+    from moescale.planning.candidate import Candidate, Life, Trained, Unreachable
+    from moescale.planning.decision import LawView
+    from moescale.planning.lifetime_plan import LifetimePlan
+    from moescale.planning.plan import Plan
+
+FRONTIER_ROWS = 10
+ALIKE = 0.06  # of ln N: a model as built, and the real-valued one that it was built from
+
+GLOSSARY = (
+    "N: dense-equivalent parameters. N vs optimum: N relative to the loss-optimal N at the same E. active, total: "
+    "parameters without embeddings. baseline: the {base}. P(loss <= baseline): the probability of matching the "
+    "baseline's loss. $/Mtok: dollars per million output tokens. regret: the expected "
+    "extra cost, as a share of the baseline's cost, if another law is the true one."
+)
+
+Model = TypeVar("Model", bound="Trained")
+
+
+def base_name(plan: Plan) -> str:
+    """The baseline of a plan: the loss-optimal dense model or E = 4, or the model that --match names."""
+    if plan.asked.get("match") is not None:
+        return plan.base_name
+    return f"loss-optimal {'dense model' if plan.base_experts == 1 else expert_label(plan.base_experts)}"
+
+
+def choices_table(plan: Plan) -> Table:
+    """Quality, balance and economy; the decision is marked where it is one of them."""
+    chosen = plan.decision.model
+    named = [(name, getattr(plan.choices, name)) for name in ("quality", "balanced", "cheapest")]
+    rows = [(name, model) for name, model in named if model is not None]
+    experts = tuple(model.experts for _, model in rows)
+
+    def away(model: Candidate) -> float:
+        return abs(math.log(model.n_params / chosen.n_params)) if model.experts == chosen.experts else math.inf
+
+    nearest = min((away(model) for _, model in rows), default=math.inf)
+
+    def mark(name: str, model: Candidate) -> str:
+        return f"{'>' if away(model) == nearest < ALIKE else ' '} {name}"
+
+    def ranked(column: Column) -> Column:
+        return replace(column, rank={"total": 3, "GPUs": 2}.get(column.head, 0))
+
+    cells: list[Cell[tuple[str, Candidate]]] = [
+        (Column("", text=True), lambda r: mark(*r)),
+        (Column("E"), lambda r: f"{r[1].experts:g}"),
+        *((ranked(column), lambda r, text=text: text(r[1])) for column, text in (*SIZES[1:], LOSS, *SERVING)),
+        (Column(RELATIVE_COST), lambda r: percentage(r[1].cost_ratio)),
+        (Column(P_LOSS, rank=1), lambda r: percentage(r[1].probability_at_least_base)),
+        (Column("regret", rank=1), lambda r: "-" if r[1].regret is None else f"{r[1].regret.expected:.0%}"),
+    ]
+    return table_of("Three choices, before rounding to whole layers and heads", rows, cells, experts=experts)
+
+
+def laws_table(plan: Plan) -> Table:
+    """What each law says of the decision, and the model that it would choose."""
+
+    cells: tuple[Cell[LawView], ...] = (
+        (Column("law", text=True), lambda v: v.law),
+        *([(Column("weight", rank=2), lambda v: f"{v.weight:.0%}")] if plan.voting_laws else []),
+        (Column(P_LOSS), lambda v: f"{v.probability:.0%}"),
+        (Column("regret"), lambda v: "-" if v.regret is None else f"{v.regret:.0%}"),
+        (Column("choice: E"), lambda v: "none" if v.experts is None else f"{v.experts:g}"),
+        (Column("active", rank=1), lambda v: "-" if v.n_params_active is None else format_count(v.n_params_active)),
+        (Column("tokens", rank=1), lambda v: "-" if v.tokens is None else format_count(v.tokens)),
+        (Column("its cost vs baseline"), lambda v: percentage(v.cost_ratio)),
+    )
+    model = "this model" if plan.decision is plan.recommendation else "the recommended model of the budget"
+    law = "law" if plan.voting_laws else "named law"
+    return table_of(f"What each {law} says of {model}, and which model it would choose", plan.laws, cells)
+
+
+def regrets_table(plan: Plan) -> Table:
+    """Regret and probability of the decision, and of each law's choice, under every law."""
+    names = [view.law for view in plan.laws]
+
+    def under(name: str) -> Callable[[LawView], str]:
+        def text(view: LawView) -> str:
+            found = (view.elsewhere or {}).get(name)
+            return "-" if found is None or found.regret is None else f"{found.regret:.0%} ({found.probability:.0%})"
+
+        return text
+
+    cells: list[Cell[LawView]] = [(Column("choice of", text=True), lambda v: v.law)]
+    cells += [(Column(name, rank=1), under(name)) for name in names]
+    table = table_of(f"Regret under each law, with {P_LOSS} in brackets", plan.laws, cells)
+    ours = ["this plan", *("-" if v.regret is None else f"{v.regret:.0%} ({v.probability:.0%})" for v in plan.laws)]
+    return replace(table, rows=(*table.rows, ours))
+
+
+SIZES: tuple[Cell[Trained], ...] = (
+    (Column("N"), lambda c: format_count(c.n_params)),
+    (Column("active", rank=2), lambda c: format_count(c.n_params_active)),
+    (Column("total"), lambda c: format_count(c.n_params_total)),
+    (Column("tokens"), lambda c: format_count(c.tokens)),
+)
+
+LOSS: Cell[Trained] = (Column("loss"), lambda c: f"{c.loss:.4f}")
+
+SERVING: tuple[Cell[Trained], ...] = (
+    (Column("$/Mtok"), lambda c: "-" if c.usd_per_mtok is None else format_usd(c.usd_per_mtok)),
+    (Column("GPUs"), lambda c: "-" if c.gpus is None else f"{c.gpus}"),
+)
+
+OWN_SHARE: Cell[Trained] = (Column("N vs optimum", rank=1), lambda c: percentage(c.size_ratio))
+
+RATIOS: tuple[Cell[Trained], ...] = (
+    OWN_SHARE,
+    (Column("active vs baseline", rank=3), lambda c: percentage(c.active_ratio_to_base)),
+    (Column(RELATIVE_COST, rank=1), lambda c: percentage(c.cost_ratio)),
+)
+
+
+def loss_optimal_table(plan: Plan) -> Table:
+    """The loss-optimal model of each expert count that was asked about, and the baseline where it is of another."""
+    cells, rows = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f")), plan.loss_optimal
+    table = _models("Loss-optimal model of each expert count", rows, cells)
+    base = plan.base if plan.base_experts not in {c.experts for c in rows} and "match" not in plan.asked else None
+    if base is None:
+        return table
+    own = _models("", (base,), cells)
+    named = tuple((f"{name} (baseline)", *row) for name, *row in own.rows)
+    return replace(table, rows=(*table.rows, *named), experts=(*table.experts, *own.experts))
+
+
+def bounded_loss_table(plan: Plan) -> Table:
+    """The cheapest model of each expert count at the baseline's loss."""
+    goal = f"the loss of the {base_name(plan)} ({plan.base_loss:.4f})"
+    if plan.confidence is not None:
+        goal = f"{P_LOSS} of {plan.confidence:.0%}"
+    title = f"Cheapest model of each expert count at {goal} (Algorithm 1)"
+    drawn = _drawn("", "cost_ratio", ".0%")
+    if plan.base_usd_per_mtok is None:  # then no cost has a ratio to the baseline's
+        drawn = _drawn("$/Mtok", "usd_per_mtok")
+    regret: Cell[Trained] = (
+        Column("regret", rank=1),
+        lambda c: "-" if c.regret is None else f"{c.regret.expected:.0%}",
+    )
+    return _models(title, plan.bounded_loss, (*SIZES, LOSS, *SERVING, *RATIOS, regret, drawn))
+
+
+def bounded_cost_table(plan: Plan) -> Table | None:
+    """The best model of each expert count at the baseline's cost; None where the baseline cannot be served."""
+    if plan.base_usd_per_mtok is None:
+        return None
+    usd = format_usd(plan.base_usd_per_mtok)
+    title = f"Lowest loss of each expert count at the cost of the {base_name(plan)} ({usd}) (Algorithm 2)"
+    return _models(title, plan.bounded_cost, (*SIZES, LOSS, *SERVING, *RATIOS))
+
+
+def lifetime_table(plan: LifetimePlan) -> Table:
+    """The best life of each expert count in dollars."""
+    cells: list[Cell[Life]] = [
+        SIZES[0],
+        SIZES[3],
+        LOSS,
+        (Column("FLOPs", rank=2), lambda c: format_flops(c.training_flops)),
+        (Column("training $"), lambda c: format_usd(c.training_usd)),
+        (Column("serving $"), lambda c: format_usd(c.serving_usd)),
+        (Column("total $"), lambda c: format_usd(c.total_usd)),
+        *SERVING,
+    ]
+    if plan.target_loss is not None:
+        goal = f"loss {plan.target_loss:.4f} at the lowest cost"
+        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("total $", "total_usd")]
+    else:
+        goal = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
+        cells.append(_drawn("loss", "loss", ".3f"))
+    title = f"Training and serving {format_count(plan.lifetime_tokens)} tokens: {goal}"
+    return _models(title, plan.plans, cells)
+
+
+def training_sentence(plan: LifetimePlan) -> str:
+    """The price and MFU of a training GPU."""
+    usd = format_usd(plan.train_usd_per_gpu_hour)
+    return f"Training on {plan.train_gpu} at {usd} per GPU hour, MFU {plan.mfu:g}."
+
+
+def frontier_table(plan: Plan) -> Table:
+    """Some points of the frontier of loss against cost, from the cheapest to the best."""
+    count = len(plan.frontier)
+    shown = sorted({round(i * (count - 1) / (FRONTIER_ROWS - 1)) for i in range(FRONTIER_ROWS)}) if count else []
+    part = f" ({len(shown)} of {count} points; all with --json)" if len(shown) < count else ""
+    rows = [plan.frontier[i] for i in shown]
+    return _models(f"Frontier of loss against cost{part}", rows, (*SIZES, LOSS, *SERVING, OWN_SHARE))
+
+
+def _models(title: str, models: Sequence[Model | Unreachable], cells: Sequence[Cell[Model]]) -> Table:
+    known = [c for c in models if c.n_params is not None]
+    name: Cell[Model] = (Column("", text=True), lambda c: expert_label(c.experts))
+    notes = reason_lines((expert_label(c.experts), c.infeasible) for c in models if c.infeasible)
+    return table_of(title, known, (name, *cells), experts=tuple(c.experts for c in known), notes=notes)
+
+
+def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
+    def text(model: Trained) -> str:
+        limits = (model.intervals or {}).get(figure)
+        return " to ".join(format_usd(end) if form is None else f"{end:{form}}" for end in limits or ())
+
+    return Column(f"{what}, 90% interval".lstrip(", "), rank=1), text
