@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
@@ -13,8 +12,6 @@ from typing import Any
 import pytest
 
 from moescale.errors import InputError
-from moescale.experiments.training import tracking
-from moescale.experiments.training.settings import TrackingSettings
 from moescale.runs.importers import import_runs
 
 # The libraries warn of one another (SQLAlchemy of how MLflow calls it), which is not ours to fail on.
@@ -45,80 +42,6 @@ def need(target: str) -> Any:
     return pytest.importorskip(LIBRARIES[target], reason=f"needs {LIBRARIES[target]} (pip install '.[track]')")
 
 
-def begin(folder: Path, *targets: str, name: str = "e4-6m") -> tracking.Tracker:
-    settings = TrackingSettings(to=targets, offline=True, project="ladder")
-    return tracking.start(settings, name, CONFIG, folder)
-
-
-def log(tracker: tracking.Tracker, first: int, last: int, loss: float) -> None:
-    for step in range(first, last + 1):
-        tracker.log(step, {"train/loss": loss, "train/lr": 0.001 * step})
-    tracker.log(last, {"validation/loss": loss - 0.5})
-
-
-@pytest.mark.parametrize("target", tracking.TARGETS)
-def test_an_interrupted_run_goes_on_as_the_same_and_is_read_back_as_its_row(target: str, tmp_path: Path) -> None:
-    need(target)
-    run = tmp_path / "e4-6m"
-    before = begin(run, target)
-    log(before, 1, 13, 9.0)
-    before.close()  # beyond the checkpoint at 10
-    with pytest.raises(InputError, match=r"not finished|no loss|no tokens"):
-        import_runs(target, tmp_path)
-    after = begin(run, target)
-    log(after, 11, 20, 4.0)
-    after.finish(ROW)
-    after.close()
-    found = import_runs(target, tmp_path)
-    assert (found.n_found, found.left_out, found.warnings) == (1, (), ())
-    row = {name: values.tolist()[0] for name, values in found.columns.items()}
-    assert {key: row.get(key) for key in ROW if key != "mfu"} == {key: v for key, v in ROW.items() if key != "mfu"}
-    curve = "learning_rate" if target == "trainer" else "train/lr"
-    assert row[curve] == pytest.approx(0.02)
-
-
-def test_several_trackers_at_once_and_a_diverged_run(tmp_path: Path) -> None:
-    targets = [target for target in ("tensorboard", "wandb", "trainer") if need(target)]
-    tracker = begin(tmp_path, *targets)
-    tracker.log(1, {"train/loss": math.nan})
-    tracker.finish({**ROW, "loss": math.nan, "diverged": True, "diverged_why": "loss is not a number"})
-    tracker.close()
-    for target in targets:
-        row = {name: values.tolist()[0] for name, values in import_runs(target, tmp_path).columns.items()}
-        assert (row["diverged"], row["tokens"], row["diverged_why"]) == (True, ROW["tokens"], "loss is not a number")
-        assert math.isnan(row["loss"])
-
-
-def test_a_tracker_that_fails_is_dropped_with_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tracker = begin(tmp_path, "trainer")
-    tracker.log(1, {"train/loss": 3.0})
-    state = tmp_path / "tracking" / "trainer_state.json"
-    state.unlink()
-    state.mkdir()
-    tracker.finish(ROW)
-    tracker.finish(ROW)
-    assert capsys.readouterr().err.count("trainer receives no more events") == 2
-    tracker.log(2, {"train/loss": 3.0})
-    tracker.close()
-    assert "not told" not in capsys.readouterr().err
-
-
-def test_tensorboards_own_reader_sees_the_same_curve(tmp_path: Path) -> None:
-    need("tensorboard")
-    tracker = begin(tmp_path, "tensorboard")
-    log(tracker, 1, 5, 4.0)
-    tracker.finish(ROW)
-    tracker.close()
-    reader: Any = import_module("tensorboard.backend.event_processing.event_accumulator")
-    events = reader.EventAccumulator(str(tmp_path / "tracking" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    from moescale.runs.importers.tensorboard import read_tensorboard
-
-    (run,), _ = read_tensorboard(str(tmp_path), lambda name: True)
-    assert set(events.Tags()["scalars"]) == set(run.metrics)
-    for tag, curve in run.metrics.items():
-        assert [(e.step, e.value) for e in events.Scalars(tag)] == list(zip(curve.steps, curve.values, strict=True))
-
-
 def test_torchs_writer_with_hparams_and_doubles(tmp_path: Path) -> None:
     need("tensorboard")
     pytest.importorskip("torch", reason="needs torch")
@@ -131,24 +54,6 @@ def test_torchs_writer_with_hparams_and_doubles(tmp_path: Path) -> None:
     row = {name: values.tolist()[0] for name, values in found.columns.items()}
     assert row["loss"] == pytest.approx(2.9, rel=1e-7)
     assert (found.n_found, row["n_experts"], row["tokens"], row["optimizer"]) == (1, 4, 10**9, "adamw")
-
-
-def test_mlflows_own_client_sees_what_the_direct_reader_sees(tmp_path: Path) -> None:
-    need("mlflow")
-    tracker = begin(tmp_path, "mlflow")
-    log(tracker, 1, 5, 4.0)
-    tracker.finish(ROW)
-    tracker.close()
-    from moescale.runs.importers.mlflow import _served, read_mlflow
-
-    base = tmp_path / "tracking" / "mlflow.db"
-    (direct,), _ = read_mlflow(str(base), lambda name: True)
-    (served,) = _served(f"sqlite:///{base}", lambda name: True)
-    assert (direct.name, direct.state, dict(direct.params)) == (served.name, served.state, dict(served.params))
-    assert set(direct.metrics) == set(served.metrics)
-    for key, curve in direct.metrics.items():
-        assert curve.values.tolist() == served.metrics[key].values.tolist()
-        assert curve.steps.tolist() == served.metrics[key].steps.tolist()
 
 
 class Server(BaseHTTPRequestHandler):
@@ -207,16 +112,6 @@ def test_a_server_is_read_through_mlflow_and_one_that_is_gone_is_told(monkeypatc
     assert (row["name"], row["n_experts"], row["loss"], row["tokens"]) == ("served", 8, 3.0, 20_000)
     with pytest.raises(InputError, match="cannot be read"):
         import_runs("mlflow", uri)
-
-
-def test_an_unreachable_tracker_is_told_before_the_training_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    need("mlflow")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    settings = TrackingSettings(to=("mlflow",), uri="http://127.0.0.1:9")
-    with pytest.raises(InputError, match="mlflow cannot be started"):
-        tracking.start(settings, "a", {}, tmp_path)
 
 
 @pytest.mark.parametrize("experts", [1, 4])

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from moescale.experiments.sweeps.driver import Drive, make_executor
 from moescale.experiments.sweeps.executors import Executor
 from moescale.experiments.sweeps.progress import read_progress
 from moescale.experiments.sweeps.sweep import Sweep
+
 from moescale.io.locks import is_held
 from moescale.runs.table import read_runs
 from test_sweep_training import drive_stub, faults, is_running, made, rows_of, starts, wait_for
