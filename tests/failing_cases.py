@@ -20,7 +20,8 @@ SETTINGS: dict[str, Any] = {
 
 
 def profile() -> None:
-    from moescale.experiments.profile import grid_of, profile
+    from moescale.experiments.profile import profile
+    from moescale.experiments.profile_grid import grid_of
 
     models = [{"n_params": "1M"}]
     table = {"gpu": "h100-sxm", "batch": [1, 2], "prompt_tokens": 128, "models": models}

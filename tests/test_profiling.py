@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.experiments.locks import held, lock_beside
-from moescale.experiments.profile import Places, Profiled, grid_of, model_of_size, profile, read_grid
+from moescale.experiments.profile import Profiled, profile
+from moescale.experiments.profile_grid import Places, grid_of, model_of_size, read_grid
 from moescale.latency.coverage import agreement, leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
 from moescale.latency.table import read_latency_table

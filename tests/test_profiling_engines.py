@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from moescale.cli import main
-from moescale.experiments.profile import model_of_size, prompt_and_output
+from moescale.experiments.profile import prompt_and_output
+from moescale.experiments.profile_grid import model_of_size
 from moescale.latency.measurements import key_of, read_measurements
 
 pytestmark = pytest.mark.engine

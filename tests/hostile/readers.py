@@ -273,7 +273,7 @@ def _read_trace(folder: Path, rng: Random) -> None:
 
 
 def _read_grid(folder: Path, rng: Random) -> None:
-    from moescale.experiments.profile import read_grid
+    from moescale.experiments.profile_grid import read_grid
 
     assert read_grid(folder / "profile.toml").size > 0
 

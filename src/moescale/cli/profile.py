@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def profile(wanted: MeasuredGridOptions, how: ProfileOptions, plot: Plot = None,
 
 def _measure(wanted: MeasuredGridOptions, how: ProfileOptions, table: Path, json_: bool) -> None:
     from moescale.experiments import profile as profiling
+    from moescale.experiments.profile_grid import grid_of, read_grid
 
     stated = wanted.stated()
     if how.grid is not None:
@@ -46,20 +48,20 @@ def _measure(wanted: MeasuredGridOptions, how: ProfileOptions, table: Path, json
             raise InputError(
                 "goes without a grid file, which states it", where=f"--{next(iter(stated))}", next_step="leave it out"
             )
-        grid = profiling.read_grid(how.grid)
+        grid = read_grid(how.grid)
     else:
         keys = {"batch": "batch", "prompt": "prompt_tokens", "context": "context_tokens", "gpus": "gpus"}
         document: dict[str, Any] = {key: stated[key] for key in ("gpu", "dtype") if key in stated}
         document |= {key: str(stated[name]).split(",") for name, key in keys.items() if name in stated}
         model = {key: str(stated[key]).split(",") for key in ("n_params", "experts") if key in stated}
         model |= {key: str(stated[key]) for key in ("config", "kv_heads") if key in stated}
-        grid = profiling.grid_of({**document, "models": [model]}, where="the options", folder=Path())
+        grid = grid_of({**document, "models": [model]}, where="the options", folder=Path())
     done = profiling.profile(
         grid, table, vllm=None if how.python is None else (str(how.python), "-m", "vllm.entrypoints.cli.main"),
         repeats=how.repeats, rounds=how.rounds, retry=how.retry, seconds=limit_s(how.max_time), log=how.log, report=say,
     )  # fmt: skip
     if json_:
-        print_json(done.to_dict())
+        print_json(asdict(done))
         return
     times = f"{done.measured} measured in {done.seconds:.0f} s, {done.found} already there"
     print(f"{done.table}: {done.points} points; {times}")

@@ -9,199 +9,35 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Any, cast
 
 import numpy as np
-from pydantic import model_validator
 
 from moescale.errors import InputError
-from moescale.experiments.checked import Listed, Table, Text, checked, within
 from moescale.experiments.jobs import DIE_WITH_PARENT, end_group
 from moescale.experiments.locks import held, lock_beside
-from moescale.export.huggingface import config_of
-from moescale.io.files import check_target, opened_to_append, read_text
-from moescale.io.records import record
-from moescale.io.schema import read_toml
+from moescale.experiments.profile_grid import Grid, Model, Places, Point
+from moescale.io.files import check_target, opened_to_append
 from moescale.io.signals import uninterrupted
-from moescale.latency.measurements import (
-    FAILED,
-    KEY,
-    OK,
-    OUT_OF_MEMORY,
-    Key,
-    Measurement,
-    check_table,
-    key_of,
-    read_measurements,
-    write_measurements,
-)
-from moescale.models.architecture import Architecture
-from moescale.models.family import find_family
-from moescale.models.hf_config import from_config
-from moescale.models.parameters import count_parameters, dense_equivalent_params
-from moescale.models.rounding import buildable
+from moescale.latency import measurements
+from moescale.latency.measurements import FAILED, KEY, OK, OUT_OF_MEMORY, Key, Measurement
 from moescale.units import plural
 
 Report = Callable[[str], None]
-Point = tuple[str, int, int]  # stage, batch, tokens
-# Llama's, which the paper's models take (arXiv 2404.02852, appendix A); embeddings hardly cost time
-VOCABULARY = 32_000
 DECODED = 16  # tokens of a decode measurement; their mean context is the wanted one
-MOST_POINTS, MOST_MODELS = 100_000, 200
 LIMIT_S = 3600.0  # for a start and its repeats, which then have failed
 KV_CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
 NO_MEMORY = re.compile(r"out of memory|No available memory|KV cache is needed|MemoryError", re.IGNORECASE)
-
-Lengths = Annotated[tuple[Annotated[int, within(1, 10**7, whole=True)], ...], Listed]
-Whole = Annotated[int, within(1, 10**7, whole=True)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A model to measure: the Hugging Face config that vLLM builds it from, and its shape."""
-
-    name: str
-    config: Mapping[str, Any]
-    architecture: Architecture
-
-    def columns(self) -> dict[str, Any]:
-        """What every row of the table says about the model."""
-        a, count = self.architecture, count_parameters(self.architecture)
-        dense = float(a.n_moe_layers) == 0
-        names = ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "n_moe_layers", "vocab_size")
-        return {
-            "model": self.name,
-            "n_params_total": float(count.total),
-            "n_params_non_embedding": float(count.non_embedding_total),
-            "n_params": float(dense_equivalent_params(a)),
-            "n_experts": 1 if dense else int(float(a.n_experts)),
-            **{name: int(float(getattr(a, name))) for name in names},
-            "top_k": 1 if dense else int(float(a.top_k)),
-            "d_expert": 0 if dense else int(float(a.d_expert)),
-        }
-
-
-class ModelsTable(Table):
-    """An entry of [[models]]: sizes and expert counts of a family, or one config.json (a file or its folder)."""
-
-    n_params: Annotated[tuple[Annotated[float, within(1e5, 1e15)], ...], Listed] = ()
-    experts: Annotated[tuple[Annotated[int, within(1, 65_536, whole=True)], ...], Listed] = (1,)
-    kv_heads: Whole | None = None
-    vocab_size: Whole = VOCABULARY
-    family: Text = "yun2024"
-    config: Text | None = None
-    name: str = ""
-
-    @model_validator(mode="after")
-    def complete(self) -> Self:
-        """One way of stating the model."""
-        given = self.model_fields_set - {"name"}
-        if self.config is None and not self.n_params:
-            raise InputError("has neither n_params nor config", next_step="add one of them")
-        if self.config is not None and given != {"config"}:
-            raise InputError(f"{', '.join(sorted(given - {'config'}))} does not go with config, which states the shape")
-        if len(self.n_params) * len(self.experts) > MOST_MODELS:
-            raise InputError(f"states {len(self.n_params) * len(self.experts):,} models", nearest=str(MOST_MODELS))
-        return self
-
-    def models(self, folder: Path, splits: int) -> Iterator[Model]:
-        """The models; heads of those by size split over every divisor of `splits`."""
-        if self.config is not None:
-            file = folder / self.config
-            shape = from_config(file)  # raises InputError that names the file
-            config = json.loads(read_text(file / "config.json" if file.is_dir() else file))
-            named = self.name or (shape.name if "_name_or_path" in config else file.stem)
-            yield Model(name=named, config=config, architecture=shape)
-        for size in self.n_params:
-            for experts in self.experts:
-                model = model_of_size(
-                    size, experts, gpus=splits, kv_heads=self.kv_heads, vocab_size=self.vocab_size, family=self.family
-                )
-                yield replace(model, name=f"{self.name} {model.name}".strip())
-
-
-class Grid(Table):
-    """What a PROFILE.toml states: every combination is measured, at both stages.
-
-    `prompt_tokens` are measured at prefill, `context_tokens` at decode: without them, the prompt lengths.
-    """
-
-    gpu: Text  # the name that rows are filed under
-    engine: Literal["vllm"] = "vllm"
-    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    batch: Lengths = (1, 2, 4, 8, 16, 32, 64)
-    prompt_tokens: Lengths = (128, 512)
-    context_tokens: Lengths | None = None
-    gpus: Annotated[tuple[Annotated[int, within(1, 1024, whole=True)], ...], Listed] = (1,)
-    models: Annotated[tuple[ModelsTable, ...], Listed]
-
-    def points(self) -> list[Point]:
-        """(stage, batch, tokens) of one model on one GPU count, the cheapest first."""
-        stages = (("prefill", self.prompt_tokens), ("decode", self.context_tokens or self.prompt_tokens))
-        found = {(stage, b, t) for stage, lengths in stages for t in lengths for b in self.batch}
-        return sorted(found, key=lambda point: (point[1] * point[2], point))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """A grid with its models: (model, GPU count, table columns) of each start of vLLM."""
-
-    grid: Grid
-    places: tuple[tuple[Model, int, Mapping[str, Any]], ...]
-
-    @property
-    def size(self) -> int:
-        """How many rows the whole grid has."""
-        return len(self.places) * len(self.grid.points())
-
-
-def read_grid(path: str | Path) -> Places:
-    """The grid that a PROFILE.toml states; docs/serving.md lists its keys. Raises InputError that names file and key."""
-    return grid_of(read_toml(path), where=str(path), folder=Path(path).parent)
-
-
-def grid_of(document: Mapping[str, Any], *, where: str, folder: Path) -> Places:
-    """The grid of a mapping; paths of configs are relative to `folder`. Errors as of read_grid."""
-    grid = checked(Grid, document, where=where)
-    models = [model for table in grid.models for model in table.models(folder, math.lcm(*grid.gpus))]
-    for model in models:
-        heads = int(float(model.architecture.n_heads))
-        if bad := next((count for count in grid.gpus if heads % count), None):
-            what, step = (
-                f"the {heads} heads of {model.name} do not split over {bad} GPUs",
-                "choose a count where they do",
-            )
-            raise InputError(what, where=where, next_step=step)
-    shared = {"gpu": grid.gpu.strip(), "engine": grid.engine, "dtype": grid.dtype}
-    places = tuple((model, gpus, {**shared, "gpus": gpus, **model.columns()}) for model in models for gpus in grid.gpus)
-    found = Places(grid=grid, places=places)
-    if found.size > MOST_POINTS or len(models) > MOST_MODELS:
-        what = f"the grid has {found.size:,} points of {len(models)} models"
-        raise InputError(what, where=where, nearest=f"{MOST_POINTS:,} points of {MOST_MODELS} models")
-    return found
-
-
-def model_of_size(
-    n_params: float, experts: int, *, gpus: int = 1, kv_heads: int | None = None, vocab_size: int = VOCABULARY,
-    family: str = "yun2024",
-) -> Model:  # fmt: skip
-    """The buildable model nearest to `n_params` (dense-equivalent, without embeddings) with so many experts."""
-    found = find_family(family)
-    found = found if kv_heads is None else replace(found, kv_heads=kv_heads)
-    shape = buildable(found, float(n_params), float(experts), gpus=gpus, vocab_size=vocab_size, must_split=True)
-    config = config_of(shape, vocab_size)
-    return Model(name=f"{shape.n_params / 1e6:.4g}M E={experts}", config=config, architecture=from_config(config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +51,6 @@ class Profiled:
     missing: int  # that still lack a round
     not_ok: dict[str, int] = field(default_factory=dict[str, int])  # points of the grid by status, if not ok
     seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
 
 
 def profile(
@@ -240,14 +72,17 @@ def profile(
     table holds another engine, version or dtype, and where another process is writing it.
     """
     start, command = time.monotonic(), list(vllm or (sys.executable, "-m", "vllm.entrypoints.cli.main"))
-    check_table(table)
+    measurements.check_table(table)
     if log is not None:
         check_target(log)
     what, step = "is being written by another process", "wait for it, or name another file"
     with held(lock_beside(table), InputError(what, where=str(table), next_step=step)):
         rows, done = _rows(Path(table)), set[Key]()
         again = {key for key, row in rows.items() if retry and row.status == FAILED}
-        keys = {(at, p): _key(columns, p) for at, (_, _, columns) in enumerate(grid.places) for p in grid.grid.points()}
+        keys: dict[tuple[int, Point], Key] = {
+            (at, p): tuple({**columns, **_columns(p)}[name] for name in KEY)
+            for at, (_, _, columns) in enumerate(grid.places) for p in grid.grid.points()
+        }  # fmt: skip
 
         def lacks(key: Key, number: int) -> bool:
             row = rows.get(key)
@@ -276,7 +111,7 @@ def profile(
                     why = reason if each == point else f"batch {point[1]} at {point[2]} tokens did not fit"
                     rows[keys[at, each]] = _with_round(rows.get(keys[at, each]), times, stated, status, why)
                     done.add(keys[at, each])
-                write_measurements(table, rows.values())
+                measurements.write_measurements(table, rows.values())
                 row, text = rows[key], f"{status} ({reason})"
                 if times:
                     text = f"{1e3 * row.rounds_s[-1]:.4g} ms, spread {row.spread or 0:.1%}"
@@ -393,12 +228,8 @@ def _columns(point: Point) -> dict[str, Any]:
     return dict(zip(("stage", "batch", "tokens"), point, strict=True))
 
 
-def _key(columns: Mapping[str, Any], point: Point) -> Key:
-    return tuple({**columns, **_columns(point)}[name] for name in KEY)
-
-
 def _rows(table: Path) -> dict[Key, Measurement]:
-    return {key_of(row): row for row in read_measurements(table)} if table.exists() else {}
+    return {measurements.key_of(row): row for row in measurements.read_measurements(table)} if table.exists() else {}
 
 
 def _with_round(

@@ -17,10 +17,9 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,11 +29,11 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.stateless import _reparametrize_module
 
 from moescale.errors import InputError, UnwrittenError
 from moescale.experiments.corpus import Corpus, Sequences
 from moescale.experiments.health import Watch, balance
+from moescale.experiments.routers import Routers, cast_experts
 from moescale.experiments.schedule import learning_rate
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io.files import append_line, opened_to_append, write_atomically, write_error
@@ -126,7 +125,8 @@ class Run:
                 )  # accelerate's layouts average gradients, and these are to be summed
             summed += losses.detach()
         self.routers.on = False
-        norm = whole(self.accelerator.clip_grad_norm_(self.model.parameters(), t.grad_clip))
+        clipped: Any = self.accelerator.clip_grad_norm_(self.model.parameters(), t.grad_clip)
+        norm = float(clipped.full_tensor() if hasattr(clipped, "full_tensor") else clipped)
         # Clocks differ, and every process must decide alike whether a checkpoint is due.
         late = 0 < t.checkpoint_every_s <= start - self.last_checkpoint
         (total, late), counts = self._sum([float(summed), float(late)], self.routers.take())
@@ -362,74 +362,12 @@ def build(settings: RunSettings, vocab_size: int, device: str = "cpu") -> nn.Mod
     return model
 
 
-def layers_of(model: nn.Module) -> Iterator[Any]:
-    """The decoder layers."""
-    yield from cast("Any", model).model.layers
-
-
-def cast_experts(model: nn.Module) -> None:
-    """Let experts multiply in bf16: autocast does not know grouped products."""
-
-    def cast_forward(experts: Any, forward: Callable[..., Tensor], *given: Tensor) -> Tensor:
-        with _reparametrize_module(experts, {name: weight.bfloat16() for name, weight in experts.named_parameters()}):
-            return forward(*given)
-
-    for layer in layers_of(model):
-        if hasattr(layer.mlp, "experts"):
-            layer.mlp.experts.forward = partial(cast_forward, layer.mlp.experts, layer.mlp.experts.forward)
-
-
 def token_losses(model: nn.Module, ids: Tensor) -> Tensor:
     """The summed cross entropy (nats) of each sequence of `ids` (sequences, length), float32 (sequences,)."""
     logits = model(input_ids=ids).logits.float()
     labels = nn.functional.pad(ids, (0, 1), value=IGNORED)[:, 1:]
     each = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return each.view_as(ids).sum(dim=1)
-
-
-class Routers:
-    """The routers of a model: the loss that balances them, and how many tokens each expert was sent.
-
-    The balancing loss is that of Switch Transformers (arXiv 2101.03961, equation 4), E sum_i f_i P_i a layer, the mean
-    over layers, with P_i the mean probability of expert i over the whole batch and f_i its share of the tokens of the
-    step before (even before the first). f has no gradient, so that loss and gradient add up over tokens: they are those of
-    the global batch in one process or in many, whatever its micro-batches.
-    """
-
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        modules = [layer.mlp.gate for layer in layers_of(model) if hasattr(layer.mlp, "experts")]
-        self.n_experts = int(modules[0].num_experts) if modules else 1
-        shape, self.on = (len(modules), self.n_experts), False
-        self.shares = torch.full(shape, 1.0 / self.n_experts, device=device)  # f: (layers, experts)
-        self.counts = torch.zeros(shape, dtype=torch.float64, device=device)  # tokens by layer and expert since `take`
-        self.probabilities: list[Tensor] = []  # sums over the tokens of one pass, a layer each
-        for layer, module in enumerate(modules):
-            module.register_forward_hook(partial(self._hook, layer))
-
-    def _hook(self, layer: int, _module: nn.Module, _given: Any, answer: tuple[Tensor, Tensor, Tensor]) -> None:
-        if self.on:
-            logits, _, chosen = answer
-            tokens = torch.ones_like(chosen, dtype=self.counts.dtype).flatten()
-            self.counts[layer].scatter_add_(0, chosen.flatten(), tokens)
-            if torch.is_grad_enabled():
-                self.probabilities.append(torch.softmax(logits.float(), dim=-1).sum(dim=0))
-
-    def loss(self, batch_tokens: int) -> Tensor | float:
-        """The part of the balancing loss that the tokens of the last pass make up, in a batch of `batch_tokens`."""
-        found, self.probabilities = self.probabilities, []
-        if not found:
-            return 0.0
-        return self.n_experts / len(found) / batch_tokens * (self.shares * torch.stack(found)).sum()
-
-    def take(self) -> Tensor:
-        """The counts (layers, experts) since they were last taken."""
-        taken = self.counts.clone()
-        self.counts.zero_()
-        return taken
-
-    def use(self, counts: Tensor) -> None:
-        """Let the shares of these counts (layers, experts) be the f of what follows."""
-        self.shares = (counts / counts.sum(dim=1, keepdim=True).clamp(min=1.0)).to(self.shares)
 
 
 # Checkpoints and errors.
@@ -456,11 +394,6 @@ def unwritten(place: Path, error: BaseException) -> UnwrittenError:
         cause = cause.__cause__ or cause.__context__
     step = "mend it; the run goes on from its last checkpoint"
     return UnwrittenError(f"cannot be written: {_first(error)}", where=str(place), next_step=step)
-
-
-def whole(value: Any) -> float:
-    """A number that may be laid out over processes."""
-    return float(value.full_tensor() if hasattr(value, "full_tensor") else value)
 
 
 def _first(error: BaseException) -> str:
