@@ -434,7 +434,7 @@ def test_show_prints_coverage_errors_and_a_figure(capsys: pytest.CaptureFixture[
         (("--show", "t.csv", "--batch", "1"), "--batch: goes without --show"),
         (("-o", "t.csv", "--n-params", "20M"), "gpu is missing"),
         (("-o", "t.csv", "--gpu", "cpu"), "has neither n_params nor config"),
-        (("-o", "t.csv", "--gpu", "cpu", "--n-params", "20M", "--batch", "0"), "batch: '0' is not from 1"),
+        (("-o", "t.csv", "--gpu", "cpu", "--n-params", "20M", "--batch", "0"), "--batch: '0' is not from 1"),
         (("none.toml", "-o", "t.csv"), "none.toml: no such file"),
         (("none.toml", "-o", "t.csv", "--batch", "2"), "--batch: goes without a grid file"),
         (("--show", "none.csv"), "none.csv: no such file"),

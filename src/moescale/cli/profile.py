@@ -55,7 +55,12 @@ def _measure(wanted: MeasuredGridOptions, how: ProfileOptions, table: Path, json
         document |= {key: str(stated[name]).split(",") for name, key in keys.items() if name in stated}
         model = {key: str(stated[key]).split(",") for key in ("n_params", "experts") if key in stated}
         model |= {key: str(stated[key]) for key in ("config", "kv_heads") if key in stated}
-        grid = grid_of({**document, "models": [model]}, where="the options", folder=Path())
+        try:
+            grid = grid_of({**document, "models": [model]}, where="the options", folder=Path())
+        except InputError as error:
+            key = str(error.where).rpartition(", ")[2].removesuffix("_tokens").replace("_", "-")
+            where = f"--{key}" if key.replace("-", "_") in stated else error.where
+            raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
     done = profiling.profile(
         grid, table, vllm=None if how.python is None else (str(how.python), "-m", "vllm.entrypoints.cli.main"),
         repeats=how.repeats, rounds=how.rounds, retry=how.retry, seconds=limit_s(how.max_time), log=how.log, report=say,
